@@ -1,0 +1,40 @@
+# Entry points. Each target that needs tools checks for them first; see scripts/setup.
+SHELL := /bin/bash
+# rustup's usual place, for shells that have not sourced its environment file.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+FUZZ_SECONDS ?= 60
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench build lint fuzz clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+build: ## build libduralite.so and the duralite command into target/release
+	@scripts/setup build
+	cargo build --release -p duralite -p duralite-cli
+
+demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.png
+	@scripts/setup demo
+	cargo build --release -p duralite -p duralite-cli
+	/usr/bin/python3 demo/demo.py
+
+test: ## lints and every test; the last line counts them
+	@scripts/setup test
+	@scripts/test
+
+bench: ## the measurements into docs/benchmarks.md, out/bench/*.csv and *.png
+	@scripts/setup bench
+	@scripts/bench
+
+lint: ## formatting and clippy, warnings as errors
+	@scripts/setup lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+fuzz: ## fuzz log recovery for FUZZ_SECONDS (default 60)
+	@scripts/setup fuzz
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+clean: ## remove everything built
+	rm -rf target fuzz/target out python/src/duralite/libduralite.so

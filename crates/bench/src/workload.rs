@@ -1,0 +1,251 @@
+//! One connection, one table of 100-byte rows, one statement kind: what the paper's Mobibench does.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rusqlite::{Connection, OpenFlags, params};
+
+/// Bytes of a row's payload.
+const ROW_BYTES: usize = 100;
+
+/// What a transaction does to rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Append rows.
+    Insert,
+    /// Replace the payload of existing rows, in order.
+    Update,
+    /// Delete existing rows, in order.
+    Delete,
+}
+
+impl Operation {
+    /// All of them, in the order of the paper's table 2.
+    pub const ALL: [Self; 3] = [Self::Insert, Self::Delete, Self::Update];
+
+    /// The name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// What the database is on.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// `:memory:`.
+    Memory,
+    /// A file on disk, stock SQLite in WAL mode.
+    Stock,
+    /// The same through Duralite's `nvwal`, with these URI parameters.
+    Nvwal(Vec<(&'static str, String)>),
+}
+
+/// An open database of one run; its files are deleted when it is dropped.
+pub struct Session {
+    conn: Option<Connection>,
+    files: Vec<PathBuf>,
+    rows: i64,
+    payload: u64,
+}
+
+/// How a run went.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Run {
+    /// Transactions.
+    pub transactions: u32,
+    /// Time for all of them.
+    pub elapsed: Duration,
+}
+
+impl Run {
+    /// Transactions per second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        f64::from(self.transactions) / self.elapsed.as_secs_f64()
+    }
+
+    /// Microseconds per transaction.
+    #[must_use]
+    pub fn micros(&self) -> f64 {
+        self.elapsed.as_secs_f64() * 1e6 / f64::from(self.transactions)
+    }
+}
+
+impl Session {
+    /// Makes a fresh database in `dir`: 4 KiB pages, WAL, `synchronous=FULL`, one connection with
+    /// exclusive or normal locking. Automatic checkpoints are SQLite's default with
+    /// `checkpoints`, else off.
+    ///
+    /// # Errors
+    /// Whatever SQLite reports, or a medium or mode that is not the one asked for.
+    pub fn open(dir: &Path, target: &Target, exclusive: bool, checkpoints: bool) -> Result<Self> {
+        crate::register()?;
+        let path = dir.join("bench.db");
+        let files: Vec<PathBuf> =
+            ["", "-wal", "-shm", "-journal"].iter().map(|end| dir.join(format!("bench.db{end}"))).collect();
+        files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
+        let conn = match target {
+            Target::Memory => Connection::open_in_memory()?,
+            Target::Stock => Connection::open_with_flags(&path, flags)?,
+            Target::Nvwal(params) => {
+                let mut uri = format!("file:{}?vfs=duralite&journal=nvwal&nvram=emulate", path.display());
+                for (name, value) in params {
+                    uri.push_str(&format!("&{name}={value}"));
+                }
+                Connection::open_with_flags(&uri, flags).with_context(|| uri)?
+            }
+        };
+        conn.pragma_update(None, "page_size", 4096)?;
+        if exclusive {
+            conn.query_row("PRAGMA locking_mode=EXCLUSIVE", [], |_| Ok(()))?;
+        }
+        if !matches!(target, Target::Memory) {
+            let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
+            ensure!(mode == "wal", "journal mode is {mode}");
+            conn.pragma_update(None, "synchronous", "FULL")?;
+            if !checkpoints {
+                conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
+            }
+        }
+        conn.execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")?;
+        Ok(Self { conn: Some(conn), files, rows: 0, payload: 0x9E37_79B9_7F4A_7C15 })
+    }
+
+    /// The connection.
+    ///
+    /// # Errors
+    /// None before the session is dropped.
+    pub fn conn(&self) -> Result<&Connection> {
+        self.conn.as_ref().context("the session is closed")
+    }
+
+    /// Fills the table, in one transaction, so that updates and deletes find rows.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn fill(&mut self, rows: u32) -> Result<()> {
+        self.conn()?.execute_batch("BEGIN")?;
+        self.rows = 0;
+        for _ in 0..rows {
+            let payload = self.next_payload();
+            self.conn()?.prepare_cached("INSERT INTO t(v) VALUES(?1)")?.execute(params![payload])?;
+        }
+        self.conn()?.execute_batch("COMMIT")?;
+        Ok(())
+    }
+
+    /// Writes that many one-page transactions, to a table of their own, without waiting for each.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn grow_log(&self, pages: u32) -> Result<()> {
+        let conn = self.conn()?;
+        conn.execute_batch(
+            "PRAGMA synchronous=OFF; CREATE TABLE filler(x INTEGER); INSERT INTO filler VALUES(0)",
+        )?;
+        let mut statement = conn.prepare("UPDATE filler SET x=x+1")?;
+        for _ in 0..2 * pages {
+            statement.execute([])?;
+        }
+        drop(statement);
+        conn.execute_batch("PRAGMA synchronous=FULL")?;
+        Ok(())
+    }
+
+    /// Runs `transactions` transactions of `per_transaction` operations each.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn run(&mut self, operation: Operation, transactions: u32, per_transaction: u32) -> Result<Run> {
+        let sql = match operation {
+            Operation::Insert => "INSERT INTO t(v) VALUES(?1)",
+            Operation::Update => "UPDATE t SET v=?1 WHERE id=?2",
+            Operation::Delete => "DELETE FROM t WHERE id=?2 AND ?1 IS NOT NULL",
+        };
+        let payloads: Vec<String> = (0..64).map(|_| self.next_payload()).collect();
+        let conn = self.conn()?;
+        let mut statement = conn.prepare(sql)?;
+        let mut begin = conn.prepare("BEGIN")?;
+        let mut commit = conn.prepare("COMMIT")?;
+        let mut row = self.rows;
+        let start = Instant::now();
+        for _ in 0..transactions {
+            if per_transaction > 1 {
+                begin.execute([])?;
+            }
+            for _ in 0..per_transaction {
+                row += 1;
+                let payload = &payloads[row as usize % payloads.len()];
+                let changed = match operation {
+                    Operation::Insert => statement.execute(params![payload])?,
+                    Operation::Update | Operation::Delete => statement.execute(params![payload, row])?,
+                };
+                debug_assert_eq!(changed, 1);
+            }
+            if per_transaction > 1 {
+                commit.execute([])?;
+            }
+        }
+        let elapsed = start.elapsed();
+        drop((statement, begin, commit));
+        self.rows = row;
+        Ok(Run { transactions, elapsed })
+    }
+
+    /// What `PRAGMA duralite` shows.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn status(&self) -> Result<HashMap<String, String>> {
+        let text: String = self.conn()?.query_row("PRAGMA duralite", [], |row| row.get(0))?;
+        Ok(text
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .collect())
+    }
+
+    /// A number out of [`Session::status`].
+    ///
+    /// # Errors
+    /// SQLite's, or the name is not shown.
+    pub fn counter(&self, name: &str) -> Result<f64> {
+        let status = self.status()?;
+        let value = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
+        Ok(value.parse()?)
+    }
+
+    fn next_payload(&mut self) -> String {
+        let mut text = String::with_capacity(ROW_BYTES);
+        while text.len() < ROW_BYTES {
+            self.payload ^= self.payload << 13;
+            self.payload ^= self.payload >> 7;
+            self.payload ^= self.payload << 17;
+            text.push(char::from(b'a' + (self.payload % 26) as u8));
+        }
+        text
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.conn = None;
+        self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
+}
+
+/// The middle of several figures.
+#[must_use]
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}

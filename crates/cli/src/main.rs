@@ -1,0 +1,90 @@
+//! `duralite`: look at databases and their logs, check them, fold a log back into its database,
+//! and take the measurements.
+//!
+//! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage.
+
+mod bench;
+mod checkpoint;
+mod info;
+mod locate;
+mod verify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(version, about = "Durable and fast commits for stock SQLite: tools")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show what a database or log file is, and where its newest commits are
+    Info(Target),
+    /// Walk a log, report every transaction, and decide whether it would recover
+    Verify {
+        #[command(flatten)]
+        target: Target,
+        /// Report each frame, not only each transaction
+        #[arg(long)]
+        frames: bool,
+    },
+    /// Write a log home and make its database one plain SQLite file again
+    Checkpoint {
+        #[command(flatten)]
+        target: Target,
+        /// Let a copy of the original database take over its log
+        #[arg(long)]
+        adopt: bool,
+        /// The log is lost: lift the guard and go back to the last checkpoint
+        #[arg(long, conflicts_with = "adopt")]
+        discard_log: bool,
+    },
+    /// Measure, and reproduce the papers' tables and figures
+    Bench(bench::Options),
+}
+
+#[derive(Args)]
+struct Target {
+    /// A database, or a log file (*.nvwal)
+    path: PathBuf,
+    /// Directory with the logs, if not one of the usual places
+    #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
+    nvram_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Info(target) => info::run(&target),
+        Command::Verify { target, frames } => verify::run(&target, frames),
+        Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
+        Command::Bench(options) => bench::run(&options),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("duralite: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints to standard output; a closed pipe ends the program quietly, as `head` expects.
+fn print_text(text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => Ok(result?),
+    }
+}
+
+fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print_text(&format!("{value:#}\n"))
+}

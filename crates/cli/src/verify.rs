@@ -1,0 +1,101 @@
+//! `duralite verify`: would this log recover?
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use duralite_journal::nvwal::{self, WalkedTransaction};
+use duralite_journal::pool;
+use serde_json::{Value, json};
+
+use crate::{Target, locate, print_json, print_text};
+
+pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
+    let path = locate::log_file(target)?;
+    let (nvm, superblock) = pool::map_read_only(&path)?;
+    let mut transactions = Vec::new();
+    let result = nvwal::walk(nvm, &path, |transaction| {
+        if target.json {
+            transactions.push(as_json(transaction, frames));
+        } else {
+            // A failure to print is reported by the verdict's own print.
+            let _ = print_text(&as_text(transaction, frames));
+        }
+    });
+    let verdict = match &result {
+        Ok(summary) if summary.mismatch.is_none() => format!(
+            "would recover: {} transactions, {} frames{}",
+            summary.transactions,
+            summary.frames,
+            if summary.retired { "; retired, all of it is in the database file" } else { "" }
+        ),
+        Ok(summary) => format!(
+            "would not recover whole: pages up to frame {} do not match SQLite's checksum",
+            summary.mismatch.unwrap_or_default()
+        ),
+        Err(error) => format!("would not recover: {error}"),
+    };
+    let sound = result.as_ref().is_ok_and(|summary| summary.mismatch.is_none());
+    if target.json {
+        print_json(&json!({
+            "log": path.display().to_string(),
+            "log_id": superblock.log_id.to_string(),
+            "database": String::from_utf8_lossy(&superblock.path),
+            "transactions": transactions,
+            "recovers": sound,
+            "verdict": verdict,
+        }))?;
+    } else {
+        print_text(&format!("{verdict}\n"))?;
+    }
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn as_text(transaction: &WalkedTransaction, frames: bool) -> String {
+    let bytes: u64 = transaction.records.iter().map(|record| u64::from(record.record_bytes)).sum();
+    let mut text = format!(
+        "transaction {} at {}: frames {}..={}, {} pages in the database, {} bytes in {} records, {}\n",
+        transaction.sequence,
+        transaction.offset,
+        transaction.first_frame,
+        transaction.last_frame,
+        transaction.db_pages,
+        bytes,
+        transaction.records.len(),
+        transaction.order,
+    );
+    for record in transaction.records.iter().filter(|_| frames) {
+        text.push_str(&format!(
+            "  frame {} at {}: page {}, {} bytes, {} ranges{}\n",
+            record.frame,
+            record.offset,
+            record.page_number,
+            record.record_bytes,
+            record.ranges,
+            if record.whole { ", whole page" } else { "" },
+        ));
+    }
+    text
+}
+
+fn as_json(transaction: &WalkedTransaction, frames: bool) -> Value {
+    let records = transaction.records.iter().filter(|_| frames).map(|record| {
+        json!({
+            "frame": record.frame,
+            "offset": record.offset,
+            "page": record.page_number,
+            "bytes": record.record_bytes,
+            "ranges": record.ranges,
+            "whole": record.whole,
+        })
+    });
+    json!({
+        "transaction": transaction.sequence,
+        "offset": transaction.offset,
+        "first_frame": transaction.first_frame,
+        "last_frame": transaction.last_frame,
+        "db_pages": transaction.db_pages,
+        "order": transaction.order,
+        "records": transaction.records.len(),
+        "frames": records.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,95 @@
+//! Duralite as a loadable SQLite extension.
+//!
+//! `.load libduralite` (or `sqlite3_load_extension`) registers the VFS `duralite`. A program that
+//! links this crate statically passes [`sqlite3_duralite_auto`] to `sqlite3_auto_extension`.
+#![allow(unsafe_code)] // entry points that SQLite calls by name
+
+use std::ffi::{c_char, c_int};
+use std::panic::catch_unwind;
+
+use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
+use duralite_sqlite_vfs::register;
+
+/// Makes every entry point register the VFS as the default one.
+const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
+
+fn is_default_by_environment() -> bool {
+    std::env::var_os(MAKE_DEFAULT_VARIABLE).is_some_and(|value| value == "1")
+}
+
+/// Registers, and answers `success`, or `SQLITE_ERROR` with a text in `message`.
+///
+/// # Safety
+/// As for `register`.
+unsafe fn enter(
+    message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+    make_default: bool,
+    success: c_int,
+) -> c_int {
+    catch_unwind(|| {
+        let make_default = make_default || is_default_by_environment();
+        // SAFETY: as promised by the caller.
+        match unsafe { register(routines, make_default, message) } {
+            Ok(()) => success,
+            Err(_) => ffi::ERROR,
+        }
+    })
+    .unwrap_or(ffi::ERROR)
+}
+
+/// Entry point under SQLite's general name: registers the VFS `duralite`, not as the default.
+///
+/// # Safety
+/// To be called by SQLite, as the entry point of an extension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_extension_init(
+    _db: *mut Connection,
+    message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+) -> c_int {
+    // SAFETY: SQLite passes its own table and where it wants the text.
+    unsafe { enter(message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
+}
+
+/// Entry point under the library's name; does the same as [`sqlite3_extension_init`].
+///
+/// # Safety
+/// To be called by SQLite, as the entry point of an extension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_duralite_init(
+    _db: *mut Connection,
+    message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+) -> c_int {
+    // SAFETY: SQLite passes its own table and where it wants the text.
+    unsafe { enter(message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
+}
+
+/// Entry point that also makes the VFS the default one.
+///
+/// # Safety
+/// To be called by SQLite, as the entry point of an extension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_duralitedefault_init(
+    _db: *mut Connection,
+    message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+) -> c_int {
+    // SAFETY: SQLite passes its own table and where it wants the text.
+    unsafe { enter(message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
+}
+
+/// For `sqlite3_auto_extension`, which takes any result but `SQLITE_OK` for an error.
+///
+/// # Safety
+/// To be called by SQLite, as an automatic extension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_duralite_auto(
+    _db: *mut Connection,
+    message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+) -> c_int {
+    // SAFETY: SQLite passes its own table and where it wants the text.
+    unsafe { enter(message, routines, false, ffi::OK) }
+}

@@ -1,0 +1,173 @@
+//! What can go wrong with a log, in words for the person who has to mend it.
+
+use std::path::PathBuf;
+
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::MediumError;
+
+/// Everything a log operation can fail with.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// The pool's file system is full.
+    #[error("no space left for the log in {}; make room there, or checkpoint", dir.display())]
+    NoSpace {
+        /// The pool, or the log.
+        dir: PathBuf,
+    },
+    /// The log has reached its stated limit (invariant 10).
+    #[error(
+        "the log has reached its limit of {limit_bytes} bytes: end the oldest read transaction so that a \
+         checkpoint can recycle it, or set a larger log_limit for a new log"
+    )]
+    LimitReached {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The log's bytes contradict themselves where no crash can have left them so.
+    #[error(
+        "log damaged at offset {offset}: {what}; restore the log from a backup, or inspect it with `duralite verify`"
+    )]
+    Corrupt {
+        /// Offset in the log file in bytes.
+        offset: u64,
+        /// What is wrong.
+        what: FormatError,
+    },
+    /// SQLite wrote something to its log that this stream cannot hold.
+    #[error("unexpected write to the log: {0}")]
+    Unexpected(&'static str),
+    /// The database names a log that is nowhere to be found.
+    #[error(
+        "the newest commits of {} are in log {id}, which is not in {}: point nvram or nvram_dir at the \
+         directory that holds it; if it is lost for good, `duralite checkpoint --discard-log` opens the \
+         database as of its last checkpoint", database.display(), searched.display()
+    )]
+    Missing {
+        /// The database.
+        database: PathBuf,
+        /// Its log.
+        id: LogId,
+        /// Where it was looked for.
+        searched: PathBuf,
+    },
+    /// Log and database do not belong together (invariant 3).
+    #[error(
+        "log {} belongs to another file than {} (it was made for {}): if this is a copy that should take \
+         the log over, run `duralite checkpoint --adopt`", log.display(), database.display(), owner.display()
+    )]
+    Foreign {
+        /// The log.
+        log: PathBuf,
+        /// The database that was to use it.
+        database: PathBuf,
+        /// Where its own database was.
+        owner: PathBuf,
+    },
+    /// A database that used to be here left a log with commits.
+    #[error(
+        "{} holds {commits} or more commits of a database that used to be at {}: bring that database back, or \
+         delete the log to go on without them", log.display(), database.display()
+    )]
+    Orphan {
+        /// The log.
+        log: PathBuf,
+        /// The path both name.
+        database: PathBuf,
+        /// Commits seen.
+        commits: u32,
+    },
+    /// The log is of a format this build does not read, or no log at all.
+    #[error("{}: {source}", log.display())]
+    Format {
+        /// The log.
+        log: PathBuf,
+        /// Why.
+        source: FormatError,
+    },
+    /// Somebody else holds what is needed.
+    #[error("{}: {what}", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// Who, and what to do.
+        what: &'static str,
+    },
+    /// Log file and database have different owners (invariant 13).
+    #[error("{} belongs to neither the owner of the database nor this user; refused", .0.display())]
+    Owner(PathBuf),
+    /// A file operation failed.
+    #[error("{op} {}: {message}", path.display())]
+    Io {
+        /// The operation.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        message: String,
+        /// The kind of error.
+        kind: std::io::ErrorKind,
+    },
+    /// The medium refused.
+    #[error("{}: {source}", path.display())]
+    Medium {
+        /// The log.
+        path: PathBuf,
+        /// Why.
+        source: MediumError,
+    },
+    /// An earlier failure stopped this log (invariant 9).
+    #[error("the log stopped after an earlier error ({0}); close the database and open it again")]
+    Poisoned(String),
+}
+
+/// The classes of error a caller acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// No space, on the medium or below the limit: the statement fails, nothing is lost.
+    Full,
+    /// Damaged or unreadable content.
+    Corrupt,
+    /// The log is not there.
+    NotFound,
+    /// It may not be used: foreign, orphaned, wrong version or medium.
+    CantOpen,
+    /// Not writable.
+    ReadOnly,
+    /// In use.
+    Busy,
+    /// Everything else the system refused.
+    Io,
+}
+
+impl JournalError {
+    /// The class of this error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSpace { .. } | Self::LimitReached { .. } => ErrorKind::Full,
+            Self::Corrupt { .. } => ErrorKind::Corrupt,
+            Self::Missing { .. } => ErrorKind::NotFound,
+            Self::Foreign { .. } | Self::Orphan { .. } | Self::Format { .. } | Self::Owner(_) => {
+                ErrorKind::CantOpen
+            }
+            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Io { kind, .. } => match kind {
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                    ErrorKind::ReadOnly
+                }
+                _ => ErrorKind::Io,
+            },
+            Self::Medium { source: MediumError::NoSpace, .. } => ErrorKind::Full,
+            Self::Medium { source: MediumError::NotDax { .. } | MediumError::Unsupported { .. }, .. } => {
+                ErrorKind::CantOpen
+            }
+            Self::Medium { .. } | Self::Unexpected(_) | Self::Poisoned(_) => ErrorKind::Io,
+        }
+    }
+
+    pub(crate) fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        Self::Io { op, path: path.to_path_buf(), message: error.to_string(), kind: error.kind() }
+    }
+}

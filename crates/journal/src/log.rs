@@ -1,0 +1,264 @@
+//! One attached log, as a VFS uses it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use duralite_logfmt::LogId;
+use duralite_medium::{Guarantee, Latency};
+
+use crate::engine::Engine;
+use crate::nvwal::{Nvwal, NvwalOptions, SyncMode};
+use crate::pool::{self, DatabaseIdentity, OpenLog, PoolConfig};
+use crate::stream::WalStream;
+use crate::{ErrorKind, JournalError};
+
+/// The log of one database, attached by this process.
+pub struct Log {
+    stream: WalStream<Nvwal>,
+    path: PathBuf,
+    /// Its `flock` tells other processes that the log is in use.
+    _lock: File,
+    /// Why nothing more is acknowledged (invariant 9).
+    poisoned: Option<String>,
+}
+
+impl Log {
+    /// Makes a log for a database. Durable on return, its directory entry included.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io` (pool missing or read-only), `Medium` (not DAX), and `Orphan` when a log of
+    /// an earlier database at this path holds commits.
+    pub fn create(
+        pool: &PoolConfig,
+        options: &NvwalOptions,
+        db: &DatabaseIdentity,
+        page_bytes: u32,
+    ) -> Result<Self, JournalError> {
+        pool::create(pool, options, db, page_bytes).and_then(Self::over)
+    }
+
+    /// Attaches the log that a guarded database names, recovering it if nobody else has it.
+    ///
+    /// # Errors
+    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then.
+    pub fn attach(
+        pool: &PoolConfig,
+        options: &NvwalOptions,
+        db: &DatabaseIdentity,
+        id: LogId,
+    ) -> Result<Self, JournalError> {
+        pool::attach(pool, options, db, id, false).and_then(Self::over)
+    }
+
+    /// Whether the log is in the pool.
+    #[must_use]
+    pub fn exists(pool: &PoolConfig, id: LogId) -> bool {
+        pool.contains(id)
+    }
+
+    pub(crate) fn over(open: OpenLog) -> Result<Self, JournalError> {
+        let mut stream = WalStream::new(open.engine);
+        if open.alone
+            && let Some(frame) = stream.find_checksum_mismatch()?
+        {
+            let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
+            return Err(JournalError::Corrupt { offset: u64::from(frame), what });
+        }
+        Ok(Self { stream, path: open.path, _lock: open.file, poisoned: None })
+    }
+
+    /// Identity.
+    #[must_use]
+    pub fn id(&self) -> LogId {
+        self.stream.engine().superblock().log_id
+    }
+
+    /// The log's file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What a commit survives.
+    #[must_use]
+    pub fn guarantee(&self) -> Guarantee {
+        self.stream.engine().nvm().guarantee()
+    }
+
+    /// The medium, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.stream.engine().nvm().describe()
+    }
+
+    /// Settings in force.
+    #[must_use]
+    pub fn options(&self) -> &NvwalOptions {
+        self.stream.engine().options()
+    }
+
+    /// Fills `buf` from stream offset `offset` on; returns how many bytes there were.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, JournalError> {
+        self.guarded(|stream| stream.read(offset, buf))
+    }
+
+    /// Takes a write of SQLite's. If it completes a commit frame, the transaction is durable on
+    /// return. At offset 0 the caller has synced the database file first (invariant 6).
+    ///
+    /// # Errors
+    /// `NoSpace` and `LimitReached` fail this write only; anything else poisons the log.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+        self.guarded(|stream| stream.write(offset, data))
+    }
+
+    /// Size of the stream in bytes.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn size(&mut self) -> Result<u64, JournalError> {
+        self.guarded(WalStream::size)
+    }
+
+    /// Cuts the stream. The caller has synced the database file first (invariant 6).
+    ///
+    /// # Errors
+    /// As [`Log::write`].
+    pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+        self.guarded(|stream| stream.truncate(size))
+    }
+
+    /// Called where SQLite syncs its log. Nothing is left to do: what is committed was sealed by
+    /// the write of its commit frame. (In `sync=async` it is durable only after
+    /// [`Log::before_home_write`], as in the paper.)
+    ///
+    /// # Errors
+    /// As [`Log::write`].
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        self.guarded(WalStream::sync)
+    }
+
+    /// To be called before a page is written to the database file (invariant 5).
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn before_home_write(&mut self) -> Result<(), JournalError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            stream.engine_mut().harden();
+            Ok(())
+        })
+    }
+
+    /// The pages with committed frames that are within the database's size, each with the number
+    /// of its newest frame; ascending.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn committed_pages(&mut self) -> Result<Vec<(u32, u32)>, JournalError> {
+        let db_pages = self.db_pages()?;
+        let mut pages = self.stream.engine().newest_frames();
+        pages.retain(|(page_number, _)| *page_number <= db_pages);
+        Ok(pages)
+    }
+
+    /// Database size in pages after the last commit in the log; 0 if there is none.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn db_pages(&mut self) -> Result<u32, JournalError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            Ok(engine.frame(engine.committed()).map_or(0, |frame| frame.db_pages))
+        })
+    }
+
+    /// Page size in bytes.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.stream.engine().superblock().page_bytes
+    }
+
+    /// The page in a committed frame.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
+        self.guarded(|stream| stream.engine_mut().read_page(frame, page))
+    }
+
+    /// Declares that everything is in the database file and synced. Durable on return.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn retire(&mut self) -> Result<(), JournalError> {
+        self.guarded(|stream| stream.engine_mut().retire())
+    }
+
+    /// Deletes the log's file.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn unlink(&mut self) -> Result<(), JournalError> {
+        std::fs::remove_file(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))
+    }
+
+    /// Changes the order of write-back from the next transaction on.
+    pub fn set_sync_mode(&mut self, mode: SyncMode) {
+        self.stream.engine_mut().set_sync_mode(mode);
+    }
+
+    /// Changes the emulated latency of this process's mapping.
+    pub fn set_latency(&mut self, latency: Latency) {
+        self.stream.engine().nvm().set_latency(latency);
+    }
+
+    /// The emulated latency.
+    #[must_use]
+    pub fn latency(&self) -> Latency {
+        self.stream.engine().nvm().latency()
+    }
+
+    /// Figures, by name. Those of work done are this process's since it attached.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<(&'static str, String)> {
+        let engine = self.stream.engine();
+        let (activity, counters) = (engine.activity(), engine.nvm().counters());
+        let block_bytes = engine.superblock().block_bytes;
+        vec![
+            ("generation", engine.generation().to_string()),
+            ("log_frames", engine.committed().to_string()),
+            ("log_transactions", engine.transactions().to_string()),
+            ("log_bytes", (engine.blocks_used() as u64 * u64::from(block_bytes)).to_string()),
+            ("log_file_bytes", engine.nvm().len().to_string()),
+            ("log_limit", engine.nvm().capacity().to_string()),
+            ("block_bytes", block_bytes.to_string()),
+            ("commits", activity.commits.to_string()),
+            ("frames", activity.frames.to_string()),
+            ("records", activity.records.to_string()),
+            ("log_restarts", activity.generations.to_string()),
+            ("stored_bytes", counters.stored_bytes.to_string()),
+            ("flushed_lines", counters.flushed_lines.to_string()),
+            ("fences", counters.fences.to_string()),
+            ("read_bytes", counters.read_bytes.to_string()),
+        ]
+    }
+
+    /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt.
+    fn guarded<T>(
+        &mut self,
+        operation: impl FnOnce(&mut WalStream<Nvwal>) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        if let Some(why) = &self.poisoned {
+            return Err(JournalError::Poisoned(why.clone()));
+        }
+        operation(&mut self.stream).inspect_err(|error| {
+            if error.kind() != ErrorKind::Full {
+                self.poisoned = Some(error.to_string());
+            }
+        })
+    }
+}

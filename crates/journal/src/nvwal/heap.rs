@@ -1,0 +1,272 @@
+//! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
+//!
+//! A block is free, pending or in use. It is taken by *pending* → block header → link → *in use*, each
+//! durable before the next, so that a crash leaves either a block that nobody links to, which
+//! recovery frees, or a linked one. The table in NVRAM is the only copy: processes share it, and
+//! only the holder of SQLite's WRITE lock changes it (invariant 11).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use duralite_logfmt::nvwal::{
+    BLOCK_HEADER_BYTES, BlockState, GROWN_OFFSET, STATES_OFFSET, Superblock, block_header_matches,
+    checked_word, decode_link, encode_block_header, encode_link, read_checked_word,
+};
+use duralite_medium::{MediumError, Nvm};
+
+use super::HeapMode;
+use crate::JournalError;
+
+/// The file is grown by at least this much at a time.
+const CHUNK_BYTES: u32 = 1 << 20;
+/// States looked at per read of the table.
+const TABLE_STEP: usize = 256;
+
+/// The blocks of one log.
+pub(crate) struct Heap {
+    pub(crate) nvm: Arc<dyn Nvm>,
+    pub(crate) superblock: Superblock,
+    pub(crate) path: PathBuf,
+    mode: HeapMode,
+    grown: u32,
+    /// Where the search for a free block begins.
+    hint: u32,
+}
+
+impl Heap {
+    /// A heap over a formatted medium.
+    ///
+    /// # Errors
+    /// `Corrupt` when the file is shorter than it says.
+    pub(crate) fn open(
+        nvm: Arc<dyn Nvm>,
+        superblock: Superblock,
+        path: PathBuf,
+        mode: HeapMode,
+    ) -> Result<Self, JournalError> {
+        let mut heap = Self { nvm, superblock, path, mode, grown: 0, hint: 0 };
+        heap.refresh_grown()?;
+        Ok(heap)
+    }
+
+    /// How many blocks a fresh log of this shape starts with.
+    pub(crate) fn initial_blocks(superblock: &Superblock) -> u32 {
+        (CHUNK_BYTES / superblock.block_bytes).clamp(1, superblock.limit_blocks)
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        self.superblock.block_bytes
+    }
+
+    /// Offset in the medium of a place in a block.
+    pub(crate) fn at(&self, block: u32, offset: u32) -> u64 {
+        self.superblock.block_offset(block) + u64::from(offset)
+    }
+
+    /// Blocks backed by the medium, as far as this process knows.
+    pub(crate) fn grown(&self) -> u32 {
+        self.grown
+    }
+
+    /// The block that `block` links to.
+    ///
+    /// # Errors
+    /// `Corrupt` for a link or a block header that is not of this generation.
+    pub(crate) fn next(&mut self, block: u32, generation: u32) -> Result<Option<u32>, JournalError> {
+        let word = self.nvm.load_u64(self.at(block, 0));
+        if (word & 0xffff_ffff) > u64::from(self.grown) {
+            self.refresh_grown()?;
+        }
+        let next = decode_link(word, generation, self.grown).map_err(|what| self.corrupt(block, 0, what))?;
+        if let Some(next) = next {
+            self.check_block(next, generation)?;
+        }
+        Ok(next)
+    }
+
+    /// Checks that a block was taken in this generation.
+    pub(crate) fn check_block(&self, block: u32, generation: u32) -> Result<(), JournalError> {
+        let what = duralite_logfmt::FormatError::Damaged { what: "a log block's header" };
+        if block >= self.grown {
+            return Err(self.corrupt(block, 0, what));
+        }
+        let mut header = [0; BLOCK_HEADER_BYTES as usize];
+        self.nvm.read(self.at(block, 0), &mut header);
+        if block_header_matches(&header, generation, block) {
+            Ok(())
+        } else {
+            Err(self.corrupt(block, 8, what))
+        }
+    }
+
+    /// Takes a free block: pending, with a header and an empty body, all durable.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`.
+    pub(crate) fn allocate(&mut self, generation: u32) -> Result<u32, JournalError> {
+        let block = match self.find_free() {
+            Some(block) => block,
+            None => self.grow()?,
+        };
+        self.hint = block + 1;
+        if self.mode == HeapMode::System {
+            let result = self.nvm.system_allocate(self.at(block, 0), u64::from(self.block_bytes()));
+            result.map_err(|source| self.medium(source))?;
+        }
+        self.set_state(block, BlockState::Pending);
+        self.nvm.fence();
+        let header = encode_block_header(generation, block);
+        self.nvm.store(self.at(block, 0), &header);
+        self.nvm.flush(self.at(block, 0), header.len() as u64);
+        self.nvm.fence();
+        Ok(block)
+    }
+
+    /// Appends a pending block to the list and marks it in use.
+    pub(crate) fn link(&self, from: u32, generation: u32, to: u32) {
+        self.store_link(from, encode_link(generation, to));
+        self.set_state(to, BlockState::InUse);
+    }
+
+    /// Ends the list at a block. Durable on return.
+    pub(crate) fn unlink_after(&self, block: u32) {
+        self.store_link(block, 0);
+    }
+
+    fn store_link(&self, block: u32, word: u64) {
+        let at = self.at(block, 0);
+        self.nvm.store_u64(at, word);
+        self.nvm.flush(at, 8);
+        self.nvm.fence();
+    }
+
+    /// Frees blocks that nothing links to any more, from the end of the list to its beginning
+    /// (section 4.3).
+    pub(crate) fn free(&mut self, list: &[u32]) {
+        for &block in list.iter().rev() {
+            self.set_state(block, BlockState::Free);
+            self.hint = self.hint.min(block);
+            if self.mode == HeapMode::System {
+                // What cannot be given back stays allocated in the file: only space is lost.
+                let _ = self.nvm.system_free(self.at(block, 0), u64::from(self.block_bytes()));
+            }
+        }
+        self.nvm.fence();
+    }
+
+    /// Sets every block's state from what is reachable: frees what a dead process left pending
+    /// or in use, and marks reachable blocks in use.
+    pub(crate) fn reconcile(&mut self, reachable: &[u32]) {
+        let mut table = vec![BlockState::Free; self.grown as usize];
+        for &block in reachable {
+            if let Some(state) = table.get_mut(block as usize) {
+                *state = BlockState::InUse;
+            }
+        }
+        for block in (0..self.grown).rev() {
+            let wanted = table[block as usize];
+            let mut byte = [0];
+            self.nvm.read(STATES_OFFSET + u64::from(block), &mut byte);
+            if byte[0] != wanted.byte() {
+                self.set_state(block, wanted);
+            }
+        }
+        self.hint = 0;
+        self.nvm.fence();
+    }
+
+    /// Marks a block in use; durable after the next fence.
+    pub(crate) fn mark_in_use(&self, block: u32) {
+        self.set_state(block, BlockState::InUse);
+    }
+
+    fn set_state(&self, block: u32, state: BlockState) {
+        let at = STATES_OFFSET + u64::from(block);
+        self.nvm.store(at, &[state.byte()]);
+        self.nvm.flush(at, 1);
+    }
+
+    fn find_free(&mut self) -> Option<u32> {
+        // Another process may have grown the log; a failure shows up when growing.
+        let _ = self.refresh_grown();
+        let hint = self.hint.min(self.grown);
+        self.find_free_in(hint, self.grown).or_else(|| self.find_free_in(0, hint))
+    }
+
+    fn find_free_in(&self, from: u32, to: u32) -> Option<u32> {
+        let mut states = [0; TABLE_STEP];
+        let mut at = from;
+        while at < to {
+            let count = ((to - at) as usize).min(TABLE_STEP);
+            self.nvm.read(STATES_OFFSET + u64::from(at), &mut states[..count]);
+            let free = states[..count]
+                .iter()
+                .position(|byte| BlockState::from_byte(*byte) == Some(BlockState::Free));
+            if let Some(i) = free {
+                return Some(at + i as u32);
+            }
+            at += count as u32;
+        }
+        None
+    }
+
+    /// Backs more blocks: a chunk, or half as much again as there is. Returns the first new one.
+    fn grow(&mut self) -> Result<u32, JournalError> {
+        let limit = self.superblock.limit_blocks;
+        if self.grown >= limit {
+            return Err(JournalError::LimitReached { limit_bytes: self.superblock.file_bytes(limit) });
+        }
+        let step = Self::initial_blocks(&self.superblock).max(self.grown / 2);
+        let small = self.grown + 1;
+        let wanted = (self.grown + step).min(limit);
+        let grown = match self.nvm.grow(self.superblock.file_bytes(wanted)) {
+            Ok(()) => wanted,
+            // Nearly full: one block may still do.
+            Err(MediumError::NoSpace) => {
+                self.nvm.grow(self.superblock.file_bytes(small)).map_err(|source| self.medium(source))?;
+                small
+            }
+            Err(source) => return Err(self.medium(source)),
+        };
+        self.nvm.store_u64(GROWN_OFFSET, checked_word(grown));
+        self.nvm.flush(GROWN_OFFSET, 8);
+        self.nvm.fence();
+        let first = self.grown;
+        self.grown = grown;
+        Ok(first)
+    }
+
+    fn refresh_grown(&mut self) -> Result<(), JournalError> {
+        let word = self.nvm.load_u64(GROWN_OFFSET);
+        let damaged = |what| JournalError::Corrupt { offset: GROWN_OFFSET, what };
+        let grown = read_checked_word(word, "the log's size").map_err(damaged)?;
+        if grown > self.superblock.limit_blocks {
+            return Err(damaged(duralite_logfmt::FormatError::Damaged { what: "the log's size" }));
+        }
+        if grown != self.grown {
+            let bytes = self.superblock.file_bytes(grown);
+            if self.nvm.refresh_len(bytes).is_err() {
+                return Err(damaged(duralite_logfmt::FormatError::Short { what: "the log file" }));
+            }
+            self.grown = grown;
+        }
+        Ok(())
+    }
+
+    /// The error for damaged content at a place in a block.
+    pub(crate) fn corrupt(
+        &self,
+        block: u32,
+        offset: u32,
+        what: duralite_logfmt::FormatError,
+    ) -> JournalError {
+        JournalError::Corrupt { offset: self.at(block, offset), what }
+    }
+
+    pub(crate) fn medium(&self, source: MediumError) -> JournalError {
+        match source {
+            MediumError::NoSpace => JournalError::NoSpace { dir: self.path.clone() },
+            source => JournalError::Medium { path: self.path.clone(), source },
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Page images as of each page's newest record, in a bounded cache: what the next difference
+//! is taken against. A page that is not here is rebuilt from the log.
+
+use rustc_hash::FxHashMap;
+
+use super::index::RecordNumber;
+
+/// At least this many pages are kept, whatever the byte limit.
+const LEAST_PAGES: usize = 8;
+
+struct Slot {
+    page_number: u32,
+    record: RecordNumber,
+    /// Used since the clock hand last passed.
+    used: bool,
+    image: Box<[u8]>,
+}
+
+/// A cache of page images with second-chance replacement.
+pub(crate) struct Images {
+    slots: Vec<Slot>,
+    by_page: FxHashMap<u32, usize>,
+    page_bytes: usize,
+    limit_pages: usize,
+    hand: usize,
+}
+
+impl Images {
+    pub(crate) fn new(page_bytes: usize, limit_bytes: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            by_page: FxHashMap::default(),
+            page_bytes,
+            limit_pages: (limit_bytes / page_bytes).max(LEAST_PAGES),
+            hand: 0,
+        }
+    }
+
+    /// The image of a page if it is the one after `record`.
+    pub(crate) fn get(&mut self, page_number: u32, record: RecordNumber) -> Option<&mut [u8]> {
+        let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
+        if slot.record != record {
+            return None;
+        }
+        slot.used = true;
+        Some(&mut slot.image)
+    }
+
+    /// Declares that the page's cached image is now the one after `record`, after the caller
+    /// has changed it through [`Images::get`].
+    pub(crate) fn advance(&mut self, page_number: u32, record: RecordNumber) {
+        if let Some(slot) = self.by_page.get(&page_number).and_then(|&i| self.slots.get_mut(i)) {
+            slot.record = record;
+        }
+    }
+
+    /// Keeps a copy of the page's image after `record`.
+    pub(crate) fn put(&mut self, page_number: u32, record: RecordNumber, image: &[u8]) {
+        let index = match self.by_page.get(&page_number) {
+            Some(&index) => index,
+            None => self.take_slot(page_number),
+        };
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.record = record;
+            slot.used = true;
+            slot.image.copy_from_slice(image);
+        }
+    }
+
+    /// Forgets a page.
+    pub(crate) fn remove(&mut self, page_number: u32) {
+        if let Some(slot) = self.by_page.remove(&page_number).and_then(|i| self.slots.get_mut(i)) {
+            slot.page_number = 0;
+            slot.used = false;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.by_page.clear();
+        self.hand = 0;
+    }
+
+    /// A slot for a page: a new one below the limit, else one that has not been used lately.
+    fn take_slot(&mut self, page_number: u32) -> usize {
+        let index = if self.slots.len() < self.limit_pages {
+            let image = vec![0; self.page_bytes].into_boxed_slice();
+            self.slots.push(Slot { page_number, record: 0, used: true, image });
+            self.slots.len() - 1
+        } else {
+            self.evict()
+        };
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.page_number = page_number;
+        }
+        self.by_page.insert(page_number, index);
+        index
+    }
+
+    fn evict(&mut self) -> usize {
+        loop {
+            let index = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[index];
+            if !slot.used {
+                if slot.page_number != 0 {
+                    self.by_page.remove(&slot.page_number);
+                }
+                return index;
+            }
+            slot.used = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stays_within_its_limit_and_serves_only_the_asked_record() {
+        let mut images = Images::new(512, 0);
+        for page in 1..=100 {
+            images.put(page, page * 10, &[page as u8; 512]);
+        }
+        assert_eq!(images.slots.len(), LEAST_PAGES);
+        assert_eq!(images.by_page.len(), LEAST_PAGES);
+        assert_eq!(images.get(100, 1000).map(|image| image[0]), Some(100));
+        assert!(images.get(100, 999).is_none());
+        images.remove(100);
+        assert!(images.get(100, 1000).is_none());
+        images.put(101, 1, &[1; 512]);
+        assert!(images.get(101, 1).is_some());
+    }
+}

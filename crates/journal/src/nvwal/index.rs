@@ -1,0 +1,176 @@
+//! The volatile index over committed and staged records: which record holds a frame, and which
+//! record the page's image before it ended with. Rebuilt from the log; nothing of it survives.
+
+use duralite_logfmt::nvwal::Base;
+use duralite_logfmt::sqlite_wal::Checksum;
+use rustc_hash::FxHashMap;
+
+use crate::engine::Frame;
+
+/// A chain of differences is cut by a whole image when it has this many records …
+pub(crate) const CHAIN_RECORDS: u32 = 64;
+/// … or weighs more than this many pages.
+pub(crate) const CHAIN_PAGES: u32 = 2;
+
+/// Number of a record in the generation.
+pub(crate) type RecordNumber = u32;
+
+/// A record in the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record {
+    /// Offset in the medium.
+    pub(crate) at: u64,
+    pub(crate) record_bytes: u32,
+    pub(crate) page_number: u32,
+    /// The page's record before this one, unless this one is a whole image.
+    pub(crate) previous: Option<RecordNumber>,
+}
+
+/// The newest record of a page, and what reading it costs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) record: RecordNumber,
+    chain_records: u32,
+    chain_bytes: u32,
+}
+
+impl Head {
+    /// Whether one more difference would make the page dear to read.
+    pub(crate) fn is_long(&self, page_bytes: u32) -> bool {
+        self.chain_records >= CHAIN_RECORDS || self.chain_bytes > CHAIN_PAGES * page_bytes
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct CommittedFrame {
+    record: RecordNumber,
+    db_pages: u32,
+    checksum: Checksum,
+}
+
+/// Index of one generation.
+#[derive(Default)]
+pub(crate) struct Index {
+    records: Vec<Record>,
+    frames: Vec<CommittedFrame>,
+    heads: FxHashMap<u32, Head>,
+    /// Records of committed transactions; those above are staged.
+    committed_records: usize,
+    staged_first: u32,
+    staged: Vec<RecordNumber>,
+    /// Heads as they were before the staged records, oldest first.
+    undo: Vec<(u32, Option<Head>)>,
+}
+
+impl Index {
+    pub(crate) fn frames(&self) -> u32 {
+        self.frames.len() as u32
+    }
+
+    pub(crate) fn frame(&self, number: u32) -> Option<Frame> {
+        let frame = self.frames.get(number.checked_sub(1)? as usize)?;
+        Some(Frame {
+            page_number: self.records.get(frame.record as usize)?.page_number,
+            db_pages: frame.db_pages,
+            checksum: (frame.db_pages != 0).then_some(frame.checksum),
+        })
+    }
+
+    /// The record of a frame, staged before committed.
+    pub(crate) fn record_of_frame(&self, number: u32) -> Option<RecordNumber> {
+        if !self.staged.is_empty() && number >= self.staged_first {
+            return self.staged.get((number - self.staged_first) as usize).copied();
+        }
+        self.frames.get(number.checked_sub(1)? as usize).map(|frame| frame.record)
+    }
+
+    pub(crate) fn record(&self, number: RecordNumber) -> Option<&Record> {
+        self.records.get(number as usize)
+    }
+
+    pub(crate) fn head(&self, page_number: u32) -> Option<&Head> {
+        self.heads.get(&page_number)
+    }
+
+    /// Adds a record as staged for `frame`; `None` if the frame number leaves a gap.
+    pub(crate) fn stage(
+        &mut self,
+        frame: u32,
+        page_number: u32,
+        at: u64,
+        record_bytes: u32,
+        base: Base,
+    ) -> Option<RecordNumber> {
+        let number = self.records.len() as RecordNumber;
+        if self.staged.is_empty() {
+            self.staged_first = frame;
+        }
+        let slot = frame.checked_sub(self.staged_first)? as usize;
+        if slot == self.staged.len() {
+            self.staged.push(number);
+        } else {
+            *self.staged.get_mut(slot)? = number;
+        }
+        let before = self.heads.get(&page_number).copied();
+        let (previous, chain_records, chain_bytes) = match (base, before) {
+            (Base::Previous, Some(head)) => (Some(head.record), head.chain_records + 1, head.chain_bytes),
+            (Base::Previous, None) | (Base::Zeros, _) => (None, 0, 0),
+        };
+        self.records.push(Record { at, record_bytes, page_number, previous });
+        let chain_bytes = if previous.is_some() { chain_bytes.saturating_add(record_bytes) } else { 0 };
+        self.heads.insert(page_number, Head { record: number, chain_records, chain_bytes });
+        self.undo.push((page_number, before));
+        Some(number)
+    }
+
+    /// Makes the staged frames up to `last_frame` committed.
+    pub(crate) fn commit(&mut self, last_frame: u32, db_pages: u32, checksum: Checksum) {
+        self.frames.truncate((self.staged_first - 1) as usize);
+        let count = (last_frame + 1 - self.staged_first) as usize;
+        for (i, &record) in self.staged.iter().take(count).enumerate() {
+            let is_last = i + 1 == count;
+            self.frames.push(CommittedFrame {
+                record,
+                db_pages: if is_last { db_pages } else { 0 },
+                checksum: if is_last { checksum } else { [0, 0] },
+            });
+        }
+        self.committed_records = self.records.len();
+        self.staged.clear();
+        self.undo.clear();
+    }
+
+    /// Whether anything is staged.
+    pub(crate) fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// How many frames are staged from which one on.
+    pub(crate) fn staged_frames(&self) -> (u32, u32) {
+        (self.staged_first, self.staged.len() as u32)
+    }
+
+    /// Takes the staged records back; `forget` hears of every page that had one.
+    pub(crate) fn discard(&mut self, mut forget: impl FnMut(u32)) {
+        for (page_number, before) in self.undo.drain(..).rev() {
+            match before {
+                Some(head) => self.heads.insert(page_number, head),
+                None => self.heads.remove(&page_number),
+            };
+            forget(page_number);
+        }
+        self.records.truncate(self.committed_records);
+        self.staged.clear();
+    }
+
+    /// The pages with committed frames and the newest frame of each.
+    pub(crate) fn newest_frames(&self) -> FxHashMap<u32, u32> {
+        let mut newest = FxHashMap::default();
+        for (i, frame) in self.frames.iter().enumerate() {
+            if let Some(record) = self.records.get(frame.record as usize) {
+                newest.insert(record.page_number, i as u32 + 1);
+            }
+        }
+        newest
+    }
+}

@@ -1,0 +1,219 @@
+//! Reading transactions off the medium: the one decoder behind recovery, following other
+//! processes, `duralite verify` and fuzzing.
+//!
+//! It takes any bytes and never panics (invariant 12); what it returns is exactly the decision
+//! table in `docs/format/nvwal.md`, "valid if and only if".
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::nvwal::{
+    BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,
+    decode_mark,
+};
+
+use super::heap::Heap;
+use crate::JournalError;
+
+/// A place in the list of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) block: u32,
+    pub(crate) offset: u32,
+}
+
+impl Position {
+    /// The beginning of a block's body.
+    pub(crate) fn start_of(block: u32) -> Self {
+        Self { block, offset: BLOCK_HEADER_BYTES }
+    }
+}
+
+/// Where a transaction's records go on in a block it did not begin in: behind the word that a
+/// scanner would take for a commit mark.
+pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
+
+/// A committed record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FoundRecord {
+    pub(crate) at: u64,
+    pub(crate) header: RecordHeader,
+}
+
+/// A committed transaction.
+#[derive(Debug)]
+pub(crate) struct FoundTransaction {
+    pub(crate) header: TxHeader,
+    pub(crate) order: Order,
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+    pub(crate) records: Vec<FoundRecord>,
+    /// Blocks entered after the one before `start`, in order.
+    pub(crate) blocks: Vec<u32>,
+}
+
+impl FoundTransaction {
+    /// The bytes the transaction occupies, block by block.
+    pub(crate) fn extents(&self, heap: &Heap) -> Vec<(u64, u64)> {
+        let mut from = self.start;
+        let mut extents = Vec::with_capacity(1);
+        for &block in self.blocks.iter().filter(|block| **block != self.start.block) {
+            extents.push((heap.at(from.block, from.offset), heap.at(from.block, heap.block_bytes())));
+            from = Position { block, offset: BLOCK_HEADER_BYTES };
+        }
+        let end = (self.end.offset + 8).min(heap.block_bytes());
+        extents.push((heap.at(from.block, from.offset), heap.at(from.block, end)));
+        extents
+    }
+}
+
+/// Which transaction is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) generation: u32,
+    /// Number of the transaction in the generation, from 1.
+    pub(crate) sequence: u32,
+    /// Order of the transaction before it: what garbage here would mean.
+    pub(crate) after: Order,
+    /// Number of frames before it.
+    pub(crate) frames: u32,
+}
+
+/// Reads the transaction behind `tail`, if one is committed there.
+///
+/// # Errors
+/// `Corrupt` where no crash can have left the bytes as they are.
+pub(crate) fn next_transaction(
+    heap: &mut Heap,
+    tail: Position,
+    expected: Expected,
+) -> Result<Option<FoundTransaction>, JournalError> {
+    let mut blocks = Vec::new();
+    let mut start = tail;
+    if heap.block_bytes() - tail.offset < TX_HEADER_BYTES {
+        let Some(next) = heap.next(tail.block, expected.generation)? else { return Ok(None) };
+        blocks.push(next);
+        start = Position::start_of(next);
+    }
+    let word = heap.nvm.load_u64(heap.at(start.block, start.offset));
+    if word == 0 {
+        return Ok(None);
+    }
+    let Some(order) = decode_mark(word, expected.generation, expected.sequence) else {
+        return garbage(heap, start, expected.after, "the word behind the last transaction");
+    };
+    let mut reader = RecordReader {
+        heap,
+        generation: expected.generation,
+        position: Position { block: start.block, offset: start.offset + TX_HEADER_BYTES },
+        blocks,
+    };
+    let body = reader.read_body(start, &expected);
+    let (position, blocks) = (reader.position, reader.blocks);
+    match body {
+        Ok((header, records)) => {
+            Ok(Some(FoundTransaction { header, order, start, end: position, records, blocks }))
+        }
+        Err(JournalError::Corrupt { .. }) if order != Order::Ordered => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn garbage<T>(
+    heap: &Heap,
+    at: Position,
+    after: Order,
+    what: &'static str,
+) -> Result<Option<T>, JournalError> {
+    match after {
+        Order::Ordered => Err(heap.corrupt(at.block, at.offset, FormatError::Damaged { what })),
+        Order::Fenced | Order::Async => Ok(None),
+    }
+}
+
+struct RecordReader<'a> {
+    heap: &'a mut Heap,
+    generation: u32,
+    position: Position,
+    blocks: Vec<u32>,
+}
+
+impl RecordReader<'_> {
+    fn read_body(
+        &mut self,
+        start: Position,
+        expected: &Expected,
+    ) -> Result<(TxHeader, Vec<FoundRecord>), JournalError> {
+        let damaged = |heap: &Heap| {
+            heap.corrupt(start.block, start.offset, FormatError::Damaged { what: "a transaction" })
+        };
+        let mut bytes = [0; TX_HEADER_BYTES as usize];
+        self.heap.nvm.read(self.heap.at(start.block, start.offset), &mut bytes);
+        let header = TxHeader::decode(&bytes);
+        let fits = (1..=expected.frames + 1).contains(&header.first_frame)
+            && header.last_frame >= header.first_frame
+            && header.records > header.last_frame - header.first_frame
+            && header.db_pages > 0;
+        if !fits {
+            return Err(damaged(self.heap));
+        }
+        let mut hash = TxHash::new(self.heap.superblock.log_id, expected.generation, expected.sequence);
+        let mut records = Vec::new();
+        let mut scratch = Vec::new();
+        for _ in 0..header.records {
+            let record = self.read_record(&mut scratch)?;
+            let (head, payload) = scratch.split_at(RECORD_HEADER_BYTES as usize);
+            hash = hash.record(head, payload);
+            let frame = record.header.frame;
+            if frame < header.first_frame
+                || u64::from(frame) > u64::from(header.first_frame) + records.len() as u64
+            {
+                return Err(damaged(self.heap));
+            }
+            records.push(record);
+        }
+        if header.seal_hash(hash) != header.hash {
+            return Err(damaged(self.heap));
+        }
+        Ok((header, records))
+    }
+
+    /// Reads the next record whole into `scratch`.
+    fn read_record(&mut self, scratch: &mut Vec<u8>) -> Result<FoundRecord, JournalError> {
+        let block_bytes = self.heap.block_bytes();
+        let mut bytes = [0; RECORD_HEADER_BYTES as usize];
+        loop {
+            let Position { block, offset } = self.position;
+            let at = self.heap.at(block, offset);
+            if block_bytes - offset >= RECORD_HEADER_BYTES {
+                self.heap.nvm.read(at, &mut bytes);
+                if bytes[..4] != [0; 4] {
+                    break;
+                }
+            }
+            self.follow_link()?;
+        }
+        let Position { block, offset } = self.position;
+        let header = RecordHeader::decode(&bytes).map_err(|what| self.heap.corrupt(block, offset, what))?;
+        if header.record_bytes > block_bytes - offset {
+            return Err(self.heap.corrupt(block, offset, FormatError::Damaged { what: "a log record" }));
+        }
+        let at = self.heap.at(block, offset);
+        scratch.resize(header.record_bytes as usize, 0);
+        self.heap.nvm.read(at, scratch);
+        self.position.offset = (offset + header.record_bytes).next_multiple_of(8).min(block_bytes);
+        Ok(FoundRecord { at, header })
+    }
+
+    fn follow_link(&mut self) -> Result<(), JournalError> {
+        let block = self.position.block;
+        let what = FormatError::Damaged { what: "a link between log blocks" };
+        // A list that comes back to itself is longer than there are blocks.
+        let next = self
+            .heap
+            .next(block, self.generation)?
+            .filter(|_| self.blocks.len() <= self.heap.grown() as usize);
+        let next = next.ok_or_else(|| self.heap.corrupt(block, 0, what))?;
+        self.blocks.push(next);
+        self.position = Position { block: next, offset: CONTINUED_AT };
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! Storing a transaction and making it durable (NVWAL, algorithm 1 and figure 4), and starting
+//! the log over (section 4.3).
+
+use duralite_logfmt::nvwal::{
+    ACTIVE_OFFSET, GENERATION_LIMIT, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot,
+    TX_HEADER_BYTES, TxHash, TxHeader, checked_word, encode_mark, slot_offset,
+};
+use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
+
+use super::scan::{CONTINUED_AT, Position};
+use super::{HeapMode, Nvwal, SyncMode};
+use crate::JournalError;
+use crate::engine::Commit;
+
+/// The transaction being stored behind the log's tail.
+#[derive(Default)]
+pub(crate) struct Writer {
+    open: Option<OpenTransaction>,
+    /// The buffer of the last transaction's ranges, to be used again.
+    spare: Vec<(u64, u64)>,
+}
+
+struct OpenTransaction {
+    /// Where its header is.
+    start: Position,
+    /// Where its next record goes.
+    end: Position,
+    hash: TxHash,
+    records: u32,
+    /// Blocks linked for it.
+    blocks: Vec<u32>,
+    /// Stored ranges that are not flushed yet, one per block touched.
+    dirty: Vec<(u64, u64)>,
+}
+
+impl OpenTransaction {
+    /// Notes a stored range; ranges grow from low to high within a block.
+    fn touch(&mut self, from: u64, to: u64) {
+        match self.dirty.last_mut() {
+            Some((_, end)) if *end == from => *end = to,
+            _ => self.dirty.push((from, to)),
+        }
+    }
+}
+
+impl Nvwal {
+    /// Stores one record behind those of the open transaction. Returns where.
+    pub(super) fn append(&mut self, header: &RecordHeader, payload: &[u8]) -> Result<u64, JournalError> {
+        let mut open = match self.writer.open.take() {
+            Some(open) => open,
+            None => self.begin_transaction()?,
+        };
+        let result = self.append_to(&mut open, header, payload);
+        self.writer.open = Some(open);
+        result
+    }
+
+    fn append_to(
+        &mut self,
+        open: &mut OpenTransaction,
+        header: &RecordHeader,
+        payload: &[u8],
+    ) -> Result<u64, JournalError> {
+        let room = self.heap.block_bytes() - open.end.offset;
+        // Without the user-level heap each record takes its block from the system (figure 7).
+        let at_start = open.end.offset == Position::start_of(open.end.block).offset + TX_HEADER_BYTES;
+        let own_block = self.options.heap == HeapMode::System && !(at_start && open.records == 0);
+        if header.record_bytes > room || own_block {
+            self.continue_in_new_block(open, room)?;
+        }
+        let at = self.heap.at(open.end.block, open.end.offset);
+        let head = header.encode();
+        self.heap.nvm.store(at, &head);
+        self.heap.nvm.store(at + u64::from(RECORD_HEADER_BYTES), payload);
+        open.hash = open.hash.record(&head, payload);
+        open.records += 1;
+        open.end.offset =
+            (open.end.offset + header.record_bytes).next_multiple_of(8).min(self.heap.block_bytes());
+        let end = self.heap.at(open.end.block, open.end.offset);
+        if self.options.sync == SyncMode::Eager {
+            self.heap.nvm.flush(at, u64::from(header.record_bytes));
+            self.heap.nvm.fence();
+        } else {
+            open.touch(at, end);
+        }
+        Ok(at)
+    }
+
+    /// Reserves a transaction header at the tail.
+    fn begin_transaction(&mut self) -> Result<OpenTransaction, JournalError> {
+        self.cut_behind_tail()?;
+        let mut blocks = Vec::new();
+        let mut start = self.tail;
+        let full = self.heap.block_bytes() - start.offset < TX_HEADER_BYTES;
+        if full {
+            let block = self.link_new_block(start.block)?;
+            blocks.push(block);
+            start = Position::start_of(block);
+        }
+        let end = Position { block: start.block, offset: start.offset + TX_HEADER_BYTES };
+        let at = self.heap.at(start.block, start.offset);
+        let mut dirty = std::mem::take(&mut self.writer.spare);
+        dirty.clear();
+        dirty.push((at, at + u64::from(TX_HEADER_BYTES)));
+        if self.heap.nvm.load_u64(at) != 0 {
+            // Behind a torn transaction of the checksum orders the terminator may be missing.
+            self.heap.nvm.store_u64(at, 0);
+        }
+        Ok(OpenTransaction {
+            start,
+            end,
+            hash: TxHash::new(self.log_id(), self.slot.generation, self.sequence + 1),
+            records: 0,
+            blocks,
+            dirty,
+        })
+    }
+
+    fn continue_in_new_block(&mut self, open: &mut OpenTransaction, room: u32) -> Result<(), JournalError> {
+        let block = self.link_new_block(open.end.block)?;
+        if room >= RECORD_HEADER_BYTES {
+            let at = self.heap.at(open.end.block, open.end.offset);
+            self.heap.nvm.store(at, &[0; 8]);
+            open.touch(at, at + 8);
+        }
+        open.blocks.push(block);
+        open.end = Position { block, offset: CONTINUED_AT };
+        Ok(())
+    }
+
+    fn link_new_block(&mut self, from: u32) -> Result<u32, JournalError> {
+        let block = self.heap.allocate(self.slot.generation)?;
+        self.heap.link(from, self.slot.generation, block);
+        Ok(block)
+    }
+
+    /// Unlinks and frees what a transaction that was never sealed left behind the tail.
+    pub(super) fn cut_behind_tail(&mut self) -> Result<(), JournalError> {
+        if self.wal_header.is_none() {
+            return Ok(());
+        }
+        let generation = self.slot.generation;
+        let mut stale = Vec::new();
+        let mut at = self.tail.block;
+        while let Some(next) = self.heap.next(at, generation)? {
+            if stale.len() > self.heap.grown() as usize {
+                let what = duralite_logfmt::FormatError::Damaged { what: "a link between log blocks" };
+                return Err(self.heap.corrupt(at, 0, what));
+            }
+            stale.push(next);
+            at = next;
+        }
+        if !stale.is_empty() {
+            self.heap.unlink_after(self.tail.block);
+            self.heap.free(&stale);
+        }
+        Ok(())
+    }
+
+    /// Commits the staged frames (algorithm 1, lines 21 to 36).
+    pub(super) fn seal_staged(&mut self, commit: &Commit) -> Result<(), JournalError> {
+        let (first, count) = self.index.staged_frames();
+        let covers = commit.first_frame == first && (first..first + count).contains(&commit.last_frame);
+        let Some(mut open) = self.writer.open.take().filter(|_| covers) else {
+            return Err(JournalError::Unexpected("a commit of frames that are not staged"));
+        };
+        let sequence = self.sequence + 1;
+        let order = self.options.sync.order();
+        self.store_header_and_terminator(&mut open, commit);
+        let mark = encode_mark(order, self.slot.generation, sequence);
+        let mark_at = self.heap.at(open.start.block, open.start.offset);
+        let nvm = &self.heap.nvm;
+        match order {
+            Order::Ordered => {
+                flush_all(nvm.as_ref(), &open.dirty);
+                nvm.fence();
+                nvm.store_u64(mark_at, mark);
+                nvm.flush(mark_at, 8);
+            }
+            Order::Fenced => {
+                nvm.store_u64(mark_at, mark);
+                flush_all(nvm.as_ref(), &open.dirty);
+            }
+            Order::Async => {
+                nvm.store_u64(mark_at, mark);
+                nvm.flush(mark_at, 8);
+                self.unhardened.append(&mut open.dirty);
+            }
+        }
+        nvm.fence();
+        self.index.commit(commit.last_frame, commit.db_pages, commit.checksum);
+        self.blocks.append(&mut open.blocks);
+        self.writer.spare = open.dirty;
+        self.tail = open.end;
+        self.sequence = sequence;
+        self.last_order = order;
+        self.activity.commits += 1;
+        self.activity.frames += u64::from(commit.last_frame + 1 - commit.first_frame);
+        Ok(())
+    }
+
+    /// Everything of the header but its mark, and the zero word that ends the log (invariant 8).
+    fn store_header_and_terminator(&self, open: &mut OpenTransaction, commit: &Commit) {
+        let mut header = TxHeader {
+            hash: 0,
+            first_frame: commit.first_frame,
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            records: open.records,
+            wal_checksum: commit.checksum,
+        };
+        header.hash = header.seal_hash(open.hash);
+        let at = self.heap.at(open.start.block, open.start.offset);
+        self.heap.nvm.store(at + 8, &header.encode(0)[8..]);
+        if self.heap.block_bytes() - open.end.offset >= TX_HEADER_BYTES {
+            let end = self.heap.at(open.end.block, open.end.offset);
+            self.heap.nvm.store_u64(end, 0);
+            open.touch(end, end + 8);
+        }
+    }
+
+    /// A new generation with this WAL header, or an empty log.
+    pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        let Some(header) = header else {
+            return self.switch_generation(None, NO_BLOCK, false);
+        };
+        if header.page_bytes != self.heap.superblock.page_bytes {
+            return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
+        }
+        let first = match self.heap.allocate(self.slot.generation + 1) {
+            Ok(block) => block,
+            Err(_) if !self.blocks.is_empty() => {
+                // The old generation holds the last block, and nobody needs it any more.
+                self.switch_generation(None, NO_BLOCK, false)?;
+                self.heap.allocate(self.slot.generation + 1)?
+            }
+            Err(error) => return Err(error),
+        };
+        self.switch_generation(Some(header), first, false)
+    }
+
+    pub(super) fn switch_generation(
+        &mut self,
+        header: Option<&WalHeader>,
+        first_block: u32,
+        retired: bool,
+    ) -> Result<(), JournalError> {
+        let generation = self.slot.generation + 1;
+        if generation >= GENERATION_LIMIT {
+            return Err(JournalError::LimitReached { limit_bytes: u64::from(generation) });
+        }
+        self.drop_staged();
+        let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
+        let slot = Slot { generation, first_block, wal_header, retired };
+        let nvm = self.heap.nvm.clone();
+        let bytes = slot.encode(self.log_id());
+        nvm.store(slot_offset(generation), &bytes);
+        nvm.flush(slot_offset(generation), bytes.len() as u64);
+        nvm.fence();
+        let active = checked_word(generation);
+        nvm.store_u64(ACTIVE_OFFSET, active);
+        nvm.flush(ACTIVE_OFFSET, 8);
+        nvm.fence();
+        let old = std::mem::take(&mut self.blocks);
+        self.enter_generation(active, slot, header.copied());
+        if header.is_some() {
+            self.heap.mark_in_use(first_block);
+        }
+        self.heap.free(&old);
+        self.activity.generations += 1;
+        Ok(())
+    }
+}
+
+fn flush_all(nvm: &dyn duralite_medium::Nvm, ranges: &[(u64, u64)]) {
+    for &(from, to) in ranges {
+        nvm.flush(from, to - from);
+    }
+}

@@ -1,0 +1,439 @@
+//! The `-wal` file that SQLite believes in, served from an engine's frames.
+//!
+//! SQLite writes the log as a byte stream: a 32-byte header, then per frame 24 bytes and a page.
+//! This module recognises frames in those writes, decides when a transaction is sealed, and
+//! rebuilds the bytes on the way back, checksums included, so that SQLite's own recovery accepts
+//! them. Of its state nothing survives a crash or needs to.
+//!
+//! **When a transaction is sealed.** With its commit frame (the one whose size field is not 0),
+//! at every setting of `PRAGMA synchronous` (invariant 4). If SQLite overwrote pages of frames that it had
+//! spilled earlier, it next rewrites the checksums in the frame headers from there on; then
+//! sealing waits for the commit frame's rewritten header.
+
+use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
+
+use crate::JournalError;
+use crate::engine::{Commit, Engine};
+
+/// A byte-addressed view of an engine.
+pub struct WalStream<E> {
+    engine: E,
+    open: OpenTransaction,
+    /// The header of a frame whose page has not come yet.
+    pending: Option<(u32, FrameHeader)>,
+    /// A frame that arrives in pieces.
+    pieces: Pieces,
+    /// The checksum computed last, to serve sequential readers in linear time.
+    cursor: Option<(u32, Checksum)>,
+    page: Vec<u8>,
+}
+
+/// The frames that SQLite has written of a transaction that is not sealed yet.
+#[derive(Default)]
+struct OpenTransaction {
+    first_frame: u32,
+    headers: Vec<FrameHeader>,
+    /// The lowest frame whose page was overwritten in place: headers from it on are stale.
+    rewritten_from: Option<u32>,
+    /// The commit frame, once its page has been written.
+    commit_frame: Option<u32>,
+}
+
+impl OpenTransaction {
+    fn header(&self, frame: u32) -> Option<&FrameHeader> {
+        self.headers.get(frame.checked_sub(self.first_frame)? as usize)
+    }
+
+    fn header_mut(&mut self, frame: u32) -> Option<&mut FrameHeader> {
+        self.headers.get_mut(frame.checked_sub(self.first_frame)? as usize)
+    }
+}
+
+/// A frame that SQLite writes in pieces, as it does to sync at a sector boundary.
+#[derive(Default)]
+struct Pieces {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<E: Engine> WalStream<E> {
+    /// A stream over an engine that has recovered.
+    pub fn new(engine: E) -> Self {
+        Self {
+            engine,
+            open: OpenTransaction::default(),
+            pending: None,
+            pieces: Pieces::default(),
+            cursor: None,
+            page: Vec::new(),
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The engine, to be changed.
+    pub fn engine_mut(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// Size of the stream in bytes: header and committed frames, or 0.
+    ///
+    /// # Errors
+    /// As [`Engine::refresh`].
+    pub fn size(&mut self) -> Result<u64, JournalError> {
+        self.refresh()?;
+        Ok(self.engine.wal_header().map_or(0, |header| {
+            WAL_HEADER_BYTES as u64 + u64::from(self.engine.committed()) * header.frame_bytes()
+        }))
+    }
+
+    /// Fills `buf` from `offset` on and returns how many bytes there were.
+    ///
+    /// # Errors
+    /// As [`Engine::read_page`].
+    pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, JournalError> {
+        self.refresh()?;
+        let Some(header) = self.engine.wal_header().copied() else { return Ok(0) };
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let count = if at < WAL_HEADER_BYTES as u64 {
+                copy_from(&header.bytes, at as usize, &mut buf[done..])
+            } else {
+                let (frame, within) = locate(&header, at);
+                if frame > self.last_frame() {
+                    break;
+                }
+                self.read_frame(&header, frame, within, &mut buf[done..])?
+            };
+            done += count;
+        }
+        Ok(done)
+    }
+
+    /// Takes what SQLite writes. A write that completes a commit frame seals the transaction: it
+    /// is durable when this returns. A write at offset 0 starts the log over: the caller has
+    /// synced the database file before (invariant 6).
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`: the write did not happen; others as the engine's.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+        if offset < WAL_HEADER_BYTES as u64 {
+            return self.write_wal_header(offset, data);
+        }
+        if !self.completes_frame(offset) {
+            // Between a frame's header and its page nobody else can have written (invariant 11).
+            self.refresh()?;
+        }
+        let header =
+            *self.engine.wal_header().ok_or(JournalError::Unexpected("a frame before the WAL header"))?;
+        let (frame, within) = locate(&header, offset);
+        let page_bytes = header.page_bytes as usize;
+        match (within, data.len()) {
+            (0, FRAME_HEADER_BYTES) => self.write_frame_header(frame, data),
+            (FRAME_HEADER_BYTES, length) if length == page_bytes => self.write_page(frame, data),
+            _ => self.write_piece(&header, offset, data),
+        }
+    }
+
+    /// SQLite cuts its log: to nothing (the caller has synced the database file, invariant 6), or
+    /// behind the last frame, where there is nothing to do.
+    ///
+    /// # Errors
+    /// `Unexpected` for a cut into committed frames; others as [`Engine::begin_generation`].
+    pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+        let current = self.size()?;
+        if size >= current {
+            return Ok(());
+        }
+        if size > 0 {
+            return Err(JournalError::Unexpected("a cut into committed frames"));
+        }
+        self.reset_transaction()?;
+        self.engine.begin_generation(None)
+    }
+
+    /// Called where SQLite syncs its log: seals a complete transaction that is not sealed yet.
+    ///
+    /// # Errors
+    /// As [`Engine::seal`].
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        if self.open.rewritten_from.is_some() && self.open.commit_frame.is_some() {
+            return Err(JournalError::Unexpected("a sync before the frames' checksums were rewritten"));
+        }
+        self.seal_if_complete()
+    }
+
+    /// Recomputes SQLite's checksums over the whole stream and compares them with those stored
+    /// at the commit frames; returns the first commit frame that differs. SQLite's recovery
+    /// would silently stop there.
+    ///
+    /// # Errors
+    /// As [`Engine::read_page`].
+    pub fn find_checksum_mismatch(&mut self) -> Result<Option<u32>, JournalError> {
+        let Some(header) = self.engine.wal_header().copied() else { return Ok(None) };
+        let mut page = vec![0; header.page_bytes as usize];
+        let mut sum = header.checksum;
+        for number in 1..=self.engine.committed() {
+            let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
+            self.engine.read_page(number, &mut page)?;
+            sum = header.extend(sum, frame.page_number, frame.db_pages, &page);
+            if frame.checksum.is_some_and(|stored| stored != sum) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    fn refresh(&mut self) -> Result<(), JournalError> {
+        let had_staged = self.engine.has_staged();
+        let committed = self.engine.committed();
+        self.engine.refresh()?;
+        if had_staged && !self.engine.has_staged() {
+            self.open = OpenTransaction::default();
+        }
+        if self.engine.committed() < committed {
+            self.cursor = None;
+        }
+        Ok(())
+    }
+
+    /// Whether a write at `offset` is the page that a frame's header announced.
+    fn completes_frame(&self, offset: u64) -> bool {
+        let expected = self.engine.wal_header().zip(self.pending);
+        expected.is_some_and(|(header, (frame, _))| locate(header, offset) == (frame, FRAME_HEADER_BYTES))
+    }
+
+    fn last_frame(&self) -> u32 {
+        let open = self.open.first_frame + self.open.headers.len() as u32;
+        self.engine.committed().max(open.saturating_sub(1))
+    }
+
+    fn write_wal_header(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+        let bytes: &[u8; WAL_HEADER_BYTES] = match (offset, data.try_into()) {
+            (0, Ok(bytes)) => bytes,
+            _ => return Err(JournalError::Unexpected("a part of the WAL header")),
+        };
+        let header = WalHeader::parse(bytes)
+            .map_err(|_| JournalError::Unexpected("a WAL header that does not check"))?;
+        self.reset_transaction()?;
+        self.cursor = None;
+        self.engine.begin_generation(Some(&header))
+    }
+
+    fn write_frame_header(&mut self, frame: u32, data: &[u8]) -> Result<(), JournalError> {
+        let bytes: &[u8; FRAME_HEADER_BYTES] =
+            data.try_into().map_err(|_| JournalError::Unexpected("a frame header's length"))?;
+        let header = FrameHeader::parse(bytes);
+        if self.open.commit_frame.is_some()
+            && let Some(stale) = self.open.header_mut(frame)
+            && (stale.page_number, stale.db_pages) == (header.page_number, header.db_pages)
+        {
+            // SQLite rewrites checksums after in-place changes, in ascending order.
+            *stale = header;
+            self.pending = Some((frame, header));
+            if self.open.commit_frame == Some(frame) {
+                self.open.rewritten_from = None;
+                return self.seal_if_complete();
+            }
+            return Ok(());
+        }
+        self.pending = Some((frame, header));
+        Ok(())
+    }
+
+    fn write_page(&mut self, frame: u32, page: &[u8]) -> Result<(), JournalError> {
+        match self.pending.take() {
+            Some((pending, header)) if pending == frame => self.write_new_frame(frame, header, page),
+            _ => self.overwrite_page(frame, page),
+        }
+    }
+
+    /// A frame that is appended, or written again after a rollback to a savepoint or to the
+    /// beginning of the transaction.
+    fn write_new_frame(&mut self, frame: u32, header: FrameHeader, page: &[u8]) -> Result<(), JournalError> {
+        let staged = self.open.headers.len() as u32;
+        let continues = staged > 0
+            && self.open.commit_frame.is_none()
+            && (self.open.first_frame + 1..=self.open.first_frame + staged).contains(&frame);
+        if continues {
+            self.open.headers.truncate((frame - self.open.first_frame) as usize);
+            if self.open.rewritten_from.is_some_and(|from| from >= frame) {
+                self.open.rewritten_from = None;
+            }
+        } else {
+            if frame > self.engine.committed() + 1 {
+                return Err(JournalError::Unexpected("a frame behind the end of the log"));
+            }
+            self.reset_transaction()?;
+            self.open.first_frame = frame;
+        }
+        self.engine.stage(frame, header.page_number, page)?;
+        self.open.headers.push(header);
+        if header.db_pages != 0 {
+            self.open.commit_frame = Some(frame);
+            if self.open.rewritten_from.is_none() {
+                return self.seal_if_complete();
+            }
+        }
+        Ok(())
+    }
+
+    /// A page of a spilled frame of the open transaction, written in place.
+    fn overwrite_page(&mut self, frame: u32, page: &[u8]) -> Result<(), JournalError> {
+        let header = *self
+            .open
+            .header(frame)
+            .ok_or(JournalError::Unexpected("a page of a frame that is not being written"))?;
+        self.engine.stage(frame, header.page_number, page)?;
+        let from = self.open.rewritten_from.map_or(frame, |from| from.min(frame));
+        self.open.rewritten_from = Some(from);
+        Ok(())
+    }
+
+    fn seal_if_complete(&mut self) -> Result<(), JournalError> {
+        let Some(last_frame) = self.open.commit_frame else { return Ok(()) };
+        let Some(header) = self.open.header(last_frame).copied() else { return Ok(()) };
+        let commit = Commit {
+            first_frame: self.open.first_frame,
+            last_frame,
+            db_pages: header.db_pages,
+            checksum: header.checksum,
+        };
+        if let Err(error) = self.engine.seal(&commit) {
+            // SQLite rolls the transaction back: what it writes next must not complete this one.
+            self.reset_transaction()?;
+            return Err(error);
+        }
+        if self.cursor.is_some_and(|(frame, _)| frame >= commit.first_frame) {
+            self.cursor = None;
+        }
+        self.open.headers.clear();
+        self.open = OpenTransaction { headers: std::mem::take(&mut self.open.headers), ..Default::default() };
+        Ok(())
+    }
+
+    fn reset_transaction(&mut self) -> Result<(), JournalError> {
+        self.open = OpenTransaction::default();
+        self.pending = None;
+        self.pieces = Pieces::default();
+        if self.engine.has_staged() {
+            self.engine.discard_staged()?;
+        }
+        Ok(())
+    }
+
+    fn write_piece(&mut self, header: &WalHeader, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+        let (_, within) = locate(header, offset);
+        if offset != self.pieces.start + self.pieces.bytes.len() as u64 || self.pieces.bytes.is_empty() {
+            // The header of a frame may have come whole, and only its page in pieces.
+            let starts = within == 0 || within == FRAME_HEADER_BYTES;
+            if !starts {
+                return Err(JournalError::Unexpected("a part of a frame"));
+            }
+            self.pieces.start = offset;
+            self.pieces.bytes.clear();
+        }
+        let (frame, start) = locate(header, self.pieces.start);
+        self.pieces.bytes.extend_from_slice(data);
+        let whole = header.frame_bytes() as usize - start;
+        if self.pieces.bytes.len() > whole {
+            return Err(JournalError::Unexpected("a write across frames"));
+        }
+        if self.pieces.bytes.len() < whole {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.pieces.bytes);
+        let (head, page) = bytes.split_at(FRAME_HEADER_BYTES - start);
+        if !head.is_empty() {
+            self.write_frame_header(frame, head)?;
+        }
+        self.write_page(frame, page)
+    }
+
+    /// Fills `buf` with what frame `number` has from byte `within` on; returns how much that was.
+    fn read_frame(
+        &mut self,
+        header: &WalHeader,
+        number: u32,
+        within: usize,
+        buf: &mut [u8],
+    ) -> Result<usize, JournalError> {
+        if within < FRAME_HEADER_BYTES {
+            let bytes = self.frame_header(header, number)?;
+            return Ok(copy_from(&bytes, within, buf));
+        }
+        let page_bytes = header.page_bytes as usize;
+        if within == FRAME_HEADER_BYTES && buf.len() >= page_bytes {
+            self.engine.read_page(number, &mut buf[..page_bytes])?;
+            return Ok(page_bytes);
+        }
+        let mut page = std::mem::take(&mut self.page);
+        page.resize(page_bytes, 0);
+        let result = self.engine.read_page(number, &mut page);
+        let count = copy_from(&page, within - FRAME_HEADER_BYTES, buf);
+        self.page = page;
+        result.map(|()| count)
+    }
+
+    fn frame_header(
+        &mut self,
+        header: &WalHeader,
+        number: u32,
+    ) -> Result<[u8; FRAME_HEADER_BYTES], JournalError> {
+        if let Some(open) = self.open.header(number) {
+            return Ok(header.frame_header(open.page_number, open.db_pages, open.checksum));
+        }
+        let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
+        let sum = match frame.checksum {
+            Some(sum) => sum,
+            None => self.compute_checksum(header, number)?,
+        };
+        self.cursor = Some((number, sum));
+        Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
+    }
+
+    /// The cumulative checksum after a frame within a transaction: from the nearest frame before
+    /// it whose checksum is known.
+    fn compute_checksum(&mut self, header: &WalHeader, number: u32) -> Result<Checksum, JournalError> {
+        let mut known = number - 1;
+        let mut sum = loop {
+            if let Some((frame, sum)) = self.cursor.filter(|(frame, _)| *frame == known) {
+                known = frame;
+                break sum;
+            }
+            match self.engine.frame(known) {
+                None => break header.checksum,
+                Some(frame) => match frame.checksum {
+                    Some(sum) => break sum,
+                    None => known -= 1,
+                },
+            }
+        };
+        let mut page = std::mem::take(&mut self.page);
+        page.resize(header.page_bytes as usize, 0);
+        for at in known + 1..=number {
+            let frame = self.engine.frame(at).ok_or(JournalError::Unexpected("a frame number"))?;
+            self.engine.read_page(at, &mut page)?;
+            sum = header.extend(sum, frame.page_number, frame.db_pages, &page);
+        }
+        self.page = page;
+        Ok(sum)
+    }
+}
+
+/// Frame number (from 1) and offset within the frame of a stream offset behind the WAL header.
+fn locate(header: &WalHeader, offset: u64) -> (u32, usize) {
+    let offset = offset - WAL_HEADER_BYTES as u64;
+    let number = u32::try_from(offset / header.frame_bytes() + 1).unwrap_or(u32::MAX);
+    (number, (offset % header.frame_bytes()) as usize)
+}
+
+fn copy_from(source: &[u8], at: usize, buf: &mut [u8]) -> usize {
+    let count = buf.len().min(source.len() - at);
+    buf[..count].copy_from_slice(&source[at..at + count]);
+    count
+}

@@ -1,0 +1,321 @@
+//! What the engine tests share: a random source with a printed seed, a writer that produces the
+//! byte stream SQLite would, and a medium that takes a crash image in mid-operation.
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use duralite_journal::nvwal::Nvwal;
+use duralite_journal::stream::WalStream;
+use duralite_journal::{JournalError, NvwalOptions};
+use duralite_logfmt::LogId;
+use duralite_logfmt::nvwal::Superblock;
+use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
+use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm, RecordingNvm};
+
+/// xorshift64*, so that a seed reproduces a run on any machine.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+}
+
+/// Runs `case` for each seed, or only for the one in `DURALITE_SEED`; a failure names its seed.
+pub fn for_seeds(count: u64, case: impl Fn(u64)) {
+    if let Ok(seed) = std::env::var("DURALITE_SEED") {
+        return case(seed.parse().expect("DURALITE_SEED is a number"));
+    }
+    for seed in 1..=count {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(seed)));
+        if let Err(panic) = result {
+            eprintln!("failed with DURALITE_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
+    let (block_bytes, limit_blocks) = Nvwal::shape(options, page_bytes);
+    Superblock {
+        page_bytes,
+        log_id: LogId([9; 16]),
+        db_inode: 1,
+        db_birth_ns: 2,
+        block_bytes,
+        limit_blocks,
+        blocks_offset: Superblock::blocks_offset_for(limit_blocks),
+        path: b"/model.db".to_vec(),
+    }
+}
+
+/// A formatted recording medium.
+pub fn fresh_medium(options: &NvwalOptions, page_bytes: u32) -> RecordingNvm {
+    let superblock = superblock(options, page_bytes);
+    let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
+    Nvwal::format(&nvm, &superblock).expect("format");
+    nvm
+}
+
+pub fn open(nvm: Arc<dyn Nvm>, options: &NvwalOptions) -> Result<WalStream<Nvwal>, JournalError> {
+    let mut engine = Nvwal::open(nvm, Path::new("model"), options.clone())?;
+    engine.recover_heap()?;
+    let mut stream = WalStream::new(engine);
+    assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+    Ok(stream)
+}
+
+/// Everything the stream holds.
+pub fn contents(stream: &mut WalStream<Nvwal>) -> Vec<u8> {
+    let size = stream.size().expect("size");
+    let mut bytes = vec![0; size as usize];
+    let count = stream.read(0, &mut bytes).expect("read");
+    assert_eq!(count, bytes.len());
+    bytes
+}
+
+/// The write-ahead log as plain bytes, and how SQLite writes it.
+#[derive(Clone)]
+pub struct Model {
+    pub page_bytes: usize,
+    pub committed: Vec<u8>,
+    header: Option<WalHeader>,
+    sum: Checksum,
+    restarts: u32,
+    /// Newest committed content of each page.
+    pub pages: Vec<Vec<u8>>,
+}
+
+/// A transaction as SQLite would write it: the writes, and the bytes the log then holds.
+pub struct Transaction {
+    pub writes: Vec<(u64, Vec<u8>)>,
+    after: Model,
+}
+
+impl Model {
+    pub fn new(page_bytes: usize, pages: usize) -> Self {
+        Self {
+            page_bytes,
+            committed: Vec::new(),
+            header: None,
+            sum: [0, 0],
+            restarts: 0,
+            pages: vec![vec![0; page_bytes]; pages],
+        }
+    }
+
+    pub fn frames(&self) -> u64 {
+        (self.committed.len() as u64).saturating_sub(32) / (self.page_bytes as u64 + 24)
+    }
+
+    /// Starts the log over.
+    pub fn restart(&mut self) -> (u64, Vec<u8>) {
+        self.restarts += 1;
+        let bytes = make_wal_header(self.page_bytes as u32, self.restarts, [self.restarts, 77]);
+        let header = WalHeader::parse(&bytes).expect("header");
+        self.sum = header.checksum;
+        self.header = Some(header);
+        self.committed = bytes.to_vec();
+        (0, bytes.to_vec())
+    }
+
+    pub fn truncate(&mut self) {
+        self.header = None;
+        self.committed.clear();
+    }
+
+    pub fn has_header(&self) -> bool {
+        self.header.is_some()
+    }
+
+    /// A random transaction; with `spill`, pages of earlier frames are overwritten in place and
+    /// the checksums rewritten, as after a cache spill.
+    pub fn transaction(&self, rng: &mut Rng, spill: bool) -> Transaction {
+        let mut after = self.clone();
+        let header = after.header.expect("restart first");
+        let mut writes = Vec::new();
+        let count = 1 + rng.below(if spill { 12 } else { 4 }) as usize;
+        let mut frames: Vec<(u32, Vec<u8>)> = Vec::new();
+        for _ in 0..count {
+            let page_number = rng.below(after.pages.len() as u64) as usize;
+            change(&mut after.pages[page_number], rng);
+            let content = after.pages[page_number].clone();
+            let earlier = frames.iter().position(|(number, _)| *number == page_number as u32 + 1);
+            match earlier {
+                Some(at) => frames[at].1 = content,
+                None => frames.push((page_number as u32 + 1, content)),
+            }
+        }
+        let frame_bytes = header.frame_bytes();
+        let at = |i: usize| self.committed.len() as u64 + i as u64 * frame_bytes;
+        let last = frames.len() - 1;
+        // A first version of some pages, overwritten later.
+        let overwritten = if spill && last > 0 { Some(rng.below(last as u64) as usize) } else { None };
+        let mut sum = self.sum;
+        let db_pages = after.pages.len() as u32;
+        let mut headers = Vec::new();
+        for (i, (page_number, content)) in frames.iter().enumerate() {
+            let size = if i == last { db_pages } else { 0 };
+            let mut first = content.clone();
+            if overwritten == Some(i) {
+                change(&mut first, rng);
+                let stale = header.extend(sum, *page_number, size, &first);
+                writes.push((at(i), header.frame_header(*page_number, size, stale).to_vec()));
+                writes.push((at(i) + 24, first));
+            }
+            sum = header.extend(sum, *page_number, size, content);
+            headers.push(header.frame_header(*page_number, size, sum));
+            if overwritten != Some(i) {
+                let shown = if overwritten.is_some_and(|o| o < i) { [1, 2] } else { sum };
+                writes.push((at(i), header.frame_header(*page_number, size, shown).to_vec()));
+                writes.push((at(i) + 24, content.clone()));
+            }
+            if let Some(o) = overwritten.filter(|o| *o + 1 == i || (i == last && *o + 1 >= i)) {
+                // Before the commit frame in SQLite's order, as a later spill would.
+                let position = writes.len() - 2;
+                writes.insert(position, (at(o) + 24, frames[o].1.clone()));
+            }
+        }
+        if let Some(o) = overwritten {
+            for (i, bytes) in headers.iter().enumerate().skip(o) {
+                writes.push((at(i), bytes.to_vec()));
+            }
+        }
+        for (i, (_, content)) in frames.iter().enumerate() {
+            after.committed.extend_from_slice(&headers[i]);
+            after.committed.extend_from_slice(content);
+        }
+        after.sum = sum;
+        Transaction { writes, after }
+    }
+
+    pub fn commit(&mut self, transaction: Transaction) {
+        *self = transaction.after;
+    }
+
+    pub fn after<'a>(&self, transaction: &'a Transaction) -> &'a [u8] {
+        &transaction.after.committed
+    }
+}
+
+fn change(page: &mut [u8], rng: &mut Rng) {
+    if rng.chance(12) {
+        page.fill_with(|| rng.next() as u8);
+    }
+    for _ in 0..1 + rng.below(5) {
+        let length = 1 + rng.below(60) as usize;
+        let start = rng.below((page.len() - length) as u64) as usize;
+        page[start..start + length].fill_with(|| rng.next() as u8);
+    }
+}
+
+/// A recording medium that takes a crash image just before its n-th operation.
+#[derive(Debug)]
+pub struct CrashingNvm {
+    pub inner: RecordingNvm,
+    state: Mutex<CrashState>,
+}
+
+#[derive(Debug)]
+struct CrashState {
+    left: u64,
+    rng: Rng,
+    image: Option<RecordingNvm>,
+}
+
+impl CrashingNvm {
+    pub fn new(inner: RecordingNvm, operations: u64, rng: Rng) -> Self {
+        Self { inner, state: Mutex::new(CrashState { left: operations, rng, image: None }) }
+    }
+
+    /// The image, if the crash has happened.
+    pub fn image(&self) -> Option<RecordingNvm> {
+        self.state.lock().expect("lock").image.take()
+    }
+
+    fn step(&self) {
+        let mut state = self.state.lock().expect("lock");
+        if state.left == 0 && state.image.is_none() {
+            let mut rng = state.rng.clone();
+            state.image = Some(self.inner.crash(&mut || rng.next()));
+        }
+        state.left = state.left.wrapping_sub(1);
+    }
+}
+
+impl Nvm for CrashingNvm {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+    fn grow(&self, len: u64) -> Result<(), MediumError> {
+        self.inner.grow(len)
+    }
+    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
+        self.inner.refresh_len(at_least)
+    }
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        self.inner.read(at, buf);
+    }
+    fn load_u64(&self, at: u64) -> u64 {
+        self.inner.load_u64(at)
+    }
+    fn store(&self, at: u64, bytes: &[u8]) {
+        self.step();
+        self.inner.store(at, bytes);
+    }
+    fn store_u64(&self, at: u64, value: u64) {
+        self.step();
+        self.inner.store_u64(at, value);
+    }
+    fn stream(&self, at: u64, bytes: &[u8]) {
+        self.step();
+        self.inner.stream(at, bytes);
+    }
+    fn flush(&self, at: u64, len: u64) {
+        self.step();
+        self.inner.flush(at, len);
+    }
+    fn fence(&self) {
+        self.step();
+        self.inner.fence();
+    }
+    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.inner.system_allocate(at, len)
+    }
+    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.inner.system_free(at, len)
+    }
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+    fn guarantee(&self) -> Guarantee {
+        self.inner.guarantee()
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn set_latency(&self, latency: Latency) {
+        self.inner.set_latency(latency);
+    }
+    fn latency(&self) -> Latency {
+        self.inner.latency()
+    }
+}

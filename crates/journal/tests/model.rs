@@ -1,0 +1,163 @@
+//! The engine against a plain byte model of SQLite's log: random transactions, rollbacks, spills,
+//! restarts, reopens, and power losses in the middle of any operation.
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{CrashingNvm, Model, Rng, contents, for_seeds, fresh_medium, open};
+use duralite_journal::engine::Engine as _;
+use duralite_journal::{HeapMode, NvwalOptions, SyncMode};
+use duralite_medium::Nvm;
+
+fn options(sync: SyncMode, heap: HeapMode, diff: bool) -> NvwalOptions {
+    // A small log, so that blocks are crossed, chunks grow and the limit is near.
+    NvwalOptions { sync, diff, heap, block_bytes: 8192, limit_bytes: 4 << 20, cache_bytes: 0 }
+}
+
+fn variants() -> Vec<NvwalOptions> {
+    let mut all = Vec::new();
+    for sync in [SyncMode::Eager, SyncMode::Lazy, SyncMode::Checksum] {
+        for heap in [HeapMode::User, HeapMode::System] {
+            for diff in [true, false] {
+                all.push(options(sync, heap, diff));
+            }
+        }
+    }
+    all
+}
+
+/// One random history; a crash image is taken before medium operation `crash_at` and recovered.
+fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) -> Option<()> {
+    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let recording = fresh_medium(options, page_bytes as u32);
+    let nvm = Arc::new(CrashingNvm::new(recording, crash_at, rng.clone()));
+    let mut stream = open(nvm.clone(), options).expect("open");
+    let mut model = Model::new(page_bytes, 20);
+    for _ in 0..30 {
+        let before = model.committed.clone();
+        let mut possible = vec![before];
+        match rng.below(10) {
+            0 if model.frames() > 20 => {
+                model.truncate();
+                stream.truncate(0).expect("truncate");
+            }
+            1 | 2 if model.has_header() => {
+                // Rolled back: some or all of a transaction but its commit frame's page.
+                let transaction = model.transaction(&mut rng, false);
+                let keep = rng.below(transaction.writes.len() as u64) as usize;
+                for (offset, data) in &transaction.writes[..keep] {
+                    stream.write(*offset, data).expect("write");
+                }
+            }
+            3 => stream = open(nvm.clone(), options).expect("reopen"),
+            _ => {
+                if !model.has_header() || model.frames() > 150 {
+                    let (offset, data) = model.restart();
+                    possible.push(model.committed.clone());
+                    stream.write(offset, &data).expect("restart");
+                }
+                let spill = rng.chance(3);
+                let transaction = model.transaction(&mut rng, spill);
+                for (offset, data) in &transaction.writes {
+                    stream.write(*offset, data).expect("write");
+                }
+                stream.sync().expect("sync");
+                model.commit(transaction);
+            }
+        }
+        possible.push(model.committed.clone());
+        // A truncation passes through the empty log.
+        if let Some(image) = nvm.image() {
+            recover_and_check(image, options, &possible, seed, crash_at);
+            return Some(());
+        }
+        assert!(contents(&mut stream) == model.committed, "live content differs");
+    }
+    let image = nvm.inner.crash(&mut || rng.next());
+    recover_and_check(image, options, &[model.committed.clone()], seed, crash_at);
+    None
+}
+
+/// Recovery gives one of the possible contents, twice the same, and the log can be used on.
+fn recover_and_check(
+    image: duralite_medium::RecordingNvm,
+    options: &NvwalOptions,
+    possible: &[Vec<u8>],
+    seed: u64,
+    crash_at: u64,
+) {
+    let image: Arc<dyn Nvm> = Arc::new(image);
+    let first = contents(&mut open(image.clone(), options).expect("recovery"));
+    let index = possible.iter().rposition(|content| *content == first);
+    assert!(
+        index.is_some(),
+        "seed {seed}, crash at {crash_at}: recovered {} bytes, possible {:?}",
+        first.len(),
+        possible.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+    let mut again = open(image, options).expect("second recovery");
+    assert!(contents(&mut again) == first, "recovering twice differs");
+    let mut model = Model::new(again.engine().superblock().page_bytes as usize, 20);
+    let (offset, data) = model.restart();
+    again.write(offset, &data).expect("restart after recovery");
+    let transaction = model.transaction(&mut Rng(seed | 1), true);
+    for (offset, data) in &transaction.writes {
+        again.write(*offset, data).expect("write after recovery");
+    }
+    model.commit(transaction);
+    assert!(contents(&mut again) == model.committed, "content after recovery differs");
+}
+
+#[test]
+fn inv07_every_acknowledged_commit_survives_a_power_loss_anywhere() {
+    for (i, options) in variants().iter().enumerate() {
+        for_seeds(60, |seed| {
+            let crash_at = Rng(seed * 77 + i as u64 + 1).below(900);
+            history(seed * 100 + i as u64, options, 512, crash_at);
+        });
+    }
+}
+
+#[test]
+fn inv07_histories_without_a_crash_match_the_model_at_every_page_size() {
+    for page_bytes in [512, 1024, 4096, 65536] {
+        for_seeds(4, |seed| {
+            let big =
+                NvwalOptions { limit_bytes: 256 << 20, ..options(SyncMode::Lazy, HeapMode::User, true) };
+            assert_eq!(history(seed, &big, page_bytes, u64::MAX), None);
+        });
+    }
+}
+
+#[test]
+fn inv07_async_keeps_a_prefix_of_the_commits() {
+    for_seeds(40, |seed| {
+        let options = options(SyncMode::Async, HeapMode::User, true);
+        let mut rng = Rng(seed * 31 + 7);
+        let recording = fresh_medium(&options, 512);
+        let nvm = Arc::new(CrashingNvm::new(recording, u64::MAX, rng.clone()));
+        let mut stream = open(nvm.clone(), &options).expect("open");
+        let mut model = Model::new(512, 20);
+        let (offset, data) = model.restart();
+        stream.write(offset, &data).expect("restart");
+        let mut prefixes = vec![model.committed.clone()];
+        for _ in 0..20 {
+            let transaction = model.transaction(&mut rng, false);
+            for (offset, data) in &transaction.writes {
+                stream.write(*offset, data).expect("write");
+            }
+            model.commit(transaction);
+            prefixes.push(model.committed.clone());
+        }
+        let crashed: Arc<dyn Nvm> = Arc::new(nvm.inner.crash(&mut || rng.next()));
+        let recovered = contents(&mut open(crashed, &options).expect("recovery"));
+        assert!(prefixes.contains(&recovered), "not a prefix");
+        // Invariant 5: hardened before anything goes home.
+        stream.engine_mut().harden();
+        let hardened: Arc<dyn Nvm> = Arc::new(nvm.inner.crash(&mut || rng.next()));
+        assert!(contents(&mut open(hardened, &options).expect("recovery")) == model.committed);
+    });
+}

@@ -1,0 +1,211 @@
+//! Byte-granularity differences between two images of a page (NVWAL, section 3.2), with as many
+//! ranges as are cheaper than one that spans them.
+//!
+//! Encoded: per range `offset u16, length-1 u16, bytes`, ascending and disjoint.
+
+use crate::FormatError;
+use crate::bytes::u16_le;
+
+/// Bytes that a range costs beside its data. Equal runs up to this long are not worth a split.
+pub const RANGE_HEADER_BYTES: usize = 4;
+
+/// Appends to `out` the ranges in which `new` differs from `old`; returns how many there are.
+/// Both are one page of the same size, at most 65536 bytes.
+pub fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) -> u16 {
+    debug_assert!(old.len() == new.len() && new.len() <= 65536);
+    let mut ranges = 0;
+    let mut at = 0;
+    while let Some(start) = next_difference(old, new, at) {
+        let end = end_of_range(old, new, start);
+        out.extend_from_slice(&(start as u16).to_le_bytes());
+        out.extend_from_slice(&((end - start - 1) as u16).to_le_bytes());
+        out.extend_from_slice(&new[start..end]);
+        ranges += 1;
+        at = end;
+    }
+    ranges
+}
+
+/// Appends the whole page as one range, as the variants without differential logging store it.
+pub fn encode_whole(page: &[u8], out: &mut Vec<u8>) -> u16 {
+    out.extend_from_slice(&0u16.to_le_bytes());
+    out.extend_from_slice(&((page.len() - 1) as u16).to_le_bytes());
+    out.extend_from_slice(page);
+    1
+}
+
+/// Lays encoded ranges over `page`.
+///
+/// # Errors
+/// `Damaged` when a range leaves the page, the ranges are out of order, or the payload is
+/// longer or shorter than `ranges` say. `page` may then hold some of the ranges.
+pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), FormatError> {
+    let damaged = FormatError::Damaged { what: "a page difference" };
+    let mut floor = 0;
+    for _ in 0..ranges {
+        let start = usize::from(u16_le(payload, 0));
+        let length = usize::from(u16_le(payload, 2)) + 1;
+        let bytes = payload.get(RANGE_HEADER_BYTES..RANGE_HEADER_BYTES + length).ok_or(damaged)?;
+        if start < floor {
+            return Err(damaged);
+        }
+        page.get_mut(start..start + length).ok_or(damaged)?.copy_from_slice(bytes);
+        floor = start + length;
+        payload = &payload[RANGE_HEADER_BYTES + length..];
+    }
+    if payload.is_empty() { Ok(()) } else { Err(damaged) }
+}
+
+/// Bytes compared at a time while looking for a difference in equal pages: a fixed size, so that
+/// the comparison is a few vector instructions.
+const STRIDE: usize = 64;
+const WORD: usize = 8;
+
+/// The differing bits of a word of both pages. Callers stay within the page.
+#[inline(always)]
+fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
+    let word = |page: &[u8]| {
+        page.get(at..at + WORD).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+    };
+    word(old) ^ word(new)
+}
+
+fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usize> {
+    let (old_strides, _) = old.get(from..)?.as_chunks::<STRIDE>();
+    let (new_strides, _) = new.get(from..)?.as_chunks::<STRIDE>();
+    let equal = old_strides.iter().zip(new_strides).take_while(|(a, b)| a == b).count();
+    let mut at = from + equal * STRIDE;
+    while at + WORD <= new.len() {
+        let word = differing(old, new, at);
+        if word != 0 {
+            return Some(at + word.trailing_zeros() as usize / 8);
+        }
+        at += WORD;
+    }
+    let tail = old.get(at..)?.iter().zip(new.get(at..)?);
+    tail.into_iter().position(|(a, b)| a != b).map(|i| at + i)
+}
+
+/// The end of the range that starts with a difference at `start`: behind the last difference
+/// that is followed by more than [`RANGE_HEADER_BYTES`] equal bytes.
+fn end_of_range(old: &[u8], new: &[u8], start: usize) -> usize {
+    let mut end = start + 1;
+    let mut at = end;
+    while at < new.len() && at - end <= RANGE_HEADER_BYTES {
+        if at + WORD <= new.len() && all_bytes_differ(differing(old, new, at)) {
+            at += WORD;
+            end = at;
+            continue;
+        }
+        if old[at] != new[at] {
+            end = at + 1;
+        }
+        at += 1;
+    }
+    end
+}
+
+/// Whether no byte of the word is zero.
+#[inline(always)]
+fn all_bytes_differ(word: u64) -> bool {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    word.wrapping_sub(LOW) & !word & HIGH == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(old: &[u8], new: &[u8]) -> (u16, usize) {
+        let mut payload = Vec::new();
+        let ranges = encode(old, new, &mut payload);
+        let mut page = old.to_vec();
+        apply(&mut page, ranges, &payload).unwrap();
+        assert_eq!(page, new);
+        (ranges, payload.len())
+    }
+
+    #[test]
+    fn equal_pages_have_no_ranges() {
+        assert_eq!(round_trip(&[1; 512], &[1; 512]), (0, 0));
+    }
+
+    #[test]
+    fn a_whole_largest_page_is_one_range() {
+        assert_eq!(round_trip(&[0; 65536], &[1; 65536]), (1, 65540));
+        let mut payload = Vec::new();
+        assert_eq!(encode_whole(&[7; 65536], &mut payload), 1);
+        let mut page = vec![0; 65536];
+        apply(&mut page, 1, &payload).unwrap();
+        assert_eq!(page, [7; 65536]);
+    }
+
+    #[test]
+    fn close_differences_share_a_range_and_far_ones_do_not() {
+        let old = [0; 512];
+        let mut new = old;
+        new[10] = 1;
+        new[15] = 1;
+        assert_eq!(round_trip(&old, &new), (1, 10));
+        new[16 + 5] = 1;
+        assert_eq!(round_trip(&old, &new), (2, 15));
+        new[511] = 1;
+        assert_eq!(round_trip(&old, &new).0, 3);
+    }
+
+    #[test]
+    fn ranges_outside_the_page_out_of_order_or_cut_short_are_refused() {
+        let mut page = [0; 512];
+        assert!(apply(&mut page, 1, &[255, 1, 1, 0, 9, 9]).is_err());
+        assert!(apply(&mut page, 2, &[9, 0, 0, 0, 1, 3, 0, 0, 0, 1]).is_err());
+        assert!(apply(&mut page, 1, &[0, 0, 9, 0, 1]).is_err());
+        assert!(apply(&mut page, 1, &[0, 0, 0, 0, 1, 7]).is_err());
+        assert!(apply(&mut page, 1, &[]).is_err());
+    }
+
+    /// The definition, byte by byte.
+    fn encode_slowly(old: &[u8], new: &[u8]) -> Vec<u8> {
+        let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
+        let mut out = Vec::new();
+        for run in differences.chunk_by(|a, b| b - a - 1 <= RANGE_HEADER_BYTES) {
+            let (start, end) = (run[0], run[run.len() - 1] + 1);
+            out.extend_from_slice(&(start as u16).to_le_bytes());
+            out.extend_from_slice(&((end - start - 1) as u16).to_le_bytes());
+            out.extend_from_slice(&new[start..end]);
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn encodes_what_the_definition_says(
+            seed in prop::collection::vec((0usize..512, 1usize..30, any::<u8>()), 0..20),
+        ) {
+            let old: Vec<u8> = (0..512u32).map(|i| (i * 7 % 251) as u8).collect();
+            let mut new = old.clone();
+            for (at, length, byte) in seed {
+                new.iter_mut().skip(at).take(length).for_each(|slot| *slot = slot.wrapping_add(byte));
+            }
+            let mut payload = Vec::new();
+            encode(&old, &new, &mut payload);
+            prop_assert_eq!(payload, encode_slowly(&old, &new));
+        }
+
+        #[test]
+        fn any_two_pages(seed in prop::collection::vec((0usize..1024, any::<u8>()), 0..80)) {
+            let old: Vec<u8> = (0..1024u32).map(|i| (i * 7 % 251) as u8).collect();
+            let mut new = old.clone();
+            for (at, byte) in seed {
+                new[at] = byte;
+            }
+            round_trip(&old, &new);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_applied(ranges in 0u16..9, payload in prop::collection::vec(any::<u8>(), 0..99)) {
+            let _ = apply(&mut [0; 512], ranges, &payload);
+        }
+    }
+}

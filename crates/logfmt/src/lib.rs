@@ -1,0 +1,39 @@
+//! Byte layouts of Duralite's logs, and nothing that touches a medium.
+//!
+//! Everything here is a pure function of bytes: encoders that fill a buffer, decoders that
+//! take any bytes at all and return a value or an error without panicking (invariant 12).
+//! `docs/format/nvwal.md` is the specification; the unit tests hold the two together.
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod diff;
+pub mod guard;
+mod id;
+pub mod nvwal;
+pub mod sqlite_wal;
+
+pub use id::LogId;
+
+/// What a decoder found wrong with the bytes it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The file does not begin with a log's magic number.
+    #[error("not a Duralite log (wrong magic number)")]
+    Magic,
+    /// A log written by another version of the format.
+    #[error("log format version {0}; this build reads version {known}", known = nvwal::VERSION)]
+    Version(u32),
+    /// Fewer bytes than the structure has.
+    #[error("{what} is cut short")]
+    Short {
+        /// The structure.
+        what: &'static str,
+    },
+    /// The bytes contradict their own checksum, or each other.
+    #[error("{what} is damaged")]
+    Damaged {
+        /// The structure.
+        what: &'static str,
+    },
+}

@@ -1,0 +1,575 @@
+//! Layouts of the `nvwal` log, version 1: see `docs/format/nvwal.md`, which these constants follow.
+
+use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
+use crate::{FormatError, LogId};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// First bytes of a log file.
+pub const MAGIC: [u8; 8] = *b"DURALNVW";
+/// The format version this build writes and reads.
+pub const VERSION: u32 = 1;
+/// Bytes of the superblock, and the granule of everything behind it.
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+/// Where the block-state table begins.
+pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
+/// Where the superblock's `active` word is.
+pub const ACTIVE_OFFSET: u64 = 1152;
+/// Where the superblock's `blocks_grown` word is.
+pub const GROWN_OFFSET: u64 = 1344;
+/// Longest path hint in bytes.
+pub const PATH_LIMIT: usize = 1022;
+/// No block: the `first_block` of an empty log.
+pub const NO_BLOCK: u32 = u32::MAX;
+/// Generations stay below this.
+pub const GENERATION_LIMIT: u32 = 1 << 30;
+
+const STATIC_BYTES: usize = 1088;
+
+/// The write-once part of the superblock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Database page size.
+    pub page_bytes: u32,
+    /// Identity of the log.
+    pub log_id: LogId,
+    /// Inode of the database file.
+    pub db_inode: u64,
+    /// Birth time of the database file in nanoseconds, 0 if unknown.
+    pub db_birth_ns: u64,
+    /// Size of a block.
+    pub block_bytes: u32,
+    /// Most blocks the log may hold.
+    pub limit_blocks: u32,
+    /// Offset of block 0.
+    pub blocks_offset: u64,
+    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    pub path: Vec<u8>,
+}
+
+impl Superblock {
+    /// Where block 0 begins for a table of that many states.
+    #[must_use]
+    pub fn blocks_offset_for(limit_blocks: u32) -> u64 {
+        STATES_OFFSET + u64::from(limit_blocks).next_multiple_of(SUPERBLOCK_BYTES)
+    }
+
+    /// The bytes to store at offset 0.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; STATIC_BYTES + 8];
+        let path = &self.path[..self.path.len().min(PATH_LIMIT)];
+        put(&mut out, 0, &MAGIC);
+        put(&mut out, 8, &VERSION.to_le_bytes());
+        put(&mut out, 12, &self.page_bytes.to_le_bytes());
+        put(&mut out, 16, &self.log_id.0);
+        put(&mut out, 32, &self.db_inode.to_le_bytes());
+        put(&mut out, 40, &self.db_birth_ns.to_le_bytes());
+        put(&mut out, 48, &self.block_bytes.to_le_bytes());
+        put(&mut out, 52, &self.limit_blocks.to_le_bytes());
+        put(&mut out, 56, &self.blocks_offset.to_le_bytes());
+        put(&mut out, 64, &(path.len() as u16).to_le_bytes());
+        put(&mut out, 66, path);
+        let checksum = xxh3_64(&out[..STATIC_BYTES]);
+        put(&mut out, STATIC_BYTES, &checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads a superblock from the first bytes of a file.
+    ///
+    /// # Errors
+    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let what = "the log's superblock";
+        if array::<8>(bytes, 0) != Some(MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if bytes.len() < SUPERBLOCK_BYTES as usize {
+            return Err(FormatError::Short { what });
+        }
+        let version = u32_le(bytes, 8);
+        let sound = xxh3_64(&bytes[..STATIC_BYTES]) == u64_le(bytes, STATIC_BYTES);
+        if version != VERSION {
+            // A flipped bit in the version is damage; a later version is checked by its own rules.
+            return Err(FormatError::Version(version));
+        }
+        let path_bytes = usize::from(u16_le(bytes, 64));
+        let it = Self {
+            page_bytes: u32_le(bytes, 12),
+            log_id: LogId(array(bytes, 16).unwrap_or_default()),
+            db_inode: u64_le(bytes, 32),
+            db_birth_ns: u64_le(bytes, 40),
+            block_bytes: u32_le(bytes, 48),
+            limit_blocks: u32_le(bytes, 52),
+            blocks_offset: u64_le(bytes, 56),
+            path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),
+        };
+        if !sound || path_bytes > PATH_LIMIT || !it.is_consistent() {
+            return Err(FormatError::Damaged { what });
+        }
+        Ok(it)
+    }
+
+    fn is_consistent(&self) -> bool {
+        crate::guard::page_size_is_valid(self.page_bytes)
+            && block_size_is_valid(self.block_bytes, self.page_bytes)
+            && (1..NO_BLOCK).contains(&self.limit_blocks)
+            && self.blocks_offset == Self::blocks_offset_for(self.limit_blocks)
+    }
+
+    /// Offset of a block.
+    #[must_use]
+    pub fn block_offset(&self, block: u32) -> u64 {
+        self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
+    }
+
+    /// File size with that many blocks.
+    #[must_use]
+    pub fn file_bytes(&self, blocks: u32) -> u64 {
+        self.block_offset(blocks)
+    }
+}
+
+/// Whether a block of this size holds at least one whole page with all headers.
+#[must_use]
+pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
+    block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
+}
+
+/// A number that is stored with its complement, so that one 8-byte store replaces it and a
+/// damaged word is noticed.
+#[must_use]
+pub fn checked_word(value: u32) -> u64 {
+    u64::from(value) | u64::from(!value) << 32
+}
+
+/// Reads a [`checked_word`].
+///
+/// # Errors
+/// `Damaged` when the halves do not complement each other.
+pub fn read_checked_word(word: u64, what: &'static str) -> Result<u32, FormatError> {
+    let value = (word & 0xffff_ffff) as u32;
+    if word == checked_word(value) { Ok(value) } else { Err(FormatError::Damaged { what }) }
+}
+
+/// Bytes of a generation slot.
+pub const SLOT_BYTES: usize = 64;
+
+/// Where the slot of a generation is.
+#[must_use]
+pub fn slot_offset(generation: u32) -> u64 {
+    1216 + u64::from(generation % 2) * SLOT_BYTES as u64
+}
+
+/// What a generation begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The generation.
+    pub generation: u32,
+    /// Its first block, or [`NO_BLOCK`].
+    pub first_block: u32,
+    /// SQLite's WAL header, zeros for an empty log.
+    pub wal_header: [u8; WAL_HEADER_BYTES],
+    /// Everything is in the database file; the log may be deleted.
+    pub retired: bool,
+}
+
+impl Slot {
+    /// The bytes of the slot.
+    #[must_use]
+    pub fn encode(&self, id: LogId) -> [u8; SLOT_BYTES] {
+        let mut out = [0; SLOT_BYTES];
+        put(&mut out, 0, &self.generation.to_le_bytes());
+        put(&mut out, 4, &self.first_block.to_le_bytes());
+        put(&mut out, 8, &self.wal_header);
+        put(&mut out, 40, &u64::from(self.retired).to_le_bytes());
+        let checksum = xxh3_64_with_seed(&out[..56], id.seed());
+        put(&mut out, 56, &checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads the slot of the generation in force.
+    ///
+    /// # Errors
+    /// `Damaged` when the checksum is wrong or it belongs to another generation.
+    pub fn decode(bytes: &[u8; SLOT_BYTES], id: LogId, generation: u32) -> Result<Self, FormatError> {
+        let state = u64_le(bytes, 40);
+        let slot = Self {
+            generation: u32_le(bytes, 0),
+            first_block: u32_le(bytes, 4),
+            wal_header: array(bytes, 8).unwrap_or([0; WAL_HEADER_BYTES]),
+            retired: state == 1,
+        };
+        if xxh3_64_with_seed(&bytes[..56], id.seed()) != u64_le(bytes, 56)
+            || slot.generation != generation
+            || state > 1
+        {
+            return Err(FormatError::Damaged { what: "the log's generation slot" });
+        }
+        Ok(slot)
+    }
+}
+
+/// State of a block in the table (NVWAL, section 3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// Nobody's.
+    Free,
+    /// Taken, and perhaps not yet linked.
+    Pending,
+    /// Linked.
+    InUse,
+}
+
+impl BlockState {
+    /// The byte in the table.
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Free => 0,
+            Self::Pending => 1,
+            Self::InUse => 2,
+        }
+    }
+
+    /// Reads a byte of the table; `None` is damage.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Free),
+            1 => Some(Self::Pending),
+            2 => Some(Self::InUse),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a block before its body.
+pub const BLOCK_HEADER_BYTES: u32 = 16;
+
+/// The header of a freshly taken block, followed by the zero word its body begins with.
+#[must_use]
+pub fn encode_block_header(generation: u32, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
+    let mut out = [0; BLOCK_HEADER_BYTES as usize + 8];
+    put(&mut out, 8, &generation.to_le_bytes());
+    put(&mut out, 12, &block.to_le_bytes());
+    out
+}
+
+/// Whether `header` is that of `block` in `generation`.
+#[must_use]
+pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generation: u32, block: u32) -> bool {
+    u32_le(header, 8) == generation && u32_le(header, 12) == block
+}
+
+/// The word that links to a block.
+#[must_use]
+pub fn encode_link(generation: u32, block: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(block + 1)
+}
+
+/// Reads a link: `None` ends the list.
+///
+/// # Errors
+/// `Damaged` when it is of another generation or names no grown block.
+pub fn decode_link(word: u64, generation: u32, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
+    if word == 0 {
+        return Ok(None);
+    }
+    let number = (word & 0xffff_ffff) as u32;
+    if (word >> 32) as u32 != generation || number == 0 || number > blocks_grown {
+        return Err(FormatError::Damaged { what: "a link between log blocks" });
+    }
+    Ok(Some(number - 1))
+}
+
+/// How a transaction's commit mark was ordered behind the rest of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Everything else was durable before the mark was stored.
+    Ordered,
+    /// One barrier made the mark and everything else durable, in any order.
+    Fenced,
+    /// Only the mark's line was flushed (NVWAL, section 4.2).
+    Async,
+}
+
+/// The commit mark of the transaction with this sequence number (from 1) in a generation.
+#[must_use]
+pub fn encode_mark(order: Order, generation: u32, sequence: u32) -> u64 {
+    let order = match order {
+        Order::Ordered => 1,
+        Order::Fenced => 2,
+        Order::Async => 3,
+    };
+    order << 62 | u64::from(generation % GENERATION_LIMIT) << 32 | u64::from(sequence)
+}
+
+/// The order of a mark if it is the one expected, else `None`.
+#[must_use]
+pub fn decode_mark(word: u64, generation: u32, sequence: u32) -> Option<Order> {
+    let order = match word >> 62 {
+        1 => Order::Ordered,
+        2 => Order::Fenced,
+        3 => Order::Async,
+        _ => return None,
+    };
+    (word == encode_mark(order, generation, sequence)).then_some(order)
+}
+
+/// Bytes of a transaction header.
+pub const TX_HEADER_BYTES: u32 = 40;
+
+/// A transaction header behind its mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxHeader {
+    /// Hash over the rest of the header and the records.
+    pub hash: u64,
+    /// Frame number of the first frame.
+    pub first_frame: u32,
+    /// Frame number of the commit frame.
+    pub last_frame: u32,
+    /// Database size in pages after the commit.
+    pub db_pages: u32,
+    /// Number of records.
+    pub records: u32,
+    /// SQLite's cumulative checksum after the commit frame.
+    pub wal_checksum: Checksum,
+}
+
+impl TxHeader {
+    /// The header's bytes, with the given commit mark.
+    #[must_use]
+    pub fn encode(&self, mark: u64) -> [u8; TX_HEADER_BYTES as usize] {
+        let mut out = [0; TX_HEADER_BYTES as usize];
+        put(&mut out, 0, &mark.to_le_bytes());
+        put(&mut out, 8, &self.hash.to_le_bytes());
+        let fields = [self.first_frame, self.last_frame, self.db_pages, self.records];
+        for (i, field) in fields.iter().chain(&self.wal_checksum).enumerate() {
+            put(&mut out, 16 + 4 * i, &field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a header; the caller checks the mark first and the hash after reading the records.
+    #[must_use]
+    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
+        Self {
+            hash: u64_le(bytes, 8),
+            first_frame: u32_le(bytes, 16),
+            last_frame: u32_le(bytes, 20),
+            db_pages: u32_le(bytes, 24),
+            records: u32_le(bytes, 28),
+            wal_checksum: [u32_le(bytes, 32), u32_le(bytes, 36)],
+        }
+    }
+
+    /// The hash of the header's own fields on top of that of the records.
+    #[must_use]
+    pub fn seal_hash(&self, records: TxHash) -> u64 {
+        xxh3_64_with_seed(&self.encode(0)[16..], records.0)
+    }
+}
+
+/// The running hash over a transaction's records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxHash(u64);
+
+impl TxHash {
+    /// The hash before the first record: ties the transaction to its log, generation and place.
+    #[must_use]
+    pub fn new(id: LogId, generation: u32, sequence: u32) -> Self {
+        Self(id.seed() ^ (u64::from(generation) << 32 | u64::from(sequence)))
+    }
+
+    /// The hash after a record.
+    #[must_use]
+    pub fn record(self, header: &[u8], payload: &[u8]) -> Self {
+        Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
+    }
+}
+
+/// Bytes of a record header.
+pub const RECORD_HEADER_BYTES: u32 = 16;
+
+/// Whether a record continues its page's chain or begins it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// The ranges apply to the image after the page's previous record.
+    Previous,
+    /// The ranges apply to a page of zeros.
+    Zeros,
+}
+
+/// A record header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Header and payload in bytes.
+    pub record_bytes: u32,
+    /// WAL frame number.
+    pub frame: u32,
+    /// Database page number.
+    pub page_number: u32,
+    /// Number of ranges.
+    pub ranges: u16,
+    /// What the ranges apply to.
+    pub base: Base,
+}
+
+impl RecordHeader {
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES as usize] {
+        let mut out = [0; RECORD_HEADER_BYTES as usize];
+        put(&mut out, 0, &self.record_bytes.to_le_bytes());
+        put(&mut out, 4, &self.frame.to_le_bytes());
+        put(&mut out, 8, &self.page_number.to_le_bytes());
+        put(&mut out, 12, &self.ranges.to_le_bytes());
+        put(&mut out, 14, &[u8::from(self.base == Base::Zeros), 0]);
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// `Damaged` when a field is out of its range.
+    pub fn decode(bytes: &[u8; RECORD_HEADER_BYTES as usize]) -> Result<Self, FormatError> {
+        let damaged = FormatError::Damaged { what: "a log record" };
+        let record = Self {
+            record_bytes: u32_le(bytes, 0),
+            frame: u32_le(bytes, 4),
+            page_number: u32_le(bytes, 8),
+            ranges: u16_le(bytes, 12),
+            base: match u16_le(bytes, 14) {
+                0 => Base::Previous,
+                1 => Base::Zeros,
+                _ => return Err(damaged),
+            },
+        };
+        let sound = record.record_bytes >= RECORD_HEADER_BYTES && record.frame > 0 && record.page_number > 0;
+        if sound { Ok(record) } else { Err(damaged) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            page_bytes: 4096,
+            log_id: LogId([3; 16]),
+            db_inode: 12,
+            db_birth_ns: 34,
+            block_bytes: 65536,
+            limit_blocks: 5000,
+            blocks_offset: Superblock::blocks_offset_for(5000),
+            path: b"/data/app.db".to_vec(),
+        }
+    }
+
+    fn padded(bytes: &[u8]) -> Vec<u8> {
+        let mut page = bytes.to_vec();
+        page.resize(SUPERBLOCK_BYTES as usize, 0);
+        page
+    }
+
+    #[test]
+    fn superblock_round_trips() {
+        assert_eq!(Superblock::decode(&padded(&superblock().encode())), Ok(superblock()));
+        assert_eq!(superblock().block_offset(1), 4096 + 8192 + 65536);
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_superblock_is_refused() {
+        let good = padded(&superblock().encode());
+        for at in 0..STATIC_BYTES + 8 {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(Superblock::decode(&bad).is_err(), "byte {at} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn superblock_of_another_kind_is_named() {
+        assert_eq!(Superblock::decode(&[0; 4096]), Err(FormatError::Magic));
+        assert!(matches!(Superblock::decode(&superblock().encode()), Err(FormatError::Short { .. })));
+        let mut newer = padded(&superblock().encode());
+        newer[8] = 2;
+        assert_eq!(Superblock::decode(&newer), Err(FormatError::Version(2)));
+    }
+
+    #[test]
+    fn fields_stand_where_the_format_document_says() {
+        let bytes = superblock().encode();
+        assert_eq!(bytes.len(), 1096);
+        assert_eq!(&bytes[..8], b"DURALNVW");
+        assert_eq!((bytes[32], bytes[40], &bytes[66..78]), (12, 34, &b"/data/app.db"[..]));
+        assert_eq!((slot_offset(2), slot_offset(5)), (1216, 1280));
+        assert!(slot_offset(1) + SLOT_BYTES as u64 <= GROWN_OFFSET);
+        assert_eq!(encode_mark(Order::Ordered, 1, 1), 0x4000_0001_0000_0001);
+    }
+
+    #[test]
+    fn slot_round_trips_and_belongs_to_its_log_and_generation() {
+        let slot = Slot { generation: 9, first_block: 4, wal_header: [8; 32], retired: false };
+        let bytes = slot.encode(LogId([1; 16]));
+        assert_eq!(Slot::decode(&bytes, LogId([1; 16]), 9), Ok(slot));
+        assert!(Slot::decode(&bytes, LogId([2; 16]), 9).is_err());
+        assert!(Slot::decode(&bytes, LogId([1; 16]), 7).is_err());
+        for at in 0..SLOT_BYTES {
+            let mut bad = bytes;
+            bad[at] ^= 0x10;
+            assert!(Slot::decode(&bad, LogId([1; 16]), 9).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn words_reject_every_flipped_bit() {
+        let word = checked_word(77);
+        assert_eq!(read_checked_word(word, "x"), Ok(77));
+        let mark = encode_mark(Order::Fenced, 5, 6);
+        let link = encode_link(5, 6);
+        assert_eq!(decode_mark(mark, 5, 6), Some(Order::Fenced));
+        assert_eq!(decode_link(link, 5, 7), Ok(Some(6)));
+        assert_eq!(decode_link(0, 5, 7), Ok(None));
+        assert!(decode_link(link, 5, 6).is_err());
+        for bit in 0..64 {
+            assert!(read_checked_word(word ^ 1 << bit, "x").is_err(), "bit {bit}");
+            if bit < 62 {
+                assert_eq!(decode_mark(mark ^ 1 << bit, 5, 6), None, "bit {bit}");
+            }
+            assert_ne!(decode_link(link ^ 1 << bit, 5, 7), Ok(None), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn transaction_and_record_headers_round_trip() {
+        let header = TxHeader {
+            hash: 1,
+            first_frame: 2,
+            last_frame: 3,
+            db_pages: 4,
+            records: 5,
+            wal_checksum: [6, 7],
+        };
+        assert_eq!(TxHeader::decode(&header.encode(9)), header);
+        let record =
+            RecordHeader { record_bytes: 20, frame: 1, page_number: 2, ranges: 3, base: Base::Zeros };
+        assert_eq!(RecordHeader::decode(&record.encode()), Ok(record));
+        assert!(RecordHeader::decode(&[0; 16]).is_err());
+        assert!(RecordHeader::decode(&[255; 16]).is_err());
+    }
+
+    #[test]
+    fn hash_depends_on_log_generation_place_and_order_of_records() {
+        let id = LogId([1; 16]);
+        let base = TxHash::new(id, 1, 1).record(b"a", b"").record(b"b", b"");
+        assert_ne!(base, TxHash::new(id, 1, 1).record(b"b", b"").record(b"a", b""));
+        assert_ne!(base, TxHash::new(id, 2, 1).record(b"a", b"").record(b"b", b""));
+        assert_ne!(base, TxHash::new(id, 1, 2).record(b"a", b"").record(b"b", b""));
+        assert_ne!(base, TxHash::new(LogId([2; 16]), 1, 1).record(b"a", b"").record(b"b", b""));
+    }
+}

@@ -1,0 +1,73 @@
+//! What can go wrong on a medium.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// An operation that a medium refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MediumError {
+    /// The file system, or the owner's quota on it, is full.
+    #[error("no space left on the medium")]
+    NoSpace,
+    /// A range reaches beyond what the medium holds or can hold.
+    #[error("{len} bytes at {at} are out of bounds")]
+    OutOfBounds {
+        /// Offset of the range, in bytes.
+        at: u64,
+        /// Length of the range, in bytes.
+        len: u64,
+    },
+    /// Direct access was asked for on a file system without it.
+    #[error("{} is not on a DAX file system", path.display())]
+    NotDax {
+        /// The file that was to be mapped.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("{op}: {source}")]
+    Io {
+        /// The system call.
+        op: &'static str,
+        /// Its error.
+        source: Errno,
+    },
+    /// The machine, the file system or the mapping cannot do this.
+    #[error("{what} is not supported here")]
+    Unsupported {
+        /// What cannot be done.
+        what: &'static str,
+    },
+}
+
+impl MediumError {
+    /// The error of a failed system call.
+    pub(crate) fn from_errno(op: &'static str, source: Errno) -> Self {
+        if source == Errno::NOSPC || source == Errno::DQUOT {
+            Self::NoSpace
+        } else if source == Errno::OPNOTSUPP || source == Errno::NOSYS {
+            Self::Unsupported { what: op }
+        } else {
+            Self::Io { op, source }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errno_becomes_the_closest_variant() {
+        assert_eq!(MediumError::from_errno("fallocate", Errno::NOSPC), MediumError::NoSpace);
+        assert_eq!(MediumError::from_errno("fallocate", Errno::DQUOT), MediumError::NoSpace);
+        assert_eq!(
+            MediumError::from_errno("fallocate", Errno::OPNOTSUPP),
+            MediumError::Unsupported { what: "fallocate" }
+        );
+        let io = MediumError::from_errno("fsync", Errno::IO);
+        assert_eq!(io, MediumError::Io { op: "fsync", source: Errno::IO });
+        assert!(io.to_string().starts_with("fsync: "));
+    }
+}

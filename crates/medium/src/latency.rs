@@ -1,0 +1,154 @@
+//! Added latency: what an emulated medium is slower by.
+#![allow(unsafe_code)] // the time stamp counter is read with an intrinsic
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nanoseconds added to what the memory itself takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Latency {
+    /// Per line written back (paper, section 5.1), in nanoseconds.
+    pub write_ns: u32,
+    /// Per persist barrier, in nanoseconds.
+    pub fence_ns: u32,
+    /// Per line touched by a read, in nanoseconds.
+    pub read_ns: u32,
+}
+
+impl Latency {
+    /// Whether nothing is added.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A latency that can be changed while it is used.
+#[derive(Debug, Default)]
+pub(crate) struct LatencyCell {
+    write_ns: AtomicU32,
+    fence_ns: AtomicU32,
+    read_ns: AtomicU32,
+}
+
+impl LatencyCell {
+    pub(crate) fn set(&self, latency: Latency) {
+        self.write_ns.store(latency.write_ns, Ordering::Relaxed);
+        self.fence_ns.store(latency.fence_ns, Ordering::Relaxed);
+        self.read_ns.store(latency.read_ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Latency {
+        Latency {
+            write_ns: self.write_ns.load(Ordering::Relaxed),
+            fence_ns: self.fence_ns.load(Ordering::Relaxed),
+            read_ns: self.read_ns.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Ticks per nanosecond are kept as a fraction with this many bits behind the point.
+const FRACTION_BITS: u32 = 24;
+
+/// The tick rate of the time stamp counter, 0 where there is none that can be relied on.
+static TICKS_PER_NS: OnceLock<u64> = OnceLock::new();
+
+fn ticks_per_ns() -> u64 {
+    *TICKS_PER_NS.get_or_init(calibrate)
+}
+
+/// Prepares the clock, so that the first wait is not longer than the others.
+pub(crate) fn calibrate_clock() {
+    ticks_per_ns();
+}
+
+/// Waits at least `ns` nanoseconds without giving up the processor.
+pub(crate) fn spin(ns: u64) {
+    if ns == 0 {
+        return;
+    }
+    let rate = ticks_per_ns();
+    if rate == 0 {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_nanos(ns) {}
+        return;
+    }
+    let start = ticks();
+    let wait = (u128::from(ns) * u128::from(rate)) >> FRACTION_BITS;
+    let wait = u64::try_from(wait).unwrap_or(u64::MAX);
+    // No pause instruction: one takes as long as many of the waits.
+    while ticks().wrapping_sub(start) <= wait {}
+}
+
+#[cfg(target_arch = "x86_64")]
+fn calibrate() -> u64 {
+    use std::arch::x86_64::__cpuid;
+
+    // The counter is a clock only when it runs at one rate in every power state.
+    const INVARIANT: u32 = 1 << 8;
+    let known = __cpuid(0x8000_0000).eax;
+    if known < 0x8000_0007 || __cpuid(0x8000_0007).edx & INVARIANT == 0 {
+        return 0;
+    }
+    // The median of several rounds: a preemption between the two clocks spoils one of them.
+    let mut rates = [0u64; 5];
+    for rate in &mut rates {
+        let (clock, first) = (Instant::now(), ticks());
+        while clock.elapsed() < Duration::from_millis(1) {}
+        let (elapsed, last) = (clock.elapsed(), ticks());
+        let ticks = u128::from(last.wrapping_sub(first)) << FRACTION_BITS;
+        *rate = u64::try_from(ticks / elapsed.as_nanos().max(1)).unwrap_or(0);
+    }
+    rates.sort_unstable();
+    rates[rates.len() / 2]
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn calibrate() -> u64 {
+    0
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and it touches no memory.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_not_shorter_than_asked() {
+        calibrate_clock();
+        // Two clocks are compared: allow the calibration half a percent.
+        for ns in [1_000u64, 10_000, 1_000_000] {
+            let start = Instant::now();
+            spin(ns);
+            let took = start.elapsed();
+            assert!(took >= Duration::from_nanos(ns - ns / 200), "{ns}: {took:?}");
+        }
+        let start = Instant::now();
+        for _ in 0..10_000 {
+            spin(100);
+        }
+        assert!(start.elapsed() >= Duration::from_micros(995));
+    }
+
+    #[test]
+    fn cell_holds_what_was_set() {
+        let cell = LatencyCell::default();
+        assert!(cell.get().is_zero());
+        let latency = Latency { write_ns: 1, fence_ns: 2, read_ns: 3 };
+        cell.set(latency);
+        assert_eq!(cell.get(), latency);
+        assert!(!latency.is_zero());
+    }
+}

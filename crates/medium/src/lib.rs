@@ -1,0 +1,235 @@
+//! Byte-addressable persistent memory (NVRAM) behind one trait.
+//!
+//! Every effect that a log has on persistent memory goes through [`Nvm`]: bytes are *stored*
+//! through the cache, their lines *flushed*, and a *fence* makes what was flushed durable. The
+//! same engine code therefore runs on
+//!
+//! - [`FileNvm`], a mapped file: real NVRAM on a DAX file system, or an emulation on any other
+//!   one, with latency added per flushed line and per barrier;
+//! - [`RecordingNvm`], which remembers what a power failure may lose and builds the states that
+//!   it may leave behind.
+//!
+//! Offsets and lengths are bytes from the start of the medium; times are nanoseconds.
+
+mod cacheline;
+mod counters;
+mod error;
+mod latency;
+mod mapped;
+mod persistency;
+mod recording;
+
+use std::fmt;
+
+pub use cacheline::{FlushInstruction, detect_flush_instruction};
+pub use counters::Counters;
+pub use error::MediumError;
+pub use latency::Latency;
+pub use mapped::{FileNvm, MapOptions, is_dax};
+pub use persistency::{ParsePersistencyError, Persistency};
+pub use recording::RecordingNvm;
+
+/// Bytes in a cache line: the unit in which memory is written back, and in which latency is
+/// charged.
+pub const LINE_BYTES: u64 = 64;
+
+/// What survives once [`Nvm::fence`] has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Guarantee {
+    /// Flushed and fenced bytes survive a power failure.
+    PowerLoss,
+    /// Stored bytes survive the death of the process, but not of the machine.
+    ProcessCrash,
+}
+
+impl Guarantee {
+    /// `"power-loss"` or `"process-crash"`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PowerLoss => "power-loss",
+            Self::ProcessCrash => "process-crash",
+        }
+    }
+}
+
+impl fmt::Display for Guarantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Persistent memory of a bounded, growing length.
+///
+/// # What is durable when
+///
+/// On a medium whose [`guarantee`](Nvm::guarantee) is [`Guarantee::PowerLoss`]:
+///
+/// - a stored byte *may* become durable at any moment from the store on, because a cache line
+///   can be evicted; it *is* durable when its line has been flushed after the store and a fence
+///   has returned after the flush;
+/// - an aligned 8-byte word is atomic: after a power failure it holds a value that was stored
+///   whole. [`store_u64`](Nvm::store_u64) is the only store whose order within its line is
+///   promised; the bytes of one [`store`](Nvm::store) or [`stream`](Nvm::stream) may become
+///   durable in any order;
+/// - stores to one line become durable in the order of the calls.
+///
+/// A process that dies loses no store.
+///
+/// # Sharing
+///
+/// One writer at a time, as the caller's locks provide; readers may run beside it in other
+/// threads and processes. A reader that has loaded a word written by `store_u64` sees every
+/// `store` made before it. Streamed bytes are ordered by [`fence`](Nvm::fence) only.
+///
+/// # Panics
+///
+/// Every method that takes a range and returns no [`Result`] panics when the range is not inside
+/// [`len`](Nvm::len): positions read from the medium have to be checked before they are used.
+pub trait Nvm: Send + Sync + fmt::Debug {
+    /// Bytes that are backed by the medium, as this process last learnt.
+    fn len(&self) -> u64;
+
+    /// Whether nothing is backed yet.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of address space reserved: the most that [`len`](Nvm::len) can become.
+    fn capacity(&self) -> u64;
+
+    /// Backs the medium up to `len` bytes. Does nothing when it already is. New bytes are zero
+    /// unless another process has stored there.
+    ///
+    /// On return the new length is durable where the medium is, and no later store into it can
+    /// fail for lack of space.
+    ///
+    /// # Errors
+    ///
+    /// [`MediumError::NoSpace`] when the file system is full, [`MediumError::OutOfBounds`] when
+    /// `len` exceeds [`capacity`](Nvm::capacity), or another error of the file system. `len()`
+    /// stays as it was.
+    fn grow(&self, len: u64) -> Result<(), MediumError>;
+
+    /// Learns the present length when it is known to be shorter than `at_least`: another process
+    /// may have grown the file.
+    ///
+    /// # Errors
+    ///
+    /// [`MediumError::OutOfBounds`] when the medium still is shorter.
+    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError>;
+
+    /// Copies the bytes from `at` on into `buf`.
+    fn read(&self, at: u64, buf: &mut [u8]);
+
+    /// One 8-byte atomic load with acquire ordering of a little-endian word. `at` must be a
+    /// multiple of 8. Not counted and not delayed: it is what a waiting reader polls.
+    ///
+    /// # Panics
+    ///
+    /// When the word is out of bounds or not aligned.
+    fn load_u64(&self, at: u64) -> u64;
+
+    /// Stores bytes through the cache. Nothing is durable until flushed and fenced.
+    fn store(&self, at: u64, bytes: &[u8]);
+
+    /// One 8-byte atomic store with release ordering, little-endian. `at` must be a multiple of
+    /// 8. Not durable until flushed and fenced.
+    ///
+    /// # Panics
+    ///
+    /// When the word is out of bounds or not aligned.
+    fn store_u64(&self, at: u64, value: u64);
+
+    /// Stores bytes past the cache where the range covers whole lines, and stores and flushes
+    /// the rest: durable after the next fence. Other processes are sure to see it after the next
+    /// fence only.
+    fn stream(&self, at: u64, bytes: &[u8]);
+
+    /// Starts writing back every line that the range touches; durable after the next fence. An
+    /// empty range touches none.
+    fn flush(&self, at: u64, len: u64);
+
+    /// The persist barrier: everything flushed or streamed before is durable on return.
+    fn fence(&self);
+
+    /// Allocates a range with one call to the file system, for the variants without a user-level
+    /// heap (paper, sections 3.3 and 5). The range may lie beyond [`len`](Nvm::len), which then
+    /// grows to its end. What the range holds afterwards is unspecified where it was freed
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// As [`grow`](Nvm::grow).
+    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError>;
+
+    /// Gives the space of a range back with one call to the file system; the length stays. What
+    /// the range holds afterwards is unspecified, and it must be allocated again before anything
+    /// is stored there.
+    ///
+    /// # Errors
+    ///
+    /// [`MediumError::OutOfBounds`] when the range is not inside [`len`](Nvm::len),
+    /// [`MediumError::Unsupported`] where the file system cannot punch holes.
+    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
+
+    /// What has been done through this object so far.
+    fn counters(&self) -> Counters;
+
+    /// What survives once [`fence`](Nvm::fence) has returned.
+    fn guarantee(&self) -> Guarantee;
+
+    /// One line for people: what the medium is, where, and what is emulated.
+    fn describe(&self) -> String;
+
+    /// Changes the added latency. The first use of a latency that is not zero calibrates a clock,
+    /// which takes some milliseconds.
+    fn set_latency(&self, latency: Latency);
+
+    /// The added latency in force.
+    fn latency(&self) -> Latency;
+}
+
+/// Number of lines that a range touches.
+#[inline]
+pub(crate) fn lines_touched(at: u64, len: u64) -> u64 {
+    if len == 0 { 0 } else { (at + len - 1) / LINE_BYTES - at / LINE_BYTES + 1 }
+}
+
+/// The end of a range that must not exceed `limit`.
+pub(crate) fn checked_end(at: u64, len: u64, limit: u64) -> Result<u64, MediumError> {
+    match at.checked_add(len) {
+        Some(end) if end <= limit => Ok(end),
+        _ => Err(MediumError::OutOfBounds { at, len }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_ranges() {
+        assert_eq!(lines_touched(0, 0), 0);
+        assert_eq!(lines_touched(63, 0), 0);
+        assert_eq!(lines_touched(0, 1), 1);
+        assert_eq!(lines_touched(0, 64), 1);
+        assert_eq!(lines_touched(0, 65), 2);
+        assert_eq!(lines_touched(63, 2), 2);
+        assert_eq!(lines_touched(1, 64), 2);
+        assert_eq!(lines_touched(64, 4096), 64);
+    }
+
+    #[test]
+    fn ends_do_not_wrap() {
+        assert_eq!(checked_end(4, 4, 8), Ok(8));
+        assert_eq!(checked_end(5, 4, 8), Err(MediumError::OutOfBounds { at: 5, len: 4 }));
+        assert!(checked_end(u64::MAX, 2, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn guarantee_names() {
+        assert_eq!(Guarantee::PowerLoss.as_str(), "power-loss");
+        assert_eq!(Guarantee::ProcessCrash.to_string(), "process-crash");
+    }
+}

@@ -1,0 +1,523 @@
+//! A mapped file: NVRAM by direct access, or an emulation of it.
+#![allow(unsafe_code)] // memory mapping, and copies to and from shared memory
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
+
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
+use crate::counters::CounterCells;
+use crate::latency::{self, LatencyCell};
+use crate::{
+    Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
+};
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapOptions {
+    /// Bytes of address space to reserve; the mapping never moves. The file may be shorter, and
+    /// what lies beyond this in a longer one is not used.
+    pub capacity: u64,
+    /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a
+    /// power failure.
+    pub dax: bool,
+    /// Added latency.
+    pub latency: Latency,
+    /// The persistency model to emulate.
+    pub persistency: Persistency,
+    /// Whether the mapping only reads. Storing, flushing through it, or growing it is an error of
+    /// the caller.
+    pub read_only: bool,
+}
+
+/// A shared mapping of a file.
+///
+/// With [`MapOptions::dax`] flushed and fenced bytes survive a power failure; without, the file's
+/// pages are ordinary memory, and stored bytes survive the death of the process.
+///
+/// Nothing else may shorten the file while it is mapped: touching what is gone kills the process.
+pub struct FileNvm {
+    base: NonNull<u8>,
+    mapped_bytes: usize,
+    /// Bytes known to be backed; never shrinks.
+    len: AtomicU64,
+    /// Of `SLOW_*`: what keeps a call off the short path.
+    slow: AtomicU8,
+    instruction: FlushInstruction,
+    persistency: Persistency,
+    dax: bool,
+    latency: LatencyCell,
+    /// Whether anything was stored in the current epoch.
+    epoch_stored: AtomicBool,
+    counters: CounterCells,
+    file: File,
+    path: PathBuf,
+    growing: Mutex<()>,
+}
+
+/// Some latency is not zero.
+const SLOW_LATENCY: u8 = 1;
+/// The persistency model is not that of the processor.
+const SLOW_MODEL: u8 = 2;
+/// The mapping cannot be stored to.
+const SLOW_READ_ONLY: u8 = 4;
+
+// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; all
+// accesses to it are copies or atomic, and the rest of the object is `Send`.
+unsafe impl Send for FileNvm {}
+// SAFETY: as above; methods that store are ordered by the caller's locks, as the trait states.
+unsafe impl Sync for FileNvm {}
+
+impl FileNvm {
+    /// Maps `file`. `path` is what [`Nvm::describe`] and errors call it.
+    ///
+    /// # Errors
+    ///
+    /// [`MediumError::NotDax`] when direct access was asked for and the file system has none,
+    /// [`MediumError::Unsupported`] when the machine cannot flush what direct access needs
+    /// flushed, when a model other than [`Persistency::X86`] was asked for on direct access, or
+    /// when the capacity exceeds the address space, or an error of the system.
+    pub fn map(file: File, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
+        let instruction = detect_flush_instruction();
+        if options.dax && instruction == FlushInstruction::None {
+            return Err(MediumError::Unsupported {
+                what: "direct access without an instruction that flushes a line",
+            });
+        }
+        if options.dax && options.persistency != Persistency::X86 {
+            return Err(MediumError::Unsupported { what: "an emulated persistency model on direct access" });
+        }
+        let mapped_bytes = match isize::try_from(options.capacity) {
+            Ok(bytes) => bytes.unsigned_abs(),
+            Err(_) => {
+                return Err(MediumError::Unsupported { what: "a capacity beyond the address space" });
+            }
+        };
+        let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        let base = map_shared(&file, mapped_bytes, protection, options.dax).map_err(|errno| {
+            if options.dax && is_dax_refusal(errno) {
+                MediumError::NotDax { path: path.to_owned() }
+            } else {
+                MediumError::from_errno("mmap", errno)
+            }
+        })?;
+        let mut slow = 0;
+        if options.persistency != Persistency::X86 {
+            slow |= SLOW_MODEL;
+        }
+        if options.read_only {
+            slow |= SLOW_READ_ONLY;
+        }
+        let nvm = Self {
+            base,
+            mapped_bytes,
+            len: AtomicU64::new(0),
+            slow: AtomicU8::new(slow),
+            instruction,
+            persistency: options.persistency,
+            dax: options.dax,
+            latency: LatencyCell::default(),
+            epoch_stored: AtomicBool::new(false),
+            counters: CounterCells::default(),
+            file,
+            path: path.to_owned(),
+            growing: Mutex::new(()),
+        };
+        nvm.set_latency(options.latency);
+        nvm.learn_len()?;
+        Ok(nvm)
+    }
+
+    /// The instruction that flushes lines of this mapping.
+    #[must_use]
+    pub fn flush_instruction(&self) -> FlushInstruction {
+        self.instruction
+    }
+
+    /// The emulated persistency model.
+    #[must_use]
+    pub fn persistency(&self) -> Persistency {
+        self.persistency
+    }
+
+    fn learn_len(&self) -> Result<u64, MediumError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|e| MediumError::from_errno("fstat", e))?;
+        let backed = u64::try_from(stat.st_size).unwrap_or(0).min(self.capacity());
+        Ok(self.len.fetch_max(backed, Ordering::AcqRel).max(backed))
+    }
+
+    /// The address of a range, which must be inside what is backed.
+    #[inline(always)]
+    fn at(&self, at: u64, len: u64) -> *mut u8 {
+        let backed = self.len.load(Ordering::Acquire);
+        assert!(
+            len <= backed && at <= backed - len,
+            "{len} bytes at {at} are outside the {backed} bytes of the medium"
+        );
+        // The range lies in the mapping, whose size fits into a usize.
+        self.base.as_ptr().wrapping_add(at as usize)
+    }
+
+    #[inline(always)]
+    fn word_at(&self, at: u64) -> *mut u64 {
+        assert!(at.is_multiple_of(8), "the word at {at} is not aligned");
+        self.at(at, 8).cast()
+    }
+
+    #[inline(always)]
+    fn is_slow(&self, reasons: u8) -> bool {
+        self.slow.load(Ordering::Relaxed) & reasons != 0
+    }
+
+    /// What a store does besides storing, off the short path.
+    #[cold]
+    fn store_slowly(&self, at: u64, len: u64) {
+        assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
+        match self.persistency {
+            Persistency::X86 => {}
+            Persistency::Epoch => self.epoch_stored.store(true, Ordering::Relaxed),
+            Persistency::Strict => self.wait_for_lines(lines_touched(at, len)),
+        }
+    }
+
+    #[inline(always)]
+    fn before_store(&self, at: u64, len: u64) {
+        if self.is_slow(SLOW_MODEL | SLOW_READ_ONLY) {
+            self.store_slowly(at, len);
+        }
+    }
+
+    fn wait_for_lines(&self, lines: u64) {
+        latency::spin(u64::from(self.latency.get().write_ns).saturating_mul(lines));
+    }
+
+    #[inline(always)]
+    fn flush_now(&self, address: *mut u8, lines: u64) {
+        // SAFETY: the callers have checked that the range is backed, and a line never crosses
+        // the end of the page that holds its first byte; the instruction was detected.
+        unsafe { cacheline::flush_lines(self.instruction, address, lines) };
+        self.counters.flushed(lines);
+        if self.is_slow(SLOW_LATENCY) {
+            self.wait_for_lines(lines);
+        }
+    }
+
+    /// `fallocate` with all the patience that signals ask for.
+    fn fallocate(&self, mode: FallocateFlags, at: u64, len: u64) -> Result<(), MediumError> {
+        loop {
+            match rustix::fs::fallocate(&self.file, mode, at, len) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(MediumError::from_errno("fallocate", e)),
+            }
+        }
+    }
+
+    /// Backs `from..to`, makes the file's size durable, and publishes the new length.
+    fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
+        self.fallocate(FallocateFlags::empty(), from, to - from)?;
+        if self.dax {
+            rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
+        }
+        self.populate(from, to)?;
+        self.len.fetch_max(to, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Takes the page faults of a range now. With direct access each would commit the file
+    /// system's journal in the middle of a transaction.
+    fn populate(&self, from: u64, to: u64) -> Result<(), MediumError> {
+        let page = rustix::param::page_size() as u64;
+        let start = from - from % page;
+        let address = self.base.as_ptr().wrapping_add(start as usize);
+        // SAFETY: the range lies in the mapping and in the file, so it can be written; populating
+        // changes no byte.
+        let populated =
+            unsafe { rustix::mm::madvise(address.cast(), (to - start) as usize, Advice::LinuxPopulateWrite) };
+        match populated {
+            // Kernels before 5.14 do not know the advice: the faults come later.
+            Ok(()) | Err(Errno::INVAL | Errno::FAULT | Errno::INTR | Errno::AGAIN) => Ok(()),
+            Err(e) => Err(MediumError::from_errno("madvise", e)),
+        }
+    }
+
+    fn check_writable(&self) -> Result<(), MediumError> {
+        if self.is_slow(SLOW_READ_ONLY) {
+            return Err(MediumError::Unsupported {
+                what: "changing a medium that was mapped for reading only",
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Nvm for FileNvm {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.mapped_bytes as u64
+    }
+
+    fn grow(&self, len: u64) -> Result<(), MediumError> {
+        if len <= self.len() {
+            return Ok(());
+        }
+        checked_end(0, len, self.capacity())?;
+        self.check_writable()?;
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = self.len();
+        if len <= from {
+            return Ok(());
+        }
+        self.back(from, len)
+    }
+
+    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
+        if self.len() >= at_least || self.learn_len()? >= at_least {
+            return Ok(());
+        }
+        Err(MediumError::OutOfBounds { at: 0, len: at_least })
+    }
+
+    #[inline]
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        let len = buf.len() as u64;
+        let from = self.at(at, len);
+        // SAFETY: `at` has checked that the range is backed. A writer stores only where no reader
+        // has been told to look yet, by a word loaded with `load_u64`.
+        unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), buf.as_mut_ptr(), buf.len()) };
+        let lines = lines_touched(at, len);
+        self.counters.read(len, lines);
+        if self.is_slow(SLOW_LATENCY) {
+            latency::spin(u64::from(self.latency.get().read_ns).saturating_mul(lines));
+        }
+    }
+
+    #[inline]
+    fn load_u64(&self, at: u64) -> u64 {
+        let word = self.word_at(at);
+        // SAFETY: `word_at` has checked that the word is backed and aligned (the mapping starts
+        // on a page); words shared with a writer are accessed atomically only. The load is
+        // relaxed, with a fence behind it, since a read-only mapping allows no other.
+        let value = unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed);
+        memory_fence(Ordering::Acquire);
+        u64::from_le(value)
+    }
+
+    #[inline]
+    fn store(&self, at: u64, bytes: &[u8]) {
+        let len = bytes.len() as u64;
+        let to = self.at(at, len);
+        self.before_store(at, len);
+        // SAFETY: `at` has checked that the range is backed, `before_store` that it is writable;
+        // the caller is the only writer.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        self.counters.stored(len);
+    }
+
+    #[inline]
+    fn store_u64(&self, at: u64, value: u64) {
+        let word = self.word_at(at);
+        self.before_store(at, 8);
+        // SAFETY: as in `load_u64`, and `before_store` has checked that the mapping is writable.
+        unsafe { AtomicU64::from_ptr(word) }.store(value.to_le(), Ordering::Release);
+        self.counters.stored(8);
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8]) {
+        let len = bytes.len() as u64;
+        let to = self.at(at, len);
+        self.before_store(at, len);
+        self.counters.stored(len);
+        if self.persistency != Persistency::X86 {
+            // SAFETY: as in `store`.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            return;
+        }
+        let head = (at.next_multiple_of(LINE_BYTES) - at).min(len) as usize;
+        let (head, rest) = bytes.split_at(head);
+        let (body, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES as usize);
+        let body_to = to.wrapping_add(head.len());
+        let tail_to = body_to.wrapping_add(body.len());
+        let body_lines = body.len() as u64 / LINE_BYTES;
+        // SAFETY: the three parts together are the range that was checked, and the body starts
+        // on a line.
+        unsafe {
+            std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
+            cacheline::stream_lines(self.instruction, body_to, body.as_ptr(), body_lines);
+            std::ptr::copy_nonoverlapping(tail.as_ptr(), tail_to, tail.len());
+        }
+        self.counters.flushed(body_lines);
+        if self.is_slow(SLOW_LATENCY) {
+            self.wait_for_lines(body_lines);
+        }
+        if !head.is_empty() {
+            self.flush_now(to, 1);
+        }
+        if !tail.is_empty() {
+            self.flush_now(tail_to, 1);
+        }
+    }
+
+    #[inline]
+    fn flush(&self, at: u64, len: u64) {
+        let first = self.at(at, len);
+        if self.is_slow(SLOW_MODEL) {
+            return;
+        }
+        self.flush_now(first, lines_touched(at, len));
+    }
+
+    #[inline]
+    fn fence(&self) {
+        if self.persistency == Persistency::Strict {
+            return;
+        }
+        cacheline::fence();
+        self.counters.fenced();
+        if self.is_slow(SLOW_LATENCY) {
+            let latency = self.latency.get();
+            let mut ns = u64::from(latency.fence_ns);
+            if self.epoch_stored.load(Ordering::Relaxed) {
+                ns += u64::from(latency.write_ns);
+            }
+            latency::spin(ns);
+        }
+        if self.persistency == Persistency::Epoch {
+            self.epoch_stored.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        let end = checked_end(at, len, self.capacity())?;
+        self.check_writable()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let backed = self.len();
+        if end > backed {
+            // Everything below the new end has to be backed, not this range alone.
+            self.back(at.min(backed), end)
+        } else {
+            self.fallocate(FallocateFlags::empty(), at, len)
+        }
+    }
+
+    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        checked_end(at, len, self.len())?;
+        self.check_writable()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.fallocate(mode, at, len)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        if self.dax { Guarantee::PowerLoss } else { Guarantee::ProcessCrash }
+    }
+
+    fn describe(&self) -> String {
+        let kind = if self.dax { "NVRAM" } else { "emulated NVRAM" };
+        let mut text = format!("{kind}, {} ({}", self.path.display(), self.instruction.as_str());
+        if self.persistency != Persistency::X86 {
+            text += &format!(", {} persistency", self.persistency);
+        }
+        let latency = self.latency.get();
+        for (ns, per) in
+            [(latency.write_ns, "line"), (latency.fence_ns, "fence"), (latency.read_ns, "line read")]
+        {
+            if ns != 0 {
+                text += &format!(", +{ns} ns per {per}");
+            }
+        }
+        text += ")";
+        text
+    }
+
+    fn set_latency(&self, latency: Latency) {
+        if latency.is_zero() {
+            self.slow.fetch_and(!SLOW_LATENCY, Ordering::Relaxed);
+            self.latency.set(latency);
+        } else {
+            latency::calibrate_clock();
+            self.latency.set(latency);
+            self.slow.fetch_or(SLOW_LATENCY, Ordering::Relaxed);
+        }
+    }
+
+    fn latency(&self) -> Latency {
+        self.latency.get()
+    }
+}
+
+impl fmt::Debug for FileNvm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileNvm")
+            .field("path", &self.path)
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .field("dax", &self.dax)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for FileNvm {
+    fn drop(&mut self) {
+        // SAFETY: this object made the mapping and nothing refers to it any more. An error would
+        // leave the address space reserved, which harms nobody.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+fn map_shared(file: &File, bytes: usize, protection: ProtFlags, dax: bool) -> Result<NonNull<u8>, Errno> {
+    let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+    // SAFETY: the kernel chooses the address, so no memory in use is replaced.
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+    NonNull::new(base.cast()).ok_or(Errno::NOMEM)
+}
+
+/// How kernels with and without `MAP_SYNC` refuse it.
+fn is_dax_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
+}
+
+/// Whether files in `dir` can be accessed directly, found out by mapping a temporary file that
+/// has no name. `false` also where such a file cannot be made.
+#[must_use]
+pub fn is_dax(dir: &Path) -> bool {
+    const PROBE_BYTES: u16 = 4096;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(descriptor) = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) else {
+        return false;
+    };
+    let file = File::from(descriptor);
+    if file.set_len(PROBE_BYTES.into()).is_err() {
+        return false;
+    }
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    match map_shared(&file, PROBE_BYTES.into(), protection, true) {
+        Ok(base) => {
+            // SAFETY: the mapping was made just now and was never used.
+            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), PROBE_BYTES.into()) };
+            true
+        }
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,379 @@
+//! A medium in ordinary memory that knows what a crash would leave of it.
+//!
+//! It keeps two images, what programs see and what is durable, and between them the stores that
+//! have not become durable yet, word by word and line by line. From these [`RecordingNvm::crash`]
+//! builds one of the states that a power failure may leave:
+//!
+//! - [`Persistency::X86`]: of each line any prefix of its stores since it was last flushed and
+//!   fenced: lines are evicted spontaneously, and one flushed but not yet fenced may or may not
+//!   have arrived;
+//! - [`Persistency::Epoch`]: the same for the stores since the last barrier, and all before it;
+//! - [`Persistency::Strict`]: every store.
+//!
+//! Words of 8 bytes are atomic. Knobs leave out the n-th flush or fence, so that a test can
+//! show that its checks would notice.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{
+    Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
+};
+
+/// A recorded medium. What it promises is [`Guarantee::PowerLoss`], as far as [`crash`](Self::crash)
+/// is the power loss.
+#[derive(Debug)]
+pub struct RecordingNvm {
+    state: Mutex<State>,
+    capacity: u64,
+    persistency: Persistency,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    visible: Vec<u8>,
+    durable: Vec<u8>,
+    /// Stores that are not surely durable, by line.
+    pending: BTreeMap<u64, Line>,
+    counters: Counters,
+    flush_calls: u64,
+    fence_calls: u64,
+    dropped_flush: Option<u64>,
+    dropped_fence: Option<u64>,
+    grow_limit: Option<u64>,
+    latency: Latency,
+}
+
+/// The stores to one line, oldest first, and how many of them its last flush covered.
+#[derive(Debug, Default)]
+struct Line {
+    stores: Vec<(u64, [u8; 8])>,
+    flushed: usize,
+}
+
+impl RecordingNvm {
+    /// A medium of `len` zero bytes that can grow to `capacity`.
+    #[must_use]
+    pub fn new(len: u64, capacity: u64) -> Self {
+        Self::from_bytes(vec![0; len as usize], capacity)
+    }
+
+    /// A medium with a given, durable content.
+    #[must_use]
+    pub fn from_bytes(bytes: Vec<u8>, capacity: u64) -> Self {
+        let state = State { visible: bytes.clone(), durable: bytes, ..State::default() };
+        Self { state: Mutex::new(state), capacity, persistency: Persistency::X86 }
+    }
+
+    /// The same medium under another persistency model.
+    #[must_use]
+    pub fn with_persistency(mut self, persistency: Persistency) -> Self {
+        self.persistency = persistency;
+        self
+    }
+
+    /// What programs see.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.lock().visible.clone()
+    }
+
+    /// One state that a power failure at this moment may leave, chosen by `random`.
+    #[must_use]
+    pub fn crash(&self, random: &mut impl FnMut() -> u64) -> Self {
+        let state = self.lock();
+        let mut image = state.durable.clone();
+        for line in state.pending.values() {
+            let count = line.stores.len() as u64;
+            // The extremes are the likeliest, and the likeliest to be wrong.
+            let kept = match random() % 3 {
+                0 => 0,
+                1 => count,
+                _ => random() % (count + 1),
+            };
+            apply(&mut image, &line.stores[..kept as usize]);
+        }
+        Self::from_bytes(image, self.capacity).with_persistency(self.persistency)
+    }
+
+    /// The state that the death of every process leaves: all stores.
+    #[must_use]
+    pub fn survive(&self) -> Self {
+        Self::from_bytes(self.to_bytes(), self.capacity).with_persistency(self.persistency)
+    }
+
+    /// Number of flush and fence calls so far.
+    #[must_use]
+    pub fn event_count(&self) -> u64 {
+        let state = self.lock();
+        state.flush_calls + state.fence_calls
+    }
+
+    /// Makes growing beyond `len` fail with [`MediumError::NoSpace`].
+    pub fn set_grow_limit(&self, len: Option<u64>) {
+        self.lock().grow_limit = len;
+    }
+
+    /// Leaves out the n-th flush call from now on, counted from 0.
+    pub fn drop_flush(&self, nth: u64) {
+        let mut state = self.lock();
+        state.dropped_flush = Some(state.flush_calls + nth);
+    }
+
+    /// Leaves out the n-th fence call from now on, counted from 0.
+    pub fn drop_fence(&self, nth: u64) {
+        let mut state = self.lock();
+        state.dropped_fence = Some(state.fence_calls + nth);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn apply(image: &mut [u8], stores: &[(u64, [u8; 8])]) {
+    for (at, word) in stores {
+        let at = *at as usize;
+        let end = (at + 8).min(image.len());
+        image[at..end].copy_from_slice(&word[..end - at]);
+    }
+}
+
+impl State {
+    fn check(&self, at: u64, len: u64) {
+        assert!(
+            checked_end(at, len, self.visible.len() as u64).is_ok(),
+            "{len} bytes at {at} are outside the medium's {} bytes",
+            self.visible.len()
+        );
+    }
+
+    fn store(&mut self, at: u64, bytes: &[u8], persistency: Persistency) {
+        self.check(at, bytes.len() as u64);
+        self.visible[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        self.counters.stores += 1;
+        self.counters.stored_bytes += bytes.len() as u64;
+        let mut word_at = at / 8 * 8;
+        while word_at < at + bytes.len() as u64 {
+            let mut word = [0; 8];
+            let from = word_at as usize;
+            let end = (from + 8).min(self.visible.len());
+            word[..end - from].copy_from_slice(&self.visible[from..end]);
+            if persistency == Persistency::Strict {
+                apply(&mut self.durable, &[(word_at, word)]);
+            } else {
+                self.pending.entry(word_at / LINE_BYTES).or_default().stores.push((word_at, word));
+            }
+            word_at += 8;
+        }
+    }
+
+    fn flush(&mut self, at: u64, len: u64) {
+        self.check(at, len);
+        let call = self.flush_calls;
+        self.flush_calls += 1;
+        self.counters.flushed_lines += lines_touched(at, len);
+        if self.dropped_flush == Some(call) || len == 0 {
+            return;
+        }
+        for (_, line) in self.pending.range_mut(at / LINE_BYTES..=(at + len - 1) / LINE_BYTES) {
+            line.flushed = line.stores.len();
+        }
+    }
+
+    fn fence(&mut self, persistency: Persistency) {
+        let call = self.fence_calls;
+        self.fence_calls += 1;
+        self.counters.fences += 1;
+        if self.dropped_fence == Some(call) {
+            return;
+        }
+        let durable = &mut self.durable;
+        self.pending.retain(|_, line| {
+            let count = if persistency == Persistency::Epoch { line.stores.len() } else { line.flushed };
+            apply(durable, &line.stores[..count]);
+            line.stores.drain(..count);
+            line.flushed = 0;
+            !line.stores.is_empty()
+        });
+    }
+}
+
+impl Nvm for RecordingNvm {
+    fn len(&self) -> u64 {
+        self.lock().visible.len() as u64
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn grow(&self, len: u64) -> Result<(), MediumError> {
+        checked_end(0, len, self.capacity)?;
+        let mut state = self.lock();
+        if state.grow_limit.is_some_and(|limit| len > limit) {
+            return Err(MediumError::NoSpace);
+        }
+        if len > state.visible.len() as u64 {
+            state.visible.resize(len as usize, 0);
+            state.durable.resize(len as usize, 0);
+        }
+        Ok(())
+    }
+
+    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
+        checked_end(0, at_least, self.len()).map(|_| ())
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        let mut state = self.lock();
+        state.check(at, buf.len() as u64);
+        buf.copy_from_slice(&state.visible[at as usize..at as usize + buf.len()]);
+        state.counters.read_bytes += buf.len() as u64;
+        state.counters.lines_read += lines_touched(at, buf.len() as u64);
+    }
+
+    fn load_u64(&self, at: u64) -> u64 {
+        assert!(at.is_multiple_of(8), "a word at {at} is not aligned");
+        let state = self.lock();
+        state.check(at, 8);
+        let mut word = [0; 8];
+        word.copy_from_slice(&state.visible[at as usize..at as usize + 8]);
+        u64::from_le_bytes(word)
+    }
+
+    fn store(&self, at: u64, bytes: &[u8]) {
+        self.lock().store(at, bytes, self.persistency);
+    }
+
+    fn store_u64(&self, at: u64, value: u64) {
+        assert!(at.is_multiple_of(8), "a word at {at} is not aligned");
+        self.store(at, &value.to_le_bytes());
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8]) {
+        let mut state = self.lock();
+        state.store(at, bytes, self.persistency);
+        state.flush(at, bytes.len() as u64);
+    }
+
+    fn flush(&self, at: u64, len: u64) {
+        self.lock().flush(at, len);
+    }
+
+    fn fence(&self) {
+        self.lock().fence(self.persistency);
+    }
+
+    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.grow(checked_end(at, len, self.capacity)?)
+    }
+
+    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        // What a freed range holds is unspecified: keeping it is the harder case for recovery.
+        checked_end(at, len, self.len()).map(|_| ())
+    }
+
+    fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::PowerLoss
+    }
+
+    fn describe(&self) -> String {
+        format!("recorded memory ({})", self.persistency)
+    }
+
+    fn set_latency(&self, latency: Latency) {
+        self.lock().latency = latency;
+    }
+
+    fn latency(&self) -> Latency {
+        self.lock().latency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The contents that many crashes leave of the first bytes.
+    fn outcomes(nvm: &RecordingNvm, len: usize) -> std::collections::BTreeSet<Vec<u8>> {
+        let mut seed = 42_u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed >> 33
+        };
+        (0..400).map(|_| nvm.crash(&mut random).to_bytes()[..len].to_vec()).collect()
+    }
+
+    #[test]
+    fn unflushed_words_may_be_lost_or_survive_in_prefix_order() {
+        let nvm = RecordingNvm::new(128, 128);
+        nvm.store(0, &[1; 8]);
+        nvm.store(8, &[2; 8]);
+        nvm.store(0, &[3; 8]);
+        let expected = [[0, 0], [1, 0], [1, 2], [3, 2]];
+        let expected = expected.iter().map(|[a, b]| [[*a; 8], [*b; 8]].concat()).collect();
+        assert_eq!(outcomes(&nvm, 16), expected);
+    }
+
+    #[test]
+    fn lines_are_independent_and_fenced_ones_are_safe() {
+        let nvm = RecordingNvm::new(192, 192);
+        nvm.store(0, &[1; 8]);
+        nvm.flush(0, 8);
+        nvm.fence();
+        nvm.store_u64(64, 7);
+        nvm.flush(64, 8);
+        nvm.store_u64(128, 9);
+        let seen: std::collections::BTreeSet<_> =
+            outcomes(&nvm, 192).iter().map(|bytes| (bytes[0], bytes[64], bytes[128])).collect();
+        assert_eq!(seen, [(1, 0, 0), (1, 0, 9), (1, 7, 0), (1, 7, 9)].into());
+    }
+
+    #[test]
+    fn left_out_calls_lose_what_they_would_have_saved() {
+        for drop_fence in [false, true] {
+            let nvm = RecordingNvm::new(64, 64);
+            if drop_fence {
+                nvm.drop_fence(0)
+            } else {
+                nvm.drop_flush(0)
+            }
+            nvm.store_u64(0, 5);
+            nvm.flush(0, 8);
+            nvm.fence();
+            assert_eq!(outcomes(&nvm, 8).len(), 2);
+            nvm.flush(0, 8);
+            nvm.fence();
+            assert_eq!(outcomes(&nvm, 8).len(), 1);
+        }
+    }
+
+    #[test]
+    fn epochs_need_no_flush_and_strict_needs_nothing() {
+        let epoch = RecordingNvm::new(64, 64).with_persistency(Persistency::Epoch);
+        epoch.store_u64(0, 5);
+        assert_eq!(outcomes(&epoch, 8).len(), 2);
+        epoch.fence();
+        assert_eq!(outcomes(&epoch, 8).len(), 1);
+        let strict = RecordingNvm::new(64, 64).with_persistency(Persistency::Strict);
+        strict.store_u64(0, 5);
+        assert_eq!(outcomes(&strict, 8).len(), 1);
+        assert_eq!(strict.crash(&mut || 0).load_u64(0), 5);
+    }
+
+    #[test]
+    fn growth_is_bounded_and_a_dead_process_loses_nothing() {
+        let nvm = RecordingNvm::new(64, 256);
+        nvm.set_grow_limit(Some(128));
+        assert_eq!(nvm.grow(200), Err(MediumError::NoSpace));
+        assert_eq!((nvm.grow(128), nvm.len()), (Ok(()), 128));
+        assert!(nvm.grow(512).is_err());
+        nvm.store(100, &[4; 20]);
+        assert_eq!(nvm.survive().to_bytes()[100..120], [4; 20]);
+    }
+}

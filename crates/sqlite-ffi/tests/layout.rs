@@ -1,0 +1,124 @@
+//! Compares the declarations with the C header of this machine, as its compiler sees it.
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+
+use duralite_sqlite_ffi::{ALL, ApiRoutines, File, IoMethods, Vfs};
+
+macro_rules! offsets {
+    ($out:ident, $rust:ty, $c:literal, $($field:ident = $c_field:literal),* $(,)?) => {
+        $($out.push((format!("offsetof({}, {})", $c, $c_field), offset_of!($rust, $field) as i64));)*
+    };
+}
+
+fn expected() -> Vec<(String, i64)> {
+    let mut all: Vec<(String, i64)> = Vec::new();
+    offsets!(
+        all,
+        IoMethods,
+        "sqlite3_io_methods",
+        version = "iVersion",
+        close = "xClose",
+        read = "xRead",
+        write = "xWrite",
+        truncate = "xTruncate",
+        sync = "xSync",
+        file_size = "xFileSize",
+        lock = "xLock",
+        unlock = "xUnlock",
+        check_reserved_lock = "xCheckReservedLock",
+        file_control = "xFileControl",
+        sector_size = "xSectorSize",
+        device_characteristics = "xDeviceCharacteristics",
+        shm_map = "xShmMap",
+        shm_lock = "xShmLock",
+        shm_barrier = "xShmBarrier",
+        shm_unmap = "xShmUnmap",
+        fetch = "xFetch",
+        unfetch = "xUnfetch",
+    );
+    offsets!(
+        all,
+        Vfs,
+        "sqlite3_vfs",
+        version = "iVersion",
+        os_file_bytes = "szOsFile",
+        max_pathname = "mxPathname",
+        next = "pNext",
+        name = "zName",
+        app_data = "pAppData",
+        open = "xOpen",
+        delete = "xDelete",
+        access = "xAccess",
+        full_pathname = "xFullPathname",
+        dl_open = "xDlOpen",
+        dl_error = "xDlError",
+        dl_sym = "xDlSym",
+        dl_close = "xDlClose",
+        randomness = "xRandomness",
+        sleep = "xSleep",
+        current_time = "xCurrentTime",
+        get_last_error = "xGetLastError",
+        current_time_int64 = "xCurrentTimeInt64",
+        set_system_call = "xSetSystemCall",
+        get_system_call = "xGetSystemCall",
+        next_system_call = "xNextSystemCall",
+    );
+    offsets!(
+        all,
+        ApiRoutines,
+        "sqlite3_api_routines",
+        busy_timeout = "busy_timeout",
+        close = "close",
+        column_int = "column_int",
+        errmsg = "errmsg",
+        finalize = "finalize",
+        free = "free",
+        libversion_number = "libversion_number",
+        mprintf = "mprintf",
+        step = "step",
+        prepare_v2 = "prepare_v2",
+        open_v2 = "open_v2",
+        vfs_find = "vfs_find",
+        vfs_register = "vfs_register",
+        log = "log",
+        uri_parameter = "uri_parameter",
+        uri_key = "uri_key",
+        filename_wal = "filename_wal",
+    );
+    all.push(("sizeof(sqlite3_io_methods)".into(), size_of::<IoMethods>() as i64));
+    all.push(("sizeof(sqlite3_vfs)".into(), size_of::<Vfs>() as i64));
+    all.push(("sizeof(sqlite3_file)".into(), size_of::<File>() as i64));
+    all.extend(ALL.iter().map(|(name, value)| ((*name).to_owned(), i64::from(*value))));
+    all
+}
+
+#[test]
+fn declarations_agree_with_the_header() {
+    let include = Path::new("/usr/include/sqlite3ext.h");
+    if !include.exists() {
+        eprintln!("no sqlite3ext.h on this machine: layouts not compared");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut program =
+        String::from("#include <stdio.h>\n#include <stddef.h>\n#include <sqlite3ext.h>\nint main(void) {\n");
+    let expected = expected();
+    for (expression, _) in &expected {
+        writeln!(program, "  printf(\"%lld\\n\", (long long)({expression}));").unwrap();
+    }
+    program.push_str("  return 0;\n}\n");
+    let source = dir.path().join("layout.c");
+    let binary = dir.path().join("layout");
+    std::fs::write(&source, program).unwrap();
+    let built = Command::new("cc").arg(&source).arg("-o").arg(&binary).status().unwrap();
+    assert!(built.success());
+    let output = String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap();
+    let found: Vec<i64> = output.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(found.len(), expected.len());
+    for ((expression, ours), theirs) in expected.iter().zip(found) {
+        assert_eq!(*ours, theirs, "{expression}");
+    }
+}

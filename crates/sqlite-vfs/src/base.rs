@@ -1,0 +1,207 @@
+//! The base VFS and its files, behind methods that are safe to call.
+#![allow(unsafe_code)] // every method calls a C function pointer
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use duralite_sqlite_ffi::{self as ffi, File, IoMethods, Vfs};
+
+/// Calls a method of the base, or answers `$missing` where the base has none.
+macro_rules! call {
+    ($table:expr, $method:ident, $missing:expr, $($arg:expr),*) => {
+        match $table.$method {
+            // SAFETY: the pointer comes from the base's own table, and `new` promised that the
+            // object outlives this value; buffers are live slices of the stated length, other
+            // pointers are SQLite's own and passed on unchanged.
+            Some(method) => unsafe { method($($arg),*) },
+            None => $missing,
+        }
+    };
+}
+
+/// An open file of the base VFS.
+#[derive(Debug, Clone, Copy)]
+pub struct BaseFile(*mut File);
+
+// SAFETY: SQLite calls a connection's files under the connection's mutex, and these methods run
+// within such calls only; the base's file is not bound to a thread.
+unsafe impl Send for BaseFile {}
+// SAFETY: as above.
+unsafe impl Sync for BaseFile {}
+
+impl BaseFile {
+    /// # Safety
+    /// `file` is where the base VFS's `xOpen` is told to put its file, stays allocated as long
+    /// as this value is used, and its first word is null whenever it is not open.
+    pub unsafe fn new(file: *mut File) -> Self {
+        Self(file)
+    }
+
+    pub fn as_ptr(self) -> *mut File {
+        self.0
+    }
+
+    /// The file's methods; `None` when it is not open.
+    pub fn methods(self) -> Option<&'static IoMethods> {
+        // SAFETY: `new` promised that the first word is null or the table of an open file, and
+        // VFSs keep their tables for good.
+        unsafe { (*self.0).methods.as_ref() }
+    }
+
+    pub fn close(self) -> c_int {
+        self.methods().map_or(ffi::OK, |m| call!(m, close, ffi::OK, self.0))
+    }
+
+    /// Fills `buf`; what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`.
+    pub fn read(self, buf: &mut [u8], offset: u64) -> c_int {
+        let (Ok(len), Ok(offset)) = (c_int::try_from(buf.len()), i64::try_from(offset)) else {
+            return ffi::IOERR_READ;
+        };
+        let at = buf.as_mut_ptr().cast::<c_void>();
+        self.methods().map_or(ffi::IOERR_READ, |m| call!(m, read, ffi::IOERR_READ, self.0, at, len, offset))
+    }
+
+    pub fn write(self, data: &[u8], offset: u64) -> c_int {
+        let (Ok(len), Ok(offset)) = (c_int::try_from(data.len()), i64::try_from(offset)) else {
+            return ffi::IOERR_WRITE;
+        };
+        let at = data.as_ptr().cast::<c_void>();
+        self.methods()
+            .map_or(ffi::IOERR_WRITE, |m| call!(m, write, ffi::IOERR_WRITE, self.0, at, len, offset))
+    }
+
+    pub fn truncate(self, size: i64) -> c_int {
+        self.methods().map_or(ffi::IOERR_TRUNCATE, |m| call!(m, truncate, ffi::IOERR_TRUNCATE, self.0, size))
+    }
+
+    pub fn sync(self, flags: c_int) -> c_int {
+        self.methods().map_or(ffi::IOERR_FSYNC, |m| call!(m, sync, ffi::IOERR_FSYNC, self.0, flags))
+    }
+
+    pub fn size(self) -> Result<u64, c_int> {
+        let mut size: i64 = 0;
+        let rc = self
+            .methods()
+            .map_or(ffi::IOERR_FSTAT, |m| call!(m, file_size, ffi::IOERR_FSTAT, self.0, &raw mut size));
+        if rc == ffi::OK { u64::try_from(size).map_err(|_| ffi::IOERR_FSTAT) } else { Err(rc) }
+    }
+
+    pub fn lock(self, level: c_int) -> c_int {
+        self.methods().map_or(ffi::IOERR_LOCK, |m| call!(m, lock, ffi::IOERR_LOCK, self.0, level))
+    }
+
+    pub fn unlock(self, level: c_int) -> c_int {
+        self.methods().map_or(ffi::IOERR_UNLOCK, |m| call!(m, unlock, ffi::IOERR_UNLOCK, self.0, level))
+    }
+
+    /// The lock the base believes to hold; `None` where it does not tell.
+    pub fn lock_state(self) -> Option<c_int> {
+        let mut state: c_int = -1;
+        let at = (&raw mut state).cast::<c_void>();
+        let rc = self.methods().map_or(ffi::NOTFOUND, |m| {
+            call!(m, file_control, ffi::NOTFOUND, self.0, ffi::FCNTL_LOCKSTATE, at)
+        });
+        (rc == ffi::OK && state >= 0).then_some(state)
+    }
+
+    pub fn sector_size(self) -> c_int {
+        self.methods().map_or(4096, |m| call!(m, sector_size, 4096, self.0))
+    }
+
+    pub fn device_characteristics(self) -> c_int {
+        self.methods().map_or(0, |m| call!(m, device_characteristics, 0, self.0))
+    }
+}
+
+/// Copies a function pointer out of a VFS: SQLite may change the table's `next` meanwhile, so no
+/// reference to the whole is made.
+macro_rules! method {
+    ($vfs:expr, $method:ident) => {{
+        // SAFETY: `BaseVfs::new` promised a VFS that stays registered.
+        unsafe { (*$vfs.0).$method }
+    }};
+}
+pub(crate) use method;
+
+/// The VFS below ours.
+#[derive(Debug, Clone, Copy)]
+pub struct BaseVfs(pub(crate) *mut Vfs);
+
+// SAFETY: SQLite itself calls a VFS from any thread.
+unsafe impl Send for BaseVfs {}
+// SAFETY: as above.
+unsafe impl Sync for BaseVfs {}
+
+impl BaseVfs {
+    /// # Safety
+    /// `vfs` is registered with the SQLite that made the registration, and stays so.
+    pub unsafe fn new(vfs: *mut Vfs) -> Self {
+        Self(vfs)
+    }
+
+    pub fn as_ptr(self) -> *mut Vfs {
+        self.0
+    }
+
+    pub fn name(self) -> &'static CStr {
+        let name = method!(self, name);
+        // SAFETY: a registered VFS has a name that lives as long as it is registered.
+        unsafe { CStr::from_ptr(name) }
+    }
+
+    pub fn delete(self, name: *const c_char, sync_directory: c_int) -> c_int {
+        let Some(delete) = method!(self, delete) else { return ffi::IOERR_DELETE };
+        // SAFETY: the base's own method and VFS, and a file name of SQLite's.
+        unsafe { delete(self.0, name, sync_directory) }
+    }
+
+    /// Whether the file is there.
+    pub fn exists(self, name: *const c_char) -> Result<bool, c_int> {
+        let Some(access) = method!(self, access) else { return Err(ffi::IOERR_ACCESS) };
+        let mut found: c_int = 0;
+        // SAFETY: as in `delete`; the result is a local.
+        let rc = unsafe { access(self.0, name, ffi::ACCESS_EXISTS, &raw mut found) };
+        if rc == ffi::OK { Ok(found != 0) } else { Err(rc) }
+    }
+
+    /// Opens a file into `file`.
+    ///
+    /// # Safety
+    /// `file` has room for a file of the base and is not open; `out` is null or writable.
+    pub unsafe fn open(self, name: *const c_char, file: *mut File, flags: c_int, out: *mut c_int) -> c_int {
+        let Some(open) = method!(self, open) else { return ffi::CANTOPEN };
+        // SAFETY: as promised by the caller.
+        unsafe { open(self.0, name, file, flags, out) }
+    }
+
+    pub fn sleep(self, microseconds: c_int) {
+        if let Some(sleep) = method!(self, sleep) {
+            // SAFETY: the base's own method and VFS.
+            unsafe { sleep(self.0, microseconds) };
+        }
+    }
+}
+
+/// A file name of SQLite's pager, recognised by its address.
+#[derive(Debug, Clone, Copy)]
+pub struct PagerName(*const c_char);
+
+// SAFETY: the text never changes, and `new` promised that it outlives this value.
+unsafe impl Send for PagerName {}
+// SAFETY: as above.
+unsafe impl Sync for PagerName {}
+
+impl PagerName {
+    /// # Safety
+    /// `name` is null or a string that stays alive and unchanged as long as this value is used.
+    pub unsafe fn new(name: *const c_char) -> Self {
+        Self(name)
+    }
+
+    pub fn as_ptr(self) -> *const c_char {
+        self.0
+    }
+
+    pub fn address(self) -> usize {
+        self.0.addr()
+    }
+}

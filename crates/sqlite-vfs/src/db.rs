@@ -1,0 +1,231 @@
+//! One open main database.
+
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_sqlite_ffi as ffi;
+
+use crate::attachment::Attachment;
+use crate::base::{BaseFile, PagerName};
+use crate::errors::{During, Failure};
+use crate::registration::Registration;
+use crate::settings::{Journal, Settings};
+
+/// The parts of page 1 that differ between disk and what SQLite sees.
+const VERSIONS: std::ops::Range<u64> = 18..20;
+const LOG_ID: std::ops::Range<u64> = 72..92;
+/// A header that is being written by another process right now looks damaged for a moment.
+const HEADER_TRIES: u32 = 5;
+const HEADER_PAUSE_US: c_int = 1000;
+
+/// An open main database: the base VFS's file and what stands above it.
+pub struct Db {
+    pub registration: &'static Registration,
+    pub base: BaseFile,
+    pub path: PathBuf,
+    /// SQLite's own string, alive until the file is closed.
+    pub wal_name: PagerName,
+    pub read_only: bool,
+    settings: Mutex<Settings>,
+    /// The lock SQLite holds.
+    lock: AtomicI32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The log, while the WAL is open, and from closing it until SQLite deletes it.
+    attached: Option<Arc<Attachment>>,
+    /// Whether the WAL is closed already.
+    lingering: bool,
+}
+
+impl Db {
+    pub fn new(
+        registration: &'static Registration,
+        base: BaseFile,
+        path: PathBuf,
+        wal_name: PagerName,
+        read_only: bool,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            registration,
+            base,
+            path,
+            wal_name,
+            read_only,
+            settings: Mutex::new(settings),
+            lock: AtomicI32::new(ffi::LOCK_NONE),
+            state: Mutex::default(),
+        }
+    }
+
+    pub fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an engine may serve this database.
+    pub fn is_capable(&self) -> bool {
+        self.settings().journal != Journal::Off
+    }
+
+    pub fn lock_level(&self) -> c_int {
+        self.lock.load(Ordering::Relaxed)
+    }
+
+    pub fn set_lock_level(&self, level: c_int) {
+        self.lock.store(level, Ordering::Relaxed);
+    }
+
+    /// The log, if the WAL is open or its deletion is still to come.
+    pub fn attached(&self) -> Option<Arc<Attachment>> {
+        self.state().attached.clone()
+    }
+
+    /// The log, if the WAL is open.
+    pub fn active(&self) -> Option<Arc<Attachment>> {
+        let state = self.state();
+        if state.lingering { None } else { state.attached.clone() }
+    }
+
+    pub fn attach(&self, attachment: &Arc<Attachment>) {
+        let previous = std::mem::replace(
+            &mut *self.state(),
+            State { attached: Some(Arc::clone(attachment)), lingering: false },
+        );
+        drop(previous);
+    }
+
+    /// The WAL is closed. Under EXCLUSIVE its deletion follows, which needs the log again.
+    pub fn wal_closed(&self) {
+        if self.lock_level() >= ffi::LOCK_EXCLUSIVE {
+            self.state().lingering = true;
+        } else {
+            self.detach();
+        }
+    }
+
+    /// Lets go of the log.
+    pub fn detach(&self) {
+        let previous = std::mem::take(&mut *self.state());
+        drop(previous);
+    }
+
+    /// Lets go of a log that was kept for a deletion which did not come.
+    pub fn detach_lingering(&self) {
+        let lingering = self.state().lingering;
+        if lingering {
+            self.detach();
+        }
+    }
+
+    /// The bytes at the file's beginning as they are on disk, and how many there are.
+    pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
+        let mut header = [0; HEADER_BYTES];
+        let failed =
+            |code: c_int| Failure::new(code, format!("cannot read the header of {}", self.path.display()));
+        match self.base.read(&mut header, 0) {
+            ffi::OK => Ok((header, HEADER_BYTES)),
+            ffi::IOERR_SHORT_READ => {
+                let size = self.base.size().map_err(failed)?;
+                // A file that grew meanwhile counts as what was read: no database yet.
+                Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
+            }
+            code => Err(failed(code)),
+        }
+    }
+
+    /// What the file says about itself; the guard is seen here as it is on disk.
+    pub fn header(&self) -> Result<DatabaseHeader, Failure> {
+        for _ in 1..HEADER_TRIES {
+            let (header, len) = self.raw_header()?;
+            match guard::inspect(&header[..len]) {
+                DatabaseHeader::Damaged => self.registration.parent.sleep(HEADER_PAUSE_US),
+                found => return Ok(found),
+            }
+        }
+        let (header, len) = self.raw_header()?;
+        Ok(guard::inspect(&header[..len]))
+    }
+
+    /// After a read of `buf` at `offset`: shows SQLite what it wrote.
+    pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
+        let end = offset + buf.len() as u64;
+        let covers_versions = offset <= VERSIONS.start && VERSIONS.end <= end;
+        let touches = |range: &std::ops::Range<u64>| offset < range.end && range.start < end;
+        if !touches(&VERSIONS) && !touches(&LOG_ID) || !self.is_capable() {
+            return Ok(());
+        }
+        let guarded = if covers_versions {
+            let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
+            buf.get(at..at + 2) == Some(&[guard::GUARD; 2])
+        } else {
+            matches!(self.header()?, DatabaseHeader::Guarded { .. })
+        };
+        if guarded {
+            guard::unmask(offset, buf);
+        }
+        Ok(())
+    }
+
+    /// Writes to the database file for SQLite (invariants 1 and 5).
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
+        let Some(attachment) = self.attached() else {
+            if offset < guard::MASKED_END && matches!(self.header()?, DatabaseHeader::Guarded { .. }) {
+                let message =
+                    format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
+                return Err(Failure::new(ffi::IOERR_WRITE, message));
+            }
+            return Ok(self.base.write(data, offset));
+        };
+        attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
+        if offset < guard::MASKED_END {
+            let mut masked = data.to_vec();
+            guard::mask(offset, &mut masked, attachment.id());
+            return Ok(self.base.write(&masked, offset));
+        }
+        Ok(self.base.write(data, offset))
+    }
+
+    /// Truncates the database file for SQLite (invariant 5).
+    pub fn truncate(&self, size: i64) -> Result<c_int, Failure> {
+        if let Some(attachment) = self.attached() {
+            attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
+        }
+        Ok(self.base.truncate(size))
+    }
+
+    /// Makes the database file durable.
+    pub fn sync(&self, flags: c_int) -> Result<(), Failure> {
+        match self.base.sync(flags) {
+            ffi::OK => Ok(()),
+            code => Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
+        }
+    }
+
+    /// Size of the `-wal` file of the base VFS; `None` when there is none.
+    pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
+        let mut name = self.path.clone().into_os_string();
+        name.push("-wal");
+        // The base VFS is asked second: it says of an empty file that it does not exist.
+        if let Ok(metadata) = std::fs::metadata(name) {
+            return Ok(Some(metadata.len()));
+        }
+        match self.registration.parent.exists(self.wal_name.as_ptr()) {
+            // It keeps it elsewhere, and stock SQLite has to look into it.
+            Ok(true) => Ok(Some(u64::MAX)),
+            Ok(false) => Ok(None),
+            Err(code) => {
+                Err(Failure::new(code, format!("cannot examine the -wal of {}", self.path.display())))
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `sqlite3_io_methods` of a main database.
+#![allow(unsafe_code)] // the functions that SQLite calls
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
+
+use crate::db::Db;
+use crate::errors::Failure;
+use crate::pragma;
+use crate::vfs::shield;
+
+/// What stands at the front of the memory that SQLite gives for a file; the base VFS's file
+/// follows. Nothing in it is ever borrowed mutably: callbacks re-enter.
+#[repr(C)]
+pub struct DbFile {
+    methods: *const IoMethods,
+    db: *const Db,
+}
+
+/// Bytes before the base VFS's file. A multiple of 8, the alignment SQLite gives.
+pub const HEADER_BYTES: c_int = 16;
+const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
+
+/// Where the base VFS's file is in the memory of ours.
+///
+/// # Safety
+/// `file` is memory of at least `HEADER_BYTES` and a file of the base.
+pub unsafe fn base_of(file: *mut File) -> *mut File {
+    // SAFETY: within the memory the caller promises.
+    unsafe { file.byte_add(HEADER_BYTES as usize) }
+}
+
+/// Makes `file` an open database.
+///
+/// # Safety
+/// `file` is memory for a file of ours, with an open file of the base at [`base_of`].
+pub unsafe fn install(file: *mut File, db: Arc<Db>) {
+    let version = db.base.methods().map_or(1, |methods| methods.version);
+    let methods: *const IoMethods = match version {
+        3.. => &METHODS_3,
+        2 => &METHODS_2,
+        _ => &METHODS_1,
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { ptr::write(file.cast::<DbFile>(), DbFile { methods, db: Arc::into_raw(db) }) };
+}
+
+const fn methods(version: c_int) -> IoMethods {
+    IoMethods {
+        version,
+        close: Some(close),
+        read: Some(read),
+        write: Some(write),
+        truncate: Some(truncate),
+        sync: Some(sync),
+        file_size: Some(file_size),
+        lock: Some(lock),
+        unlock: Some(unlock),
+        check_reserved_lock: Some(check_reserved_lock),
+        file_control: Some(file_control),
+        sector_size: Some(sector_size),
+        device_characteristics: Some(device_characteristics),
+        shm_map: Some(shm_map),
+        shm_lock: Some(shm_lock),
+        shm_barrier: Some(shm_barrier),
+        shm_unmap: Some(shm_unmap),
+        fetch: Some(fetch),
+        unfetch: Some(unfetch),
+    }
+}
+
+/// One table per version of the base: SQLite looks at the number before it calls.
+static METHODS_1: IoMethods = methods(1);
+static METHODS_2: IoMethods = methods(2);
+static METHODS_3: IoMethods = methods(3);
+
+/// The database behind an open file of ours.
+///
+/// # Safety
+/// `file` was made by [`install`] and is not closed before the result's last use.
+unsafe fn db_of<'a>(file: *mut File) -> &'a Db {
+    // SAFETY: as promised by the caller; the reference that `install` leaked keeps it alive.
+    unsafe { &*(*file.cast::<DbFile>()).db }
+}
+
+/// Runs `$body` with the database of `$file`, and without letting a panic out.
+macro_rules! with_db {
+    ($file:ident, $default:expr, |$db:ident| $body:expr) => {
+        shield($default, || {
+            // SAFETY: SQLite calls methods on open files only.
+            let $db = unsafe { db_of($file) };
+            $body
+        })
+    };
+}
+
+/// Passes a call on to the base VFS's file.
+macro_rules! forward {
+    ($db:ident, $method:ident, $missing:expr, $($arg:expr),*) => {
+        match $db.base.methods().and_then(|methods| methods.$method) {
+            // SAFETY: the base's own file, with SQLite's arguments unchanged.
+            Some(method) => unsafe { method($db.base.as_ptr(), $($arg),*) },
+            None => $missing,
+        }
+    };
+}
+
+fn answer(db: &Db, result: Result<c_int, Failure>) -> c_int {
+    result.unwrap_or_else(|failure| db.registration.fail(&failure))
+}
+
+unsafe extern "C" fn close(file: *mut File) -> c_int {
+    shield(ffi::IOERR_CLOSE, || {
+        // SAFETY: made by `install`; SQLite closes a file once.
+        let db = unsafe { Arc::from_raw((*file.cast::<DbFile>()).db) };
+        db.registration.forget(&db);
+        db.detach();
+        let code = db.base.close();
+        // SAFETY: the memory is SQLite's until this returns.
+        unsafe { (*file).methods = ptr::null() };
+        code
+    })
+}
+
+unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
+    with_db!(file, ffi::IOERR_READ, |db| {
+        let code = forward!(db, read, ffi::IOERR_READ, buf, len, offset);
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else { return code };
+        if offset >= duralite_logfmt::guard::MASKED_END || !matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
+            return code;
+        }
+        // SAFETY: SQLite's buffer of this length, which the base has just filled.
+        let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) };
+        answer(db, db.unmask(offset, buf).map(|()| code))
+    })
+}
+
+unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
+    with_db!(file, ffi::IOERR_WRITE, |db| {
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
+            return ffi::IOERR_WRITE;
+        };
+        // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
+        let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        answer(db, db.write(offset, data))
+    })
+}
+
+unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
+    with_db!(file, ffi::IOERR_TRUNCATE, |db| answer(db, db.truncate(size)))
+}
+
+unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
+    with_db!(file, ffi::IOERR_FSYNC, |db| db.base.sync(flags))
+}
+
+unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
+    with_db!(file, ffi::IOERR_FSTAT, |db| forward!(db, file_size, ffi::IOERR_FSTAT, size))
+}
+
+unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
+    with_db!(file, ffi::IOERR_LOCK, |db| {
+        let code = db.base.lock(level);
+        if code == ffi::OK {
+            db.set_lock_level(level.max(db.lock_level()));
+        }
+        code
+    })
+}
+
+unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
+    with_db!(file, ffi::IOERR_UNLOCK, |db| {
+        if level < ffi::LOCK_EXCLUSIVE {
+            db.detach_lingering();
+        }
+        let code = db.base.unlock(level);
+        db.set_lock_level(level.min(db.lock_level()));
+        code
+    })
+}
+
+unsafe extern "C" fn check_reserved_lock(file: *mut File, held: *mut c_int) -> c_int {
+    with_db!(file, ffi::IOERR_CHECKRESERVEDLOCK, |db| {
+        forward!(db, check_reserved_lock, ffi::IOERR_CHECKRESERVEDLOCK, held)
+    })
+}
+
+unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) -> c_int {
+    with_db!(file, ffi::IOERR, |db| {
+        if op == ffi::FCNTL_PRAGMA {
+            // SAFETY: SQLite passes the array that its documentation describes.
+            let code = unsafe { pragma::answer(db, arg.cast::<*mut c_char>()) };
+            if code != ffi::NOTFOUND {
+                return code;
+            }
+        }
+        if op == ffi::FCNTL_VFSNAME {
+            let name = format!("duralite/{}", db.registration.parent.name().to_string_lossy());
+            // SAFETY: SQLite passes where it wants the text, which it frees itself.
+            unsafe { *arg.cast::<*mut c_char>() = db.registration.text(&name) };
+            return ffi::OK;
+        }
+        forward!(db, file_control, ffi::NOTFOUND, op, arg)
+    })
+}
+
+unsafe extern "C" fn sector_size(file: *mut File) -> c_int {
+    with_db!(file, 4096, |db| db.base.sector_size())
+}
+
+unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
+    with_db!(file, 0, |db| db.base.device_characteristics())
+}
+
+unsafe extern "C" fn shm_map(
+    file: *mut File,
+    region: c_int,
+    bytes: c_int,
+    extend: c_int,
+    out: *mut *mut c_void,
+) -> c_int {
+    with_db!(file, ffi::IOERR_SHMMAP, |db| forward!(
+        db,
+        shm_map,
+        ffi::IOERR_SHMMAP,
+        region,
+        bytes,
+        extend,
+        out
+    ))
+}
+
+unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c_int) -> c_int {
+    with_db!(file, ffi::IOERR_SHMLOCK, |db| forward!(db, shm_lock, ffi::IOERR_SHMLOCK, offset, n, flags))
+}
+
+unsafe extern "C" fn shm_barrier(file: *mut File) {
+    with_db!(file, (), |db| forward!(db, shm_barrier, (),));
+}
+
+unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
+    with_db!(file, ffi::OK, |db| forward!(db, shm_unmap, ffi::OK, delete))
+}
+
+unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {
+    with_db!(file, ffi::IOERR_MMAP, |db| {
+        let guard_end = i64::try_from(duralite_logfmt::guard::HEADER_BYTES).unwrap_or(i64::MAX);
+        if offset < guard_end && db.is_capable() {
+            // No mapping of the page with the guard: SQLite reads it instead.
+            // SAFETY: SQLite passes where it wants the address.
+            unsafe { *out = ptr::null_mut() };
+            return ffi::OK;
+        }
+        forward!(db, fetch, ffi::IOERR_MMAP, offset, len, out)
+    })
+}
+
+unsafe extern "C" fn unfetch(file: *mut File, offset: i64, page: *mut c_void) -> c_int {
+    with_db!(file, ffi::IOERR_MMAP, |db| forward!(db, unfetch, ffi::OK, offset, page))
+}

@@ -1,0 +1,83 @@
+//! From what failed to what SQLite is told.
+
+use std::ffi::c_int;
+
+use duralite_journal::{ErrorKind, JournalError};
+use duralite_sqlite_ffi as ffi;
+
+/// A result code and the message that goes with it.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub code: c_int,
+    pub message: String,
+}
+
+impl Failure {
+    pub fn new(code: c_int, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub fn cannot_open(message: impl Into<String>) -> Self {
+        Self::new(ffi::CANTOPEN, message)
+    }
+
+    pub fn of(error: &JournalError, during: During) -> Self {
+        Self::new(code_of(error.kind(), during), error.to_string())
+    }
+}
+
+/// What SQLite was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum During {
+    Open,
+    Read,
+    Write,
+    Truncate,
+    Sync,
+    Size,
+    Delete,
+}
+
+impl During {
+    /// The I/O error that belongs to the operation.
+    fn io_error(self) -> c_int {
+        match self {
+            Self::Open => ffi::CANTOPEN,
+            Self::Read => ffi::IOERR_READ,
+            Self::Write => ffi::IOERR_WRITE,
+            Self::Truncate => ffi::IOERR_TRUNCATE,
+            Self::Sync => ffi::IOERR_FSYNC,
+            Self::Size => ffi::IOERR_FSTAT,
+            Self::Delete => ffi::IOERR_DELETE,
+        }
+    }
+}
+
+/// The one place where kinds of error become SQLite's codes.
+fn code_of(kind: ErrorKind, during: During) -> c_int {
+    match kind {
+        ErrorKind::Full => ffi::FULL,
+        ErrorKind::Corrupt if during == During::Open => ffi::CANTOPEN,
+        ErrorKind::Corrupt => ffi::CORRUPT,
+        ErrorKind::NotFound | ErrorKind::CantOpen => ffi::CANTOPEN,
+        ErrorKind::ReadOnly if during == During::Open => ffi::CANTOPEN,
+        ErrorKind::ReadOnly => ffi::READONLY,
+        ErrorKind::Busy => ffi::BUSY,
+        ErrorKind::Io => during.io_error(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_is_always_full_and_io_names_the_operation() {
+        for during in [During::Open, During::Write, During::Truncate] {
+            assert_eq!(code_of(ErrorKind::Full, during), ffi::FULL);
+        }
+        assert_eq!(code_of(ErrorKind::Io, During::Sync), ffi::IOERR_FSYNC);
+        assert_eq!(code_of(ErrorKind::Corrupt, During::Open), ffi::CANTOPEN);
+        assert_eq!(code_of(ErrorKind::Corrupt, During::Read), ffi::CORRUPT);
+    }
+}

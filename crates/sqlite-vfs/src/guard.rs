@@ -1,0 +1,318 @@
+//! Putting the guard on when the WAL is opened, taking it off when the WAL is deleted.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use duralite_journal::{DatabaseIdentity, JournalError, Log, PoolConfig, PoolKind};
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_sqlite_ffi as ffi;
+
+use crate::absorb;
+use crate::attachment::Attachment;
+use crate::db::Db;
+use crate::errors::{During, Failure};
+use crate::settings::SHARED_MEMORY_DIR;
+
+/// How long others may be in the way of EXCLUSIVE.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a pending EXCLUSIVE waits for those it keeps from starting.
+const PENDING_TRIES: u32 = 100;
+const PENDING_PAUSE_US: c_int = 1000;
+/// Base and spread of the pause of whoever steps back.
+const STEP_BACK_US: c_int = 1000;
+const STEP_BACK_SPREAD_US: c_int = 7000;
+
+/// Who serves a WAL.
+pub enum WalServer {
+    Base,
+    Log(Arc<Attachment>),
+}
+
+/// What became of one attempt to put the guard on.
+enum Attempt {
+    Raised(Arc<Attachment>),
+    /// The database is not what it was; look again.
+    LookAgain,
+}
+
+/// Finds or makes what serves the WAL of `db`. SQLite holds at least SHARED.
+pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    let pool = db.settings().pool();
+    loop {
+        match db.header()? {
+            DatabaseHeader::Guarded { log_id, .. } => return attach(db, log_id).map(WalServer::Log),
+            DatabaseHeader::Damaged => return Err(damaged(db)),
+            DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
+            _ => return Ok(WalServer::Base),
+        }
+        let Some(pool) = pool.as_ref().filter(|_| !db.read_only) else {
+            return Ok(WalServer::Base);
+        };
+        if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) {
+            absorb::checkpoint_base_wal(db)?;
+            continue_before(deadline, db)?;
+            continue;
+        }
+        if let Some(attempt) = under_exclusive(db, || raise(db, pool))? {
+            if let Attempt::Raised(attachment) = attempt? {
+                return Ok(WalServer::Log(attachment));
+            }
+        } else {
+            step_back(db, deadline)?;
+        }
+        continue_before(deadline, db)?;
+    }
+}
+
+/// Checks at `xOpen` that a guarded database can be served, before anything is done.
+pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
+    match db.header()? {
+        DatabaseHeader::Damaged => Err(damaged(db)),
+        DatabaseHeader::Guarded { log_id, .. } => {
+            let path = db.path.display();
+            if !db.is_capable() {
+                return Err(Failure::cannot_open(format!(
+                    "{path} has its newest commits in log {log_id}, and journal=off was asked for; use \
+                     journal=auto, or run `duralite checkpoint` first"
+                )));
+            }
+            if ignores_wal {
+                return Err(Failure::cannot_open(format!(
+                    "{path} has its newest commits in log {log_id}, which immutable and nolock would ignore; \
+                     open it without them"
+                )));
+            }
+            find_pool(db, log_id).map(|_| ()).or_else(|missing| match db.header()? {
+                // Its last user has just closed it, or another log has taken the place of this.
+                DatabaseHeader::Guarded { log_id: now, .. } if now != log_id => {
+                    find_pool(db, now).map(|_| ())
+                }
+                DatabaseHeader::Guarded { .. } => Err(missing),
+                _ => Ok(()),
+            })
+        }
+        DatabaseHeader::Empty | DatabaseHeader::NotSqlite | DatabaseHeader::Plain { .. } => Ok(()),
+    }
+}
+
+/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1).
+/// `false` when the database is not guarded, and the deletion is the base's.
+pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
+    let DatabaseHeader::Guarded { log_id, .. } = db.header()? else {
+        db.detach_lingering();
+        return Ok(false);
+    };
+    let attachment = match db.attached().filter(|attachment| attachment.id() == log_id) {
+        Some(attachment) => attachment,
+        None => attach(db, log_id)?,
+    };
+    let lifted = if db.lock_level() >= ffi::LOCK_EXCLUSIVE {
+        lift(db, &attachment)
+    } else {
+        Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
+    };
+    db.detach();
+    lifted.map(|()| true)
+}
+
+fn continue_before(deadline: Instant, db: &Db) -> Result<(), Failure> {
+    if Instant::now() < deadline { Ok(()) } else { Err(in_use(db)) }
+}
+
+fn in_use(db: &Db) -> Failure {
+    Failure::new(
+        ffi::BUSY,
+        format!(
+            "{} is open in another program, or another connection, without this log; close that one, or open \
+             it with the same settings",
+            db.path.display()
+        ),
+    )
+}
+
+fn damaged(db: &Db) -> Failure {
+    Failure::cannot_open(format!(
+        "the guard in the first page of {} is damaged: it does not say which log holds the newest commits; \
+         restore the file from a backup, or inspect it with `duralite info`",
+        db.path.display()
+    ))
+}
+
+fn identity_of(db: &Db) -> Result<DatabaseIdentity, Failure> {
+    DatabaseIdentity::of(&db.path).map_err(|error| Failure::of(&error, During::Open))
+}
+
+/// Where a log may be: as configured, in shared memory, beside the database.
+fn find_pool(db: &Db, id: LogId) -> Result<PoolConfig, Failure> {
+    let settings = db.settings();
+    let mut candidates: Vec<PoolConfig> = settings.pool().into_iter().collect();
+    if let Some(dir) = &settings.nvram_dir {
+        candidates.push(settings.pool_in(PoolKind::Emulate, dir.clone()));
+    }
+    candidates.push(settings.pool_in(PoolKind::Emulate, SHARED_MEMORY_DIR.into()));
+    if let Some(dir) = db.path.parent() {
+        let kind = if duralite_medium::is_dax(dir) { PoolKind::Dax } else { PoolKind::Emulate };
+        candidates.push(settings.pool_in(kind, dir.to_path_buf()));
+    }
+    let searched = candidates.first().map(|pool| pool.dir.clone()).unwrap_or_default();
+    candidates.into_iter().find(|pool| Log::exists(pool, id)).ok_or_else(|| {
+        Failure::of(&JournalError::Missing { database: db.path.clone(), id, searched }, During::Open)
+    })
+}
+
+fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
+    let identity = identity_of(db)?;
+    let settings = db.settings().clone();
+    let pool = find_pool(db, id)?;
+    Attachment::get(&identity, id, &settings, || Log::attach(&pool, &settings.options, &identity, id))
+}
+
+/// Runs `work` under EXCLUSIVE and returns to the lock before. `None`: somebody is in the way.
+fn under_exclusive<T>(db: &Db, work: impl FnOnce() -> T) -> Result<Option<T>, Failure> {
+    let before = db.lock_level();
+    if before >= ffi::LOCK_EXCLUSIVE {
+        return Ok(Some(work()));
+    }
+    if !take_exclusive(db)? {
+        return Ok(None);
+    }
+    let result = work();
+    match db.base.unlock(before.max(ffi::LOCK_SHARED)) {
+        ffi::OK => Ok(Some(result)),
+        code => Err(Failure::new(code, format!("cannot go back to SHARED on {}", db.path.display()))),
+    }
+}
+
+/// Takes EXCLUSIVE (invariant 2). Who holds PENDING keeps others from starting, and waits for
+/// those that are about to step back.
+fn take_exclusive(db: &Db) -> Result<bool, Failure> {
+    for _ in 0..PENDING_TRIES {
+        match db.base.lock(ffi::LOCK_EXCLUSIVE) {
+            ffi::OK => return Ok(true),
+            code if code & 0xff == ffi::BUSY => {}
+            code => {
+                db.base.unlock(ffi::LOCK_SHARED);
+                return Err(Failure::new(code, format!("cannot lock {}", db.path.display())));
+            }
+        }
+        if db.base.lock_state().is_some_and(|state| state < ffi::LOCK_PENDING) {
+            break;
+        }
+        db.registration.parent.sleep(PENDING_PAUSE_US);
+    }
+    db.base.unlock(ffi::LOCK_SHARED);
+    Ok(false)
+}
+
+/// Gives SHARED up for a moment: two that want EXCLUSIVE would block each other for ever. SQLite
+/// reads nothing before the WAL is open, and what it knew is looked at again afterwards.
+fn step_back(db: &Db, deadline: Instant) -> Result<(), Failure> {
+    if db.lock_level() > ffi::LOCK_SHARED {
+        return Err(in_use(db));
+    }
+    db.base.unlock(ffi::LOCK_NONE);
+    let spread = c_int::try_from(std::process::id() % 8191).unwrap_or(0) * 31
+        + c_int::try_from(Instant::now().duration_since(deadline - PATIENCE).subsec_micros() % 8191)
+            .unwrap_or(0);
+    db.registration.parent.sleep(STEP_BACK_US + spread % STEP_BACK_SPREAD_US);
+    loop {
+        match db.base.lock(ffi::LOCK_SHARED) {
+            ffi::OK => return Ok(()),
+            code if code & 0xff == ffi::BUSY => continue_before(deadline, db)?,
+            code => return Err(Failure::new(code, format!("cannot lock {}", db.path.display()))),
+        }
+        db.registration.parent.sleep(PENDING_PAUSE_US);
+    }
+}
+
+/// Under EXCLUSIVE: makes a log and puts the guard on.
+fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
+    match db.base_wal_bytes()? {
+        None => {}
+        Some(0) => match db.registration.parent.delete(db.wal_name.as_ptr(), 1) {
+            ffi::OK => {}
+            code => {
+                return Err(Failure::new(code, format!("cannot delete the -wal of {}", db.path.display())));
+            }
+        },
+        Some(_) => return Ok(Attempt::LookAgain),
+    }
+    let (plain, len) = db.raw_header()?;
+    let DatabaseHeader::Plain { page_bytes, wal: true } = guard::inspect(&plain[..len]) else {
+        return Ok(Attempt::LookAgain);
+    };
+    let identity = identity_of(db)?;
+    let settings = db.settings().clone();
+    let mut log = Log::create(pool, &settings.options, &identity, page_bytes)
+        .map_err(|error| Failure::of(&error, During::Open))?;
+    let id = log.id();
+    let mut masked = plain;
+    guard::mask(0, &mut masked, id);
+    if let Err(failure) = write_header(db, &masked) {
+        // The log may go only if the database does not name it.
+        if write_header(db, &plain).is_ok()
+            && let Err(error) = log.unlink()
+        {
+            db.registration.fail(&Failure::of(&error, During::Delete));
+        }
+        return Err(failure);
+    }
+    Attachment::get(&identity, id, &settings, || Ok(log)).map(Attempt::Raised)
+}
+
+/// Under EXCLUSIVE, after SQLite has checkpointed: takes the guard off and deletes the log.
+fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
+    let mut log = attachment.log();
+    let failed = |error: JournalError| Failure::of(&error, During::Delete);
+    if let Some(page_number) = first_difference(db, &mut log)? {
+        return Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: open \
+                 the database again, or run `duralite checkpoint`",
+                db.path.display()
+            ),
+        ));
+    }
+    db.sync(ffi::SYNC_FULL)?;
+    log.retire().map_err(failed)?;
+    let (mut header, _) = db.raw_header()?;
+    guard::lift(&mut header);
+    write_header(db, &header)?;
+    log.unlink().map_err(failed)
+}
+
+/// The first committed page that the database file does not hold.
+fn first_difference(db: &Db, log: &mut Log) -> Result<Option<u32>, Failure> {
+    let failed = |error: JournalError| Failure::of(&error, During::Read);
+    let pages = log.committed_pages().map_err(failed)?;
+    let page_bytes = log.page_bytes() as usize;
+    let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
+    for (page_number, frame) in pages {
+        log.read_page(frame, &mut logged).map_err(failed)?;
+        let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
+        match db.base.read(&mut home, offset) {
+            ffi::OK => {}
+            ffi::IOERR_SHORT_READ => return Ok(Some(page_number)),
+            code => return Err(Failure::new(code, format!("cannot read {}", db.path.display()))),
+        }
+        if page_number == 1 {
+            guard::unmask(0, &mut home);
+        }
+        if home != logged {
+            return Ok(Some(page_number));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes and syncs the header as it is to be on disk.
+fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    match db.base.write(header, 0) {
+        ffi::OK => db.sync(ffi::SYNC_FULL),
+        code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
+    }
+}

@@ -1,0 +1,20 @@
+//! The VFS that stands between stock SQLite and Duralite's engines.
+//!
+//! [`register`] wraps the default VFS of the SQLite that calls. A main database gets a
+//! [`db::Db`], its `-wal` a [`wal_file::Wal`] when an engine serves it; every other file is the
+//! base VFS's own, untouched. The numbered invariants are those of `docs/invariants.md`.
+
+mod absorb;
+mod attachment;
+mod base;
+mod db;
+mod db_file;
+mod errors;
+mod guard;
+mod pragma;
+mod registration;
+mod settings;
+mod vfs;
+mod wal_file;
+
+pub use registration::{OLDEST_SQLITE, RegisterError, VFS_NAME, register};

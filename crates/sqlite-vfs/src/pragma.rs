@@ -1,0 +1,126 @@
+//! `PRAGMA duralite` and `PRAGMA duralite_<setting>`.
+#![allow(unsafe_code)] // reads the array of strings that SQLite passes
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt::Write as _;
+
+use duralite_logfmt::guard::DatabaseHeader;
+use duralite_sqlite_ffi as ffi;
+
+use crate::db::Db;
+use crate::settings::{NAMES, Settings};
+
+const PRAGMA: &str = "duralite";
+/// What can be changed while a log is in use.
+const CHANGEABLE: [&str; 4] = ["sync", "nvram_write_ns", "nvram_fence_ns", "nvram_read_ns"];
+
+/// Answers `SQLITE_FCNTL_PRAGMA`; `NOTFOUND` when the pragma is not ours.
+///
+/// # Safety
+/// `words` is the array of that call: result, name, value or null.
+pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
+    // SAFETY: the name is never null.
+    let name = unsafe { CStr::from_ptr(*words.add(1)) }.to_string_lossy().to_lowercase();
+    let setting = match name.strip_prefix(PRAGMA) {
+        Some("") => None,
+        Some(rest) if rest.starts_with('_') => Some(&rest[1..]),
+        _ => return ffi::NOTFOUND,
+    };
+    // SAFETY: null or a string.
+    let value = unsafe { (*words.add(2)).as_ref().map(|value| CStr::from_ptr(value)) };
+    let value = value.map(|value| value.to_string_lossy().into_owned());
+    let result = match (setting, value) {
+        (None, None) => Ok(status(db)),
+        (None, Some(_)) => Err("PRAGMA duralite takes no value; use PRAGMA duralite_<setting>".to_owned()),
+        (Some(setting), None) => read(db, setting),
+        (Some(setting), Some(value)) => change(db, setting, &value),
+    };
+    let (code, text) = match result {
+        Ok(text) => (ffi::OK, text),
+        Err(text) => (ffi::ERROR, format!("duralite: {text}")),
+    };
+    // SAFETY: SQLite frees the text that it finds there.
+    unsafe { *words = db.registration.text(&text) };
+    code
+}
+
+/// The settings that count: those of the log in use, else this connection's.
+fn in_force(db: &Db) -> Settings {
+    match db.active() {
+        Some(attachment) => attachment.in_force().clone(),
+        None => db.settings().clone(),
+    }
+}
+
+fn read(db: &Db, setting: &str) -> Result<String, String> {
+    in_force(db).value_of(setting).ok_or_else(|| unknown(setting))
+}
+
+fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
+    if !NAMES.contains(&setting) {
+        return Err(unknown(setting));
+    }
+    if !CHANGEABLE.contains(&setting) {
+        return Err(format!("{setting} is fixed once the database is open; give it when opening"));
+    }
+    db.settings().set(setting, value)?;
+    if let Some(attachment) = db.active() {
+        let mut settings = attachment.in_force();
+        settings.set(setting, value)?;
+        let (sync, latency) = (settings.options.sync, settings.latency);
+        drop(settings);
+        let mut log = attachment.log();
+        log.set_sync_mode(sync);
+        log.set_latency(latency);
+    }
+    read(db, setting)
+}
+
+fn unknown(setting: &str) -> String {
+    format!("{setting} is not a setting; known are {}", NAMES.join(", "))
+}
+
+fn status(db: &Db) -> String {
+    let settings = in_force(db);
+    let mut text = String::new();
+    line(&mut text, "version", env!("CARGO_PKG_VERSION"));
+    let Some(attachment) = db.active() else {
+        let (engine, state) = why_idle(db, &settings);
+        line(&mut text, "engine", engine);
+        line(&mut text, "state", state);
+        line(&mut text, "journal", &settings.value_of("journal").unwrap_or_default());
+        return text.trim_end().to_owned();
+    };
+    line(&mut text, "engine", "nvwal");
+    line(&mut text, "state", "active");
+    let log = attachment.log();
+    line(&mut text, "medium", &log.describe());
+    line(&mut text, "guarantee", log.guarantee().as_str());
+    for name in ["sync", "diff", "heap"] {
+        line(&mut text, name, &settings.value_of(name).unwrap_or_default());
+    }
+    line(&mut text, "log", &log.path().display().to_string());
+    for (name, value) in log.metrics() {
+        line(&mut text, name, &value);
+    }
+    text.trim_end().to_owned()
+}
+
+fn line(text: &mut String, name: &str, value: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{name}\t{value}");
+}
+
+/// The engine that would serve, and why none does now.
+fn why_idle(db: &Db, settings: &Settings) -> (&'static str, &'static str) {
+    if !db.is_capable() {
+        return ("off", "off: journal=off");
+    }
+    match db.header() {
+        Ok(DatabaseHeader::Guarded { .. }) => ("nvwal", "idle: nothing read yet"),
+        _ if settings.pool().is_none() => ("off", "off: no NVRAM; set nvram=DIR or nvram=emulate"),
+        _ if db.read_only => ("off", "off: opened read-only"),
+        Ok(DatabaseHeader::Plain { wal: true, .. }) => ("nvwal", "idle: nothing read yet"),
+        _ => ("nvwal", "idle: journal_mode is not wal"),
+    }
+}

@@ -1,0 +1,236 @@
+//! What belongs to one SQLite of the process, and the entry that makes it.
+//!
+//! Two copies of SQLite in one process that load the same library share its globals. So nothing
+//! here is global: each registration keeps its own copies of the function pointers and is found
+//! through the `pAppData` of its VFS.
+#![allow(unsafe_code)] // calls SQLite through its table of routines
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection, Statement, Vfs};
+
+use crate::base::BaseVfs;
+use crate::db::Db;
+use crate::errors::Failure;
+use crate::vfs;
+
+/// The name under which the VFS is registered.
+pub const VFS_NAME: &CStr = c"duralite";
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all that is called.
+pub const OLDEST_SQLITE: c_int = 3_031_000;
+
+/// Serialises registering, so that two threads do not both find the name free.
+static REGISTERING: Mutex<()> = Mutex::new(());
+
+/// Why the VFS could not be registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegisterError {
+    message: String,
+}
+
+impl RegisterError {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
+/// SQLite's functions, copied out of its table.
+pub(crate) struct Api {
+    pub busy_timeout: unsafe extern "C" fn(*mut Connection, c_int) -> c_int,
+    pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
+    pub column_int: unsafe extern "C" fn(*mut Statement, c_int) -> c_int,
+    pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
+    pub finalize: unsafe extern "C" fn(*mut Statement) -> c_int,
+    pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
+    pub step: unsafe extern "C" fn(*mut Statement) -> c_int,
+    pub prepare_v2: unsafe extern "C" fn(
+        *mut Connection,
+        *const c_char,
+        c_int,
+        *mut *mut Statement,
+        *mut *const c_char,
+    ) -> c_int,
+    pub open_v2: unsafe extern "C" fn(*const c_char, *mut *mut Connection, c_int, *const c_char) -> c_int,
+    pub vfs_find: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
+    pub vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
+    pub log: unsafe extern "C" fn(c_int, *const c_char, ...),
+    pub uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
+    pub uri_key: unsafe extern "C" fn(*const c_char, c_int) -> *const c_char,
+    pub filename_wal: unsafe extern "C" fn(*const c_char) -> *const c_char,
+}
+
+impl Api {
+    /// # Safety
+    /// `routines` is null or the table that a SQLite passes to extensions.
+    unsafe fn copy(routines: *const ApiRoutines) -> Result<Self, RegisterError> {
+        if routines.is_null() {
+            return Err(RegisterError::new(
+                "duralite: this SQLite passes no table of routines to extensions",
+            ));
+        }
+        // SAFETY: the table is SQLite's; this entry has been there since 3.3.
+        let version = unsafe { (*routines).libversion_number };
+        // SAFETY: takes nothing, returns a number.
+        let version = version.map_or(0, |version| unsafe { version() });
+        if version < OLDEST_SQLITE {
+            return Err(RegisterError::new(format!(
+                "duralite needs SQLite 3.31 or newer; this one says {version}"
+            )));
+        }
+        // SAFETY: a SQLite of this version has the whole table; it never changes.
+        let routines = unsafe { &*routines };
+        macro_rules! copy {
+            ($($name:ident),*) => {
+                Self { $($name: routines.$name.ok_or_else(|| {
+                    RegisterError::new(concat!("duralite: this SQLite lacks sqlite3_", stringify!($name)))
+                })?),* }
+            };
+        }
+        Ok(copy!(
+            busy_timeout,
+            close,
+            column_int,
+            errmsg,
+            finalize,
+            mprintf,
+            step,
+            prepare_v2,
+            open_v2,
+            vfs_find,
+            vfs_register,
+            log,
+            uri_parameter,
+            uri_key,
+            filename_wal
+        ))
+    }
+}
+
+/// The VFS of one SQLite. Never freed: SQLite may call it until the process ends.
+pub(crate) struct Registration {
+    pub api: Api,
+    pub parent: BaseVfs,
+    /// Open databases by the address of their WAL's name, which is how SQLite's calls about the
+    /// WAL are recognised.
+    databases: Mutex<HashMap<usize, Arc<Db>>>,
+}
+
+impl Registration {
+    fn databases(&self) -> MutexGuard<'_, HashMap<usize, Arc<Db>>> {
+        self.databases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database whose WAL has this very name.
+    pub fn database_of_wal(&self, wal_name: *const c_char) -> Option<Arc<Db>> {
+        self.databases().get(&wal_name.addr()).cloned()
+    }
+
+    pub fn remember(&self, db: &Arc<Db>) {
+        self.databases().insert(db.wal_name.address(), Arc::clone(db));
+    }
+
+    pub fn forget(&self, db: &Db) {
+        let removed = {
+            let mut databases = self.databases();
+            match databases.get(&db.wal_name.address()) {
+                Some(found) if ptr::eq(Arc::as_ptr(found), db) => databases.remove(&db.wal_name.address()),
+                _ => None,
+            }
+        };
+        drop(removed);
+    }
+
+    /// Tells SQLite's error log, and stderr if asked to.
+    pub fn report(&self, code: c_int, message: &str) {
+        let text = CString::new(format!("duralite: {}", message.replace('\0', "?"))).unwrap_or_default();
+        // SAFETY: the format takes one string, which lives across the call.
+        unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
+        if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
+            eprintln!("duralite: {message}");
+        }
+    }
+
+    /// Reports a failure and returns its code.
+    pub fn fail(&self, failure: &Failure) -> c_int {
+        self.report(failure.code, &failure.message);
+        failure.code
+    }
+
+    /// Text in SQLite's memory; null when there is none left.
+    pub fn text(&self, text: &str) -> *mut c_char {
+        let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+        // SAFETY: the format takes one string, which lives across the call.
+        unsafe { (self.api.mprintf)(c"%s".as_ptr(), text.as_ptr()) }
+    }
+}
+
+/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS.
+/// Doing it again changes nothing, except that `make_default` makes it the default.
+///
+/// # Errors
+/// When SQLite is too old or refuses; on a non-null `message` the text is put there too.
+///
+/// # Safety
+/// `routines` is null or the table that SQLite passes to extensions, and `message` is null or
+/// where SQLite wants the error text.
+pub unsafe fn register(
+    routines: *const ApiRoutines,
+    make_default: bool,
+    message: *mut *mut c_char,
+) -> Result<(), RegisterError> {
+    // SAFETY: as promised by the caller.
+    let api = unsafe { Api::copy(routines) };
+    let mprintf = api.as_ref().ok().map(|api| api.mprintf);
+    let result = api.and_then(|api| register_with(api, make_default));
+    if let Err(error) = &result
+        && !message.is_null()
+        // SAFETY: the table is null or SQLite's; this entry is as old as extensions are.
+        && let Some(mprintf) = mprintf.or_else(|| unsafe { routines.as_ref() }.and_then(|table| table.mprintf))
+    {
+        let text = CString::new(error.message.as_str()).unwrap_or_default();
+        // SAFETY: the format takes one string; the caller promised where the text goes.
+        unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
+    }
+    result
+}
+
+fn register_with(api: Api, make_default: bool) -> Result<(), RegisterError> {
+    let _one_at_a_time = REGISTERING.lock().unwrap_or_else(PoisonError::into_inner);
+    let (find, register) = (api.vfs_find, api.vfs_register);
+    let refused = |code: c_int| RegisterError::new(format!("duralite: SQLite refused the VFS (code {code})"));
+    // SAFETY: a name that lives for good.
+    let existing = unsafe { find(VFS_NAME.as_ptr()) };
+    if !existing.is_null() {
+        if make_default {
+            // SAFETY: found a moment ago; registered VFSs stay.
+            let code = unsafe { register(existing, 1) };
+            return if code == ffi::OK { Ok(()) } else { Err(refused(code)) };
+        }
+        return Ok(());
+    }
+    // SAFETY: null asks for the default.
+    let parent = unsafe { find(ptr::null()) };
+    if parent.is_null() {
+        return Err(RegisterError::new("duralite: this SQLite has no VFS to build on"));
+    }
+    // SAFETY: registered, and nobody unregisters the default of a running SQLite.
+    let parent = unsafe { BaseVfs::new(parent) };
+    let registration = Box::leak(Box::new(Registration { api, parent, databases: Mutex::default() }));
+    let app_data: *mut c_void = ptr::from_ref::<Registration>(registration).cast_mut().cast();
+    let table = Box::into_raw(Box::new(vfs::table(parent, app_data)));
+    // SAFETY: a table that is never freed and that SQLite may write `next` into.
+    let code = unsafe { register(table, c_int::from(make_default)) };
+    if code == ffi::OK { Ok(()) } else { Err(refused(code)) }
+}

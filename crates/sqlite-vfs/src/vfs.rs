@@ -1,0 +1,273 @@
+//! `sqlite3_vfs`: the functions SQLite calls with a file's name.
+#![allow(unsafe_code)] // the functions that SQLite calls
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::Arc;
+
+use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
+
+use crate::base::{BaseFile, BaseVfs, PagerName, method};
+use crate::db::Db;
+use crate::db_file;
+use crate::errors::Failure;
+use crate::guard::{self, WalServer};
+use crate::registration::{Registration, VFS_NAME};
+use crate::settings::{self, Settings};
+use crate::wal_file;
+
+/// Keeps a panic from crossing into C (invariant 12).
+pub fn shield<T>(default: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(default)
+}
+
+/// The table of a VFS over `parent`.
+pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
+    Vfs {
+        version: method!(parent, version).min(3),
+        os_file_bytes: method!(parent, os_file_bytes) + db_file::HEADER_BYTES,
+        max_pathname: method!(parent, max_pathname),
+        next: ptr::null_mut(),
+        name: VFS_NAME.as_ptr(),
+        app_data,
+        open: Some(open),
+        delete: Some(delete),
+        access: Some(access),
+        full_pathname: Some(full_pathname),
+        dl_open: Some(dl_open),
+        dl_error: Some(dl_error),
+        dl_sym: Some(dl_sym),
+        dl_close: Some(dl_close),
+        randomness: Some(randomness),
+        sleep: Some(sleep),
+        current_time: Some(current_time),
+        get_last_error: Some(get_last_error),
+        current_time_int64: Some(current_time_int64),
+        set_system_call: Some(set_system_call),
+        get_system_call: Some(get_system_call),
+        next_system_call: Some(next_system_call),
+    }
+}
+
+/// The registration that a VFS of ours belongs to.
+///
+/// # Safety
+/// `vfs` was made by [`table`] with a registration that is never freed.
+unsafe fn registration_of(vfs: *mut Vfs) -> &'static Registration {
+    // SAFETY: as promised by the caller.
+    unsafe { &*(*vfs).app_data.cast::<Registration>() }
+}
+
+/// Runs `$body` with the registration of `$vfs`, and without letting a panic out.
+macro_rules! with_registration {
+    ($vfs:ident, $default:expr, |$registration:ident| $body:expr) => {
+        shield($default, || {
+            // SAFETY: SQLite passes the VFS whose method it calls.
+            let $registration = unsafe { registration_of($vfs) };
+            $body
+        })
+    };
+}
+
+unsafe extern "C" fn open(
+    vfs: *mut Vfs,
+    name: *const c_char,
+    file: *mut File,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> c_int {
+    with_registration!(vfs, ffi::CANTOPEN, |registration| {
+        // SAFETY: SQLite gives memory of the size that the table asks for.
+        unsafe { (*file).methods = ptr::null() };
+        if !name.is_null() && flags & ffi::OPEN_MAIN_DB != 0 {
+            // SAFETY: memory for a file of ours, and a name of SQLite's pager.
+            return unsafe { open_database(registration, name, file, flags, out_flags) }
+                .unwrap_or_else(|failure| registration.fail(&failure));
+        }
+        if flags & ffi::OPEN_WAL != 0
+            && let Some(db) = registration.database_of_wal(name)
+        {
+            match guard::open_wal(&db) {
+                Ok(WalServer::Base) => {}
+                Ok(WalServer::Log(attachment)) => {
+                    // SAFETY: memory for a file of ours.
+                    unsafe { wal_file::install(file, db, attachment) };
+                    if !out_flags.is_null() {
+                        // SAFETY: SQLite passes where it wants the flags.
+                        unsafe { *out_flags = flags };
+                    }
+                    return ffi::OK;
+                }
+                Err(failure) => return registration.fail(&failure),
+            }
+        }
+        // SAFETY: our files are larger than the base's.
+        unsafe { registration.parent.open(name, file, flags, out_flags) }
+    })
+}
+
+/// Opens a main database.
+///
+/// # Safety
+/// `file` is memory for a file of ours; `name` comes from SQLite's pager.
+unsafe fn open_database(
+    registration: &'static Registration,
+    name: *const c_char,
+    file: *mut File,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> Result<c_int, Failure> {
+    // SAFETY: as promised by the caller.
+    let uri = unsafe { Uri::new(registration, name) };
+    let settings = resolve_settings(&uri).map_err(Failure::cannot_open)?;
+    // SAFETY: within the memory promised; the first word says that the base's file is closed.
+    let base = unsafe {
+        let at = db_file::base_of(file);
+        (*at).methods = ptr::null();
+        BaseFile::new(at)
+    };
+    let mut granted: c_int = 0;
+    // SAFETY: room for a file of the base, which is not open.
+    let code = unsafe { registration.parent.open(name, base.as_ptr(), flags, &raw mut granted) };
+    if code != ffi::OK {
+        base.close();
+        return Ok(code);
+    }
+    // SAFETY: the name ends with a zero.
+    let path = PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
+    // SAFETY: a name of the pager, as the function wants it; its names live until the file is closed.
+    let wal_name = unsafe { PagerName::new((registration.api.filename_wal)(name)) };
+    let read_only = granted & ffi::OPEN_READONLY != 0;
+    let db = Arc::new(Db::new(registration, base, path, wal_name, read_only, settings));
+    let ignores_wal = ["immutable", "nolock"].iter().any(|name| uri.is_true(name));
+    if let Err(failure) = guard::check_open(&db, ignores_wal) {
+        base.close();
+        return Err(failure);
+    }
+    if db.is_capable() && !wal_name.as_ptr().is_null() {
+        registration.remember(&db);
+    }
+    // SAFETY: memory for a file of ours, and the base's file in it is open.
+    unsafe { db_file::install(file, db) };
+    if !out_flags.is_null() {
+        // SAFETY: SQLite passes where it wants the flags.
+        unsafe { *out_flags = granted };
+    }
+    Ok(ffi::OK)
+}
+
+fn resolve_settings(uri: &Uri) -> Result<Settings, String> {
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    settings::refuse_unknown(uri.keys(), variables)?;
+    Settings::resolve(|name| uri.get(name), |variable| std::env::var(variable).ok())
+}
+
+/// The parameters of a database's URI.
+struct Uri {
+    registration: &'static Registration,
+    name: *const c_char,
+}
+
+impl Uri {
+    /// # Safety
+    /// `name` comes from SQLite's pager and outlives this value.
+    unsafe fn new(registration: &'static Registration, name: *const c_char) -> Self {
+        Self { registration, name }
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        let key = CString::new(key).ok()?;
+        // SAFETY: `new` promised the name; the text belongs to it and is copied.
+        unsafe {
+            let value = (self.registration.api.uri_parameter)(self.name, key.as_ptr());
+            value.as_ref().map(|value| CStr::from_ptr(value).to_string_lossy().into_owned())
+        }
+    }
+
+    fn is_true(&self, key: &str) -> bool {
+        self.get(key)
+            .is_some_and(|value| matches!(value.to_lowercase().as_str(), "1" | "yes" | "true" | "on"))
+    }
+
+    fn keys(&self) -> impl Iterator<Item = String> {
+        (0..).map_while(|n| {
+            // SAFETY: as in `get`.
+            unsafe {
+                let key = (self.registration.api.uri_key)(self.name, n);
+                key.as_ref().map(|key| CStr::from_ptr(key).to_string_lossy().into_owned())
+            }
+        })
+    }
+}
+
+unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: c_int) -> c_int {
+    with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
+        if let Some(db) = registration.database_of_wal(name) {
+            match guard::delete_wal(&db) {
+                Ok(false) => {}
+                Ok(true) => return ffi::OK,
+                Err(failure) => {
+                    // Guard and log stay; the next connection finds all of it.
+                    registration.report(ffi::WARNING, &failure.message);
+                    return ffi::OK;
+                }
+            }
+        }
+        registration.parent.delete(name, sync_directory)
+    })
+}
+
+unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, found: *mut c_int) -> c_int {
+    with_registration!(vfs, ffi::IOERR_ACCESS, |registration| {
+        if flags == ffi::ACCESS_EXISTS
+            && let Some(db) = registration.database_of_wal(name)
+        {
+            match db.header() {
+                Ok(duralite_logfmt::guard::DatabaseHeader::Guarded { .. }) => {
+                    // SAFETY: SQLite passes where it wants the answer.
+                    unsafe { *found = 1 };
+                    return ffi::OK;
+                }
+                Ok(_) => {}
+                Err(failure) => return registration.fail(&failure),
+            }
+        }
+        match method!(registration.parent, access) {
+            // SAFETY: the base's own VFS, with SQLite's arguments unchanged.
+            Some(access) => unsafe { access(registration.parent.as_ptr(), name, flags, found) },
+            None => ffi::IOERR_ACCESS,
+        }
+    })
+}
+
+/// Functions that are passed on to the base VFS as they are.
+macro_rules! forward {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
+        unsafe extern "C" fn $name(vfs: *mut Vfs $(, $arg: $type)*) -> $result {
+            with_registration!(vfs, $missing, |registration| match method!(registration.parent, $name) {
+                // SAFETY: the base's own VFS, with SQLite's arguments unchanged.
+                Some(method) => unsafe { method(registration.parent.as_ptr() $(, $arg)*) },
+                None => $missing,
+            })
+        }
+    )*};
+}
+
+forward! {
+    full_pathname(name: *const c_char, len: c_int, out: *mut c_char) -> c_int, ffi::CANTOPEN;
+    dl_open(name: *const c_char) -> *mut c_void, ptr::null_mut();
+    dl_error(len: c_int, out: *mut c_char) -> (), ();
+    dl_sym(library: *mut c_void, name: *const c_char) -> SyscallFn, None;
+    dl_close(library: *mut c_void) -> (), ();
+    randomness(len: c_int, out: *mut c_char) -> c_int, 0;
+    sleep(microseconds: c_int) -> c_int, 0;
+    current_time(out: *mut f64) -> c_int, ffi::ERROR;
+    get_last_error(len: c_int, out: *mut c_char) -> c_int, 0;
+    current_time_int64(out: *mut i64) -> c_int, ffi::ERROR;
+    set_system_call(name: *const c_char, call: SyscallFn) -> c_int, ffi::NOTFOUND;
+    get_system_call(name: *const c_char) -> SyscallFn, None;
+    next_system_call(name: *const c_char) -> *const c_char, ptr::null();
+}

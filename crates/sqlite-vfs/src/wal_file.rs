@@ -1,0 +1,186 @@
+//! `sqlite3_io_methods` of a WAL that lives in a log.
+#![allow(unsafe_code)] // the functions that SQLite calls
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use duralite_journal::JournalError;
+use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
+
+use crate::attachment::Attachment;
+use crate::db::Db;
+use crate::errors::{During, Failure};
+use crate::vfs::shield;
+
+/// An open WAL. SQLite closes it before its database.
+pub struct Wal {
+    db: Arc<Db>,
+    attachment: Arc<Attachment>,
+}
+
+/// The front of the memory that SQLite gives for the file.
+#[repr(C)]
+struct WalFile {
+    methods: *const IoMethods,
+    wal: *mut Wal,
+}
+
+/// Version 1: SQLite asks nothing else of a WAL.
+static METHODS: IoMethods = IoMethods {
+    version: 1,
+    close: Some(close),
+    read: Some(read),
+    write: Some(write),
+    truncate: Some(truncate),
+    sync: Some(sync),
+    file_size: Some(file_size),
+    lock: Some(lock),
+    unlock: Some(lock),
+    check_reserved_lock: Some(check_reserved_lock),
+    file_control: Some(file_control),
+    sector_size: Some(sector_size),
+    device_characteristics: Some(device_characteristics),
+    shm_map: None,
+    shm_lock: None,
+    shm_barrier: None,
+    shm_unmap: None,
+    fetch: None,
+    unfetch: None,
+};
+
+/// Makes `file` an open WAL.
+///
+/// # Safety
+/// `file` is memory for a file of ours.
+pub unsafe fn install(file: *mut File, db: Arc<Db>, attachment: Arc<Attachment>) {
+    db.attach(&attachment);
+    let wal = Box::into_raw(Box::new(Wal { db, attachment }));
+    // SAFETY: as promised by the caller.
+    unsafe { ptr::write(file.cast::<WalFile>(), WalFile { methods: &METHODS, wal }) };
+}
+
+/// Runs `$body` with the WAL of `$file`, and without letting a panic out.
+macro_rules! with_wal {
+    ($file:ident, $default:expr, |$wal:ident| $body:expr) => {
+        shield($default, || {
+            // SAFETY: SQLite calls methods on open files only, and `install` made this one.
+            let $wal = unsafe { &*(*$file.cast::<WalFile>()).wal };
+            $body
+        })
+    };
+}
+
+impl Wal {
+    fn answer(&self, during: During, result: Result<c_int, JournalError>) -> c_int {
+        result.unwrap_or_else(|error| self.db.registration.fail(&Failure::of(&error, during)))
+    }
+
+    /// Makes what was checkpointed durable before the log forgets it (invariant 6).
+    fn before_reuse(&self) -> Result<(), c_int> {
+        self.db.sync(ffi::SYNC_NORMAL).map_err(|failure| self.db.registration.fail(&failure))
+    }
+}
+
+unsafe extern "C" fn close(file: *mut File) -> c_int {
+    shield(ffi::IOERR_CLOSE, || {
+        // SAFETY: made by `install`; SQLite closes a file once.
+        let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
+        wal.db.wal_closed();
+        // SAFETY: the memory is SQLite's until this returns.
+        unsafe { (*file).methods = ptr::null() };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
+    with_wal!(file, ffi::IOERR_READ, |wal| {
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
+            return ffi::IOERR_READ;
+        };
+        // SAFETY: SQLite's buffer of this length; zeroed first, so that it is initialised.
+        let buf = unsafe {
+            ptr::write_bytes(buf.cast::<u8>(), 0, len);
+            std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
+        };
+        let read = wal.attachment.log().read(offset, buf);
+        wal.answer(During::Read, read.map(|n| if n < len { ffi::IOERR_SHORT_READ } else { ffi::OK }))
+    })
+}
+
+unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
+    with_wal!(file, ffi::IOERR_WRITE, |wal| {
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
+            return ffi::IOERR_WRITE;
+        };
+        // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
+        let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        if offset == 0
+            && let Err(code) = wal.before_reuse()
+        {
+            return code;
+        }
+        let written = wal.attachment.log().write(offset, data);
+        wal.answer(During::Write, written.map(|()| ffi::OK))
+    })
+}
+
+unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
+    with_wal!(file, ffi::IOERR_TRUNCATE, |wal| {
+        let Ok(size) = u64::try_from(size) else { return ffi::IOERR_TRUNCATE };
+        if let Err(code) = wal.before_reuse() {
+            return code;
+        }
+        let truncated = wal.attachment.log().truncate(size);
+        wal.answer(During::Truncate, truncated.map(|()| ffi::OK))
+    })
+}
+
+unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
+    with_wal!(file, ffi::IOERR_FSYNC, |wal| {
+        let synced = wal.attachment.log().sync();
+        wal.answer(During::Sync, synced.map(|()| ffi::OK))
+    })
+}
+
+unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
+    with_wal!(file, ffi::IOERR_FSTAT, |wal| {
+        let size = wal.attachment.log().size();
+        wal.answer(
+            During::Size,
+            size.map(|size| match i64::try_from(size) {
+                Ok(size) => {
+                    // SAFETY: SQLite passes where it wants the size.
+                    unsafe { *out = size };
+                    ffi::OK
+                }
+                Err(_) => ffi::IOERR_FSTAT,
+            }),
+        )
+    })
+}
+
+/// A WAL is never locked: the locks are in the shared memory of the database.
+unsafe extern "C" fn lock(_file: *mut File, _level: c_int) -> c_int {
+    ffi::OK
+}
+
+unsafe extern "C" fn check_reserved_lock(_file: *mut File, held: *mut c_int) -> c_int {
+    shield(ffi::IOERR_CHECKRESERVEDLOCK, || {
+        // SAFETY: SQLite passes where it wants the answer.
+        unsafe { *held = 0 };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_void) -> c_int {
+    ffi::NOTFOUND
+}
+
+unsafe extern "C" fn sector_size(file: *mut File) -> c_int {
+    with_wal!(file, 4096, |wal| wal.db.base.sector_size())
+}
+
+unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
+    with_wal!(file, 0, |wal| wal.db.base.device_characteristics())
+}
