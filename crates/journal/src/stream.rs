@@ -337,21 +337,24 @@ impl<E: Engine> WalStream<E> {
             self.pieces.start = offset;
             self.pieces.bytes.clear();
         }
-        let (frame, start) = locate(header, self.pieces.start);
         self.pieces.bytes.extend_from_slice(data);
-        let whole = header.frame_bytes() as usize - start;
-        if self.pieces.bytes.len() > whole {
-            return Err(JournalError::Unexpected("a write across frames"));
+        let (frame, start) = locate(header, self.pieces.start);
+        if start == 0 && self.pieces.bytes.len() >= FRAME_HEADER_BYTES {
+            let rest = self.pieces.bytes.split_off(FRAME_HEADER_BYTES);
+            let head = std::mem::replace(&mut self.pieces.bytes, rest);
+            self.pieces.start += FRAME_HEADER_BYTES as u64;
+            self.write_frame_header(frame, &head)?;
         }
-        if self.pieces.bytes.len() < whole {
+        let (_, start) = locate(header, self.pieces.start);
+        let page_bytes = header.page_bytes as usize;
+        if start < FRAME_HEADER_BYTES || self.pieces.bytes.len() < page_bytes {
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.pieces.bytes);
-        let (head, page) = bytes.split_at(FRAME_HEADER_BYTES - start);
-        if !head.is_empty() {
-            self.write_frame_header(frame, head)?;
+        if self.pieces.bytes.len() > page_bytes {
+            return Err(JournalError::Unexpected("a write across frames"));
         }
-        self.write_page(frame, page)
+        let page = std::mem::take(&mut self.pieces.bytes);
+        self.write_page(frame, &page)
     }
 
     /// Fills `buf` with what frame `number` has from byte `within` on; returns how much that was.

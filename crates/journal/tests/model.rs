@@ -161,3 +161,82 @@ fn inv07_async_keeps_a_prefix_of_the_commits() {
         assert!(contents(&mut open(hardened, &options).expect("recovery")) == model.committed);
     });
 }
+
+/// Several processes share the medium, each with its own index: they write in turn, as SQLite's
+/// WRITE lock has it, roll back, restart, and some die with a transaction half stored.
+#[test]
+fn inv11_processes_that_take_turns_agree() {
+    for_seeds(300, |seed| {
+        let options = options(SyncMode::Lazy, HeapMode::User, true);
+        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let nvm: Arc<dyn Nvm> = Arc::new(fresh_medium(&options, 512));
+        let attach = || duralite_journal::nvwal::Nvwal::open(nvm.clone(), "model".as_ref(), options.clone());
+        let fresh = || duralite_journal::stream::WalStream::new(attach().expect("attach"));
+        let mut processes = [fresh(), fresh(), fresh()];
+        let mut model = Model::new(512, 20);
+        for _ in 0..60 {
+            let writer = rng.below(3) as usize;
+            let process = &mut processes[writer];
+            match rng.below(10) {
+                0 if model.has_header() => {
+                    model.truncate();
+                    process.truncate(0).expect("truncate");
+                }
+                1..=3 if model.has_header() => {
+                    let spill = rng.chance(2);
+                    let transaction = model.transaction(&mut rng, spill);
+                    let keep = rng.below(transaction.writes.len() as u64 / 2 + 1) as usize;
+                    for (offset, data) in &transaction.writes[..keep] {
+                        process.write(*offset, data).expect("write");
+                    }
+                    if rng.chance(2) {
+                        processes[writer] = fresh();
+                    }
+                }
+                _ => {
+                    if !model.has_header() || rng.chance(8) {
+                        let (offset, data) = model.restart();
+                        process.write(offset, &data).expect("restart");
+                    }
+                    let transaction = model.transaction(&mut rng, false);
+                    for (offset, data) in &transaction.writes {
+                        process.write(*offset, data).expect("write");
+                    }
+                    model.commit(transaction);
+                }
+            }
+            // Not everybody looks every time: a view may be many generations old.
+            let reader = rng.below(6) as usize;
+            if let Some(process) = processes.get_mut(reader) {
+                assert!(contents(process) == model.committed, "a reader's view differs");
+            }
+        }
+    });
+}
+
+/// SQLite splits writes where it syncs at a sector boundary: anywhere in a header or a page.
+#[test]
+fn writes_in_pieces_mean_the_same() {
+    for_seeds(60, |seed| {
+        let options = options(SyncMode::Lazy, HeapMode::User, true);
+        let mut rng = Rng(seed * 7919 + 1);
+        let mut stream = open(Arc::new(fresh_medium(&options, 512)), &options).expect("open");
+        let mut model = Model::new(512, 20);
+        let (offset, data) = model.restart();
+        stream.write(offset, &data).expect("restart");
+        for _ in 0..20 {
+            let transaction = model.transaction(&mut rng, false);
+            for (offset, data) in &transaction.writes {
+                let cut = rng.below(data.len() as u64) as usize;
+                for (at, piece) in [(0, &data[..cut]), (cut, &data[cut..])] {
+                    if !piece.is_empty() {
+                        stream.write(offset + at as u64, piece).expect("write");
+                        stream.sync().expect("sync");
+                    }
+                }
+            }
+            model.commit(transaction);
+            assert!(contents(&mut stream) == model.committed, "content differs");
+        }
+    });
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
@@ -32,6 +32,9 @@ pub struct Db {
     settings: Mutex<Settings>,
     /// The lock SQLite holds.
     lock: AtomicI32,
+    /// Set when syncing the file has failed: the kernel tells once, and a second sync that
+    /// succeeds proves nothing (invariants 6 and 9).
+    sync_failed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -60,6 +63,7 @@ impl Db {
             read_only,
             settings: Mutex::new(settings),
             lock: AtomicI32::new(ffi::LOCK_NONE),
+            sync_failed: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -203,9 +207,25 @@ impl Db {
         Ok(self.base.truncate(size))
     }
 
-    /// Makes the database file durable.
+    /// Syncs the database file for SQLite, and remembers a failure.
+    pub fn base_sync(&self, flags: c_int) -> c_int {
+        let code = self.base.sync(flags);
+        if code != ffi::OK {
+            self.sync_failed.store(true, Ordering::Relaxed);
+        }
+        code
+    }
+
+    /// Makes the database file durable, so that the log may forget what it holds.
     pub fn sync(&self, flags: c_int) -> Result<(), Failure> {
-        match self.base.sync(flags) {
+        if self.sync_failed.load(Ordering::Relaxed) {
+            let message = format!(
+                "syncing {} has failed before; the log keeps its content: close the database and open it again",
+                self.path.display()
+            );
+            return Err(Failure::new(ffi::IOERR_FSYNC, message));
+        }
+        match self.base_sync(flags) {
             ffi::OK => Ok(()),
             code => Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
         }

@@ -154,7 +154,7 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 }
 
 unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_FSYNC, |db| db.base.sync(flags))
+    with_db!(file, ffi::IOERR_FSYNC, |db| db.base_sync(flags))
 }
 
 unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
@@ -212,7 +212,12 @@ unsafe extern "C" fn sector_size(file: *mut File) -> c_int {
 }
 
 unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
-    with_db!(file, 0, |db| db.base.device_characteristics())
+    with_db!(file, 0, |db| {
+        // A torn write next to a frame cannot harm the log: SQLite need not pad its transactions
+        // to a sector's end.
+        let log = if db.active().is_some() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
+        db.base.device_characteristics() | log
+    })
 }
 
 unsafe extern "C" fn shm_map(

@@ -85,7 +85,10 @@ impl Heap {
     }
 
     /// Checks that a block was taken in this generation.
-    pub(crate) fn check_block(&self, block: u32, generation: u32) -> Result<(), JournalError> {
+    pub(crate) fn check_block(&mut self, block: u32, generation: u32) -> Result<(), JournalError> {
+        if block >= self.grown {
+            self.refresh_grown()?;
+        }
         let what = duralite_logfmt::FormatError::Damaged { what: "a log block's header" };
         if block >= self.grown {
             return Err(self.corrupt(block, 0, what));
@@ -163,21 +166,15 @@ impl Heap {
                 *state = BlockState::InUse;
             }
         }
-        for block in (0..self.grown).rev() {
-            let wanted = table[block as usize];
-            let mut byte = [0];
-            self.nvm.read(STATES_OFFSET + u64::from(block), &mut byte);
-            if byte[0] != wanted.byte() {
-                self.set_state(block, wanted);
+        let mut states = vec![0; table.len()];
+        self.nvm.read(STATES_OFFSET, &mut states);
+        for (block, wanted) in table.into_iter().enumerate().rev() {
+            if states[block] != wanted.byte() {
+                self.set_state(block as u32, wanted);
             }
         }
         self.hint = 0;
         self.nvm.fence();
-    }
-
-    /// Marks a block in use; durable after the next fence.
-    pub(crate) fn mark_in_use(&self, block: u32) {
-        self.set_state(block, BlockState::InUse);
     }
 
     fn set_state(&self, block: u32, state: BlockState) {

@@ -270,6 +270,7 @@ impl Nvwal {
     /// # Errors
     /// `Corrupt`.
     pub fn retire(&mut self) -> Result<(), JournalError> {
+        self.refresh()?;
         self.switch_generation(None, NO_BLOCK, true)
     }
 
@@ -377,9 +378,9 @@ impl Nvwal {
         self.unhardened.clear();
     }
 
-    /// One step of [`Engine::refresh`]: the next committed transaction, if there is one.
-    fn follow(&mut self) -> Result<Option<FoundTransaction>, JournalError> {
-        let active = self.heap.nvm.load_u64(ACTIVE_OFFSET);
+    /// One step of [`Engine::refresh`]: the next committed transaction of the generation that the
+    /// `active` word names, if there is one.
+    fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, JournalError> {
         if active != self.active {
             self.load_generation(active)?;
         }
@@ -469,11 +470,12 @@ impl Engine for Nvwal {
 
     fn refresh(&mut self) -> Result<(), JournalError> {
         loop {
-            match self.follow() {
+            let active = self.heap.nvm.load_u64(ACTIVE_OFFSET);
+            match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
                 // The generation changed under the scan: what it read was being recycled.
-                Err(_) if self.heap.nvm.load_u64(ACTIVE_OFFSET) != self.active => {}
+                Err(_) if self.heap.nvm.load_u64(ACTIVE_OFFSET) != active => {}
                 Err(error) => return Err(error),
             }
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_logfmt::nvwal::{Base, Order};
+use duralite_logfmt::nvwal::{ACTIVE_OFFSET, Base, Order};
 use duralite_medium::Nvm;
 
 use super::{Nvwal, NvwalOptions};
@@ -73,7 +73,8 @@ pub fn walk(
     mut visit: impl FnMut(&WalkedTransaction),
 ) -> Result<WalkSummary, JournalError> {
     let mut log = Nvwal::load(nvm, path, NvwalOptions::default())?;
-    while let Some(found) = log.follow()? {
+    let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
+    while let Some(found) = log.follow(active)? {
         let records = found.records.iter().map(|record| WalkedRecord {
             offset: record.at,
             frame: record.header.frame,

@@ -10,7 +10,7 @@ use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 use super::scan::{CONTINUED_AT, Position};
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
-use crate::engine::Commit;
+use crate::engine::{Commit, Engine as _};
 
 /// The transaction being stored behind the log's tail.
 #[derive(Default)]
@@ -221,6 +221,8 @@ impl Nvwal {
 
     /// A new generation with this WAL header, or an empty log.
     pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        // The generation in force may be another process's, many after the one known here.
+        self.refresh()?;
         let Some(header) = header else {
             return self.switch_generation(None, NO_BLOCK, false);
         };
@@ -263,10 +265,9 @@ impl Nvwal {
         nvm.fence();
         let old = std::mem::take(&mut self.blocks);
         self.enter_generation(active, slot, header.copied());
-        if header.is_some() {
-            self.heap.mark_in_use(first_block);
-        }
         self.heap.free(&old);
+        // What dead processes left pending or unlinked goes too.
+        self.heap.reconcile(&self.blocks);
         self.activity.generations += 1;
         Ok(())
     }

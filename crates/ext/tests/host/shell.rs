@@ -1,0 +1,117 @@
+//! Runs the system's `sqlite3` shell with the library loaded.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory with a pool, and the shell.
+pub struct Host {
+    dir: tempfile::TempDir,
+}
+
+/// What the shell printed.
+pub struct Said {
+    pub out: String,
+    pub err: String,
+    pub ok: bool,
+}
+
+impl Host {
+    /// `None`, with a note, where there is no shell.
+    pub fn new() -> Option<Self> {
+        if Command::new("sqlite3").arg("--version").output().is_err() {
+            eprintln!("no sqlite3 shell on this machine: skipped");
+            return None;
+        }
+        let host = Self { dir: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(host.pool()).unwrap();
+        Some(host)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn pool(&self) -> PathBuf {
+        self.path("pool")
+    }
+
+    /// Logs in the pool.
+    pub fn logs(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// A URI of the database on the engine, its log in the pool.
+    pub fn uri(&self, name: &str) -> String {
+        format!(
+            "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}",
+            self.path(name).display(),
+            self.pool().display()
+        )
+    }
+
+    /// The shell, without any setting from outside.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new("sqlite3");
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DURALITE_")) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.dir.path()).env("DURALITE_LOG", "stderr").arg("-batch");
+        command
+    }
+
+    /// Stock SQLite on a database.
+    pub fn stock(&self, name: &str, sql: &str) -> Said {
+        said(self.command().arg(self.path(name)).arg(sql).output().unwrap())
+    }
+
+    /// Loads the library and runs the commands.
+    pub fn run(&self, commands: &[&str]) -> Said {
+        self.run_with(&[], commands)
+    }
+
+    /// As [`Host::run`], with environment variables.
+    pub fn run_with(&self, environment: &[(&str, &str)], commands: &[&str]) -> Said {
+        let mut shell = self.command();
+        shell.envs(environment.iter().copied());
+        shell.arg(":memory:").arg(format!(".load {}", library().display()));
+        said(shell.args(commands).output().unwrap())
+    }
+
+    /// Opens a URI and runs SQL and shell commands.
+    pub fn open(&self, uri: &str, commands: &[&str]) -> Said {
+        let open = format!(".open {uri}");
+        let commands: Vec<&str> = std::iter::once(open.as_str()).chain(commands.iter().copied()).collect();
+        self.run(&commands)
+    }
+
+    /// The first bytes of a file on disk.
+    pub fn header(&self, name: &str) -> Vec<u8> {
+        let bytes = std::fs::read(self.path(name)).unwrap();
+        bytes[..100].to_vec()
+    }
+}
+
+fn said(output: Output) -> Said {
+    Said {
+        out: String::from_utf8(output.stdout).unwrap().trim_end().to_owned(),
+        err: String::from_utf8(output.stderr).unwrap(),
+        ok: output.status.success(),
+    }
+}
+
+/// The library that was built together with this test.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    let candidates = [deps.join("libduralite.so"), deps.join("../libduralite.so")];
+    candidates
+        .iter()
+        .filter(|path| path.exists())
+        .max_by_key(|path| modified(path))
+        .unwrap_or_else(|| panic!("libduralite.so is not built; run `cargo build -p duralite`"))
+        .clone()
+}
+
+fn modified(path: &Path) -> std::time::SystemTime {
+    std::fs::metadata(path).unwrap().modified().unwrap()
+}
