@@ -44,6 +44,9 @@ pub trait Engine: Send {
     /// `Corrupt` when the log contradicts itself.
     fn refresh(&mut self) -> Result<(), JournalError>;
 
+    /// A number that differs whenever the committed frames do.
+    fn version(&self) -> u64;
+
     /// Number of committed frames known since the last refresh.
     fn committed(&self) -> u32;
 

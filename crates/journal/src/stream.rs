@@ -24,8 +24,16 @@ pub struct WalStream<E> {
     /// A frame that arrives in pieces.
     pieces: Pieces,
     /// The checksum computed last, to serve sequential readers in linear time.
-    cursor: Option<(u32, Checksum)>,
+    cursor: Option<Cursor>,
     page: Vec<u8>,
+}
+
+/// A frame's cumulative checksum, as of one version of the engine's content.
+#[derive(Clone, Copy)]
+struct Cursor {
+    version: u64,
+    frame: u32,
+    sum: Checksum,
 }
 
 /// The frames that SQLite has written of a transaction that is not sealed yet.
@@ -190,13 +198,9 @@ impl<E: Engine> WalStream<E> {
 
     fn refresh(&mut self) -> Result<(), JournalError> {
         let had_staged = self.engine.has_staged();
-        let committed = self.engine.committed();
         self.engine.refresh()?;
         if had_staged && !self.engine.has_staged() {
             self.open = OpenTransaction::default();
-        }
-        if self.engine.committed() < committed {
-            self.cursor = None;
         }
         Ok(())
     }
@@ -220,7 +224,6 @@ impl<E: Engine> WalStream<E> {
         let header = WalHeader::parse(bytes)
             .map_err(|_| JournalError::Unexpected("a WAL header that does not check"))?;
         self.reset_transaction()?;
-        self.cursor = None;
         self.engine.begin_generation(Some(&header))
     }
 
@@ -308,9 +311,6 @@ impl<E: Engine> WalStream<E> {
             self.reset_transaction()?;
             return Err(error);
         }
-        if self.cursor.is_some_and(|(frame, _)| frame >= commit.first_frame) {
-            self.cursor = None;
-        }
         self.open.headers.clear();
         self.open = OpenTransaction { headers: std::mem::take(&mut self.open.headers), ..Default::default() };
         Ok(())
@@ -395,7 +395,7 @@ impl<E: Engine> WalStream<E> {
             Some(sum) => sum,
             None => self.compute_checksum(header, number)?,
         };
-        self.cursor = Some((number, sum));
+        self.cursor = Some(Cursor { version: self.engine.version(), frame: number, sum });
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
@@ -404,9 +404,11 @@ impl<E: Engine> WalStream<E> {
     fn compute_checksum(&mut self, header: &WalHeader, number: u32) -> Result<Checksum, JournalError> {
         let mut known = number - 1;
         let mut sum = loop {
-            if let Some((frame, sum)) = self.cursor.filter(|(frame, _)| *frame == known) {
-                known = frame;
-                break sum;
+            let version = self.engine.version();
+            if let Some(cursor) =
+                self.cursor.filter(|cursor| (cursor.version, cursor.frame) == (version, known))
+            {
+                break cursor.sum;
             }
             match self.engine.frame(known) {
                 None => break header.checksum,

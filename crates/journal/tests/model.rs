@@ -208,6 +208,14 @@ fn inv11_processes_that_take_turns_agree() {
             // Not everybody looks every time: a view may be many generations old.
             let reader = rng.below(6) as usize;
             if let Some(process) = processes.get_mut(reader) {
+                // First a piece from the middle: what it remembers must not be of another generation.
+                let from = rng.below(model.committed.len() as u64 + 1) as usize;
+                let mut piece = vec![0; (model.committed.len() - from).min(30)];
+                let count = process.read(from as u64, &mut piece).expect("read");
+                assert!(
+                    piece[..count] == model.committed[from..from + piece.len()],
+                    "a piece of a reader's view differs"
+                );
                 assert!(contents(process) == model.committed, "a reader's view differs");
             }
         }

@@ -481,6 +481,10 @@ impl Engine for Nvwal {
         }
     }
 
+    fn version(&self) -> u64 {
+        u64::from(self.slot.generation) << 32 | u64::from(self.sequence)
+    }
+
     fn committed(&self) -> u32 {
         self.index.frames()
     }

@@ -1,0 +1,13 @@
+-- From the project's root:  sqlite3 < examples/shell/load.sql
+.load target/release/libduralite
+-- A database that was open before the load stays on its old VFS.
+.open 'file:example.db?vfs=duralite&journal=nvwal&nvram=emulate'
+PRAGMA journal_mode=WAL;
+PRAGMA synchronous=FULL;
+CREATE TABLE t (a INTEGER, b TEXT);
+INSERT INTO t VALUES (1, 'one durable commit');
+INSERT INTO t VALUES (2, 'and another');
+PRAGMA duralite;
+-- Closing it makes it a plain file again; this opens it without Duralite.
+.open example.db
+SELECT count(*) FROM t;

@@ -1,0 +1,162 @@
+"""Loads the Duralite SQLite extension.
+
+`connect` opens a database through the VFS named ``duralite``; `register` makes that VFS known
+to the SQLite library of this process; `load` does so through one connection, in Pythons that
+have ``enable_load_extension``. Registration lasts until the process ends.
+"""
+
+import ctypes
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+__all__ = ["LibraryNotFound", "connect", "load", "loadable_path", "register"]
+
+LIBRARY_NAME = "libduralite.so"
+AUTO_ENTRY_POINT = "sqlite3_duralite_auto"
+VFS_NAME = "duralite"
+
+#: Arguments of `connect` that are meant for `sqlite3.connect`; all others are URI parameters.
+CONNECT_ARGUMENTS = frozenset(
+    "timeout detect_types isolation_level check_same_thread factory cached_statements autocommit".split()
+)
+
+_registering = threading.Lock()
+_registered = False
+
+
+class LibraryNotFound(FileNotFoundError):
+    """There is no libduralite.so where it was looked for."""
+
+
+def loadable_path():
+    """The path of libduralite.so.
+
+    It is the one that the environment variable DURALITE_LIBRARY names, or the one in this
+    package, or the one that `make build` left in the source tree this package is part of.
+    """
+    named = os.environ.get("DURALITE_LIBRARY")
+    here = Path(__file__).resolve().parent
+    places = [Path(named)] if named else [here / LIBRARY_NAME, *_built_libraries(here)]
+    for place in places:
+        if place.is_file():
+            return str(place.resolve())
+    searched = ", ".join(str(place) for place in places)
+    hint = "it is what DURALITE_LIBRARY names" if named else "build it with `make build`, or set DURALITE_LIBRARY"
+    raise LibraryNotFound(f"{LIBRARY_NAME} is not at {searched}: {hint}")
+
+
+def _built_libraries(here):
+    """Where a build leaves the library, if this file lies in python/src of the source tree."""
+    package, source, python = here.name, here.parent.name, here.parent.parent.name
+    if (package, source, python) == ("duralite", "src", "python"):
+        yield here.parents[2] / "target" / "release" / LIBRARY_NAME
+
+
+def load(conn):
+    """Registers the VFS through a connection.
+
+    The connection itself stays on the VFS it was opened with. Raises AttributeError in a
+    Python without ``enable_load_extension``; `register` works there too.
+    """
+    path = loadable_path()
+    conn.enable_load_extension(True)
+    try:
+        conn.load_extension(path)
+    finally:
+        conn.enable_load_extension(False)
+
+
+def register():
+    """Registers the VFS with the SQLite that the sqlite3 module uses. Doing it again is harmless."""
+    global _registered
+    with _registering:
+        if _registered:
+            return
+        if hasattr(sqlite3.Connection, "enable_load_extension"):
+            conn = sqlite3.connect(":memory:")
+            try:
+                load(conn)
+            finally:
+                conn.close()
+        else:
+            _register_by_auto_extension()
+        _registered = True
+
+
+def connect(path, **settings):
+    """Opens a database through Duralite and returns an ordinary sqlite3.Connection.
+
+    Settings are URI parameters: ``journal="nvwal"``, ``nvram="emulate"``, ``sync="lazy"``, and
+    SQLite's own such as ``mode="ro"``. True and False become ``on`` and ``off``. What
+    `sqlite3.connect` takes by name (timeout, isolation_level, …) is handed to it.
+    """
+    register()
+    arguments = {name: settings.pop(name) for name in CONNECT_ARGUMENTS & settings.keys()}
+    return sqlite3.connect(_uri(path, settings), uri=True, **arguments)
+
+
+def _uri(path, settings):
+    """A file: URI for any path, also one with ?, #, % or bytes that are not UTF-8."""
+    location = path if path == ":memory:" else "//" + quote(os.fsencode(os.path.abspath(path)))
+    parameters = {"vfs": VFS_NAME, **settings}
+    pairs = (f"{quote(name, safe='')}={quote(_text(value), safe='/')}" for name, value in parameters.items())
+    return f"file:{location}?{'&'.join(pairs)}"
+
+
+def _text(value):
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return os.fsencode(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _register_by_auto_extension():
+    """For a sqlite3 module without enable_load_extension.
+
+    The symbols are looked up through the very module file that this Python's sqlite3 is, so
+    they are those of the SQLite it is linked against, not of another copy. SQLite calls an
+    automatic extension with its API table on each open; one open is enough.
+    """
+    sqlite = _sqlite_library()
+    library = ctypes.CDLL(loadable_path())
+    entry = ctypes.cast(getattr(library, AUTO_ENTRY_POINT), ctypes.c_void_p)
+    code = sqlite.sqlite3_auto_extension(entry)
+    if code != 0:
+        raise sqlite3.OperationalError(f"sqlite3_auto_extension failed with code {code}")
+    handle = ctypes.c_void_p()
+    try:
+        opened = sqlite.sqlite3_open(b":memory:", ctypes.byref(handle))
+        message = sqlite.sqlite3_errmsg(handle).decode("utf-8", "replace")
+    finally:
+        sqlite.sqlite3_close(handle)
+        sqlite.sqlite3_cancel_auto_extension(entry)
+    if not sqlite.sqlite3_vfs_find(VFS_NAME.encode()):
+        raise sqlite3.OperationalError(f"{LIBRARY_NAME} did not register its VFS: {message} (code {opened})")
+
+
+def _sqlite_library():
+    """The SQLite of this Python's sqlite3 module, with the few signatures needed."""
+    import _sqlite3
+
+    # None stands for the program itself: a Python with sqlite3 built in.
+    library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+    signatures = {
+        "sqlite3_auto_extension": (number, [pointer]),
+        "sqlite3_cancel_auto_extension": (number, [pointer]),
+        "sqlite3_open": (number, [text, ctypes.POINTER(pointer)]),
+        "sqlite3_close": (number, [pointer]),
+        "sqlite3_errmsg": (text, [pointer]),
+        "sqlite3_vfs_find": (pointer, [text]),
+    }
+    for name, (result, arguments) in signatures.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise sqlite3.NotSupportedError(
+                f"the SQLite in this Python shows no {name}: it can neither load extensions nor be given one"
+            ) from None
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,246 @@
+"""The Python package, in whichever Python runs this: with or without enable_load_extension."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import unittest
+from pathlib import Path
+from unittest import mock
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT / "python" / "src"))
+
+import duralite  # noqa: E402
+
+HAS_LOADER = hasattr(sqlite3.Connection, "enable_load_extension")
+
+
+def properties(conn):
+    """PRAGMA duralite as a dictionary."""
+    (text,) = conn.execute("PRAGMA duralite").fetchone()
+    return dict(line.split("\t", 1) for line in text.splitlines())
+
+
+def run_python(program, *arguments, **environment):
+    """Runs a program in a fresh process of this very Python."""
+    variables = {**os.environ, "PYTHONPATH": str(PROJECT / "python" / "src"), **environment}
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.run(command, env=variables, text=True, capture_output=True, timeout=60)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.directory = Path(tempfile.mkdtemp(prefix="duralite-python-"))
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.pool = Path(tempfile.mkdtemp(prefix="duralite-python-", dir="/dev/shm"))
+        self.addCleanup(shutil.rmtree, self.pool)
+        self.path = self.directory / "app.db"
+
+    def connect(self, path=None, **settings):
+        settings = {"journal": "nvwal", "nvram": "emulate", "nvram_dir": self.pool, **settings}
+        conn = duralite.connect(path or self.path, isolation_level=None, **settings)
+        self.addCleanup(conn.close)
+        conn.execute("PRAGMA journal_mode=WAL")
+        return conn
+
+
+class Registration(Case):
+    def test_register_makes_the_vfs_known_and_leaves_the_default_alone(self):
+        duralite.register()
+        duralite.register()
+        conn = sqlite3.connect(f"file:{self.path}?vfs=duralite&journal=off", uri=True)
+        conn.execute("CREATE TABLE t (a)")
+        conn.close()
+        plain = sqlite3.connect(self.path)
+        self.assertIsNone(plain.execute("PRAGMA duralite").fetchone())
+        plain.close()
+
+    def test_register_from_many_threads(self):
+        program = """
+            import sqlite3, threading, duralite
+            threads = [threading.Thread(target=duralite.register) for _ in range(8)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            sqlite3.connect("file::memory:?vfs=duralite", uri=True).execute("SELECT 1")
+        """
+        result = run_python(program)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+    def test_auto_extension_is_gone_after_register(self):
+        # Otherwise each later open would run the entry point again.
+        program = """
+            import ctypes, duralite
+            duralite._register_by_auto_extension()
+            library = ctypes.CDLL(duralite.loadable_path())
+            entry = ctypes.cast(library.sqlite3_duralite_auto, ctypes.c_void_p)
+            print(duralite._sqlite_library().sqlite3_cancel_auto_extension(entry))
+        """
+        result = run_python(program)
+        self.assertEqual((result.stdout.strip(), result.stderr), ("0", ""))
+
+    def test_auto_extension_works_in_every_python(self):
+        program = """
+            import sqlite3, sys, duralite
+            duralite._register_by_auto_extension()
+            conn = sqlite3.connect(f"file:{sys.argv[1]}?vfs=duralite&journal=off", uri=True)
+            print(conn.execute("PRAGMA duralite").fetchone()[0].split()[0])
+        """
+        result = run_python(program, self.path)
+        self.assertEqual((result.stdout.strip(), result.stderr), ("version", ""))
+
+    @unittest.skipUnless(HAS_LOADER, "this Python has no enable_load_extension")
+    def test_load_registers_through_a_connection_and_locks_the_loader_again(self):
+        program = """
+            import sqlite3, duralite
+            first = sqlite3.connect(":memory:")
+            duralite.load(first)
+            sqlite3.connect("file::memory:?vfs=duralite", uri=True).execute("SELECT 1")
+            try:
+                first.load_extension(duralite.loadable_path())
+            except sqlite3.OperationalError as error:
+                print(error)
+        """
+        result = run_python(program)
+        self.assertEqual((result.stdout.strip(), result.stderr), ("not authorized", ""))
+
+    @unittest.skipIf(HAS_LOADER, "this Python has enable_load_extension")
+    def test_load_without_a_loader_says_so(self):
+        conn = sqlite3.connect(":memory:")
+        self.addCleanup(conn.close)
+        with self.assertRaises(AttributeError):
+            duralite.load(conn)
+
+
+class Library(Case):
+    def test_a_library_named_and_not_there_is_an_error_that_names_it(self):
+        with mock.patch.dict(os.environ, DURALITE_LIBRARY=str(self.directory / "none.so")):
+            with self.assertRaisesRegex(duralite.LibraryNotFound, "none.so.*DURALITE_LIBRARY"):
+                duralite.loadable_path()
+
+    def test_a_library_named_wins(self):
+        other = self.directory / "other.so"
+        other.touch()
+        with mock.patch.dict(os.environ, DURALITE_LIBRARY=str(other)):
+            self.assertEqual(duralite.loadable_path(), str(other))
+
+    def test_the_package_directory_comes_before_the_source_tree(self):
+        package = self.directory / "duralite"
+        package.mkdir()
+        library = package / duralite.LIBRARY_NAME
+        library.touch()
+        with mock.patch.object(duralite, "__file__", str(package / "__init__.py")):
+            with mock.patch.dict(os.environ):
+                os.environ.pop("DURALITE_LIBRARY", None)
+                self.assertEqual(duralite.loadable_path(), str(library))
+                library.unlink()
+                with self.assertRaisesRegex(duralite.LibraryNotFound, "make build"):
+                    duralite.loadable_path()
+
+    def test_a_library_that_is_none_is_an_error_and_not_a_crash(self):
+        wrong = self.directory / "wrong.so"
+        wrong.write_bytes(b"not a library")
+        result = run_python("import duralite; duralite.register()", DURALITE_LIBRARY=str(wrong))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("wrong.so", result.stderr)
+
+
+class Connect(Case):
+    def test_commits_go_into_the_log_and_come_back_as_a_plain_file(self):
+        conn = self.connect()
+        conn.execute("CREATE TABLE t (a)")
+        conn.executemany("INSERT INTO t VALUES (?)", [(i,) for i in range(100)])
+        found = properties(conn)
+        self.assertEqual((found["engine"], found["guarantee"]), ("nvwal", "process-crash"))
+        self.assertGreaterEqual(int(found["commits"]), 100)
+        conn.close()
+        self.assertEqual(list(self.pool.iterdir()), [])
+        plain = sqlite3.connect(self.path)
+        self.addCleanup(plain.close)
+        self.assertEqual(plain.execute("SELECT count(*) FROM t").fetchone(), (100,))
+        self.assertEqual(plain.execute("PRAGMA integrity_check").fetchone(), ("ok",))
+
+    def test_inv01_a_live_database_is_refused_by_plain_sqlite(self):
+        conn = self.connect()
+        conn.execute("CREATE TABLE t (a)")
+        plain = sqlite3.connect(self.path)
+        self.addCleanup(plain.close)
+        with self.assertRaisesRegex(sqlite3.DatabaseError, "not a database"):
+            plain.execute("SELECT count(*) FROM t").fetchone()
+
+    def test_inv07_a_killed_process_leaves_every_acknowledged_row(self):
+        program = """
+            import os, signal, sys, duralite
+            path, pool = sys.argv[1:]
+            conn = duralite.connect(path, journal="nvwal", nvram="emulate", nvram_dir=pool, isolation_level=None)
+            conn.execute("PRAGMA journal_mode=WAL")
+            conn.execute("CREATE TABLE t (a)")
+            for i in range(500):
+                conn.execute("INSERT INTO t VALUES (?)", (i,))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+        result = run_python(program, self.path, self.pool)
+        self.assertEqual(result.returncode, -9, result.stderr)
+        conn = self.connect()
+        self.assertEqual(conn.execute("SELECT count(*), max(a) FROM t").fetchone(), (500, 499))
+
+    def test_two_threads_share_a_database(self):
+        self.connect().execute("CREATE TABLE t (a)")
+
+        def insert():
+            mine = self.connect(timeout=30, check_same_thread=False)
+            for i in range(200):
+                mine.execute("INSERT INTO t VALUES (?)", (i,))
+
+        threads = [threading.Thread(target=insert) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(self.connect().execute("SELECT count(*) FROM t").fetchone(), (400,))
+
+    def test_names_with_special_characters(self):
+        for name in ("a b.db", "50%25.db", "what?journal=off.db", "a#b.db", "a&vfs=unix.db", "ü.db", "a//b.db"):
+            with self.subTest(name):
+                (self.directory / name).parent.mkdir(exist_ok=True)
+                conn = self.connect(self.directory / name)
+                conn.execute("CREATE TABLE t (a)")
+                self.assertEqual(properties(conn)["engine"], "nvwal")
+                conn.close()
+                self.assertTrue((self.directory / name).is_file())
+
+    def test_names_that_are_not_utf8(self):
+        name = os.fsencode(self.directory) + b"/\xff.db"
+        conn = self.connect(name, journal="off")
+        conn.execute("CREATE TABLE t (a)")
+        conn.close()
+        self.assertTrue(os.path.isfile(name))
+
+    def test_memory_databases(self):
+        conn = duralite.connect(":memory:")
+        self.addCleanup(conn.close)
+        conn.execute("CREATE TABLE t (a)")
+        self.assertFalse(os.path.exists(":memory:"))
+
+    def test_booleans_and_sqlites_own_parameters(self):
+        self.connect(diff=False).execute("CREATE TABLE t (a)")
+        # That connection is closed at the end of the test; the database is live until then.
+        self.assertEqual(self.connect(diff=False).execute("PRAGMA duralite_diff").fetchone(), ("off",))
+        readonly = duralite.connect(self.path, mode="ro", nvram="emulate", nvram_dir=self.pool)
+        self.addCleanup(readonly.close)
+        with self.assertRaisesRegex(sqlite3.OperationalError, "readonly"):
+            readonly.execute("INSERT INTO t VALUES (1)")
+
+    def test_unknown_settings_and_values_are_refused(self):
+        for settings in ({"sync": "sometimes"}, {"journal": "tape"}, {"nvram": "/nowhere"}, {"nvram_speed": 1}):
+            with self.subTest(settings), self.assertRaises(sqlite3.OperationalError):
+                self.connect(**settings)
+            self.assertFalse(self.path.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
