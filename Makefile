@@ -23,7 +23,7 @@ test: ## lints and every test; the last line counts them
 	@scripts/setup test
 	@scripts/test
 
-bench: ## the measurements into docs/benchmarks.md, out/bench/*.csv and *.png
+bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.png
 	@scripts/setup bench
 	@scripts/bench
 

@@ -128,6 +128,14 @@ class Library(Case):
         with mock.patch.dict(os.environ, DURALITE_LIBRARY=str(other)):
             self.assertEqual(duralite.loadable_path(), str(other))
 
+    def test_a_library_named_is_no_unknown_setting(self):
+        program = """
+            import sys, duralite
+            duralite.connect(sys.argv[1]).execute("CREATE TABLE t (a)")
+        """
+        result = run_python(program, self.path, DURALITE_LIBRARY=duralite.loadable_path())
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
     def test_the_package_directory_comes_before_the_source_tree(self):
         package = self.directory / "duralite"
         package.mkdir()

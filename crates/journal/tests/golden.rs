@@ -1,0 +1,196 @@
+//! Golden files of format version 1: what each one means is fixed, and so are the bytes that
+//! today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden`
+//! writes them anew, for a new version of the format only.
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::{Model, Rng, contents, fresh_medium};
+use duralite_journal::nvwal::{Nvwal, walk};
+use duralite_journal::pool::open_read_only;
+use duralite_journal::stream::WalStream;
+use duralite_journal::{JournalError, NvwalOptions, SyncMode};
+use duralite_logfmt::FormatError;
+use duralite_medium::RecordingNvm;
+
+/// Where block 0 of the golden logs begins, and their first transaction.
+const BLOCKS: usize = 8192;
+const FIRST_TRANSACTION: usize = BLOCKS + 16;
+const SLOT_OF_GENERATION_2: usize = 1216;
+
+fn options(sync: SyncMode) -> NvwalOptions {
+    NvwalOptions { sync, block_bytes: 8192, limit_bytes: 64 << 10, ..NvwalOptions::default() }
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/v1").join(name)
+}
+
+/// A log of nine transactions over several blocks, one of them spilled; and what it holds.
+fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
+    let options = options(sync);
+    let nvm = Arc::new(fresh_medium(&options, 512));
+    let mut stream = common::open(nvm.clone(), &options).expect("open");
+    let mut model = Model::new(512, 20);
+    let (offset, data) = model.restart();
+    stream.write(offset, &data).expect("restart");
+    let mut rng = Rng(2016);
+    for i in 0..9 {
+        let transaction = model.transaction(&mut rng, i == 5);
+        for (offset, data) in &transaction.writes {
+            stream.write(*offset, data).expect("write");
+        }
+        model.commit(transaction);
+    }
+    (nvm.to_bytes(), model.committed)
+}
+
+/// The same with a transaction whose records are stored and that was never sealed.
+fn torn() -> Vec<u8> {
+    let (bytes, _) = good(SyncMode::Lazy);
+    let options = options(SyncMode::Lazy);
+    let nvm = Arc::new(RecordingNvm::from_bytes(bytes, 1 << 20));
+    let mut stream = common::open(nvm.clone(), &options).expect("open");
+    let header = [0, 0, 0, 3, 0, 0, 0, 0].into_iter().chain([0; 16]).collect::<Vec<_>>();
+    let end = stream.size().expect("size");
+    stream.write(end, &header).expect("header");
+    stream.write(end + 24, &[0xEE; 512]).expect("page");
+    nvm.to_bytes()
+}
+
+fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let (mut bytes, _) = good(SyncMode::Lazy);
+    change(&mut bytes);
+    bytes
+}
+
+fn golden() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("good.nvwal", good(SyncMode::Lazy).0),
+        ("good-checksum.nvwal", good(SyncMode::Checksum).0),
+        ("torn.nvwal", torn()),
+        ("torn-checksum.nvwal", {
+            let (mut bytes, _) = good(SyncMode::Checksum);
+            bytes[FIRST_TRANSACTION + 40 + 30] ^= 1;
+            bytes
+        }),
+        ("wrong-checksum.nvwal", changed(|bytes| bytes[FIRST_TRANSACTION + 40 + 30] ^= 1)),
+        ("wrong-mark.nvwal", changed(|bytes| bytes[FIRST_TRANSACTION + 5] ^= 1)),
+        ("wrong-link.nvwal", changed(|bytes| bytes[BLOCKS] ^= 0x10)),
+        ("wrong-slot.nvwal", changed(|bytes| bytes[SLOT_OF_GENERATION_2 + 9] ^= 1)),
+        ("wrong-states.nvwal", changed(|bytes| bytes[4096..4104].fill(0xFF))),
+        ("wrong-version.nvwal", changed(|bytes| bytes[8] = 2)),
+        ("foreign.nvwal", changed(|bytes| bytes[16] ^= 0xFF)),
+        ("zeros.nvwal", vec![0; 24576]),
+        ("truncated.nvwal", changed(|bytes| bytes.truncate(20000))),
+    ]
+}
+
+fn stored(name: &str) -> Vec<u8> {
+    std::fs::read(file(name)).expect("golden file")
+}
+
+fn recovered(name: &str) -> Result<Vec<u8>, JournalError> {
+    let options = options(SyncMode::Lazy);
+    let nvm = Arc::new(RecordingNvm::from_bytes(stored(name), 1 << 20));
+    let mut engine = Nvwal::open(nvm, Path::new(name), options)?;
+    engine.recover_heap()?;
+    let mut stream = WalStream::new(engine);
+    assert_eq!(stream.find_checksum_mismatch()?, None);
+    Ok(contents(&mut stream))
+}
+
+fn corrupt_at(name: &str) -> u64 {
+    match recovered(name) {
+        Err(JournalError::Corrupt { offset, .. }) => offset,
+        other => panic!("{name}: {:?}", other.map(|bytes| bytes.len())),
+    }
+}
+
+#[test]
+fn todays_code_writes_the_golden_bytes() {
+    for (name, bytes) in golden() {
+        if std::env::var_os("DURALITE_REGENERATE").is_some() {
+            std::fs::write(file(name), &bytes).expect("write");
+        }
+        assert!(stored(name) == bytes, "{name} differs from what is written today");
+    }
+}
+
+#[test]
+fn good_files_hold_every_transaction() {
+    for (name, sync) in [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)] {
+        assert!(recovered(name).expect(name) == good(sync).1, "{name}");
+        let mut transactions = Vec::new();
+        let nvm = Arc::new(RecordingNvm::from_bytes(stored(name), 1 << 20));
+        let summary = walk(nvm, Path::new(name), |t| transactions.push(t.sequence)).expect("walk");
+        assert_eq!((summary.transactions, summary.mismatch), (9, None));
+        assert_eq!(transactions, (1..=9).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_torn_transaction_is_not_there() {
+    assert!(recovered("torn.nvwal").expect("torn") == good(SyncMode::Lazy).1);
+    assert_eq!(recovered("torn-checksum.nvwal").expect("torn").len(), 32);
+}
+
+#[test]
+fn inv08_damage_in_what_was_committed_is_an_error_with_its_place() {
+    assert_eq!(corrupt_at("wrong-checksum.nvwal"), FIRST_TRANSACTION as u64);
+    assert_eq!(corrupt_at("wrong-mark.nvwal"), FIRST_TRANSACTION as u64);
+    assert_eq!(corrupt_at("wrong-link.nvwal"), BLOCKS as u64);
+    assert_eq!(corrupt_at("wrong-slot.nvwal"), SLOT_OF_GENERATION_2 as u64);
+}
+
+#[test]
+fn block_states_follow_the_list() {
+    assert!(recovered("wrong-states.nvwal").expect("states") == good(SyncMode::Lazy).1);
+}
+
+#[test]
+fn other_files_are_named_for_what_they_are() {
+    let refusal = |name: &str| match open_read_only(&file(name)) {
+        Err(JournalError::Format { source, .. }) => source,
+        other => panic!("{name}: {:?}", other.map(|log| log.transactions())),
+    };
+    assert_eq!(refusal("wrong-version.nvwal"), FormatError::Version(2));
+    assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
+    assert_eq!(refusal("foreign.nvwal"), FormatError::Damaged { what: "the log's superblock" });
+    assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
+    assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), 9);
+}
+
+/// Ordered logs: every flipped bit is an error or makes no difference, never a shorter log.
+#[test]
+fn inv08_no_flipped_bit_shortens_the_log() {
+    let (good, expected) = good(SyncMode::Lazy);
+    let mut rng = Rng(77);
+    let read = |bytes: Vec<u8>| {
+        let nvm = Arc::new(RecordingNvm::from_bytes(bytes, 1 << 20));
+        let engine = Nvwal::open(nvm, Path::new("flip"), options(SyncMode::Lazy))?;
+        let mut stream = WalStream::new(engine);
+        assert_eq!(stream.find_checksum_mismatch()?, None);
+        Ok::<_, JournalError>(contents(&mut stream))
+    };
+    let mut refused = 0;
+    for _ in 0..4000 {
+        let (at, bit) = (rng.below(good.len() as u64) as usize, rng.below(8));
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << bit;
+        match read(bytes) {
+            Ok(content) => assert!(content == expected, "byte {at} bit {bit}: content differs"),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 200, "only {refused} of 4000 flips were refused: the test misses the log");
+    for length in (0..good.len()).step_by(509) {
+        let mut bytes = good.clone();
+        bytes.truncate(length);
+        assert!(read(bytes).is_err(), "cut to {length} bytes");
+    }
+}
