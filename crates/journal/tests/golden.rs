@@ -2,7 +2,7 @@
 //! today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden`
 //! writes them anew, for a new version of the format only.
 
-#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 mod common;
 

@@ -94,8 +94,26 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
                 _ => Ok(()),
             })
         }
-        DatabaseHeader::Empty | DatabaseHeader::NotSqlite | DatabaseHeader::Plain { .. } => Ok(()),
+        DatabaseHeader::Empty | DatabaseHeader::NotSqlite | DatabaseHeader::Plain { .. } => check_pool(db),
     }
+}
+
+/// Refuses a pool that could not hold a log, before the application relies on it.
+fn check_pool(db: &Db) -> Result<(), Failure> {
+    let Some(pool) = db.settings().pool() else { return Ok(()) };
+    let dir = pool.dir.display();
+    if !pool.dir.is_dir() {
+        return Err(Failure::cannot_open(format!(
+            "{dir} is no directory; make it, or point nvram elsewhere"
+        )));
+    }
+    if pool.kind == PoolKind::Dax && !duralite_medium::is_dax(&pool.dir) {
+        return Err(Failure::cannot_open(format!(
+            "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a DAX \
+             directory, or choose nvram=emulate with nvram_dir={dir}"
+        )));
+    }
+    Ok(())
 }
 
 /// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1).

@@ -27,7 +27,15 @@ pub const NAMES: [&str; 13] = [
 const SHARED: [&str; 7] =
     ["sync", "diff", "heap", "persistency", "nvram_write_ns", "nvram_fence_ns", "nvram_read_ns"];
 /// Environment variables that are no settings.
-const OTHER_VARIABLES: [&str; 2] = ["DURALITE_MAKE_DEFAULT", "DURALITE_LOG"];
+/// Variables that are no settings: the library's own, the Python package's, the tests'.
+const OTHER_VARIABLES: [&str; 6] = [
+    "DURALITE_MAKE_DEFAULT",
+    "DURALITE_LOG",
+    "DURALITE_LIBRARY",
+    "DURALITE_REQUIRE_RIGS",
+    "DURALITE_SEED",
+    "DURALITE_REGENERATE",
+];
 const VARIABLE_PREFIX: &str = "DURALITE_";
 /// A URI parameter that begins like this and is no setting is a typing error: the others may
 /// belong to SQLite or to another VFS.
