@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -13,10 +14,13 @@ use duralite_logfmt::nvwal::{
 };
 use duralite_logfmt::{LogId, nvwal::PATH_LIMIT};
 use duralite_medium::{FileNvm, Latency, MapOptions, Nvm, Persistency};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, linkat, statx};
 
 use crate::nvwal::{Nvwal, NvwalOptions};
 use crate::{ErrorKind, JournalError};
+
+/// Where this process's open files have names.
+const OWN_FILES: &str = "/proc/self/fd";
 
 /// What kind of memory the pool is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,13 +171,7 @@ fn create_file(pool: &PoolConfig, db: &DatabaseIdentity, path: &Path) -> Result<
             io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or point nvram elsewhere");
         return Err(JournalError::io("use the NVRAM pool", &pool.dir, &error));
     }
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(db.mode & 0o666)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)
+    let file = open_new(pool, path, db.mode & 0o666)
         .map_err(|error| JournalError::io("make a log in", &pool.dir, &error))?;
     // The mode given to open is cut by the umask; the owner is ours. Both follow the database.
     let adjusted =
@@ -195,6 +193,30 @@ fn create_file(pool: &PoolConfig, db: &DatabaseIdentity, path: &Path) -> Result<
     }
 }
 
+/// A new file, without a name where the file system can do that: a process that dies while it
+/// makes a log then leaves nothing behind.
+fn open_new(pool: &PoolConfig, path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(mode);
+    let flag = |flag: OFlags| flag.bits().cast_signed();
+    if Path::new(OWN_FILES).is_dir()
+        && let Ok(file) = options.clone().custom_flags(flag(OFlags::TMPFILE)).open(&pool.dir)
+    {
+        return Ok(file);
+    }
+    options.create_new(true).custom_flags(flag(OFlags::NOFOLLOW)).open(path)
+}
+
+/// Gives a complete log its name, if it has none yet, and makes that durable.
+fn publish(pool: &PoolConfig, path: &Path, file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    if file.metadata()?.nlink() == 0 {
+        let own = Path::new(OWN_FILES).join(file.as_raw_fd().to_string());
+        linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+    }
+    File::open(&pool.dir)?.sync_all()
+}
+
 fn format_file(
     pool: &PoolConfig,
     options: &NvwalOptions,
@@ -206,8 +228,7 @@ fn format_file(
     file.lock_shared().map_err(|error| lock(&error))?;
     let nvm = Arc::new(map(pool, path, &file, superblock, false)?);
     Nvwal::format(nvm.as_ref(), superblock).map_err(|error| at_path(error, &pool.dir))?;
-    let sync_dir = File::open(&pool.dir).and_then(|dir| dir.sync_all());
-    file.sync_all().and(sync_dir).map_err(|error| JournalError::io("sync", path, &error))?;
+    publish(pool, path, &file).map_err(|error| JournalError::io("make", path, &error))?;
     let engine = Nvwal::open(nvm, path, options.clone())?;
     Ok(OpenLog { engine, path: path.to_path_buf(), file, alone: true })
 }
@@ -303,7 +324,7 @@ fn open_file(path: &Path, write: bool) -> Result<File, JournalError> {
     OpenOptions::new()
         .read(true)
         .write(write)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)
         .map_err(|error| JournalError::io("open the log", path, &error))
 }

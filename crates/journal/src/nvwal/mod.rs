@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES, SUPERBLOCK_BYTES,
-    Slot, Superblock, checked_word, read_checked_word, slot_offset,
+    ACTIVE_OFFSET, Base, GENERATION_LIMIT, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES,
+    SUPERBLOCK_BYTES, Slot, Superblock, checked_word, read_checked_word, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 use duralite_logfmt::{FormatError, LogId, diff};
@@ -342,7 +342,11 @@ impl Nvwal {
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
         let damaged = |offset, what| JournalError::Corrupt { offset, what };
         let generation = read_checked_word(active, "the log's active generation")
-            .map_err(|e| damaged(ACTIVE_OFFSET, e))?;
+            .ok()
+            .filter(|generation| (1..GENERATION_LIMIT).contains(generation))
+            .ok_or_else(|| {
+                damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" })
+            })?;
         let at = slot_offset(generation);
         let mut bytes = [0; SLOT_BYTES];
         self.heap.nvm.read(at, &mut bytes);
@@ -381,7 +385,8 @@ impl Nvwal {
     /// One step of [`Engine::refresh`]: the next committed transaction of the generation that the
     /// `active` word names, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, JournalError> {
-        if active != self.active {
+        // Before the first one is loaded there is nothing that a damaged word may be equal to.
+        if active != self.active || self.slot.generation == 0 {
             self.load_generation(active)?;
         }
         if self.wal_header.is_none() {
