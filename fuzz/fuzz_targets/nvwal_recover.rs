@@ -10,6 +10,7 @@ use duralite_journal::engine::Engine as _;
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;
+use duralite_logfmt::nvwal::{Order, Superblock, TxHash, TxHeader, encode_mark, slot_offset};
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use duralite_medium::RecordingNvm;
 use libfuzzer_sys::fuzz_target;
@@ -20,8 +21,11 @@ const CAPACITY: u64 = 4 << 20;
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, bytes)) = data.split_first() else { return };
     let mut bytes = bytes.to_vec();
-    if mode % 2 == 1 {
+    if mode & 1 != 0 {
         repair_checksums(&mut bytes);
+    }
+    if mode & 2 != 0 {
+        repair_transactions(&mut bytes);
     }
     // A log may claim more than there is, but the medium has a size.
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
@@ -36,10 +40,16 @@ fuzz_target!(|data: &[u8]| {
     let _ = stream.find_checksum_mismatch();
     let mut piece = vec![0; page_bytes + 24];
     if let Ok(size) = stream.size() {
-        let _ = stream.read(0, &mut piece);
-        let _ = stream.read(size / 2, &mut piece);
-        let _ = stream.read(size.saturating_sub(9), &mut piece);
+        for at in [0, size / 2 + 1, size.saturating_sub(9), size, u64::MAX - 9] {
+            let _ = stream.read(at, &mut piece);
+        }
     }
+    let committed = stream.engine().committed();
+    for (page_number, frame) in stream.engine().newest_frames() {
+        assert!(page_number > 0 && (1..=committed).contains(&frame));
+        let _ = stream.engine_mut().read_page(frame, &mut piece[..page_bytes]);
+    }
+    append_a_frame(&mut stream, committed, page_bytes);
     let header = make_wal_header(page_bytes as u32, 1, [1, 2]);
     if stream.write(0, &header).is_ok() {
         let mut frame = [0; 24];
@@ -50,6 +60,21 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 });
+
+/// Commits one frame behind whatever was recovered.
+fn append_a_frame(stream: &mut WalStream<Nvwal>, committed: u32, page_bytes: usize) {
+    let mut frame = [0; 24];
+    frame[3] = 1;
+    frame[7] = 1;
+    let at = 32 + u64::from(committed) * (page_bytes as u64 + 24);
+    if stream.write(at, &frame).is_ok() && stream.write(at + 24, &vec![3; page_bytes]).is_ok() {
+        assert_eq!(stream.engine().committed(), committed + 1);
+        let mut page = vec![0; page_bytes];
+        assert!(
+            stream.engine_mut().read_page(committed + 1, &mut page).is_ok() && page == vec![3; page_bytes]
+        );
+    }
+}
 
 /// Makes superblock and generation slots check, so that the bytes behind them are reached.
 fn repair_checksums(bytes: &mut [u8]) {
@@ -70,4 +95,73 @@ fn repair_checksums(bytes: &mut [u8]) {
         let value: u32 = u32::from_le_bytes(bytes[word..word + 4].try_into().unwrap());
         bytes[word + 4..word + 8].copy_from_slice(&(!value).to_le_bytes());
     }
+}
+
+/// Makes the marks and hashes of transactions check, so that records with any content are
+/// reached. The log is padded to the size it claims, as far as the medium allows.
+fn repair_transactions(bytes: &mut Vec<u8>) {
+    if bytes.len() < 4096 {
+        return;
+    }
+    let Ok(superblock) = Superblock::decode(&bytes[..4096]) else { return };
+    let grown = u32_at(bytes, 1344);
+    let size = superblock.file_bytes(grown.min(superblock.limit_blocks)).min(CAPACITY) as usize;
+    if bytes.len() < size {
+        bytes.resize(size, 0);
+    }
+    let generation = u32_at(bytes, 1152);
+    let mut block = u32_at(bytes, slot_offset(generation) as usize + 4);
+    let (block_bytes, mut offset) = (superblock.block_bytes as usize, 16);
+    let place = |block: u32, offset: usize| {
+        let at = superblock.block_offset(block) as usize + offset;
+        (block < grown && at + block_bytes - offset <= size).then_some(at)
+    };
+    for sequence in 1..100 {
+        if block_bytes - offset < 40 {
+            let Some(next) = place(block, 0).and_then(|at| u32_at(bytes, at).checked_sub(1)) else { return };
+            (block, offset) = (next, 16);
+        }
+        let Some(start) = place(block, offset) else { return };
+        let order = match bytes[start + 7] >> 6 {
+            1 => Order::Ordered,
+            2 => Order::Fenced,
+            3 => Order::Async,
+            _ => return,
+        };
+        let mut hash = TxHash::new(superblock.log_id, generation, sequence);
+        offset += 40;
+        let mut jumps = 0;
+        let mut records = u32_at(bytes, start + 28);
+        while records > 0 {
+            let Some(at) = place(block, offset) else { return };
+            let room = block_bytes - offset;
+            let length = if room >= 16 { u32_at(bytes, at) as usize } else { 0 };
+            if length == 0 {
+                let Some(next) = place(block, 0).and_then(|at| u32_at(bytes, at).checked_sub(1)) else {
+                    return;
+                };
+                (block, offset) = (next, 24);
+                jumps += 1;
+                if jumps > grown {
+                    return;
+                }
+                continue;
+            }
+            if !(16..=room).contains(&length) {
+                return;
+            }
+            hash = hash.record(&bytes[at..at + 16], &bytes[at + 16..at + length]);
+            offset = (offset + length).next_multiple_of(8).min(block_bytes);
+            records -= 1;
+        }
+        let head: [u8; 40] = bytes[start..start + 40].try_into().unwrap();
+        let mut header = TxHeader::decode(&head);
+        header.hash = header.seal_hash(hash);
+        let mark = encode_mark(order, generation, sequence);
+        bytes[start..start + 40].copy_from_slice(&header.encode(mark));
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }

@@ -6,6 +6,7 @@
 
 mod common;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,14 +14,20 @@ use common::{Model, Rng, contents, fresh_medium};
 use duralite_journal::nvwal::{Nvwal, walk};
 use duralite_journal::pool::open_read_only;
 use duralite_journal::stream::WalStream;
-use duralite_journal::{JournalError, NvwalOptions, SyncMode};
-use duralite_logfmt::FormatError;
-use duralite_medium::RecordingNvm;
+use duralite_journal::{DatabaseIdentity, JournalError, Log, NvwalOptions, PoolConfig, PoolKind, SyncMode};
+use duralite_logfmt::nvwal::Superblock;
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::{Latency, Persistency, RecordingNvm};
 
 /// Where block 0 of the golden logs begins, and their first transaction.
 const BLOCKS: usize = 8192;
 const FIRST_TRANSACTION: usize = BLOCKS + 16;
+const ACTIVE: usize = 1152;
 const SLOT_OF_GENERATION_2: usize = 1216;
+/// The log's identity, and that of the database it is for.
+const ID: LogId = LogId([9; 16]);
+const INODE: u64 = 1;
+const BIRTH_NS: u64 = 2;
 
 fn options(sync: SyncMode) -> NvwalOptions {
     NvwalOptions { sync, block_bytes: 8192, limit_bytes: 64 << 10, ..NvwalOptions::default() }
@@ -32,6 +39,10 @@ fn file(name: &str) -> PathBuf {
 
 /// A log of nine transactions over several blocks, one of them spilled; and what it holds.
 fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
+    good_after(sync, 9)
+}
+
+fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     let options = options(sync);
     let nvm = Arc::new(fresh_medium(&options, 512));
     let mut stream = common::open(nvm.clone(), &options).expect("open");
@@ -39,7 +50,7 @@ fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
     let (offset, data) = model.restart();
     stream.write(offset, &data).expect("restart");
     let mut rng = Rng(2016);
-    for i in 0..9 {
+    for i in 0..transactions {
         let transaction = model.transaction(&mut rng, i == 5);
         for (offset, data) in &transaction.writes {
             stream.write(*offset, data).expect("write");
@@ -62,6 +73,35 @@ fn torn() -> Vec<u8> {
     nvm.to_bytes()
 }
 
+/// Where each transaction of a log begins.
+fn transactions_of(bytes: &[u8]) -> Vec<usize> {
+    let mut offsets = Vec::new();
+    let nvm = Arc::new(RecordingNvm::from_bytes(bytes.to_vec(), 1 << 20));
+    walk(nvm, Path::new("offsets"), |t| offsets.push(t.offset as usize)).expect("walk");
+    offsets
+}
+
+/// The log once everything of it is in the database.
+fn retired() -> Vec<u8> {
+    let nvm = Arc::new(RecordingNvm::from_bytes(good(SyncMode::Lazy).0, 1 << 20));
+    let mut engine = Nvwal::open(nvm.clone(), Path::new("retired"), options(SyncMode::Lazy)).expect("open");
+    engine.retire().expect("retire");
+    nvm.to_bytes()
+}
+
+/// A sound, empty log of another database.
+fn foreign() -> Vec<u8> {
+    let superblock = Superblock {
+        log_id: LogId([0xF0; 16]),
+        db_inode: 3,
+        path: b"/other.db".to_vec(),
+        ..common::superblock(&options(SyncMode::Lazy), 512)
+    };
+    let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
+    Nvwal::format(&nvm, &superblock).expect("format");
+    nvm.to_bytes()
+}
+
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let (mut bytes, _) = good(SyncMode::Lazy);
     change(&mut bytes);
@@ -78,13 +118,22 @@ fn golden() -> Vec<(&'static str, Vec<u8>)> {
             bytes[FIRST_TRANSACTION + 40 + 30] ^= 1;
             bytes
         }),
+        ("torn-checksum-late.nvwal", {
+            let (mut bytes, _) = good(SyncMode::Checksum);
+            let seventh = transactions_of(&bytes)[6];
+            bytes[seventh + 40 + 30] ^= 1;
+            bytes
+        }),
+        ("retired.nvwal", retired()),
         ("wrong-checksum.nvwal", changed(|bytes| bytes[FIRST_TRANSACTION + 40 + 30] ^= 1)),
         ("wrong-mark.nvwal", changed(|bytes| bytes[FIRST_TRANSACTION + 5] ^= 1)),
         ("wrong-link.nvwal", changed(|bytes| bytes[BLOCKS] ^= 0x10)),
         ("wrong-slot.nvwal", changed(|bytes| bytes[SLOT_OF_GENERATION_2 + 9] ^= 1)),
         ("wrong-states.nvwal", changed(|bytes| bytes[4096..4104].fill(0xFF))),
         ("wrong-version.nvwal", changed(|bytes| bytes[8] = 2)),
-        ("foreign.nvwal", changed(|bytes| bytes[16] ^= 0xFF)),
+        ("wrong-superblock.nvwal", changed(|bytes| bytes[16] ^= 0xFF)),
+        ("wrong-active.nvwal", changed(|bytes| bytes[ACTIVE..ACTIVE + 8].fill(0))),
+        ("foreign.nvwal", foreign()),
         ("zeros.nvwal", vec![0; 24576]),
         ("truncated.nvwal", changed(|bytes| bytes.truncate(20000))),
     ]
@@ -137,6 +186,8 @@ fn good_files_hold_every_transaction() {
 fn a_torn_transaction_is_not_there() {
     assert!(recovered("torn.nvwal").expect("torn") == good(SyncMode::Lazy).1);
     assert_eq!(recovered("torn-checksum.nvwal").expect("torn").len(), 32);
+    let six = good_after(SyncMode::Checksum, 6).1;
+    assert!(recovered("torn-checksum-late.nvwal").expect("torn") == six);
 }
 
 #[test]
@@ -144,6 +195,7 @@ fn inv08_damage_in_what_was_committed_is_an_error_with_its_place() {
     assert_eq!(corrupt_at("wrong-checksum.nvwal"), FIRST_TRANSACTION as u64);
     assert_eq!(corrupt_at("wrong-mark.nvwal"), FIRST_TRANSACTION as u64);
     assert_eq!(corrupt_at("wrong-link.nvwal"), BLOCKS as u64);
+    assert_eq!(corrupt_at("wrong-active.nvwal"), ACTIVE as u64);
     assert_eq!(corrupt_at("wrong-slot.nvwal"), SLOT_OF_GENERATION_2 as u64);
 }
 
@@ -160,9 +212,62 @@ fn other_files_are_named_for_what_they_are() {
     };
     assert_eq!(refusal("wrong-version.nvwal"), FormatError::Version(2));
     assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
-    assert_eq!(refusal("foreign.nvwal"), FormatError::Damaged { what: "the log's superblock" });
+    assert_eq!(refusal("wrong-superblock.nvwal"), FormatError::Damaged { what: "the log's superblock" });
     assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
     assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), 9);
+}
+
+#[test]
+fn a_retired_log_is_empty() {
+    let log = open_read_only(&file("retired.nvwal")).expect("retired");
+    assert!(log.is_retired() && log.transactions() == 0);
+    assert!(recovered("retired.nvwal").expect("retired").is_empty());
+}
+
+/// Attaches a copy of a golden file, which stands in the pool under the name of log `named`, to
+/// a database that names log `id`.
+fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, JournalError> {
+    let dir = tempfile::tempdir().expect("directory");
+    let pool = PoolConfig {
+        kind: PoolKind::Emulate,
+        dir: dir.path().to_path_buf(),
+        latency: Latency::default(),
+        persistency: Persistency::X86,
+    };
+    std::fs::write(pool.log_path(named), stored(name)).expect("copy");
+    let owner = std::fs::metadata(pool.log_path(named)).expect("metadata");
+    let db = DatabaseIdentity {
+        path: PathBuf::from("/model.db"),
+        inode,
+        birth_ns: BIRTH_NS,
+        mode: 0o644,
+        uid: owner.uid(),
+        gid: owner.gid(),
+    };
+    let mut log = Log::attach(&pool, &options(SyncMode::Lazy), &db, id)?;
+    let mut bytes = vec![0; log.size()? as usize];
+    log.read(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+#[test]
+fn inv03_a_log_is_attached_by_its_own_database_only() {
+    assert!(attached("good.nvwal", ID, ID, INODE).expect("its own") == good(SyncMode::Lazy).1);
+    let refused = |name, named, id, inode| attached(name, named, id, inode).expect_err(name);
+    let other = LogId([8; 16]);
+    assert!(
+        matches!(refused("good.nvwal", ID, other, INODE), JournalError::Missing { id, .. } if id == other)
+    );
+    assert!(
+        matches!(refused("good.nvwal", ID, ID, 7), JournalError::Foreign { owner, .. } if owner == Path::new("/model.db"))
+    );
+    assert!(
+        matches!(refused("foreign.nvwal", ID, ID, INODE), JournalError::Foreign { owner, .. } if owner == Path::new("/other.db"))
+    );
+    let damaged = refused("wrong-checksum.nvwal", ID, ID, INODE);
+    assert!(matches!(damaged, JournalError::Corrupt { offset, .. } if offset == FIRST_TRANSACTION as u64));
+    let newer = refused("wrong-version.nvwal", ID, ID, INODE);
+    assert!(matches!(newer, JournalError::Format { source: FormatError::Version(2), .. }));
 }
 
 /// Ordered logs: every flipped bit is an error or makes no difference, never a shorter log.

@@ -52,7 +52,11 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
             return Ok(WalServer::Base);
         };
         if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) {
-            absorb::checkpoint_base_wal(db)?;
+            // Only a `-wal` that nobody uses: a live one stays as it is, and the open is refused.
+            match under_exclusive(db, || ())? {
+                Some(()) => absorb::checkpoint_base_wal(db)?,
+                None => step_back(db, deadline)?,
+            }
             continue_before(deadline, db)?;
             continue;
         }

@@ -1,0 +1,260 @@
+//! Damage to what was committed: recovery answers with an error or with exactly the content,
+//! never with another one, and never panics (invariants 8 and 12).
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Model, Rng, contents, for_seeds, fresh_medium};
+use duralite_journal::nvwal::{Nvwal, walk};
+use duralite_journal::stream::WalStream;
+use duralite_journal::{JournalError, NvwalOptions, SyncMode};
+use duralite_logfmt::LogId;
+use duralite_logfmt::nvwal::{GENERATION_LIMIT, NO_BLOCK, SUPERBLOCK_BYTES, Slot, checked_word, slot_offset};
+use duralite_medium::{Nvm, RecordingNvm};
+
+const CAPACITY: u64 = 1 << 20;
+const BLOCK: usize = 8192;
+
+fn options(sync: SyncMode) -> NvwalOptions {
+    NvwalOptions { sync, block_bytes: BLOCK as u32, limit_bytes: 64 << 10, ..NvwalOptions::default() }
+}
+
+/// A log in its second generation, and everything a reader of it may see.
+struct Committed {
+    bytes: Vec<u8>,
+    /// What the stream holds after each commit; the last is what there is.
+    prefixes: Vec<Vec<u8>>,
+    /// The medium's bytes that hold transactions.
+    used: Vec<Range<usize>>,
+}
+
+impl Committed {
+    fn content(&self) -> &[u8] {
+        self.prefixes.last().expect("prefixes")
+    }
+}
+
+fn committed(seed: u64, sync: SyncMode) -> Committed {
+    let options = options(sync);
+    let nvm = Arc::new(fresh_medium(&options, 512));
+    let mut stream = common::open(nvm.clone(), &options).expect("open");
+    let mut rng = Rng(seed * 0x9E37 + 1);
+    let mut model = Model::new(512, 20);
+    let mut prefixes = Vec::new();
+    for transactions in [3, 24] {
+        let (offset, data) = model.restart();
+        stream.write(offset, &data).expect("restart");
+        prefixes = vec![model.committed.clone()];
+        for _ in 0..transactions {
+            let spill = rng.chance(4);
+            let transaction = model.transaction(&mut rng, spill);
+            for (offset, data) in &transaction.writes {
+                stream.write(*offset, data).expect("write");
+            }
+            model.commit(transaction);
+            prefixes.push(model.committed.clone());
+        }
+    }
+    let mut used = Vec::new();
+    walk(nvm.clone(), Path::new("damage"), |transaction| {
+        used.push(transaction.offset as usize..transaction.offset as usize + 40);
+        for record in &transaction.records {
+            let at = record.offset as usize;
+            used.push(at..at + record.record_bytes as usize);
+        }
+    })
+    .expect("walk");
+    Committed { bytes: nvm.to_bytes(), prefixes, used }
+}
+
+/// Recovers, reads everything, and commits something on top if that works.
+fn recover(bytes: Vec<u8>, sync: SyncMode) -> Result<Vec<u8>, JournalError> {
+    let nvm: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
+    let mut engine = Nvwal::open(nvm, Path::new("damage"), options(sync))?;
+    engine.recover_heap()?;
+    let mut stream = WalStream::new(engine);
+    assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+    let content = contents(&mut stream);
+    let mut model = Model::new(512, 20);
+    let (offset, data) = model.restart();
+    stream.write(offset, &data)?;
+    let transaction = model.transaction(&mut Rng(1), true);
+    for (offset, data) in &transaction.writes {
+        stream.write(*offset, data)?;
+    }
+    model.commit(transaction);
+    assert!(contents(&mut stream) == model.committed, "content after recovery differs");
+    Ok(content)
+}
+
+/// Flips each bit of the byte; returns how many flips were refused.
+fn flip_byte(log: &Committed, at: usize, sync: SyncMode) -> u32 {
+    let mut refused = 0;
+    for bit in 0..8 {
+        let mut bytes = log.bytes.clone();
+        bytes[at] ^= 1 << bit;
+        match recover(bytes, sync) {
+            Ok(content) => assert!(content == log.content(), "byte {at} bit {bit}: content differs"),
+            Err(JournalError::Corrupt { .. } | JournalError::Format { .. }) => refused += 1,
+            Err(error) => panic!("byte {at} bit {bit}: {error}"),
+        }
+    }
+    refused
+}
+
+#[test]
+fn inv08_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
+    for sync in [SyncMode::Lazy, SyncMode::Eager] {
+        for_seeds(8, |seed| {
+            let log = committed(seed, sync);
+            let mut rng = Rng(seed + 400);
+            for _ in 0..120 {
+                let range = &log.used[rng.below(log.used.len() as u64) as usize];
+                let at = range.start + rng.below(range.len() as u64) as usize;
+                // A mark's two top bits name the order: 1 and 3 differ in one, and in 3 the hash
+                // decides, which is right.
+                let refused = flip_byte(&log, at, sync);
+                assert!(refused >= 7, "byte {at}: only {refused} of 8 flips were refused");
+            }
+        });
+    }
+}
+
+#[test]
+fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
+    for_seeds(3, |seed| {
+        let log = committed(seed, SyncMode::Lazy);
+        let mut rng = Rng(seed + 900);
+        let generation = u32::from_le_bytes(log.bytes[1152..1156].try_into().expect("four bytes"));
+        let slot = slot_offset(generation) as usize;
+        // The static part by sample, and all of: active word, slot in force, grown word.
+        let sample = (0..60).map(|_| rng.below(1096) as usize);
+        for at in sample.chain(1152..1160).chain(slot..slot + 64).chain(1344..1352) {
+            assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
+        }
+        // The headers of the blocks in the list: their links, generations and numbers.
+        let mut blocks: Vec<usize> =
+            log.used.iter().map(|range| BLOCK + (range.start - BLOCK) / BLOCK * BLOCK).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert!(blocks.len() > 1, "one block has no links");
+        for at in blocks.into_iter().flat_map(|block| block..block + 16) {
+            assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
+        }
+        // The states are rebuilt from the list.
+        for at in SUPERBLOCK_BYTES as usize..SUPERBLOCK_BYTES as usize + 8 {
+            assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 0, "byte {at}");
+        }
+    });
+}
+
+/// Where one barrier covers all, damage looks like a torn commit: the log may end before it, but
+/// what it holds up to there is right.
+#[test]
+fn inv07_flipped_bits_leave_a_prefix_in_the_checksum_order() {
+    for_seeds(8, |seed| {
+        let log = committed(seed, SyncMode::Checksum);
+        let mut rng = Rng(seed + 77);
+        for _ in 0..600 {
+            let range = &log.used[rng.below(log.used.len() as u64) as usize];
+            let at = range.start + rng.below(range.len() as u64) as usize;
+            let mut bytes = log.bytes.clone();
+            bytes[at] ^= 1 << rng.below(8);
+            if let Ok(content) = recover(bytes, SyncMode::Checksum) {
+                assert!(log.prefixes.contains(&content), "byte {at}: no prefix");
+            }
+        }
+    });
+}
+
+#[test]
+fn inv12_a_file_that_was_cut_is_refused() {
+    for_seeds(2, |seed| {
+        let log = committed(seed, SyncMode::Lazy);
+        for length in (0..log.bytes.len()).step_by(512) {
+            match recover(log.bytes[..length].to_vec(), SyncMode::Lazy) {
+                Ok(content) => assert!(content == log.content(), "cut to {length}: content differs"),
+                Err(JournalError::Corrupt { .. } | JournalError::Format { .. }) => {}
+                Err(error) => panic!("cut to {length}: {error}"),
+            }
+        }
+        let longer = [log.bytes.clone(), vec![0xA5; 10_000]].concat();
+        assert!(recover(longer, SyncMode::Lazy).expect("a longer file") == log.content());
+    });
+}
+
+/// A range of zeros is refused, but for one case that no log can tell from its end: when it
+/// begins at or before the mark of a transaction and swallows it, and nothing before was touched.
+#[test]
+fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
+    for sync in [SyncMode::Lazy, SyncMode::Checksum] {
+        for_seeds(10, |seed| {
+            let log = committed(seed, sync);
+            let mut rng = Rng(seed + 5000);
+            let mut refused = 0;
+            for i in 0..400 {
+                let start = rng.below(log.bytes.len() as u64) as usize;
+                let length = [8, 64, 512, 4096, 20_000][rng.below(5) as usize];
+                let start = start / 8 * 8;
+                let end = (start + length).min(log.bytes.len());
+                let zeros = i % 2 == 0;
+                let mut bytes = log.bytes.clone();
+                bytes[start..end].fill_with(|| if zeros { 0 } else { rng.next() as u8 });
+                match recover(bytes, sync) {
+                    Ok(content) if zeros || sync == SyncMode::Checksum => {
+                        assert!(log.prefixes.contains(&content), "{start}..{end}: no prefix");
+                    }
+                    Ok(content) => assert!(content == log.content(), "{start}..{end}: content differs"),
+                    Err(_) => refused += 1,
+                }
+            }
+            assert!(refused > 20, "only {refused} of 400 ranges were refused");
+        });
+    }
+}
+
+/// Zeros over part of a transaction, or over what leads to one, are never taken for the log's end.
+#[test]
+fn inv08_zeros_behind_a_mark_are_an_error() {
+    for_seeds(6, |seed| {
+        let log = committed(seed, SyncMode::Lazy);
+        for range in &log.used {
+            // Headers without their marks, and records.
+            let start = if range.len() == 40 { range.start + 8 } else { range.start };
+            let mut bytes = log.bytes.clone();
+            bytes[start..range.end].fill(0);
+            let result = recover(bytes, SyncMode::Lazy);
+            assert!(
+                matches!(result, Err(JournalError::Corrupt { .. })),
+                "{start}..{}: {:?}",
+                range.end,
+                result.map(|content| content.len())
+            );
+        }
+    });
+}
+
+#[test]
+fn inv12_generations_that_cannot_be_are_refused() {
+    let log = committed(1, SyncMode::Lazy);
+    let (id, first_block) = (LogId([9; 16]), NO_BLOCK);
+    for generation in [0, GENERATION_LIMIT, u32::MAX] {
+        let slot = Slot { generation, first_block, wal_header: [0; 32], retired: false };
+        let at = slot_offset(generation) as usize;
+        let mut bytes = log.bytes.clone();
+        bytes[at..at + 64].copy_from_slice(&slot.encode(id));
+        bytes[1152..1160].copy_from_slice(&checked_word(generation).to_le_bytes());
+        let result = recover(bytes, SyncMode::Lazy);
+        assert!(matches!(result, Err(JournalError::Corrupt { offset: 1152, .. })), "{generation}");
+    }
+    // A word of zeros does not name an empty log.
+    let mut bytes = log.bytes.clone();
+    bytes[1152..1160].fill(0);
+    let result = recover(bytes, SyncMode::Lazy);
+    assert!(matches!(result, Err(JournalError::Corrupt { offset: 1152, .. })), "zeros");
+}

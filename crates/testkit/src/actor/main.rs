@@ -1,0 +1,22 @@
+//! The second process of the tests, in one of several roles.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failure ends the process, and the test sees it
+
+mod sql;
+mod transfer;
+mod write;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["sql", uri] => sql::serve(uri),
+        ["write", uri, acknowledgements, reopen_every] => {
+            write::run(uri, acknowledgements, reopen_every.parse().unwrap());
+        }
+        ["transfer", uri, seed, count] => {
+            transfer::transfer(uri, seed.parse().unwrap(), count.parse().unwrap())
+        }
+        ["audit", uri, total, stop] => transfer::audit(uri, total.parse().unwrap(), stop),
+        _ => panic!("unknown role: {arguments:?}"),
+    }
+}

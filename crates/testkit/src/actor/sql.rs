@@ -1,0 +1,31 @@
+//! Runs the statements that come in, one a line, and prints each outcome as a line.
+
+use std::io::{BufRead, Write};
+
+use duralite_testkit::{connect, run};
+use rusqlite::types::Value;
+
+pub fn serve(uri: &str) {
+    let conn = connect(uri);
+    let mut out = std::io::stdout();
+    for line in std::io::stdin().lock().lines() {
+        let answer = conn.as_ref().map_err(ToString::to_string).and_then(|conn| {
+            let rows = run(conn, &line.unwrap()).map_err(|error| error.to_string())?;
+            Ok(rows.iter().map(|row| text(row)).collect::<Vec<_>>().join(" "))
+        });
+        writeln!(out, "{}", answer.unwrap_or_else(|error| format!("error: {error}"))).unwrap();
+        out.flush().unwrap();
+    }
+}
+
+fn text(row: &[Value]) -> String {
+    let columns = row.iter().map(|value| match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Integer(number) => number.to_string(),
+        Value::Real(number) => number.to_string(),
+        // One line an answer.
+        Value::Text(text) => text.replace('\n', ";"),
+        Value::Blob(bytes) => format!("{} bytes", bytes.len()),
+    });
+    columns.collect::<Vec<_>>().join("|")
+}

@@ -1,0 +1,19 @@
+//! What the tests of Duralite as a whole share. They run it inside this very process, through
+//! the SQLite that rusqlite bundles; a second process is a `duralite-actor`.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
+
+mod actor;
+mod ledger;
+mod place;
+mod register;
+mod rig;
+mod rng;
+mod sql;
+
+pub use actor::Actor;
+pub use ledger::Ledger;
+pub use place::{GUARD, Place, VERSIONS, snapshot, stock_shell};
+pub use register::register;
+pub use rig::{TinyPool, require_rigs};
+pub use rng::{Rng, for_seeds};
+pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};

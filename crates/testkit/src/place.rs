@@ -1,0 +1,148 @@
+//! A directory with databases, and a pool of its own for their logs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::sql;
+
+/// The bytes of a database's header that hold the guard.
+pub const VERSIONS: std::ops::Range<usize> = 18..20;
+/// What stands there while a log holds the newest commits.
+pub const GUARD: [u8; 2] = [0xd7; 2];
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Databases and logs of one test, deleted with it.
+pub struct Place {
+    dir: TempDir,
+    pool: TempDir,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Place {
+    /// An empty place: databases in the temporary directory, the pool in shared memory if there
+    /// is any.
+    #[must_use]
+    pub fn new() -> Self {
+        let temporary = std::env::temp_dir();
+        let memory = Path::new(SHARED_MEMORY);
+        let pools = if memory.is_dir() { memory } else { &temporary };
+        let make = |parent: &Path| tempfile::Builder::new().prefix("duralite-test-").tempdir_in(parent);
+        Self { dir: make(&temporary).unwrap(), pool: make(pools).unwrap() }
+    }
+
+    /// A file in the directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Path {
+        self.pool.path()
+    }
+
+    /// A URI of a database on the engine, its log in the pool; `settings` are more parameters.
+    #[must_use]
+    pub fn uri(&self, name: &str, settings: &str) -> String {
+        self.uri_with_pool(name, self.pool(), settings)
+    }
+
+    /// As [`Place::uri`], with another pool.
+    #[must_use]
+    pub fn uri_with_pool(&self, name: &str, pool: &Path, settings: &str) -> String {
+        let and = if settings.is_empty() { "" } else { "&" };
+        format!(
+            "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}{and}{settings}",
+            self.path(name).display(),
+            pool.display()
+        )
+    }
+
+    /// A connection on the engine, in WAL mode.
+    #[must_use]
+    pub fn open(&self, name: &str) -> Connection {
+        self.open_with(name, "")
+    }
+
+    /// As [`Place::open`], with more URI parameters.
+    #[must_use]
+    pub fn open_with(&self, name: &str, settings: &str) -> Connection {
+        let conn = sql::connect(&self.uri(name, settings)).unwrap();
+        assert_eq!(sql::one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+        conn
+    }
+
+    /// The logs in the pool.
+    #[must_use]
+    pub fn logs(&self) -> Vec<PathBuf> {
+        let mut logs: Vec<_> =
+            std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        logs.sort();
+        logs
+    }
+
+    /// The only log in the pool.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        let logs = self.logs();
+        assert_eq!(logs.len(), 1, "{logs:?}");
+        logs[0].clone()
+    }
+
+    /// Whether the guard is on, as the bytes on disk say.
+    #[must_use]
+    pub fn is_guarded(&self, name: &str) -> bool {
+        std::fs::read(self.path(name)).unwrap().get(VERSIONS) == Some(&GUARD)
+    }
+
+    /// Every file of a database and of the pool, to find out whether anything changed.
+    #[must_use]
+    pub fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = snapshot(self.dir.path());
+        files.extend(snapshot(self.pool()));
+        files
+    }
+
+    /// Asserts that `name` is an ordinary database that stock SQLite finds sound, without a log or
+    /// a `-wal` beside it.
+    pub fn assert_plain(&self, name: &str) {
+        assert!(!self.is_guarded(name), "the guard is still on");
+        assert!(!self.path(&format!("{name}-wal")).exists(), "there is a -wal file");
+        sql::integrity(&sql::stock(&self.path(name)));
+    }
+}
+
+/// The content of every file in a directory, but for wal-indexes, which are no data.
+#[must_use]
+pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.is_file() && path.extension().is_none_or(|name| name != "db-shm"))
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+        .collect()
+}
+
+/// What the system's `sqlite3` shell answers, output and errors together; `None`, with a note,
+/// where there is none.
+#[must_use]
+pub fn stock_shell(path: &Path, sql: &str) -> Option<String> {
+    let mut shell = Command::new("sqlite3");
+    shell.arg("-batch").arg(path).arg(sql);
+    let Ok(output) = shell.output() else {
+        eprintln!("skipped: there is no sqlite3 shell on this machine");
+        assert!(!crate::require_rigs(), "DURALITE_REQUIRE_RIGS is set, and there is no sqlite3 shell");
+        return None;
+    };
+    let text = [output.stdout, output.stderr].concat();
+    Some(String::from_utf8(text).unwrap().trim_end().to_owned())
+}

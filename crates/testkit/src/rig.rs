@@ -1,0 +1,62 @@
+//! Rigs that not every machine can run.
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Whether a rig that this machine could run must not be skipped.
+#[must_use]
+pub fn require_rigs() -> bool {
+    std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1")
+}
+
+/// A pool on a small file system of its own, so that it can be full.
+pub struct TinyPool {
+    dir: TempDir,
+}
+
+impl TinyPool {
+    /// Mounts a tmpfs of this size; `None`, with a note, where that is not allowed.
+    ///
+    /// # Panics
+    /// When it should have been possible and `DURALITE_REQUIRE_RIGS` is set.
+    #[must_use]
+    pub fn new(kibibytes: u32) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let size = format!("size={kibibytes}k,mode=0755");
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "duralite-test"])
+            .arg(dir.path())
+            .output();
+        let why = match mount {
+            Ok(output) if output.status.success() => return Some(Self { dir }),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        eprintln!("skipped: cannot mount a small tmpfs: {why}");
+        let root = rustix::process::geteuid().is_root();
+        assert!(!(root && require_rigs()), "DURALITE_REQUIRE_RIGS is set, and mount failed: {why}");
+        None
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Makes the file system read-only, or writable again.
+    pub fn set_read_only(&self, read_only: bool) {
+        let option = if read_only { "remount,ro" } else { "remount,rw" };
+        let output = Command::new("mount").args(["-o", option]).arg(self.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for TinyPool {
+    fn drop(&mut self) {
+        // A lazy one, in case a failed test still has a file open there.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
+    }
+}

@@ -1,0 +1,53 @@
+//! Randomness that a seed reproduces.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// xorshift64*: the same numbers on any machine.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A source for a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        // Small seeds would begin with small numbers.
+        Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
+    }
+
+    /// Any number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.draw() % bound
+    }
+
+    /// True once in `one_in` times.
+    pub fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    /// One of `choices`.
+    pub fn pick<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
+        choices[usize::try_from(self.below(choices.len() as u64)).unwrap()]
+    }
+}
+
+/// Runs `case` for the seeds from 1 on, or only for the one in `DURALITE_SEED`; a failure names
+/// its seed.
+pub fn for_seeds(count: u64, case: impl Fn(u64)) {
+    if let Ok(seed) = std::env::var("DURALITE_SEED") {
+        return case(seed.parse().unwrap());
+    }
+    for seed in 1..=count {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(seed))) {
+            eprintln!("failed with DURALITE_SEED={seed}");
+            resume_unwind(panic);
+        }
+    }
+}

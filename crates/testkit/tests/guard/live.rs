@@ -1,0 +1,101 @@
+//! A database that is live, and one that has been closed.
+
+use duralite_testkit::{Actor, Place, code, integrity, one, run, stock, stock_shell};
+use rusqlite::ffi;
+
+use crate::{abandoned, read_elsewhere};
+
+#[test]
+fn inv01_stock_sqlite_is_refused_while_the_database_is_live() {
+    let place = Place::new();
+    let conn = place.open("g.db");
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    run(&conn, "INSERT INTO t VALUES(6)").unwrap();
+    assert!(place.is_guarded("g.db"));
+    let error = run(&stock(&place.path("g.db")), "SELECT * FROM t").unwrap_err();
+    assert_eq!(code(&error), ffi::SQLITE_NOTADB);
+    let before = place.snapshot();
+    for sql in ["SELECT * FROM t", "INSERT INTO t VALUES(7)", "PRAGMA journal_mode=DELETE", "VACUUM"] {
+        let Some(said) = stock_shell(&place.path("g.db"), sql) else { break };
+        assert!(said.contains("file is not a database"), "{sql}: {said}");
+    }
+    assert!(place.snapshot() == before, "a refused program changed something");
+    run(&conn, "INSERT INTO t VALUES(8)").unwrap();
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 14);
+}
+
+#[test]
+fn inv01_the_guard_stays_until_the_last_connection_closes() {
+    let place = Place::new();
+    let first = place.open("g.db");
+    run(&first, "CREATE TABLE t(a)").unwrap();
+    let second = place.open("g.db");
+    let mut third = Actor::sql(&place.uri("g.db", ""));
+    assert_eq!(third.run("INSERT INTO t VALUES(6)"), "");
+    run(&first, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    first.close().unwrap();
+    assert!(place.is_guarded("g.db"));
+    assert_eq!(one::<i64>(&second, "SELECT sum(a) FROM t"), 6);
+    second.close().unwrap();
+    assert!(place.is_guarded("g.db"));
+    assert_eq!(third.run("SELECT sum(a) FROM t"), "6");
+    third.finish();
+    place.assert_plain("g.db");
+    assert!(place.logs().is_empty());
+    assert_eq!(one::<i64>(&stock(&place.path("g.db")), "SELECT sum(a) FROM t"), 6);
+}
+
+#[test]
+fn inv01_a_closed_database_is_byte_for_byte_what_stock_sqlite_makes() {
+    let place = Place::new();
+    let work = |conn: &rusqlite::Connection| {
+        conn.execute_batch(
+            "PRAGMA journal_mode=WAL; CREATE TABLE t(a, b); CREATE INDEX i ON t(b);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900)
+             INSERT INTO t SELECT i, hex(zeroblob(i % 200)) FROM n;
+             DELETE FROM t WHERE a % 3 = 0;",
+        )
+        .unwrap();
+    };
+    let (ours, theirs) = (place.open("ours.db"), stock(&place.path("theirs.db")));
+    work(&ours);
+    work(&theirs);
+    ours.close().unwrap();
+    theirs.close().unwrap();
+    let read = |name| std::fs::read(place.path(name)).unwrap();
+    assert!(read("ours.db") == read("theirs.db"), "the files differ");
+}
+
+#[test]
+fn inv07_a_killed_process_leaves_the_guard_and_everything_is_there() {
+    let place = Place::new();
+    abandoned(&place, "k.db");
+    let error = run(&stock(&place.path("k.db")), "SELECT * FROM t").unwrap_err();
+    assert_eq!(code(&error), ffi::SQLITE_NOTADB);
+    assert_eq!(read_elsewhere(&place.uri("k.db", "")), "6");
+    // The reader was killed too, so the guard is still on.
+    let conn = place.open("k.db");
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+    integrity(&conn);
+    conn.close().unwrap();
+    place.assert_plain("k.db");
+    assert_eq!(one::<i64>(&stock(&place.path("k.db")), "SELECT sum(a) FROM t"), 6);
+}
+
+#[test]
+fn inv01_a_failed_close_keeps_guard_and_log() {
+    // A reader elsewhere keeps the closing connection from being the last.
+    let place = Place::new();
+    let conn = place.open("r.db");
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    let mut reader = Actor::sql(&place.uri("r.db", ""));
+    assert_eq!(reader.run("BEGIN"), "");
+    assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
+    run(&conn, "INSERT INTO t VALUES(5)").unwrap();
+    conn.close().unwrap();
+    assert!(place.is_guarded("r.db"));
+    assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
+    reader.kill();
+    let conn = place.open("r.db");
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 5);
+}

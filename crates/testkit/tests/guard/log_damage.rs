@@ -1,0 +1,114 @@
+//! Truncated, zeroed, bit-flipped logs and logs of a later version.
+
+use std::fs;
+use std::path::Path;
+
+use duralite_testkit::{Place, Rng, code, one};
+use rusqlite::ffi;
+
+use crate::{abandoned, refused};
+
+/// Damages the log of an abandoned database, and expects an error that changes nothing, here and
+/// after which the undamaged log works as before.
+fn expect_refusal(what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
+    let place = Place::new();
+    abandoned(&place, "d.db");
+    let log = place.log();
+    let good = fs::read(&log).unwrap();
+    let mut bytes = good.clone();
+    damage(&log, &mut bytes);
+    assert!(bytes != good, "{what} changed nothing");
+    fs::write(&log, &bytes).unwrap();
+    let before = place.snapshot();
+    let error = refused(&place.uri("d.db", ""));
+    assert_eq!(code(&error), ffi::SQLITE_CANTOPEN, "{what}: {error}");
+    assert!(place.snapshot() == before, "{what}: a refused open changed something");
+    fs::write(&log, &good).unwrap();
+    assert_eq!(one::<i64>(&place.open("d.db"), "SELECT sum(a) FROM t"), 6, "{what}");
+}
+
+#[test]
+fn inv12_truncated_logs_are_refused() {
+    for length in [0, 1, 100, 1152, 1348, 4095, 4096, 8192] {
+        expect_refusal(&format!("cut to {length}"), |_, bytes| bytes.truncate(length));
+    }
+    expect_refusal("cut by a byte", |_, bytes| bytes.truncate(bytes.len() - 1));
+}
+
+#[test]
+fn inv12_zeroed_logs_are_refused() {
+    expect_refusal("all zeros", |_, bytes| bytes.fill(0));
+    expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
+    expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
+    expect_refusal("zeroed slots", |_, bytes| bytes[1216..1344].fill(0));
+}
+
+#[test]
+fn inv12_a_log_of_a_later_version_is_refused() {
+    expect_refusal("version 2", |_, bytes| bytes[8] = 2);
+}
+
+#[test]
+fn inv12_the_log_of_another_database_under_this_name_is_refused() {
+    let other = Place::new();
+    abandoned(&other, "other.db");
+    let foreign = fs::read(other.log()).unwrap();
+    expect_refusal("foreign content", |_, bytes| *bytes = foreign);
+}
+
+#[test]
+fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
+    // The first block follows the table of states; what is committed begins behind its header.
+    let place = Place::new();
+    abandoned(&place, "d.db");
+    let log = fs::read(place.log()).unwrap();
+    let first_block = usize::try_from(u64::from_le_bytes(log[56..64].try_into().unwrap())).unwrap();
+    let committed = log.iter().rposition(|byte| *byte != 0).unwrap();
+    assert!(committed > first_block + 100);
+    let mut rng = Rng::new(1);
+    let mut places = vec![0, 9, 13, 17, 33, 41, 49, 53, 57, 65, 70, 1089, 1153, 1157, 1345, 1350];
+    places.extend(
+        (0..30).map(|_| first_block + 16 + rng.below((committed - first_block - 16) as u64) as usize),
+    );
+    for at in places {
+        let bit = rng.below(8);
+        // Bytes between records are no content: a flip there may go unnoticed, but then nothing
+        // may be lost either.
+        if at > first_block && log[at] == 0 {
+            tolerate_or_refuse(at, bit);
+        } else {
+            expect_refusal(&format!("bit {bit} of byte {at}"), |_, bytes| bytes[at] ^= 1 << bit);
+        }
+    }
+}
+
+/// Either an error or everything.
+fn tolerate_or_refuse(at: usize, bit: u64) {
+    let place = Place::new();
+    abandoned(&place, "d.db");
+    let log = place.log();
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[at] ^= 1 << bit;
+    fs::write(&log, &bytes).unwrap();
+    let database = fs::read(place.path("d.db")).unwrap();
+    let sum = duralite_testkit::connect(&place.uri("d.db", ""))
+        .and_then(|conn| conn.query_row("SELECT sum(a) FROM t", [], |row| row.get::<_, i64>(0)));
+    match sum {
+        Ok(sum) => assert_eq!(sum, 6, "bit {bit} of byte {at}"),
+        Err(_) => assert!(fs::read(place.path("d.db")).unwrap() == database, "bit {bit} of byte {at}"),
+    }
+}
+
+#[test]
+fn inv12_a_damaged_guard_is_refused() {
+    for at in [72, 80, 87, 88, 91] {
+        let place = Place::new();
+        abandoned(&place, "d.db");
+        let mut bytes = fs::read(place.path("d.db")).unwrap();
+        bytes[at] ^= 0x10;
+        fs::write(place.path("d.db"), &bytes).unwrap();
+        let before = place.snapshot();
+        assert_eq!(code(&refused(&place.uri("d.db", ""))), ffi::SQLITE_CANTOPEN, "byte {at}");
+        assert!(place.snapshot() == before, "byte {at}: a refused open changed something");
+    }
+}

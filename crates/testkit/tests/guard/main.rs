@@ -1,0 +1,35 @@
+//! The guard on the database and the identity of its log (invariants 1 to 3), and what bad input
+//! comes to: a clear error, nothing changed, nothing lost.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+
+mod exclusion;
+mod identity;
+mod live;
+mod log_damage;
+mod pool;
+
+use duralite_testkit::{Actor, Place, run};
+use rusqlite::Error;
+
+/// A database that a killed process left: guarded, rows 1 to 3 in the log only.
+fn abandoned(place: &Place, name: &str) {
+    let mut actor = Actor::sql(&place.uri(name, ""));
+    assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(actor.run("CREATE TABLE t(a)"), "");
+    assert_eq!(actor.run("INSERT INTO t VALUES(1), (2), (3)"), "");
+    actor.kill();
+    assert!(place.is_guarded(name));
+}
+
+/// What a new process says when it opens the database and reads it.
+fn read_elsewhere(uri: &str) -> String {
+    Actor::start_with(&["sql", uri], &[("DURALITE_LOG", "stderr")]).run("SELECT sum(a) FROM t")
+}
+
+/// The error of opening and reading the database here.
+fn refused(uri: &str) -> Error {
+    match duralite_testkit::connect(uri).and_then(|conn| run(&conn, "SELECT * FROM t")) {
+        Ok(rows) => panic!("not refused: {rows:?}"),
+        Err(error) => error,
+    }
+}

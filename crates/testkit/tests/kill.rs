@@ -1,0 +1,130 @@
+//! Processes that are killed at any moment: every acknowledged transaction survives (invariant 7).
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use duralite_testkit::{Actor, Ledger, Place, Rng, integrity, run};
+use rusqlite::Connection;
+
+/// Kills of one database, one after the other.
+const CHAIN: u64 = 25;
+
+/// How the writer of a chain works.
+struct Plan {
+    settings: &'static str,
+    page_bytes: u32,
+    /// Rows between closing and opening again; 0 for never.
+    reopen_every: u32,
+    /// Whether this process stays connected while the writer dies.
+    survivor: bool,
+}
+
+fn acknowledged(path: &Path) -> i64 {
+    let bytes = fs::read(path).unwrap_or_default();
+    let whole = bytes.len() / 8 * 8;
+    bytes[..whole].rchunks(8).next().map_or(0, |last| i64::from_le_bytes(last.try_into().unwrap()))
+}
+
+/// Starts a writer and kills it: now and then while it is still opening the database.
+fn kill_one(uri: &str, acknowledgements: &Path, plan: &Plan, rng: &mut Rng) {
+    let every = plan.reopen_every.to_string();
+    let mut writer = Actor::start(&["write", uri, acknowledgements.to_str().unwrap(), &every]);
+    if rng.chance(4) {
+        std::thread::sleep(Duration::from_micros(rng.below(25_000)));
+    } else {
+        assert_eq!(writer.line(), "ready");
+        std::thread::sleep(Duration::from_micros(rng.below(60_000)));
+    }
+    writer.kill();
+}
+
+fn open(place: &Place, plan: &Plan) -> Connection {
+    let conn = place.open_with("k.db", plan.settings);
+    conn.busy_timeout(Duration::from_secs(10)).unwrap();
+    conn
+}
+
+/// Every acknowledged transaction is there, and at most one more.
+fn check(conn: &Connection, acknowledged: i64) -> i64 {
+    let rows = Ledger::prepare(conn).unwrap().verify(conn);
+    assert!(
+        rows == acknowledged || rows == acknowledged + 1,
+        "{acknowledged} transactions were acknowledged, and {rows} are there"
+    );
+    rows
+}
+
+fn chain(seed: u64, plan: &Plan) {
+    eprintln!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let place = Place::new();
+    let conn = duralite_testkit::connect(&place.uri("k.db", plan.settings)).unwrap();
+    run(&conn, &format!("PRAGMA page_size={}", plan.page_bytes)).unwrap();
+    run(&conn, "PRAGMA journal_mode=WAL").unwrap();
+    Ledger::prepare(&conn).unwrap();
+    let mut survivor = Some(conn).filter(|_| plan.survivor);
+    let acknowledgements = place.path("acknowledged");
+    let uri = place.uri("k.db", plan.settings);
+    for kill in 1..=CHAIN {
+        kill_one(&uri, &acknowledgements, plan, &mut rng);
+        let known = acknowledged(&acknowledgements);
+        if let Some(conn) = &survivor {
+            conn.busy_timeout(Duration::from_secs(10)).unwrap();
+            let rows = check(conn, known);
+            // It writes itself, over whatever the dead writer left half done.
+            Ledger::prepare(conn).unwrap().append(conn, rows + 1).unwrap();
+            fs::write(&acknowledgements, (rows + 1).to_le_bytes()).unwrap();
+        } else if rng.chance(3) {
+            // Nobody looks: the next writer does, after a recovery of its own.
+            continue;
+        } else {
+            let conn = open(&place, plan);
+            let rows = check(&conn, known);
+            fs::write(&acknowledgements, rows.to_le_bytes()).unwrap();
+            if kill % 5 == 0 {
+                integrity(&conn);
+            }
+        }
+    }
+    let conn = survivor.take().unwrap_or_else(|| open(&place, plan));
+    let rows = check(&conn, acknowledged(&acknowledgements));
+    eprintln!("{CHAIN} kills, {rows} transactions");
+    integrity(&conn);
+    conn.close().unwrap();
+    place.assert_plain("k.db");
+    assert!(place.logs().is_empty(), "{:?}", place.logs());
+}
+
+fn chains(first_seed: u64, count: u64, plan: &Plan) {
+    if let Ok(seed) = std::env::var("DURALITE_SEED") {
+        return chain(seed.parse().unwrap(), plan);
+    }
+    for seed in first_seed..first_seed + count {
+        chain(seed, plan);
+    }
+}
+
+#[test]
+fn inv07_kills_of_a_writer_that_checkpoints() {
+    chains(100, 3, &Plan { settings: "", page_bytes: 4096, reopen_every: 0, survivor: false });
+}
+
+#[test]
+fn inv07_kills_of_a_writer_that_closes_and_opens() {
+    chains(200, 3, &Plan { settings: "", page_bytes: 4096, reopen_every: 3, survivor: false });
+}
+
+#[test]
+fn inv07_kills_of_a_writer_beside_a_survivor() {
+    chains(300, 2, &Plan { settings: "", page_bytes: 4096, reopen_every: 0, survivor: true });
+    chains(302, 1, &Plan { settings: "", page_bytes: 4096, reopen_every: 4, survivor: true });
+}
+
+#[test]
+fn inv07_kills_in_other_modes() {
+    chains(400, 1, &Plan { settings: "sync=eager", page_bytes: 1024, reopen_every: 0, survivor: false });
+    chains(401, 1, &Plan { settings: "sync=checksum", page_bytes: 512, reopen_every: 7, survivor: false });
+    let settings = "heap=system&diff=off";
+    chains(402, 1, &Plan { settings, page_bytes: 65536, reopen_every: 0, survivor: true });
+}
