@@ -76,8 +76,9 @@ fn append_a_frame(stream: &mut WalStream<Nvwal>, committed: u32, page_bytes: usi
     }
 }
 
-/// Makes superblock and generation slots check, so that the bytes behind them are reached.
-fn repair_checksums(bytes: &mut [u8]) {
+/// Makes superblock and generation slots check, so that the bytes behind them are reached, and
+/// pads the log with zeros to the size it claims, as far as the medium allows.
+fn repair_checksums(bytes: &mut Vec<u8>) {
     if bytes.len() < 4096 {
         return;
     }
@@ -95,20 +96,22 @@ fn repair_checksums(bytes: &mut [u8]) {
         let value: u32 = u32::from_le_bytes(bytes[word..word + 4].try_into().unwrap());
         bytes[word + 4..word + 8].copy_from_slice(&(!value).to_le_bytes());
     }
+    if let Ok(superblock) = Superblock::decode(&bytes[..4096]) {
+        let grown = u32_at(bytes, 1344).min(superblock.limit_blocks);
+        let size = superblock.file_bytes(grown).min(CAPACITY) as usize;
+        bytes.resize(size.max(bytes.len()), 0);
+    }
 }
 
 /// Makes the marks and hashes of transactions check, so that records with any content are
-/// reached. The log is padded to the size it claims, as far as the medium allows.
-fn repair_transactions(bytes: &mut Vec<u8>) {
+/// reached.
+fn repair_transactions(bytes: &mut [u8]) {
     if bytes.len() < 4096 {
         return;
     }
     let Ok(superblock) = Superblock::decode(&bytes[..4096]) else { return };
     let grown = u32_at(bytes, 1344);
-    let size = superblock.file_bytes(grown.min(superblock.limit_blocks)).min(CAPACITY) as usize;
-    if bytes.len() < size {
-        bytes.resize(size, 0);
-    }
+    let size = bytes.len();
     let generation = u32_at(bytes, 1152);
     let mut block = u32_at(bytes, slot_offset(generation) as usize + 4);
     let (block_bytes, mut offset) = (superblock.block_bytes as usize, 16);

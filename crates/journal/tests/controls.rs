@@ -1,7 +1,7 @@
 //! Must-fail controls: with one flush or fence of a commit left out, the crash exploration has to
 //! find lost or damaged data. A rig that does not is no evidence.
 
-#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Damage to what was committed: recovery answers with an error or with exactly the content,
 //! never with another one, and never panics (invariants 8 and 12).
 
-#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 mod common;
 

@@ -37,9 +37,13 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/v1").join(name)
 }
 
-/// A log of nine transactions over several blocks, one of them spilled; and what it holds.
+const TRANSACTIONS: u32 = 40;
+/// How many precede the one that is torn in `torn-checksum-late.nvwal`.
+const TORN: u32 = 36;
+
+/// A log of transactions over several blocks, two of them spilled; and what it holds.
 fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
-    good_after(sync, 9)
+    good_after(sync, TRANSACTIONS)
 }
 
 fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
@@ -51,7 +55,7 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     stream.write(offset, &data).expect("restart");
     let mut rng = Rng(2016);
     for i in 0..transactions {
-        let transaction = model.transaction(&mut rng, i == 5);
+        let transaction = model.transaction(&mut rng, i == 5 || i == 15);
         for (offset, data) in &transaction.writes {
             stream.write(*offset, data).expect("write");
         }
@@ -120,8 +124,8 @@ fn golden() -> Vec<(&'static str, Vec<u8>)> {
         }),
         ("torn-checksum-late.nvwal", {
             let (mut bytes, _) = good(SyncMode::Checksum);
-            let seventh = transactions_of(&bytes)[6];
-            bytes[seventh + 40 + 30] ^= 1;
+            let torn = transactions_of(&bytes)[TORN as usize];
+            bytes[torn + 40 + 20] ^= 1;
             bytes
         }),
         ("retired.nvwal", retired()),
@@ -177,8 +181,10 @@ fn good_files_hold_every_transaction() {
         let mut transactions = Vec::new();
         let nvm = Arc::new(RecordingNvm::from_bytes(stored(name), 1 << 20));
         let summary = walk(nvm, Path::new(name), |t| transactions.push(t.sequence)).expect("walk");
-        assert_eq!((summary.transactions, summary.mismatch), (9, None));
-        assert_eq!(transactions, (1..=9).collect::<Vec<_>>());
+        assert_eq!((summary.transactions, summary.mismatch), (TRANSACTIONS, None));
+        let blocks = open_read_only(&file(name)).expect(name).blocks_used();
+        assert!((3..8).contains(&blocks), "{name} has {blocks} blocks");
+        assert_eq!(transactions, (1..=TRANSACTIONS).collect::<Vec<_>>());
     }
 }
 
@@ -186,8 +192,8 @@ fn good_files_hold_every_transaction() {
 fn a_torn_transaction_is_not_there() {
     assert!(recovered("torn.nvwal").expect("torn") == good(SyncMode::Lazy).1);
     assert_eq!(recovered("torn-checksum.nvwal").expect("torn").len(), 32);
-    let six = good_after(SyncMode::Checksum, 6).1;
-    assert!(recovered("torn-checksum-late.nvwal").expect("torn") == six);
+    let before = good_after(SyncMode::Checksum, TORN).1;
+    assert!(recovered("torn-checksum-late.nvwal").expect("torn") == before);
 }
 
 #[test]
@@ -214,7 +220,7 @@ fn other_files_are_named_for_what_they_are() {
     assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
     assert_eq!(refusal("wrong-superblock.nvwal"), FormatError::Damaged { what: "the log's superblock" });
     assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
-    assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), 9);
+    assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), TRANSACTIONS);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Where space ends: at the log's limit and on a full file system nothing committed is lost and
 //! the log works on afterwards; and what an old frame costs to read, however long the log is.
 
-#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 mod common;
 

@@ -22,6 +22,8 @@ pub fn run(uri: &str, acknowledgements: &str, reopen_every: i64) {
     let mut conn = open(uri);
     let ledger = Ledger::prepare(&conn).unwrap();
     let mut row = ledger.verify(&conn);
+    // What this process has seen must stay, acknowledged to the one before or not.
+    acknowledged.write_all(&row.to_le_bytes()).unwrap();
     println!("ready");
     std::io::stdout().flush().unwrap();
     loop {

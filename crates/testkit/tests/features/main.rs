@@ -1,0 +1,38 @@
+//! What SQLite offers, on Duralite.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+
+mod durability;
+mod maintenance;
+mod opening;
+mod several;
+mod status;
+mod transactions;
+
+use std::collections::HashMap;
+
+use rusqlite::Connection;
+
+/// `PRAGMA duralite` by name.
+fn status_of(conn: &Connection) -> HashMap<String, String> {
+    let text: String = duralite_testkit::one(conn, "PRAGMA duralite");
+    text.lines().filter_map(|line| line.split_once('\t')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
+}
+
+fn is_active(conn: &Connection) -> bool {
+    status_of(conn)["state"] == "active"
+}
+
+/// Rows 1 to `count` of `t(a, b)`, with 100 bytes each.
+fn fill(conn: &Connection, count: u32) {
+    conn.execute_batch(&format!(
+        "CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, b BLOB);
+         WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+         INSERT INTO t SELECT i, randomblob(100) FROM n;"
+    ))
+    .unwrap();
+}
+
+/// The rows of `t`.
+fn content(conn: &Connection) -> Vec<Vec<rusqlite::types::Value>> {
+    duralite_testkit::run(conn, "SELECT * FROM t ORDER BY a").unwrap()
+}

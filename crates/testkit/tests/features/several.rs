@@ -1,0 +1,111 @@
+//! Several databases at once: ATTACH, the backup API, temporary and in-memory databases.
+
+use duralite_testkit::{Place, integrity, one, run, stock};
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
+
+use crate::{content, fill, is_active};
+
+#[test]
+fn attached_databases_with_and_without_an_engine() {
+    let place = Place::new();
+    let conn = place.open("one.db");
+    let plain = stock(&place.path("plain.db"));
+    plain.execute_batch("CREATE TABLE plain(a); INSERT INTO plain VALUES(1)").unwrap();
+    plain.close().unwrap();
+    let attach = |uri: &str, name| run(&conn, &format!("ATTACH '{uri}' AS {name}")).unwrap();
+    attach(&place.uri("two.db", ""), "two");
+    attach(&format!("file:{}?vfs=unix", place.path("plain.db").display()), "three");
+    assert_eq!(one::<String>(&conn, "PRAGMA two.journal_mode=WAL"), "wal");
+    conn.execute_batch(
+        "CREATE TABLE main.t(a); CREATE TABLE two.u(a);
+         BEGIN; INSERT INTO t VALUES(1); INSERT INTO u VALUES(2); INSERT INTO plain VALUES(3); COMMIT;
+         BEGIN; INSERT INTO t VALUES(4); INSERT INTO u VALUES(4); INSERT INTO plain VALUES(4); ROLLBACK;",
+    )
+    .unwrap();
+    let sums =
+        "SELECT (SELECT sum(a) FROM t) || ' ' || (SELECT sum(a) FROM u) || ' ' || (SELECT sum(a) FROM plain)";
+    assert_eq!(one::<String>(&conn, sums), "1 2 4");
+    assert_eq!(place.logs().len(), 2);
+    assert!(place.is_guarded("one.db") && place.is_guarded("two.db") && !place.is_guarded("plain.db"));
+    run(&conn, "DETACH two").unwrap();
+    place.assert_plain("two.db");
+    conn.close().unwrap();
+    for name in ["one.db", "plain.db"] {
+        place.assert_plain(name);
+    }
+    assert!(place.logs().is_empty());
+}
+
+fn copy(from: &Connection, to: &mut Connection) {
+    Backup::new(from, to).unwrap().run_to_completion(20, std::time::Duration::ZERO, None).unwrap();
+}
+
+#[test]
+fn backup_from_and_to_a_live_database() {
+    let place = Place::new();
+    let source = place.open("source.db");
+    fill(&source, 1000);
+    let before = content(&source);
+    // Out of Duralite.
+    let mut plain = stock(&place.path("plain.db"));
+    copy(&source, &mut plain);
+    assert_eq!(content(&plain), before);
+    plain.close().unwrap();
+    place.assert_plain("plain.db");
+    assert_eq!(std::fs::read(place.path("plain.db")).unwrap()[72..92], [0; 20]);
+    // Into Duralite, over an old content, and from one log to another.
+    let plain = stock(&place.path("plain.db"));
+    for from in [&plain, &source] {
+        let mut target = place.open("target.db");
+        fill(&target, 10);
+        copy(from, &mut target);
+        assert_eq!(content(&target), before);
+        run(&target, "DELETE FROM t WHERE a > 10").unwrap();
+        integrity(&target);
+        target.close().unwrap();
+        place.assert_plain("target.db");
+        assert_eq!(content(&stock(&place.path("target.db"))).len(), 10);
+        std::fs::remove_file(place.path("target.db")).unwrap();
+    }
+    assert!(is_active(&source));
+}
+
+#[test]
+fn backup_while_others_write() {
+    let place = Place::new();
+    let (source, writer) = (place.open("source.db"), place.open("source.db"));
+    fill(&source, 1000);
+    let mut target = Connection::open_in_memory().unwrap();
+    let backup = Backup::new(&source, &mut target).unwrap();
+    backup.step(5).unwrap();
+    run(&writer, "DELETE FROM t WHERE a % 2 = 0").unwrap();
+    backup.run_to_completion(5, std::time::Duration::ZERO, None).unwrap();
+    drop(backup);
+    assert_eq!(content(&target), content(&source));
+    integrity(&target);
+}
+
+#[test]
+fn temporary_and_memory_databases() {
+    let place = Place::new();
+    let settings = "vfs=duralite&journal=nvwal&nvram=emulate";
+    let pool = place.pool().display();
+    for (name, extra) in [(":memory:", ""), ("", ""), ("shared", "&mode=memory&cache=shared")] {
+        let conn =
+            duralite_testkit::connect(&format!("file:{name}?{settings}&nvram_dir={pool}{extra}")).unwrap();
+        run(&conn, "PRAGMA journal_mode=WAL").unwrap();
+        conn.execute_batch("PRAGMA cache_size=5; PRAGMA temp_store=FILE").unwrap();
+        fill(&conn, 1000);
+        conn.execute_batch("CREATE TEMP TABLE x AS SELECT * FROM t; CREATE INDEX temp.i ON x(b); VACUUM")
+            .unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM x JOIN t USING(a)"), 1000);
+        assert!(place.logs().is_empty(), "{name:?}");
+    }
+    let conn = place.open("d.db");
+    conn.execute_batch("PRAGMA cache_size=5; PRAGMA temp_store=FILE; CREATE TEMP TABLE x(a)").unwrap();
+    fill(&conn, 1000);
+    run(&conn, "INSERT INTO x SELECT b FROM t ORDER BY b").unwrap();
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM x"), 1000);
+    assert_eq!(place.logs().len(), 1);
+}

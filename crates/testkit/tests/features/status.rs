@@ -1,0 +1,63 @@
+//! `PRAGMA duralite`.
+
+use duralite_testkit::{Place, connect, one, run, stock};
+
+use crate::{fill, status_of};
+
+#[test]
+fn tells_what_is_in_force_and_what_was_done() {
+    let place = Place::new();
+    let conn = place.open("s.db");
+    fill(&conn, 10);
+    let before = status_of(&conn);
+    assert_eq!(before["engine"], "nvwal");
+    assert_eq!(before["state"], "active");
+    assert_eq!(before["guarantee"], "process-crash");
+    assert!(before["medium"].contains(place.pool().to_str().unwrap()), "{}", before["medium"]);
+    assert_eq!(before["log"], place.log().display().to_string());
+    for _ in 0..10 {
+        run(&conn, "UPDATE t SET b = randomblob(100) WHERE a = 3").unwrap();
+    }
+    let after = status_of(&conn);
+    let grown = |name: &str| after[name].parse::<u64>().unwrap() - before[name].parse::<u64>().unwrap();
+    assert_eq!(grown("commits"), 10);
+    assert_eq!(grown("fences"), 20);
+    assert!(grown("frames") >= 10 && grown("flushed_lines") >= 20 && grown("stored_bytes") > 1000);
+    assert!(grown("stored_bytes") < 10 * 4096, "whole pages were logged");
+}
+
+#[test]
+fn tells_why_the_engine_is_idle() {
+    let place = Place::new();
+    let state = |settings: &str| status_of(&connect(&place.uri("s.db", settings)).unwrap())["state"].clone();
+    assert_eq!(state(""), "idle: journal_mode is not wal");
+    let off = format!("file:{}?vfs=duralite&journal=off", place.path("s.db").display());
+    assert_eq!(status_of(&connect(&off).unwrap())["state"], "off: journal=off");
+    stock(&place.path("s.db")).execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a)").unwrap();
+    assert_eq!(state(""), "idle: nothing read yet");
+    assert_eq!(state("mode=ro"), "off: opened read-only");
+    let plain = format!("file:{}?vfs=duralite", place.path("s.db").display());
+    assert!(status_of(&connect(&plain).unwrap())["state"].starts_with("off: no NVRAM"));
+}
+
+#[test]
+fn settings_are_read_and_changed() {
+    let place = Place::new();
+    let conn = place.open_with("s.db", "sync=eager&nvram_write_ns=0&block_bytes=64k");
+    fill(&conn, 10);
+    assert_eq!(one::<String>(&conn, "PRAGMA duralite_sync"), "eager");
+    assert_eq!(one::<String>(&conn, "PRAGMA duralite_block_bytes"), "65536");
+    assert_eq!(one::<String>(&conn, "PRAGMA duralite_sync=checksum"), "checksum");
+    let fences = || status_of(&conn)["fences"].parse::<u64>().unwrap();
+    let before = fences();
+    run(&conn, "DELETE FROM t WHERE a = 1").unwrap();
+    assert_eq!(fences() - before, 1);
+    for (sql, hint) in [
+        ("PRAGMA duralite_heap=system", "fixed once the database is open"),
+        ("PRAGMA duralite_none", "not a setting"),
+        ("PRAGMA duralite_sync=never", "lazy"),
+    ] {
+        let error = run(&conn, sql).unwrap_err().to_string();
+        assert!(error.contains(hint), "{sql}: {error}");
+    }
+}

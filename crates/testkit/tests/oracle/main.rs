@@ -1,0 +1,64 @@
+//! The same SQL on stock SQLite and on Duralite: the same answers, errors included, and in the end
+//! the same database.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+
+mod pair;
+mod statements;
+
+use duralite_testkit::{Place, Rng, dump, for_seeds, integrity, stock};
+
+use pair::Pair;
+
+const SEEDS: u64 = 16;
+const STATEMENTS: u64 = 500;
+
+fn settings(rng: &mut Rng) -> String {
+    let sync = rng.pick(&["lazy", "eager", "checksum"]);
+    let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
+    format!("sync={sync}{more}")
+}
+
+fn compare(seed: u64, connections: usize) {
+    let mut rng = Rng::new(seed + 1000 * connections as u64);
+    let place = Place::new();
+    let mut pair = Pair::new(&place, &settings(&mut rng), connections);
+    let page_bytes = 512_u64 << rng.below(8);
+    let vacuum = rng.pick(&["NONE", "NONE", "FULL", "INCREMENTAL"]);
+    pair.run(0, &format!("PRAGMA page_size={page_bytes}"));
+    pair.run(0, &format!("PRAGMA auto_vacuum={vacuum}"));
+    pair.run(0, "PRAGMA journal_mode=WAL");
+    for connection in 0..connections {
+        pair.run(connection, &format!("PRAGMA cache_size={}", 5 + rng.below(20)));
+    }
+    for table in 0..statements::TABLES {
+        pair.run(0, &statements::create(table));
+    }
+    let mut writer = statements::Writer::new(rng);
+    for _ in 0..STATEMENTS {
+        let connection = writer.choose(connections);
+        match writer.next(pair.in_transaction(connection)) {
+            Some(sql) => pair.run(connection, &sql),
+            None => pair.reopen(connection),
+        }
+    }
+    assert!(pair.answered > STATEMENTS / 3, "only {} statements had an answer", pair.answered);
+    pair.finish();
+    place.assert_plain("ours.db");
+    assert!(place.logs().is_empty());
+    let (ours, theirs) = (stock(&place.path("ours.db")), stock(&place.path("theirs.db")));
+    integrity(&theirs);
+    assert!(dump(&ours) == dump(&theirs), "the contents differ");
+    drop((ours, theirs));
+    let read = |name| std::fs::read(place.path(name)).unwrap();
+    assert!(read("ours.db") == read("theirs.db"), "the files differ");
+}
+
+#[test]
+fn the_same_answers_on_one_connection() {
+    for_seeds(SEEDS, |seed| compare(seed, 1));
+}
+
+#[test]
+fn the_same_answers_on_several_connections() {
+    for_seeds(SEEDS, |seed| compare(seed, 2 + usize::from(seed % 3 == 0)));
+}

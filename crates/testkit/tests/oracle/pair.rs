@@ -1,0 +1,95 @@
+//! Connections that come in pairs.
+
+use std::collections::VecDeque;
+
+use duralite_testkit::{Outcome, Place, connect, run, stock};
+use rusqlite::Connection;
+
+/// How many statements a failure shows.
+const SHOWN: usize = 40;
+
+struct Both {
+    ours: Connection,
+    theirs: Connection,
+}
+
+/// Connections to a database on Duralite, and as many to one on stock SQLite.
+pub struct Pair<'a> {
+    place: &'a Place,
+    settings: String,
+    connections: Vec<Both>,
+    latest: VecDeque<String>,
+    /// Statements that were answered with rows, or none, and not with an error.
+    pub answered: u64,
+}
+
+fn open(place: &Place, settings: &str) -> Both {
+    Both { ours: connect(&place.uri("ours.db", settings)).unwrap(), theirs: stock(&place.path("theirs.db")) }
+}
+
+impl<'a> Pair<'a> {
+    pub fn new(place: &'a Place, settings: &str, connections: usize) -> Self {
+        let all = (0..connections).map(|_| open(place, settings)).collect();
+        Self { place, settings: settings.to_owned(), connections: all, latest: VecDeque::new(), answered: 0 }
+    }
+
+    /// Runs a statement on both and compares what they answer.
+    pub fn run(&mut self, connection: usize, sql: &str) {
+        let both = &self.connections[connection];
+        let (ours, theirs) = (Outcome::of(run(&both.ours, sql)), Outcome::of(run(&both.theirs, sql)));
+        let note = match &theirs {
+            Outcome::Rows(rows) => format!("{} rows", rows.len()),
+            Outcome::Error(code, text) => format!("error {code}: {text}"),
+        };
+        self.note(format!("{connection}: {sql} -> {note}"));
+        self.answered += u64::from(matches!(theirs, Outcome::Rows(_)));
+        if ours != theirs {
+            self.fail(&format!("Duralite: {ours:?}\nstock: {theirs:?}"));
+        }
+        let state = |conn: &Connection| (conn.is_autocommit(), conn.changes(), conn.last_insert_rowid());
+        let both = &self.connections[connection];
+        if state(&both.ours) != state(&both.theirs) {
+            self.fail(&format!("Duralite: {:?}\nstock: {:?}", state(&both.ours), state(&both.theirs)));
+        }
+    }
+
+    /// Whether a connection is in a transaction.
+    pub fn in_transaction(&self, connection: usize) -> bool {
+        !self.connections[connection].theirs.is_autocommit()
+    }
+
+    /// Closes a connection, whatever it is doing, and opens another.
+    pub fn reopen(&mut self, connection: usize) {
+        self.note(format!("{connection}: close and open"));
+        let alone = self.connections.len() == 1;
+        let both = self.connections.remove(connection);
+        drop(both);
+        if alone {
+            self.place.assert_plain("ours.db");
+        }
+        self.connections.insert(connection, open(self.place, &self.settings));
+    }
+
+    /// Closes every connection.
+    pub fn finish(self) {
+        for both in self.connections {
+            both.ours.close().unwrap();
+            both.theirs.close().unwrap();
+        }
+    }
+
+    fn note(&mut self, line: String) {
+        let line = if line.len() > 300 { format!("{}...", &line[..300]) } else { line };
+        self.latest.push_back(line);
+        if self.latest.len() > SHOWN {
+            self.latest.pop_front();
+        }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        for line in &self.latest {
+            eprintln!("{line}");
+        }
+        panic!("the answers differ\n{what}");
+    }
+}
