@@ -133,7 +133,7 @@ fn inv07_histories_without_a_crash_match_the_model_at_every_page_size() {
 }
 
 #[test]
-fn inv07_async_keeps_a_prefix_of_the_commits() {
+fn inv05_inv07_async_keeps_a_prefix_and_is_hardened_before_home_writes() {
     for_seeds(40, |seed| {
         let options = options(SyncMode::Async, HeapMode::User, true);
         let mut rng = Rng(seed * 31 + 7);

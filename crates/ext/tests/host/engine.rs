@@ -228,3 +228,17 @@ fn rollback_mode_leaves_the_engine_idle() {
     assert!(said.out.contains("idle: journal_mode is not wal"), "{} {}", said.out, said.err);
     assert!(host.logs().is_empty());
 }
+
+/// SQLite syncs nothing at `synchronous=OFF`; the database is synced all the same before a log
+/// that covers it starts over.
+#[test]
+fn inv06_the_database_is_synced_before_the_log_starts_over() {
+    let Some(host) = Host::new() else { return };
+    const BEGIN: &str =
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; CREATE TABLE t(a); INSERT INTO t VALUES(0);";
+    const RESTARTS: usize = 7;
+    let restart = "PRAGMA wal_checkpoint(RESTART); INSERT INTO t VALUES(1);";
+    let Some(without) = host.syncs(&host.uri("a.db"), BEGIN) else { return };
+    let with = host.syncs(&host.uri("b.db"), &format!("{BEGIN}{}", restart.repeat(RESTARTS)));
+    assert!(with >= Some(without + RESTARTS), "{with:?} syncs with {RESTARTS} restarts, {without} without");
+}

@@ -19,6 +19,7 @@ impl Host {
     /// `None`, with a note, where there is no shell.
     pub fn new() -> Option<Self> {
         if Command::new("sqlite3").arg("--version").output().is_err() {
+            assert!(std::env::var_os("DURALITE_REQUIRE_RIGS").is_none(), "no sqlite3 shell on this machine");
             eprintln!("no sqlite3 shell on this machine: skipped");
             return None;
         }
@@ -75,6 +76,34 @@ impl Host {
         shell.envs(environment.iter().copied());
         shell.arg(":memory:").arg(format!(".load {}", library().display()));
         said(shell.args(commands).output().unwrap())
+    }
+
+    /// How often the shell syncs a file while it runs the commands on a URI; `None` without strace.
+    pub fn syncs(&self, uri: &str, sql: &str) -> Option<usize> {
+        let trace = self.path("trace");
+        let shell = self.command();
+        let mut traced = Command::new("strace");
+        traced.args(["-f", "-e", "trace=fsync,fdatasync", "-o"]).arg(&trace).arg(shell.get_program());
+        traced.args(shell.get_args()).current_dir(self.dir.path());
+        for (name, value) in shell.get_envs() {
+            match value {
+                Some(value) => traced.env(name, value),
+                None => traced.env_remove(name),
+            };
+        }
+        traced
+            .arg(":memory:")
+            .arg(format!(".load {}", library().display()))
+            .arg(format!(".open {uri}"))
+            .arg(sql);
+        let Ok(output) = traced.output() else {
+            assert!(std::env::var_os("DURALITE_REQUIRE_RIGS").is_none(), "no strace on this machine");
+            eprintln!("no strace on this machine: skipped");
+            return None;
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let calls = std::fs::read_to_string(trace).unwrap();
+        Some(calls.lines().filter(|line| line.contains("sync(")).count())
     }
 
     /// Opens a URI and runs SQL and shell commands.

@@ -1,0 +1,49 @@
+//! After a failure that leaves doubt, nothing more is acknowledged (invariant 9).
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+
+use common::{Model, Rng};
+use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, Log, NvwalOptions, PoolConfig, PoolKind};
+use duralite_medium::{Latency, Persistency};
+
+#[test]
+fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
+    let dir = tempfile::tempdir().expect("directory");
+    let database = dir.path().join("app.db");
+    std::fs::write(&database, [0; 4096]).expect("database");
+    let pool = PoolConfig {
+        kind: PoolKind::Emulate,
+        dir: dir.path().to_path_buf(),
+        latency: Latency::default(),
+        persistency: Persistency::X86,
+    };
+    let identity = DatabaseIdentity::of(&database).expect("identity");
+    let mut log = Log::create(&pool, &NvwalOptions::default(), &identity, 512).expect("create");
+    let mut model = Model::new(512, 20);
+    let (offset, data) = model.restart();
+    log.write(offset, &data).expect("restart");
+    let transaction = model.transaction(&mut Rng(9), false);
+    transaction.writes.iter().for_each(|(offset, data)| log.write(*offset, data).expect("write"));
+    model.commit(transaction);
+
+    // Somebody scribbles over everything behind the superblock.
+    let file = std::fs::OpenOptions::new().write(true).open(log.path()).expect("log");
+    let length = file.metadata().expect("metadata").len();
+    let junk = vec![0x5A; (length - 4096) as usize];
+    file.write_all_at(&junk, 4096).expect("scribble");
+    let refused = log.size().expect_err("damage");
+    assert_eq!(refused.kind(), ErrorKind::Corrupt);
+
+    let next = model.transaction(&mut Rng(10), false);
+    let error = log.write(next.writes[0].0, &next.writes[0].1).expect_err("poisoned");
+    assert!(matches!(error, JournalError::Poisoned(_)), "{error}");
+    assert!(matches!(log.sync(), Err(JournalError::Poisoned(_))));
+    let id = log.id();
+    drop(log);
+    let again = Log::attach(&pool, &NvwalOptions::default(), &identity, id).map(|_| ());
+    assert_eq!(again.expect_err("still damaged").kind(), ErrorKind::Corrupt);
+}
