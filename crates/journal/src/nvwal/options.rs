@@ -1,0 +1,109 @@
+//! How an engine works: what the settings choose.
+
+use duralite_logfmt::nvwal::Order;
+
+/// When the lines of a transaction are written back, relative to its commit mark (section 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SyncMode {
+    /// Flush and fence after each record.
+    Eager,
+    /// All records, then one flush of each line and a fence, then the mark: two fences.
+    #[default]
+    Lazy,
+    /// Everything at once under one fence; a torn transaction shows by its checksum.
+    Checksum,
+    /// Only the mark's line is flushed (section 4.2): atomic, but after a power loss the newest
+    /// commits may be missing.
+    Async,
+}
+
+impl SyncMode {
+    /// All modes.
+    pub const ALL: [Self; 4] = [Self::Eager, Self::Lazy, Self::Checksum, Self::Async];
+
+    /// The name in settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Lazy => "lazy",
+            Self::Checksum => "checksum",
+            Self::Async => "async",
+        }
+    }
+
+    pub(super) fn order(self) -> Order {
+        match self {
+            Self::Eager | Self::Lazy => Order::Ordered,
+            Self::Checksum => Order::Fenced,
+            Self::Async => Order::Async,
+        }
+    }
+}
+
+impl std::str::FromStr for SyncMode {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == name).ok_or(())
+    }
+}
+
+/// Where a record's space comes from (section 3.3, and the variants of figure 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeapMode {
+    /// Many records share a block of the user-level heap.
+    #[default]
+    User,
+    /// Each record takes a block of its own from the system: the paper's variants without `UH`.
+    System,
+}
+
+impl HeapMode {
+    /// The name in settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::System => "system",
+        }
+    }
+}
+
+impl std::str::FromStr for HeapMode {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        [Self::User, Self::System].into_iter().find(|mode| mode.as_str() == name).ok_or(())
+    }
+}
+
+/// How an engine works; block size and limit are fixed when a log is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NvwalOptions {
+    /// Order of write-back.
+    pub sync: SyncMode,
+    /// Log differences (otherwise whole pages, as figure 7's variants without `Diff`).
+    pub diff: bool,
+    /// Source of blocks.
+    pub heap: HeapMode,
+    /// Size of a block in bytes, 0 to choose one.
+    pub block_bytes: u32,
+    /// Most bytes the log file may take.
+    pub limit_bytes: u64,
+    /// Bytes of page images kept in memory.
+    pub cache_bytes: usize,
+}
+
+impl Default for NvwalOptions {
+    fn default() -> Self {
+        Self {
+            sync: SyncMode::default(),
+            diff: true,
+            heap: HeapMode::default(),
+            block_bytes: 0,
+            limit_bytes: 1 << 30,
+            cache_bytes: 8 << 20,
+        }
+    }
+}
