@@ -55,12 +55,12 @@ fn stress(settings: &str, writers: u64, transfers: u64, stay: bool) {
 
 #[test]
 fn inv11_many_writers_and_readers() {
-    stress("", 4, 300, true);
+    stress("", 4, 1500, true);
 }
 
 #[test]
 fn inv11_many_writers_and_readers_that_come_and_go() {
-    stress("sync=eager&cache_bytes=0", 4, 150, false);
+    stress("sync=eager&cache_bytes=0", 4, 600, false);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn inv11_every_process_may_work_in_its_own_way() {
         .into_iter()
         .zip(1..)
         .map(|(settings, seed)| {
-            Actor::start(&["transfer", &place.uri("bank.db", settings), &seed.to_string(), "150"])
+            Actor::start(&["transfer", &place.uri("bank.db", settings), &seed.to_string(), "600"])
         })
         .collect();
     for mut writer in writers {

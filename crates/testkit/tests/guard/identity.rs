@@ -49,7 +49,7 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
 }
 
 #[test]
-fn inv03_another_names_for_the_database_is_the_same_database() {
+fn inv03_another_name_for_the_database_is_the_same_database() {
     let place = Place::new();
     abandoned(&place, "o.db");
     std::os::unix::fs::symlink(place.path("o.db"), place.path("link.db")).unwrap();

@@ -83,7 +83,7 @@ fn inv07_a_killed_process_leaves_the_guard_and_everything_is_there() {
 }
 
 #[test]
-fn inv01_a_failed_close_keeps_guard_and_log() {
+fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
     // A reader elsewhere keeps the closing connection from being the last.
     let place = Place::new();
     let conn = place.open("r.db");
