@@ -11,6 +11,7 @@
 //!
 //! Offsets and lengths are bytes from the start of the medium; times are nanoseconds.
 
+pub mod block;
 mod cacheline;
 mod counters;
 mod error;
@@ -18,6 +19,7 @@ mod latency;
 mod mapped;
 mod persistency;
 mod recording;
+mod segment;
 
 use std::fmt;
 
@@ -28,6 +30,7 @@ pub use latency::Latency;
 pub use mapped::{FileNvm, MapOptions, is_dax};
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use recording::RecordingNvm;
+pub use segment::{MEMBERS, Segment};
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is
 /// charged.

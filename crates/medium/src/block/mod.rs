@@ -1,0 +1,115 @@
+//! A preallocated file on a block device behind one trait.
+//!
+//! Every effect that a log has on a block device goes through [`Block`]: whole blocks are
+//! *written*, and a *flush* makes them durable. No write allocates anything: the file's blocks
+//! are initialised and its metadata durable before the first log block goes there (WALDIO,
+//! section 4.1), so that the file system's journal has nothing to do at a commit.
+
+use std::fmt;
+
+use crate::{Guarantee, MediumError};
+
+/// How a write is made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Durability {
+    /// A write, then a flush of the device's cache (the paper's full synch).
+    #[default]
+    Full,
+    /// One write that the device itself makes durable, where it can (the paper's persistent
+    /// direct I/O).
+    Fua,
+    /// A write only: what it wrote survives a crash of the system, not a power loss (the paper's
+    /// normal synch).
+    Normal,
+}
+
+/// What has been done through one object. Subtract two to get what lies between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockCounters {
+    /// Calls that wrote.
+    pub writes: u64,
+    /// Bytes written, without those of preallocation.
+    pub written_bytes: u64,
+    /// Flushes of the device's cache, and writes that were durable by themselves.
+    pub flushes: u64,
+    /// Bytes initialised by preallocation.
+    pub preallocated_bytes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+}
+
+/// A preallocated file of whole blocks.
+///
+/// # What is durable when
+///
+/// A written sector of 512 bytes *may* become durable at any moment from the call on, in any
+/// order with others, and *is* durable when a [`flush`](Block::flush) that began after the write
+/// has returned. A sector is atomic: after a power failure it holds what was written last or what
+/// was durable before.
+///
+/// After a write or a flush has failed nothing is known about the blocks concerned, and a later
+/// flush that succeeds proves nothing.
+///
+/// # Sharing
+///
+/// Writers to distinct blocks and readers may run at once, in any thread or process.
+pub trait Block: Send + Sync + fmt::Debug {
+    /// Bytes in a block: positions and lengths of writes are multiples of it.
+    fn block_bytes(&self) -> u32;
+
+    /// Preallocated bytes, as this object last learnt.
+    fn len(&self) -> u64;
+
+    /// Whether nothing is preallocated yet.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Does nothing when that is
+    /// so already. On return the blocks are initialised, and the file's metadata durable.
+    ///
+    /// # Errors
+    /// [`MediumError::NoSpace`] when the file system is full, or another error of it. What was
+    /// preallocated before stays.
+    fn preallocate(&self, len: u64) -> Result<(), MediumError>;
+
+    /// Learns the present length: another process may have preallocated more.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    fn refresh_len(&self) -> Result<(), MediumError>;
+
+    /// Fills `buf` from any position on.
+    ///
+    /// # Errors
+    /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
+
+    /// Writes whole blocks. Not durable until flushed.
+    ///
+    /// # Errors
+    /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError>;
+
+    /// Writes whole blocks and makes them as durable as `durability` says. What was written
+    /// before becomes durable too with [`Durability::Full`] only.
+    ///
+    /// # Errors
+    /// As [`write`](Block::write) and [`flush`](Block::flush).
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError>;
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// An error of the device.
+    fn flush(&self) -> Result<(), MediumError>;
+
+    /// What has been done through this object so far.
+    fn counters(&self) -> BlockCounters;
+
+    /// What survives once [`flush`](Block::flush) has returned.
+    fn guarantee(&self) -> Guarantee;
+
+    /// One line for people: how blocks get to the device, and why that way.
+    fn describe(&self) -> String;
+}
