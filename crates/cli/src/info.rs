@@ -3,12 +3,23 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use duralite_journal::engine::Engine as _;
 use duralite_journal::{offline, pool};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::{Map, Value, json};
 
 use crate::{Target, locate, print_json, print_text};
+
+/// The figures of a log that say what is in it.
+const SHOWN: [&str; 8] = [
+    "layout",
+    "generation",
+    "retired",
+    "log_transactions",
+    "log_frames",
+    "log_bytes",
+    "log_limit",
+    "block_bytes",
+];
 
 pub(crate) fn run(target: &Target) -> Result<ExitCode> {
     let mut facts = Map::new();
@@ -46,18 +57,16 @@ pub(crate) fn run(target: &Target) -> Result<ExitCode> {
 }
 
 fn add_log(facts: &mut Map<String, Value>, path: &std::path::Path) -> Result<()> {
-    let log = pool::open_read_only(path)?;
-    let superblock = log.superblock();
-    let page_bytes = u64::from(superblock.page_bytes);
+    let about = pool::describe(path)?;
+    let log = pool::open_log_read_only(path)?;
     facts.insert("log".into(), json!(path.display().to_string()));
-    facts.insert("log_of".into(), json!(String::from_utf8_lossy(&superblock.path)));
-    facts.insert("generation".into(), json!(log.generation()));
-    facts.insert("retired".into(), json!(log.is_retired()));
-    facts.insert("transactions".into(), json!(log.transactions()));
-    facts.insert("frames".into(), json!(log.committed()));
-    facts.insert("frames_bytes".into(), json!(u64::from(log.committed()) * page_bytes));
-    facts.insert("log_bytes".into(), json!(log.blocks_used() as u64 * u64::from(superblock.block_bytes)));
-    facts.insert("log_limit".into(), json!(superblock.file_bytes(superblock.limit_blocks)));
-    facts.insert("block_bytes".into(), json!(superblock.block_bytes));
+    facts.insert("log_of".into(), json!(about.database.display().to_string()));
+    facts.insert("engine".into(), json!(about.engine));
+    for name in SHOWN {
+        if let Some((_, value)) = log.metrics().into_iter().find(|(metric, _)| *metric == name) {
+            let number = value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number));
+            facts.insert((*name).into(), number);
+        }
+    }
     Ok(())
 }

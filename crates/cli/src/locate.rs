@@ -6,20 +6,20 @@ use anyhow::{Result, bail};
 use duralite_journal::{PoolConfig, PoolKind, offline};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
-use duralite_medium::{Latency, Persistency};
 
 use crate::Target;
 
-/// A pool at a directory, on whatever memory it is.
-pub(crate) fn pool(dir: &Path) -> PoolConfig {
-    let kind = if duralite_medium::is_dax(dir) { PoolKind::Dax } else { PoolKind::Emulate };
-    PoolConfig { kind, dir: dir.to_path_buf(), latency: Latency::default(), persistency: Persistency::X86 }
+/// The pools that a directory may be.
+fn pools(dir: &Path) -> [PoolConfig; 2] {
+    let memory = if duralite_medium::is_dax(dir) { PoolKind::Dax } else { PoolKind::Emulate };
+    [memory, PoolKind::Disk].map(|kind| PoolConfig { kind, dir: dir.to_path_buf() })
 }
 
 /// The places where a log may be: the one given, the one in the environment, shared memory,
 /// and beside the database.
 pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
-    let mut dirs: Vec<PathBuf> = target.nvram_dir.iter().cloned().collect();
+    let mut dirs: Vec<PathBuf> = target.log_dir.iter().chain(&target.nvram_dir).cloned().collect();
+    dirs.extend(std::env::var_os("DURALITE_LOG_DIR").map(PathBuf::from));
     dirs.extend(std::env::var_os("DURALITE_NVRAM").filter(|dir| dir != "emulate").map(PathBuf::from));
     dirs.push("/dev/shm".into());
     dirs.extend(target.path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_path_buf)));
@@ -29,12 +29,12 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
 
 /// The pool that holds the log.
 pub(crate) fn find(target: &Target, id: LogId) -> Option<PoolConfig> {
-    candidates(target).iter().map(|dir| pool(dir)).find(|pool| pool.contains(id))
+    candidates(target).iter().flat_map(|dir| pools(dir)).find(|pool| pool.contains(id))
 }
 
 /// Whether the path itself is a log file.
 pub(crate) fn is_log(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "nvwal")
+    path.extension().is_some_and(|end| end == "nvwal" || end == "waldio")
 }
 
 /// The log file of a target: itself, or the one that the database names.
@@ -55,7 +55,7 @@ pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
 pub(crate) fn missing(target: &Target, id: LogId) -> String {
     let dirs: Vec<String> = candidates(target).iter().map(|dir| dir.display().to_string()).collect();
     format!(
-        "the newest commits of {} are in log {id}, which is in none of {}; name its directory with --nvram-dir",
+        "the newest commits of {} are in log {id}, which is in none of {}; name its directory with --log-dir",
         target.path.display(),
         dirs.join(", ")
     )

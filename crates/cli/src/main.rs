@@ -50,9 +50,12 @@ enum Command {
 
 #[derive(Args)]
 struct Target {
-    /// A database, or a log file (*.nvwal)
+    /// A database, or a log file (*.nvwal, *.waldio)
     path: PathBuf,
     /// Directory with the logs, if not one of the usual places
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+    /// The same, for logs in NVRAM
     #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
     nvram_dir: Option<PathBuf>,
     /// Print JSON

@@ -3,17 +3,17 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use duralite_journal::nvwal::{self, WalkedTransaction};
 use duralite_journal::pool;
+use duralite_journal::walk::{WalkedTransaction, walk};
 use serde_json::{Value, json};
 
 use crate::{Target, locate, print_json, print_text};
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
-    let (nvm, superblock) = pool::map_read_only(&path)?;
+    let log = pool::describe(&path)?;
     let mut transactions = Vec::new();
-    let result = nvwal::walk(nvm, &path, |transaction| {
+    let result = walk(&path, &mut |transaction| {
         if target.json {
             transactions.push(as_json(transaction, frames));
         } else {
@@ -38,8 +38,9 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     if target.json {
         print_json(&json!({
             "log": path.display().to_string(),
-            "log_id": superblock.log_id.to_string(),
-            "database": String::from_utf8_lossy(&superblock.path),
+            "engine": log.engine,
+            "log_id": log.id.to_string(),
+            "database": log.database.display().to_string(),
             "transactions": transactions,
             "recovers": sound,
             "verdict": verdict,

@@ -6,6 +6,11 @@
 
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader};
 
+use std::sync::Arc;
+
+use duralite_logfmt::LogId;
+use duralite_medium::Guarantee;
+
 use crate::JournalError;
 
 /// A committed frame.
@@ -32,8 +37,70 @@ pub struct Commit {
     pub checksum: Checksum,
 }
 
+/// What a sealed transaction's durability is waited for by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    pub(crate) fn new(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Makes sealed transactions durable, without the lock of the stream they came by.
+pub trait Committer: Send + Sync {
+    /// Returns when the transaction is durable.
+    ///
+    /// # Errors
+    /// When it could not be made durable: then nothing sealed after it is either (invariant 9).
+    fn wait(&self, ticket: Ticket) -> Result<(), JournalError>;
+
+    /// Returns when everything that is sealed now is durable.
+    ///
+    /// # Errors
+    /// As [`Committer::wait`].
+    fn wait_all(&self) -> Result<(), JournalError>;
+}
+
 /// A store of WAL frames.
 pub trait Engine: Send {
+    /// The engine's name in settings.
+    fn name(&self) -> &'static str;
+
+    /// Identity of the log.
+    fn id(&self) -> LogId;
+
+    /// Page size in bytes.
+    fn page_bytes(&self) -> u32;
+
+    /// What an acknowledged commit survives.
+    fn guarantee(&self) -> Guarantee;
+
+    /// The medium, for people.
+    fn describe(&self) -> String;
+
+    /// Figures, by name. Those of work done are this process's since it attached.
+    fn metrics(&self) -> Vec<(&'static str, String)>;
+
+    /// Who makes sealed transactions durable; `None` where sealing does.
+    fn committer(&self) -> Option<Arc<dyn Committer>>;
+
+    /// Takes settings that may change while a log is in use.
+    fn configure(&mut self, options: &crate::EngineOptions);
+
+    /// The pages with committed frames, each with the number of its newest one; ascending.
+    fn newest_frames(&self) -> Vec<(u32, u32)>;
+
+    /// Declares that everything is in the database file and synced. Durable on return.
+    ///
+    /// # Errors
+    /// `Corrupt`, or an error of the medium.
+    fn retire(&mut self) -> Result<(), JournalError>;
+
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
@@ -82,13 +149,58 @@ pub trait Engine: Send {
     /// `Corrupt`.
     fn discard_staged(&mut self) -> Result<(), JournalError>;
 
-    /// Commits the staged frames. When it returns they are visible to every process, and
-    /// durable (but see [`crate::SyncMode::Async`]).
+    /// Seals the staged frames. When it returns they are visible to every process; they are
+    /// durable too (but see [`crate::SyncMode::Async`]), unless it returns a ticket to wait for.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
-    fn seal(&mut self, commit: &Commit) -> Result<(), JournalError>;
+    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
 
     /// Makes every committed frame durable, where sealing alone does not (invariant 5).
-    fn harden(&mut self);
+    ///
+    /// # Errors
+    /// An error of the medium.
+    fn harden(&mut self) -> Result<(), JournalError>;
+}
+
+/// A boxed engine is an engine.
+macro_rules! delegate {
+    (shared { $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)* }
+     exclusive { $(fn $mut_name:ident(&mut self $(, $mut_arg:ident: $mut_type:ty)*) -> $mut_result:ty;)* }) => {
+        impl Engine for Box<dyn Engine> {
+            $(fn $name(&self $(, $arg: $type)*) -> $result { (**self).$name($($arg),*) })*
+            $(fn $mut_name(&mut self $(, $mut_arg: $mut_type)*) -> $mut_result {
+                (**self).$mut_name($($mut_arg),*)
+            })*
+        }
+    };
+}
+
+delegate! {
+    shared {
+        fn name(&self) -> &'static str;
+        fn id(&self) -> LogId;
+        fn page_bytes(&self) -> u32;
+        fn guarantee(&self) -> Guarantee;
+        fn describe(&self) -> String;
+        fn metrics(&self) -> Vec<(&'static str, String)>;
+        fn committer(&self) -> Option<Arc<dyn Committer>>;
+        fn newest_frames(&self) -> Vec<(u32, u32)>;
+        fn wal_header(&self) -> Option<&WalHeader>;
+        fn version(&self) -> u64;
+        fn committed(&self) -> u32;
+        fn frame(&self, number: u32) -> Option<Frame>;
+        fn has_staged(&self) -> bool;
+    }
+    exclusive {
+        fn configure(&mut self, options: &crate::EngineOptions) -> ();
+        fn retire(&mut self) -> Result<(), JournalError>;
+        fn refresh(&mut self) -> Result<(), JournalError>;
+        fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+        fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
+        fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
+        fn discard_staged(&mut self) -> Result<(), JournalError>;
+        fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
+        fn harden(&mut self) -> Result<(), JournalError>;
+    }
 }

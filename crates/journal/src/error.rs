@@ -92,6 +92,12 @@ pub enum JournalError {
         /// Who, and what to do.
         what: &'static str,
     },
+    /// Other processes use the log with other settings.
+    #[error(
+        "another process uses the log with another durability or group_synch: use the same settings, or close \
+         it there first"
+    )]
+    Settings,
     /// Log file and database have different owners (invariant 13).
     #[error("{} belongs to neither the owner of the database nor this user; refused", .0.display())]
     Owner(PathBuf),
@@ -147,9 +153,11 @@ impl JournalError {
             Self::NoSpace { .. } | Self::LimitReached { .. } => ErrorKind::Full,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::Missing { .. } => ErrorKind::NotFound,
-            Self::Foreign { .. } | Self::Orphan { .. } | Self::Format { .. } | Self::Owner(_) => {
-                ErrorKind::CantOpen
-            }
+            Self::Foreign { .. }
+            | Self::Orphan { .. }
+            | Self::Format { .. }
+            | Self::Settings
+            | Self::Owner(_) => ErrorKind::CantOpen,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::Io { kind, .. } => match kind {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,

@@ -9,15 +9,21 @@
 
 #![forbid(unsafe_code)]
 
+mod chains;
 pub mod engine;
 mod error;
 mod log;
 pub mod nvwal;
 pub mod offline;
 pub mod pool;
+mod settings;
 pub mod stream;
+pub mod waldio;
+pub mod walk;
 
 pub use error::{ErrorKind, JournalError};
 pub use log::Log;
 pub use nvwal::{HeapMode, NvwalOptions, SyncMode};
 pub use pool::{DatabaseIdentity, PoolConfig, PoolKind};
+pub use settings::EngineOptions;
+pub use waldio::WaldioOptions;

@@ -3,18 +3,20 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::LogId;
-use duralite_medium::{Guarantee, Latency};
+use std::sync::Arc;
 
-use crate::engine::Engine;
-use crate::nvwal::{Nvwal, NvwalOptions, SyncMode};
+use duralite_logfmt::LogId;
+use duralite_medium::{Guarantee, Segment};
+
+use crate::engine::{Committer, Engine, Ticket};
 use crate::pool::{self, DatabaseIdentity, OpenLog, PoolConfig};
 use crate::stream::WalStream;
-use crate::{ErrorKind, JournalError};
+use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// The log of one database, attached by this process.
 pub struct Log {
-    stream: WalStream<Nvwal>,
+    stream: WalStream<Box<dyn Engine>>,
+    segment: Arc<dyn Segment>,
     path: PathBuf,
     /// Its `flock` tells other processes that the log is in use.
     _lock: File,
@@ -30,7 +32,7 @@ impl Log {
     /// an earlier database at this path holds commits.
     pub fn create(
         pool: &PoolConfig,
-        options: &NvwalOptions,
+        options: &EngineOptions,
         db: &DatabaseIdentity,
         page_bytes: u32,
     ) -> Result<Self, JournalError> {
@@ -43,7 +45,7 @@ impl Log {
     /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then.
     pub fn attach(
         pool: &PoolConfig,
-        options: &NvwalOptions,
+        options: &EngineOptions,
         db: &DatabaseIdentity,
         id: LogId,
     ) -> Result<Self, JournalError> {
@@ -64,13 +66,13 @@ impl Log {
             let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
-        Ok(Self { stream, path: open.path, _lock: open.file, poisoned: None })
+        Ok(Self { stream, segment: open.segment, path: open.path, _lock: open.file, poisoned: None })
     }
 
     /// Identity.
     #[must_use]
     pub fn id(&self) -> LogId {
-        self.stream.engine().superblock().log_id
+        self.stream.engine().id()
     }
 
     /// The log's file.
@@ -82,19 +84,42 @@ impl Log {
     /// What a commit survives.
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
-        self.stream.engine().nvm().guarantee()
+        self.stream.engine().guarantee()
     }
 
     /// The medium, for people.
     #[must_use]
     pub fn describe(&self) -> String {
-        self.stream.engine().nvm().describe()
+        self.stream.engine().describe()
     }
 
-    /// Settings in force.
+    /// The engine's name in settings.
     #[must_use]
-    pub fn options(&self) -> &NvwalOptions {
-        self.stream.engine().options()
+    pub fn engine_name(&self) -> &'static str {
+        self.stream.engine().name()
+    }
+
+    /// Memory shared with the other processes that use the log.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<dyn Segment> {
+        &self.segment
+    }
+
+    /// Who makes sealed transactions durable; `None` where a write that seals one does.
+    #[must_use]
+    pub fn committer(&self) -> Option<Arc<dyn Committer>> {
+        self.stream.engine().committer()
+    }
+
+    /// What the transaction sealed by the last write is waited for by; `None` when it is durable.
+    pub fn take_ticket(&mut self) -> Option<Ticket> {
+        self.stream.take_ticket()
+    }
+
+    /// Number of committed frames known since the last operation.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.stream.engine().committed()
     }
 
     /// Fills `buf` from stream offset `offset` on; returns how many bytes there were.
@@ -105,8 +130,8 @@ impl Log {
         self.guarded(|stream| stream.read(offset, buf))
     }
 
-    /// Takes a write of SQLite's. If it completes a commit frame, the transaction is durable on
-    /// return. At offset 0 the caller has synced the database file first (invariant 6).
+    /// Takes a write of SQLite's. If it completes a commit frame, the transaction is sealed on
+    /// return, and durable unless there is a ticket to wait for. At offset 0 the caller has synced the database file first (invariant 6).
     ///
     /// # Errors
     /// `NoSpace` and `LimitReached` fail this write only; anything else poisons the log.
@@ -147,8 +172,7 @@ impl Log {
     pub fn before_home_write(&mut self) -> Result<(), JournalError> {
         self.guarded(|stream| {
             stream.engine_mut().refresh()?;
-            stream.engine_mut().harden();
-            Ok(())
+            stream.engine_mut().harden()
         })
     }
 
@@ -179,7 +203,7 @@ impl Log {
     /// Page size in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> u32 {
-        self.stream.engine().superblock().page_bytes
+        self.stream.engine().page_bytes()
     }
 
     /// The page in a committed frame.
@@ -198,59 +222,32 @@ impl Log {
         self.guarded(|stream| stream.engine_mut().retire())
     }
 
-    /// Deletes the log's file.
+    /// Deletes the log's files.
     ///
     /// # Errors
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))
+        std::fs::remove_file(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))?;
+        // Of no use without the log, and harmless when it stays.
+        drop(std::fs::remove_file(pool::segment_path(&self.path)));
+        Ok(())
     }
 
-    /// Changes the order of write-back from the next transaction on.
-    pub fn set_sync_mode(&mut self, mode: SyncMode) {
-        self.stream.engine_mut().set_sync_mode(mode);
-    }
-
-    /// Changes the emulated latency of this process's mapping.
-    pub fn set_latency(&mut self, latency: Latency) {
-        self.stream.engine().nvm().set_latency(latency);
-    }
-
-    /// The emulated latency.
-    #[must_use]
-    pub fn latency(&self) -> Latency {
-        self.stream.engine().nvm().latency()
+    /// Takes settings that may change while the log is in use, from the next transaction on.
+    pub fn configure(&mut self, options: &EngineOptions) {
+        self.stream.engine_mut().configure(options);
     }
 
     /// Figures, by name. Those of work done are this process's since it attached.
     #[must_use]
     pub fn metrics(&self) -> Vec<(&'static str, String)> {
-        let engine = self.stream.engine();
-        let (activity, counters) = (engine.activity(), engine.nvm().counters());
-        let block_bytes = engine.superblock().block_bytes;
-        vec![
-            ("generation", engine.generation().to_string()),
-            ("log_frames", engine.committed().to_string()),
-            ("log_transactions", engine.transactions().to_string()),
-            ("log_bytes", (engine.blocks_used() as u64 * u64::from(block_bytes)).to_string()),
-            ("log_file_bytes", engine.nvm().len().to_string()),
-            ("log_limit", engine.nvm().capacity().to_string()),
-            ("block_bytes", block_bytes.to_string()),
-            ("commits", activity.commits.to_string()),
-            ("frames", activity.frames.to_string()),
-            ("records", activity.records.to_string()),
-            ("log_restarts", activity.generations.to_string()),
-            ("stored_bytes", counters.stored_bytes.to_string()),
-            ("flushed_lines", counters.flushed_lines.to_string()),
-            ("fences", counters.fences.to_string()),
-            ("read_bytes", counters.read_bytes.to_string()),
-        ]
+        self.stream.engine().metrics()
     }
 
     /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt.
     fn guarded<T>(
         &mut self,
-        operation: impl FnOnce(&mut WalStream<Nvwal>) -> Result<T, JournalError>,
+        operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
         if let Some(why) = &self.poisoned {
             return Err(JournalError::Poisoned(why.clone()));

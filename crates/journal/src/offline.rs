@@ -9,7 +9,7 @@ use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 
 use crate::pool::{self, DatabaseIdentity, PoolConfig};
-use crate::{JournalError, Log, NvwalOptions};
+use crate::{EngineOptions, JournalError, Log};
 
 /// What folding a log into its database did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn inspect(database: &Path) -> Result<DatabaseHeader, JournalError> {
 /// way leaves a database that can be folded again.
 pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Result<Folded, JournalError> {
     let db = DatabaseIdentity::of(database)?;
-    let open = pool::attach(pool, &NvwalOptions::default(), &db, id, adopt)?;
+    let open = pool::attach(pool, &EngineOptions::default(), &db, id, adopt)?;
     let busy = || JournalError::Busy {
         path: pool.log_path(id),
         what: "a process has the database open; close it first",
@@ -60,9 +60,12 @@ pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Resul
     log.retire()?;
     lift_guard(&file, database)?;
     let kept = if adopt {
-        let aside = log.path().with_extension("nvwal.adopted");
+        let mut aside = log.path().to_path_buf().into_os_string();
+        aside.push(".adopted");
+        let aside = PathBuf::from(aside);
         std::fs::rename(log.path(), &aside)
             .map_err(|error| JournalError::io("rename", log.path(), &error))?;
+        drop(std::fs::remove_file(pool::segment_path(log.path())));
         Some(aside)
     } else {
         log.unlink()?;

@@ -13,7 +13,7 @@
 use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
 
 use crate::JournalError;
-use crate::engine::{Commit, Engine};
+use crate::engine::{Commit, Engine, Ticket};
 
 /// A byte-addressed view of an engine.
 pub struct WalStream<E> {
@@ -26,6 +26,8 @@ pub struct WalStream<E> {
     /// The checksum computed last, to serve sequential readers in linear time.
     cursor: Option<Cursor>,
     page: Vec<u8>,
+    /// Of the transaction sealed last, until somebody takes it.
+    ticket: Option<Ticket>,
 }
 
 /// A frame's cumulative checksum, as of one version of the engine's content.
@@ -74,6 +76,7 @@ impl<E: Engine> WalStream<E> {
             pieces: Pieces::default(),
             cursor: None,
             page: Vec::new(),
+            ticket: None,
         }
     }
 
@@ -85,6 +88,11 @@ impl<E: Engine> WalStream<E> {
     /// The engine, to be changed.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
+    }
+
+    /// What the transaction sealed last is waited for by, if nobody has taken it yet.
+    pub fn take_ticket(&mut self) -> Option<Ticket> {
+        self.ticket.take()
     }
 
     /// Size of the stream in bytes: header and committed frames, or 0.
@@ -123,7 +131,7 @@ impl<E: Engine> WalStream<E> {
     }
 
     /// Takes what SQLite writes. A write that completes a commit frame seals the transaction: it
-    /// is durable when this returns. A write at offset 0 starts the log over: the caller has
+    /// is durable when this returns, or once its ticket has been waited for. A write at offset 0 starts the log over: the caller has
     /// synced the database file before (invariant 6).
     ///
     /// # Errors
@@ -306,10 +314,13 @@ impl<E: Engine> WalStream<E> {
             db_pages: header.db_pages,
             checksum: header.checksum,
         };
-        if let Err(error) = self.engine.seal(&commit) {
-            // SQLite rolls the transaction back: what it writes next must not complete this one.
-            self.reset_transaction()?;
-            return Err(error);
+        match self.engine.seal(&commit) {
+            Ok(ticket) => self.ticket = ticket,
+            Err(error) => {
+                // SQLite rolls the transaction back: what it writes next must not complete this one.
+                self.reset_transaction()?;
+                return Err(error);
+            }
         }
         self.open.headers.clear();
         self.open = OpenTransaction { headers: std::mem::take(&mut self.open.headers), ..Default::default() };

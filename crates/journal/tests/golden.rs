@@ -11,13 +11,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, fresh_medium};
+use duralite_journal::engine::Engine as _;
 use duralite_journal::nvwal::{Nvwal, walk};
 use duralite_journal::pool::open_read_only;
 use duralite_journal::stream::WalStream;
-use duralite_journal::{DatabaseIdentity, JournalError, Log, NvwalOptions, PoolConfig, PoolKind, SyncMode};
+use duralite_journal::{
+    DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, PoolConfig, PoolKind, SyncMode,
+};
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::{FormatError, LogId};
-use duralite_medium::{Latency, Persistency, RecordingNvm};
+use duralite_medium::RecordingNvm;
 
 /// Where block 0 of the golden logs begins, and their first transaction.
 const BLOCKS: usize = 8192;
@@ -234,12 +237,7 @@ fn a_retired_log_is_empty() {
 /// a database that names log `id`.
 fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, JournalError> {
     let dir = tempfile::tempdir().expect("directory");
-    let pool = PoolConfig {
-        kind: PoolKind::Emulate,
-        dir: dir.path().to_path_buf(),
-        latency: Latency::default(),
-        persistency: Persistency::X86,
-    };
+    let pool = PoolConfig { kind: PoolKind::Emulate, dir: dir.path().to_path_buf() };
     std::fs::write(pool.log_path(named), stored(name)).expect("copy");
     let owner = std::fs::metadata(pool.log_path(named)).expect("metadata");
     let db = DatabaseIdentity {
@@ -250,7 +248,8 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
         uid: owner.uid(),
         gid: owner.gid(),
     };
-    let mut log = Log::attach(&pool, &options(SyncMode::Lazy), &db, id)?;
+    let whole = EngineOptions { nvwal: options(SyncMode::Lazy), ..EngineOptions::default() };
+    let mut log = Log::attach(&pool, &whole, &db, id)?;
     let mut bytes = vec![0; log.size()? as usize];
     log.read(0, &mut bytes)?;
     Ok(bytes)

@@ -156,7 +156,7 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_hardened_before_home_writes() {
         let recovered = contents(&mut open(crashed, &options).expect("recovery"));
         assert!(prefixes.contains(&recovered), "not a prefix");
         // Invariant 5: hardened before anything goes home.
-        stream.engine_mut().harden();
+        stream.engine_mut().harden().expect("harden");
         let hardened: Arc<dyn Nvm> = Arc::new(nvm.inner.crash(&mut || rng.next()));
         assert!(contents(&mut open(hardened, &options).expect("recovery")) == model.committed);
     });

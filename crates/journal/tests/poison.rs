@@ -7,22 +7,16 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use common::{Model, Rng};
-use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, Log, NvwalOptions, PoolConfig, PoolKind};
-use duralite_medium::{Latency, Persistency};
+use duralite_journal::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, PoolConfig, PoolKind};
 
 #[test]
 fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
     std::fs::write(&database, [0; 4096]).expect("database");
-    let pool = PoolConfig {
-        kind: PoolKind::Emulate,
-        dir: dir.path().to_path_buf(),
-        latency: Latency::default(),
-        persistency: Persistency::X86,
-    };
+    let pool = PoolConfig { kind: PoolKind::Emulate, dir: dir.path().to_path_buf() };
     let identity = DatabaseIdentity::of(&database).expect("identity");
-    let mut log = Log::create(&pool, &NvwalOptions::default(), &identity, 512).expect("create");
+    let mut log = Log::create(&pool, &EngineOptions::default(), &identity, 512).expect("create");
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
     log.write(offset, &data).expect("restart");
@@ -44,6 +38,6 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     assert!(matches!(log.sync(), Err(JournalError::Poisoned(_))));
     let id = log.id();
     drop(log);
-    let again = Log::attach(&pool, &NvwalOptions::default(), &identity, id).map(|_| ());
+    let again = Log::attach(&pool, &EngineOptions::default(), &identity, id).map(|_| ());
     assert_eq!(again.expect_err("still damaged").kind(), ErrorKind::Corrupt);
 }

@@ -11,7 +11,9 @@ pub mod diff;
 pub mod guard;
 mod id;
 pub mod nvwal;
+pub mod record;
 pub mod sqlite_wal;
+pub mod waldio;
 
 pub use id::LogId;
 

@@ -30,7 +30,7 @@ pub use latency::Latency;
 pub use mapped::{FileNvm, MapOptions, is_dax};
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use recording::RecordingNvm;
-pub use segment::{MEMBERS, Segment};
+pub use segment::{FileSegment, LocalSegment, MEMBERS, Segment};
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is
 /// charged.
@@ -41,16 +41,23 @@ pub const LINE_BYTES: u64 = 64;
 pub enum Guarantee {
     /// Flushed and fenced bytes survive a power failure.
     PowerLoss,
+    /// What was written survives a crash of the system, but the newest of it not a power failure.
+    SystemCrash,
+    /// After a power failure a prefix of what was acknowledged is there: the newest of it may be
+    /// missing.
+    Ordered,
     /// Stored bytes survive the death of the process, but not of the machine.
     ProcessCrash,
 }
 
 impl Guarantee {
-    /// `"power-loss"` or `"process-crash"`.
+    /// `"power-loss"`, `"system-crash"`, `"ordered"` or `"process-crash"`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PowerLoss => "power-loss",
+            Self::SystemCrash => "system-crash",
+            Self::Ordered => "ordered",
             Self::ProcessCrash => "process-crash",
         }
     }

@@ -62,4 +62,9 @@ constants! {
     FCNTL_LOCKSTATE = 1;
     FCNTL_VFSNAME = 12;
     FCNTL_PRAGMA = 14;
+    FCNTL_COMMIT_PHASETWO = 22;
+    SHM_UNLOCK = 1;
+    SHM_LOCK = 2;
+    SHM_SHARED = 4;
+    SHM_EXCLUSIVE = 8;
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
+use duralite_journal::engine::Committer;
 use duralite_journal::{DatabaseIdentity, JournalError, Log};
 use duralite_logfmt::LogId;
 
@@ -24,6 +25,8 @@ static ATTACHED: LazyLock<Mutex<HashMap<Key, Weak<Attachment>>>> = LazyLock::new
 pub struct Attachment {
     key: Key,
     log: Mutex<Log>,
+    /// Waited for without the lock of the log.
+    committer: Option<Arc<dyn Committer>>,
     in_force: Mutex<Settings>,
 }
 
@@ -44,7 +47,12 @@ impl Attachment {
             return conflict.map_or(Ok(found), |message| Err(Failure::cannot_open(message)));
         }
         let log = attach().map_err(|error| Failure::of(&error, During::Open))?;
-        let new = Arc::new(Self { key, log: Mutex::new(log), in_force: Mutex::new(settings.clone()) });
+        let new = Arc::new(Self {
+            key,
+            committer: log.committer(),
+            log: Mutex::new(log),
+            in_force: Mutex::new(settings.clone()),
+        });
         attached.insert(key, Arc::downgrade(&new));
         Ok(new)
     }
@@ -58,6 +66,11 @@ impl Attachment {
     /// The settings it runs with.
     pub fn in_force(&self) -> MutexGuard<'_, Settings> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who makes sealed transactions durable.
+    pub fn committer(&self) -> Option<&dyn Committer> {
+        self.committer.as_deref()
     }
 
     pub fn id(&self) -> LogId {

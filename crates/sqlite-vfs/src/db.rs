@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use duralite_journal::JournalError;
+use duralite_journal::engine::Ticket;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
 
@@ -35,6 +37,8 @@ pub struct Db {
     /// Set when syncing the file has failed: the kernel tells once, and a second sync that
     /// succeeds proves nothing (invariants 6 and 9).
     sync_failed: AtomicBool,
+    /// Of the transaction that this connection has sealed and not yet waited for.
+    ticket: Mutex<Option<Ticket>>,
     state: Mutex<State>,
 }
 
@@ -64,6 +68,7 @@ impl Db {
             settings: Mutex::new(settings),
             lock: AtomicI32::new(ffi::LOCK_NONE),
             sync_failed: AtomicBool::new(false),
+            ticket: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -128,6 +133,28 @@ impl Db {
         let lingering = self.state().lingering;
         if lingering {
             self.detach();
+        }
+    }
+
+    /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only
+    /// after [`Db::wait_durable`] (invariant 4).
+    pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+        let mut log = attachment.log();
+        log.write(offset, data)?;
+        if let Some(ticket) = log.take_ticket() {
+            *self.ticket.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
+        }
+        Ok(())
+    }
+
+    /// Waits until the transaction that this connection sealed last is durable: SQLite has passed
+    /// the WRITE lock on, and returns an error from here to the committer.
+    pub fn wait_durable(&self) -> Result<(), Failure> {
+        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((ticket, attachment)) = ticket.zip(self.attached()) else { return Ok(()) };
+        match attachment.committer() {
+            Some(committer) => committer.wait(ticket).map_err(|error| Failure::of(&error, During::Sync)),
+            None => Ok(()),
         }
     }
 

@@ -197,6 +197,11 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
                 return code;
             }
         }
+        if op == ffi::FCNTL_COMMIT_PHASETWO
+            && let Err(failure) = db.wait_durable()
+        {
+            return db.registration.fail(&failure);
+        }
         if op == ffi::FCNTL_VFSNAME {
             let name = format!("duralite/{}", db.registration.parent.name().to_string_lossy());
             // SAFETY: SQLite passes where it wants the text, which it frees itself.

@@ -1,6 +1,7 @@
 //! Putting the guard on when the WAL is opened, taking it off when the WAL is deleted.
 
 use std::ffi::c_int;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::absorb;
 use crate::attachment::Attachment;
 use crate::db::Db;
 use crate::errors::{During, Failure};
-use crate::settings::SHARED_MEMORY_DIR;
+use crate::settings::{Journal, SHARED_MEMORY_DIR};
 
 /// How long others may be in the way of EXCLUSIVE.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -40,7 +41,7 @@ enum Attempt {
 /// Finds or makes what serves the WAL of `db`. SQLite holds at least SHARED.
 pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
     let deadline = Instant::now() + PATIENCE;
-    let pool = db.settings().pool();
+    let pool = db.settings().pool(&db.path);
     loop {
         match db.header()? {
             DatabaseHeader::Guarded { log_id, .. } => return attach(db, log_id).map(WalServer::Log),
@@ -48,7 +49,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
             _ => return Ok(WalServer::Base),
         }
-        let Some(pool) = pool.as_ref().filter(|_| !db.read_only) else {
+        let Some(pool) = pool.as_ref().ok().filter(|_| !db.read_only) else {
             return Ok(WalServer::Base);
         };
         if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) {
@@ -104,12 +105,18 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 
 /// Refuses a pool that could not hold a log, before the application relies on it.
 fn check_pool(db: &Db) -> Result<(), Failure> {
-    let Some(pool) = db.settings().pool() else { return Ok(()) };
+    let settings = db.settings();
+    let pool = match settings.pool(&db.path) {
+        Ok(pool) => pool,
+        Err(why) if matches!(settings.journal, Journal::Waldio | Journal::Nvwal) => {
+            return Err(Failure::cannot_open(why));
+        }
+        // SQLite's own log serves it, and `PRAGMA duralite` says why.
+        Err(_) => return Ok(()),
+    };
     let dir = pool.dir.display();
     if !pool.dir.is_dir() {
-        return Err(Failure::cannot_open(format!(
-            "{dir} is no directory; make it, or point nvram elsewhere"
-        )));
+        return Err(Failure::cannot_open(format!("{dir} is no directory; make it, or name another")));
     }
     if pool.kind == PoolKind::Dax && !duralite_medium::is_dax(&pool.dir) {
         return Err(Failure::cannot_open(format!(
@@ -170,14 +177,14 @@ fn identity_of(db: &Db) -> Result<DatabaseIdentity, Failure> {
 /// Where a log may be: as configured, in shared memory, beside the database.
 fn find_pool(db: &Db, id: LogId) -> Result<PoolConfig, Failure> {
     let settings = db.settings();
-    let mut candidates: Vec<PoolConfig> = settings.pool().into_iter().collect();
-    if let Some(dir) = &settings.nvram_dir {
-        candidates.push(settings.pool_in(PoolKind::Emulate, dir.clone()));
-    }
-    candidates.push(settings.pool_in(PoolKind::Emulate, SHARED_MEMORY_DIR.into()));
-    if let Some(dir) = db.path.parent() {
-        let kind = if duralite_medium::is_dax(dir) { PoolKind::Dax } else { PoolKind::Emulate };
-        candidates.push(settings.pool_in(kind, dir.to_path_buf()));
+    let mut candidates: Vec<PoolConfig> = settings.pool(&db.path).into_iter().collect();
+    let beside = db.path.parent().map(Path::to_path_buf);
+    let named =
+        [settings.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), settings.log_dir.clone(), beside];
+    for dir in named.into_iter().flatten() {
+        let memory = if duralite_medium::is_dax(&dir) { PoolKind::Dax } else { PoolKind::Emulate };
+        candidates.push(PoolConfig { kind: memory, dir: dir.clone() });
+        candidates.push(PoolConfig { kind: PoolKind::Disk, dir });
     }
     let searched = candidates.first().map(|pool| pool.dir.clone()).unwrap_or_default();
     candidates.into_iter().find(|pool| Log::exists(pool, id)).ok_or_else(|| {

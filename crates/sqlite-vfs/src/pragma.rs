@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
 
+use duralite_journal::{PoolConfig, PoolKind};
 use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
@@ -11,6 +12,8 @@ use crate::db::Db;
 use crate::settings::{NAMES, Settings};
 
 const PRAGMA: &str = "duralite";
+/// Settings shown with the figures of a log.
+const SHOWN: [&str; 4] = ["durability", "group_synch", "read_durable", "background_checkpoint"];
 /// What can be changed while a log is in use.
 const CHANGEABLE: [&str; 4] = ["sync", "nvram_write_ns", "nvram_fence_ns", "nvram_read_ns"];
 
@@ -67,11 +70,9 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
     if let Some(attachment) = db.active() {
         let mut settings = attachment.in_force();
         settings.set(setting, value)?;
-        let (sync, latency) = (settings.options.sync, settings.latency);
+        let options = settings.options.clone();
         drop(settings);
-        let mut log = attachment.log();
-        log.set_sync_mode(sync);
-        log.set_latency(latency);
+        attachment.log().configure(&options);
     }
     read(db, setting)
 }
@@ -87,16 +88,16 @@ fn status(db: &Db) -> String {
     let Some(attachment) = db.active() else {
         let (engine, state) = why_idle(db, &settings);
         line(&mut text, "engine", engine);
-        line(&mut text, "state", state);
+        line(&mut text, "state", &state);
         line(&mut text, "journal", &settings.value_of("journal").unwrap_or_default());
         return text.trim_end().to_owned();
     };
-    line(&mut text, "engine", "nvwal");
-    line(&mut text, "state", "active");
     let log = attachment.log();
+    line(&mut text, "engine", log.engine_name());
+    line(&mut text, "state", "active");
     line(&mut text, "medium", &log.describe());
     line(&mut text, "guarantee", log.guarantee().as_str());
-    for name in ["sync", "diff", "heap"] {
+    for name in SHOWN {
         line(&mut text, name, &settings.value_of(name).unwrap_or_default());
     }
     line(&mut text, "log", &log.path().display().to_string());
@@ -112,15 +113,17 @@ fn line(text: &mut String, name: &str, value: &str) {
 }
 
 /// The engine that would serve, and why none does now.
-fn why_idle(db: &Db, settings: &Settings) -> (&'static str, &'static str) {
-    if !db.is_capable() {
-        return ("off", "off: journal=off");
-    }
-    match db.header() {
-        Ok(DatabaseHeader::Guarded { .. }) => ("nvwal", "idle: nothing read yet"),
-        _ if settings.pool().is_none() => ("off", "off: no NVRAM; set nvram=DIR or nvram=emulate"),
-        _ if db.read_only => ("off", "off: opened read-only"),
-        Ok(DatabaseHeader::Plain { wal: true, .. }) => ("nvwal", "idle: nothing read yet"),
-        _ => ("nvwal", "idle: journal_mode is not wal"),
-    }
+fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
+    let engine = match settings.pool(&db.path) {
+        Ok(PoolConfig { kind: PoolKind::Disk, .. }) => "waldio",
+        Ok(_) => "nvwal",
+        Err(why) => return ("off", format!("off: {why}")),
+    };
+    let state = match db.header() {
+        Ok(DatabaseHeader::Guarded { .. }) => "idle: nothing read yet",
+        _ if db.read_only => return ("off", "off: opened read-only".to_owned()),
+        Ok(DatabaseHeader::Plain { wal: true, .. }) => "idle: nothing read yet",
+        _ => "idle: journal_mode is not wal",
+    };
+    (engine, state.to_owned())
 }

@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use duralite_journal::{HeapMode, NvwalOptions, PoolConfig, PoolKind, SyncMode};
-use duralite_medium::{Latency, Persistency};
+use std::time::Duration;
+
+use duralite_journal::{EngineOptions, HeapMode, PoolConfig, PoolKind, SyncMode};
+use duralite_logfmt::waldio::{Layout, block_size_is_valid};
+use duralite_medium::block::{Access, Durability, check_filesystem};
 
 /// Every setting. The environment variable is the name in capitals behind `DURALITE_`.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 22] = [
     "journal",
     "nvram",
     "nvram_dir",
@@ -21,12 +24,34 @@ pub const NAMES: [&str; 13] = [
     "block_bytes",
     "log_limit",
     "cache_bytes",
+    "log_dir",
+    "layout",
+    "durability",
+    "access",
+    "device_block",
+    "group_synch",
+    "group_interval_ms",
+    "read_durable",
+    "background_checkpoint",
 ];
 
 /// Settings of a live log that every connection of a process shares.
-const SHARED: [&str; 7] =
-    ["sync", "diff", "heap", "persistency", "nvram_write_ns", "nvram_fence_ns", "nvram_read_ns"];
-/// Environment variables that are no settings.
+const SHARED: [&str; 14] = [
+    "sync",
+    "diff",
+    "heap",
+    "persistency",
+    "nvram_write_ns",
+    "nvram_fence_ns",
+    "nvram_read_ns",
+    "layout",
+    "durability",
+    "access",
+    "device_block",
+    "group_synch",
+    "group_interval_ms",
+    "background_checkpoint",
+];
 /// Variables that are no settings: the library's own, the Python package's, the tests'.
 const OTHER_VARIABLES: [&str; 6] = [
     "DURALITE_MAKE_DEFAULT",
@@ -39,17 +64,20 @@ const OTHER_VARIABLES: [&str; 6] = [
 const VARIABLE_PREFIX: &str = "DURALITE_";
 /// A URI parameter that begins like this and is no setting is a typing error: the others may
 /// belong to SQLite or to another VFS.
-const OWN_PREFIXES: [&str; 4] = ["nvram", "journal", "log_", "duralite"];
+const OWN_PREFIXES: [&str; 7] = ["nvram", "journal", "log_", "duralite", "group_", "read_d", "background"];
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
 /// Which engine serves the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Journal {
-    /// `nvwal` where NVRAM is named or a log already exists, else the base VFS.
+    /// `nvwal` where NVRAM is named, else `waldio` where the file system carries it, else the base
+    /// VFS.
     Auto,
     /// Always `nvwal`.
     Nvwal,
+    /// Always `waldio`.
+    Waldio,
     /// The base VFS.
     Off,
 }
@@ -59,6 +87,7 @@ impl Journal {
         match self {
             Self::Auto => "auto",
             Self::Nvwal => "nvwal",
+            Self::Waldio => "waldio",
             Self::Off => "off",
         }
     }
@@ -79,9 +108,12 @@ pub struct Settings {
     pub journal: Journal,
     pub nvram: Option<Nvram>,
     pub nvram_dir: Option<PathBuf>,
-    pub latency: Latency,
-    pub persistency: Persistency,
-    pub options: NvwalOptions,
+    pub log_dir: Option<PathBuf>,
+    pub options: EngineOptions,
+    /// A reader waits until what it reads is durable.
+    pub read_durable: bool,
+    /// A thread checkpoints, so that no committer has to.
+    pub background_checkpoint: bool,
     /// Those that were given, as opposed to defaults.
     explicit: Vec<&'static str>,
 }
@@ -92,9 +124,10 @@ impl Default for Settings {
             journal: Journal::Auto,
             nvram: None,
             nvram_dir: None,
-            latency: Latency::default(),
-            persistency: Persistency::default(),
-            options: NvwalOptions::default(),
+            log_dir: None,
+            options: EngineOptions::default(),
+            read_durable: false,
+            background_checkpoint: false,
             explicit: Vec::new(),
         }
     }
@@ -125,21 +158,48 @@ impl Settings {
     /// Sets one setting from its text.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let options = &mut self.options;
+        let (nvwal, waldio, latency) = (&mut options.nvwal, &mut options.waldio, &mut options.latency);
         match name {
             "journal" => self.journal = parse_journal(value)?,
             "nvram" if value == "emulate" => self.nvram = Some(Nvram::Emulate),
             "nvram" => self.nvram = Some(Nvram::Directory(directory(name, value)?)),
             "nvram_dir" => self.nvram_dir = Some(directory(name, value)?),
-            "nvram_write_ns" => self.latency.write_ns = number(name, value)?,
-            "nvram_fence_ns" => self.latency.fence_ns = number(name, value)?,
-            "nvram_read_ns" => self.latency.read_ns = number(name, value)?,
-            "persistency" => self.persistency = choice(name, value, "x86, epoch or strict")?,
-            "sync" => options.sync = choice::<SyncMode>(name, value, "lazy, eager, checksum or async")?,
-            "diff" => options.diff = switch(name, value)?,
-            "heap" => options.heap = choice::<HeapMode>(name, value, "user or system")?,
-            "block_bytes" => options.block_bytes = size(name, value)?,
-            "log_limit" => options.limit_bytes = size(name, value)?,
-            "cache_bytes" => options.cache_bytes = size(name, value)?,
+            "nvram_write_ns" => latency.write_ns = number(name, value)?,
+            "nvram_fence_ns" => latency.fence_ns = number(name, value)?,
+            "nvram_read_ns" => latency.read_ns = number(name, value)?,
+            "persistency" => options.persistency = choice(name, value, "x86, epoch or strict")?,
+            "sync" => nvwal.sync = choice::<SyncMode>(name, value, "lazy, eager, checksum or async")?,
+            "diff" => nvwal.diff = switch(name, value)?,
+            "heap" => nvwal.heap = choice::<HeapMode>(name, value, "user or system")?,
+            "block_bytes" => nvwal.block_bytes = size(name, value)?,
+            "log_limit" => {
+                nvwal.limit_bytes = size(name, value)?;
+                waldio.limit_bytes = nvwal.limit_bytes;
+            }
+            "cache_bytes" => {
+                nvwal.cache_bytes = size(name, value)?;
+                waldio.cache_bytes = nvwal.cache_bytes;
+            }
+            "log_dir" => self.log_dir = Some(directory(name, value)?),
+            "layout" => waldio.layout = choice::<Layout>(name, value, "delta or embedded")?,
+            "durability" => waldio.durability = parse_durability(name, value)?,
+            "access" => waldio.access = parse_access(name, value)?,
+            "device_block" => {
+                waldio.block_bytes = size(name, value)?;
+                if waldio.block_bytes != 0 && !block_size_is_valid(waldio.block_bytes) {
+                    return Err(invalid(
+                        name,
+                        value,
+                        "512, 1024, 2048 or 4096, or 0 to let the device decide",
+                    ));
+                }
+            }
+            "group_synch" => waldio.group_synch = choice(name, value, "a number of frames, 0 for none")?,
+            "group_interval_ms" => {
+                waldio.group_interval = Duration::from_millis(choice(name, value, "milliseconds")?);
+            }
+            "read_durable" => self.read_durable = switch(name, value)?,
+            "background_checkpoint" => self.background_checkpoint = switch(name, value)?,
             _ => return Err(format!("{name} is not a setting; known are {}", NAMES.join(", "))),
         }
         Ok(())
@@ -148,7 +208,8 @@ impl Settings {
     /// The text of a setting, as [`Settings::set`] reads it; `None` for an unknown name.
     pub fn value_of(&self, name: &str) -> Option<String> {
         let path = |path: &Path| path.display().to_string();
-        let options = &self.options;
+        let EngineOptions { nvwal, waldio, latency, persistency } = &self.options;
+        let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
         Some(match name {
             "journal" => self.journal.as_str().to_owned(),
             "nvram" => match &self.nvram {
@@ -157,16 +218,25 @@ impl Settings {
                 Some(Nvram::Directory(dir)) => path(dir),
             },
             "nvram_dir" => self.nvram_dir.as_deref().map(path).unwrap_or_default(),
-            "nvram_write_ns" => self.latency.write_ns.to_string(),
-            "nvram_fence_ns" => self.latency.fence_ns.to_string(),
-            "nvram_read_ns" => self.latency.read_ns.to_string(),
-            "persistency" => self.persistency.as_str().to_owned(),
-            "sync" => options.sync.as_str().to_owned(),
-            "diff" => if options.diff { "on" } else { "off" }.to_owned(),
-            "heap" => options.heap.as_str().to_owned(),
-            "block_bytes" => options.block_bytes.to_string(),
-            "log_limit" => options.limit_bytes.to_string(),
-            "cache_bytes" => options.cache_bytes.to_string(),
+            "nvram_write_ns" => latency.write_ns.to_string(),
+            "nvram_fence_ns" => latency.fence_ns.to_string(),
+            "nvram_read_ns" => latency.read_ns.to_string(),
+            "persistency" => persistency.as_str().to_owned(),
+            "sync" => nvwal.sync.as_str().to_owned(),
+            "diff" => on_off(nvwal.diff),
+            "heap" => nvwal.heap.as_str().to_owned(),
+            "block_bytes" => nvwal.block_bytes.to_string(),
+            "log_limit" => nvwal.limit_bytes.to_string(),
+            "cache_bytes" => nvwal.cache_bytes.to_string(),
+            "log_dir" => self.log_dir.as_deref().map(path).unwrap_or_default(),
+            "layout" => waldio.layout.as_str().to_owned(),
+            "durability" => name_of(&DURABILITIES, waldio.durability),
+            "access" => name_of(&ACCESSES, waldio.access),
+            "device_block" => waldio.block_bytes.to_string(),
+            "group_synch" => waldio.group_synch.to_string(),
+            "group_interval_ms" => waldio.group_interval.as_millis().to_string(),
+            "read_durable" => on_off(self.read_durable),
+            "background_checkpoint" => on_off(self.background_checkpoint),
             _ => return None,
         })
     }
@@ -184,23 +254,25 @@ impl Settings {
         })
     }
 
-    /// Where a new log goes, if anywhere.
-    pub fn pool(&self) -> Option<PoolConfig> {
-        if self.journal == Journal::Off {
-            return None;
-        }
-        match self.nvram.as_ref()? {
-            Nvram::Emulate => {
+    /// Where a new log of the database at this path goes; a message says why it goes nowhere.
+    pub fn pool(&self, database: &Path) -> Result<PoolConfig, String> {
+        match (self.journal, &self.nvram) {
+            (Journal::Off, _) => Err("journal=off".to_owned()),
+            (Journal::Auto | Journal::Nvwal, Some(Nvram::Emulate)) => {
                 let dir = self.nvram_dir.clone().unwrap_or_else(|| PathBuf::from(SHARED_MEMORY_DIR));
-                Some(self.pool_in(PoolKind::Emulate, dir))
+                Ok(PoolConfig { kind: PoolKind::Emulate, dir })
             }
-            Nvram::Directory(dir) => Some(self.pool_in(PoolKind::Dax, dir.clone())),
+            (Journal::Auto | Journal::Nvwal, Some(Nvram::Directory(dir))) => {
+                Ok(PoolConfig { kind: PoolKind::Dax, dir: dir.clone() })
+            }
+            (Journal::Nvwal, None) => Err("no NVRAM; set nvram=DIR or nvram=emulate".to_owned()),
+            (Journal::Waldio, _) | (Journal::Auto, None) => {
+                let beside = database.parent().map(Path::to_path_buf).unwrap_or_default();
+                let dir = self.log_dir.clone().unwrap_or(beside);
+                check_filesystem(&dir).map_err(|error| error.to_string())?;
+                Ok(PoolConfig { kind: PoolKind::Disk, dir })
+            }
         }
-    }
-
-    /// A pool in `dir` with this database's latency and persistency model.
-    pub fn pool_in(&self, kind: PoolKind, dir: PathBuf) -> PoolConfig {
-        PoolConfig { kind, dir, latency: self.latency, persistency: self.persistency }
     }
 
     /// What no single value shows.
@@ -256,12 +328,35 @@ fn parse_journal(value: &str) -> Result<Journal, String> {
     match value {
         "auto" => Ok(Journal::Auto),
         "nvwal" => Ok(Journal::Nvwal),
+        "waldio" => Ok(Journal::Waldio),
         "off" => Ok(Journal::Off),
-        "waldio" | "ppl" | "scratchpad" => {
-            Err(format!("journal={value} is not available in this version; use auto, nvwal or off"))
+        "ppl" | "scratchpad" => {
+            Err(format!("journal={value} is not available in this version; use auto, nvwal, waldio or off"))
         }
-        _ => Err(invalid("journal", value, "auto, nvwal or off")),
+        _ => Err(invalid("journal", value, "auto, nvwal, waldio or off")),
     }
+}
+
+/// The paper's full synch, persistent direct I/O and normal synch (WALDIO, section 5).
+const DURABILITIES: [(&str, Durability); 3] =
+    [("full", Durability::Full), ("fua", Durability::Fua), ("normal", Durability::Normal)];
+const ACCESSES: [(&str, Access); 3] =
+    [("auto", Access::Auto), ("direct", Access::Direct), ("buffered", Access::Buffered)];
+
+fn parse_durability(name: &str, value: &str) -> Result<Durability, String> {
+    named(&DURABILITIES, value).ok_or_else(|| invalid(name, value, "full, fua or normal"))
+}
+
+fn parse_access(name: &str, value: &str) -> Result<Access, String> {
+    named(&ACCESSES, value).ok_or_else(|| invalid(name, value, "auto, direct or buffered"))
+}
+
+fn named<T: Copy>(names: &[(&str, T)], wanted: &str) -> Option<T> {
+    names.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value)
+}
+
+fn name_of<T: Copy + PartialEq>(names: &[(&str, T)], wanted: T) -> String {
+    names.iter().find(|(_, value)| *value == wanted).map(|(name, _)| (*name).to_owned()).unwrap_or_default()
 }
 
 fn invalid(name: &str, value: &str, wanted: &str) -> String {
@@ -274,8 +369,8 @@ fn choice<T: FromStr>(name: &str, value: &str, wanted: &str) -> Result<T, String
 
 fn switch(name: &str, value: &str) -> Result<bool, String> {
     match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
+        "on" | "1" => Ok(true),
+        "off" | "0" => Ok(false),
         _ => Err(invalid(name, value, "on or off")),
     }
 }
@@ -323,10 +418,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_given_means_pass_through() {
+    fn nothing_given_means_a_log_beside_the_database() {
         let settings = uri(&[]).unwrap();
         assert_eq!(settings.journal, Journal::Auto);
-        assert!(settings.pool().is_none());
+        let dir = tempfile::tempdir().unwrap();
+        let pool = settings.pool(&dir.path().join("app.db")).unwrap();
+        assert_eq!(pool, PoolConfig { kind: PoolKind::Disk, dir: dir.path().to_path_buf() });
+        assert!(uri(&[("journal", "off")]).unwrap().pool(&dir.path().join("app.db")).is_err());
     }
 
     #[test]
@@ -335,9 +433,9 @@ mod tests {
         let dir = dir.path().to_str().unwrap();
         let base = [("nvram", "emulate"), ("nvram_dir", dir), ("sync", "eager")];
         let settings = resolve(&base, &[("DURALITE_SYNC", "checksum"), ("DURALITE_DIFF", "off")]).unwrap();
-        assert_eq!(settings.options.sync, SyncMode::Eager);
-        assert!(!settings.options.diff);
-        let pool = settings.pool().unwrap();
+        assert_eq!(settings.options.nvwal.sync, SyncMode::Eager);
+        assert!(!settings.options.nvwal.diff);
+        let pool = settings.pool(Path::new("app.db")).unwrap();
         assert_eq!(pool.kind, PoolKind::Emulate);
         assert_eq!(pool.dir, Path::new(dir));
     }
@@ -345,10 +443,10 @@ mod tests {
     #[test]
     fn wrong_values_say_what_to_use() {
         for (name, value, hint) in [
-            ("journal", "fast", "auto, nvwal or off"),
-            ("journal", "waldio", "not available"),
+            ("journal", "fast", "auto, nvwal, waldio or off"),
+            ("journal", "ppl", "not available"),
             ("sync", "never", "lazy"),
-            ("diff", "1", "on or off"),
+            ("diff", "yes", "on or off"),
             ("heap", "", "user"),
             ("nvram", "/does/not/exist", "not a directory"),
             ("nvram_write_ns", "-1", "nanoseconds"),
@@ -357,6 +455,13 @@ mod tests {
             ("log_limit", "99999999999g", "bytes"),
             ("block_bytes", "4g", "bytes"),
             ("persistency", "arm", "x86"),
+            ("layout", "packed", "delta or embedded"),
+            ("durability", "none", "full, fua or normal"),
+            ("access", "mapped", "direct"),
+            ("device_block", "1000", "512"),
+            ("group_synch", "-1", "frames"),
+            ("read_durable", "maybe", "on or off"),
+            ("log_dir", "/does/not/exist", "not a directory"),
         ] {
             let message = uri(&[(name, value)]).unwrap_err();
             assert!(message.contains(hint), "{name}={value}: {message}");
@@ -370,9 +475,9 @@ mod tests {
 
     #[test]
     fn sizes_take_suffixes() {
-        assert_eq!(uri(&[("log_limit", "64m")]).unwrap().options.limit_bytes, 64 << 20);
-        assert_eq!(uri(&[("block_bytes", "16K")]).unwrap().options.block_bytes, 16384);
-        assert_eq!(uri(&[("cache_bytes", "0")]).unwrap().options.cache_bytes, 0);
+        assert_eq!(uri(&[("log_limit", "64m")]).unwrap().options.waldio.limit_bytes, 64 << 20);
+        assert_eq!(uri(&[("block_bytes", "16K")]).unwrap().options.nvwal.block_bytes, 16384);
+        assert_eq!(uri(&[("cache_bytes", "0")]).unwrap().options.waldio.cache_bytes, 0);
     }
 
     #[test]
@@ -392,6 +497,15 @@ mod tests {
             ("block_bytes", "8192"),
             ("log_limit", "1048576"),
             ("cache_bytes", "4096"),
+            ("log_dir", "/"),
+            ("layout", "embedded"),
+            ("durability", "fua"),
+            ("access", "buffered"),
+            ("device_block", "512"),
+            ("group_synch", "4"),
+            ("group_interval_ms", "3"),
+            ("read_durable", "on"),
+            ("background_checkpoint", "on"),
         ] {
             settings.set(name, value).unwrap();
             assert_eq!(settings.value_of(name).as_deref(), Some(value));
@@ -406,7 +520,7 @@ mod tests {
             refuse_unknown(keys.iter().map(|s| (*s).to_owned()), variables.iter().map(|s| (*s).to_owned()))
         };
         assert!(check(&["vfs", "mode", "cache", "psow", "journal", "log_limit"], &["PATH"]).is_ok());
-        for key in ["nvram_writes_ns", "journal_mode", "log_size", "duralite_sync"] {
+        for key in ["nvram_writes_ns", "journal_mode", "log_size", "duralite_sync", "group_sync"] {
             assert!(check(&[key], &[]).unwrap_err().contains(key));
         }
         assert!(check(&[], &["DURALITE_SYNC", "DURALITE_LOG", "DURALITE_MAKE_DEFAULT"]).is_ok());

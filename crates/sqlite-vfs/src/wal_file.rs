@@ -120,7 +120,7 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
         {
             return code;
         }
-        let written = wal.attachment.log().write(offset, data);
+        let written = wal.db.write_log(&wal.attachment, offset, data);
         wal.answer(During::Write, written.map(|()| ffi::OK))
     })
 }

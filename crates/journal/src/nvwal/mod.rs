@@ -8,8 +8,6 @@
 //! fields of [`Nvwal`] are rebuilt by scanning.
 
 mod heap;
-mod images;
-mod index;
 mod options;
 mod scan;
 mod walk;
@@ -24,16 +22,15 @@ use duralite_logfmt::nvwal::{
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 use duralite_logfmt::{FormatError, LogId, diff};
-use duralite_medium::Nvm;
+use duralite_medium::{Guarantee, Nvm};
 
-use crate::JournalError;
-use crate::engine::{Commit, Engine, Frame};
+use crate::chains::{Chains, Record, apply_ranges};
+use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
+use crate::{EngineOptions, JournalError};
 use heap::Heap;
-use images::Images;
-use index::{Index, RecordNumber};
 pub use options::{HeapMode, NvwalOptions, SyncMode};
 use scan::{Expected, FoundTransaction, Position};
-pub use walk::{WalkSummary, WalkedRecord, WalkedTransaction, walk};
+pub use walk::walk;
 use writer::Writer;
 
 /// What an engine has done since it was opened, in this process.
@@ -64,14 +61,13 @@ pub struct Nvwal {
     sequence: u32,
     /// Order of the last one.
     last_order: Order,
-    index: Index,
-    images: Images,
+    chains: Chains,
     writer: Writer,
     /// Ranges sealed without being flushed.
     unhardened: Vec<(u64, u64)>,
     activity: Activity,
-    zeros: Box<[u8]>,
     payload: Vec<u8>,
+    record: Vec<u8>,
 }
 
 impl Nvwal {
@@ -128,7 +124,7 @@ impl Nvwal {
         let heap = Heap::open(nvm, superblock, path.to_path_buf(), options.heap)?;
         Ok(Self {
             heap,
-            images: Images::new(page_bytes, options.cache_bytes),
+            chains: Chains::new(page_bytes, options.cache_bytes),
             options,
             active: 0,
             slot: Slot {
@@ -142,12 +138,11 @@ impl Nvwal {
             tail: Position { block: 0, offset: 0 },
             sequence: 0,
             last_order: Order::Ordered,
-            index: Index::default(),
             writer: Writer::default(),
             unhardened: Vec::new(),
             activity: Activity::default(),
-            zeros: vec![0; page_bytes].into_boxed_slice(),
             payload: Vec::new(),
+            record: Vec::new(),
         })
     }
 
@@ -161,15 +156,6 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Declares that everything is in the database file and synced. Durable on return.
-    ///
-    /// # Errors
-    /// `Corrupt`.
-    pub fn retire(&mut self) -> Result<(), JournalError> {
-        self.refresh()?;
-        self.switch_generation(None, NO_BLOCK, true)
-    }
-
     /// Whether the log was retired and never used again.
     #[must_use]
     pub fn is_retired(&self) -> bool {
@@ -180,29 +166,6 @@ impl Nvwal {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.heap.superblock
-    }
-
-    /// The medium.
-    #[must_use]
-    pub fn nvm(&self) -> &Arc<dyn Nvm> {
-        &self.heap.nvm
-    }
-
-    /// Work done so far.
-    #[must_use]
-    pub fn activity(&self) -> Activity {
-        self.activity
-    }
-
-    /// Settings in force.
-    #[must_use]
-    pub fn options(&self) -> &NvwalOptions {
-        &self.options
-    }
-
-    /// Changes the order of write-back from the next transaction on.
-    pub fn set_sync_mode(&mut self, mode: SyncMode) {
-        self.options.sync = mode;
     }
 
     /// Blocks in the committed list.
@@ -221,14 +184,6 @@ impl Nvwal {
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.slot.generation
-    }
-
-    /// The pages with committed frames, each with the number of its newest one.
-    #[must_use]
-    pub fn newest_frames(&self) -> Vec<(u32, u32)> {
-        let mut pages: Vec<_> = self.index.newest_frames().into_iter().collect();
-        pages.sort_unstable();
-        pages
     }
 
     fn log_id(&self) -> LogId {
@@ -272,8 +227,7 @@ impl Nvwal {
         self.tail = Position::start_of(slot.first_block);
         self.sequence = 0;
         self.last_order = Order::Ordered;
-        self.index = Index::default();
-        self.images.clear();
+        self.chains.clear();
         self.writer = Writer::default();
         self.unhardened.clear();
     }
@@ -292,7 +246,7 @@ impl Nvwal {
             generation: self.slot.generation,
             sequence: self.sequence + 1,
             after: self.last_order,
-            frames: self.index.frames(),
+            frames: self.chains.frames(),
         };
         let Some(found) = scan::next_transaction(&mut self.heap, self.tail, expected)? else {
             return Ok(None);
@@ -300,20 +254,17 @@ impl Nvwal {
         self.drop_staged();
         let header = found.header;
         for record in &found.records {
-            let RecordHeader { record_bytes, frame, page_number, base, .. } = record.header;
-            let staged = self.index.stage(frame, page_number, record.at, record_bytes, base);
-            if staged.is_none() {
+            if !self.chains.found(record.at, &record.header) {
                 let what = FormatError::Damaged { what: "a transaction's frame numbers" };
                 return Err(JournalError::Corrupt { offset: record.at, what });
             }
-            self.images.remove(page_number);
         }
-        let (first, count) = self.index.staged_frames();
+        let (first, count) = self.chains.staged_frames();
         if first != header.first_frame || header.last_frame - first >= count {
             let what = FormatError::Damaged { what: "a transaction's frame numbers" };
             return Err(self.heap.corrupt(found.start.block, found.start.offset, what));
         }
-        self.index.commit(header.last_frame, header.db_pages, header.wal_checksum);
+        self.chains.commit(header.last_frame, header.db_pages, Some(header.wal_checksum));
         if found.order == Order::Async {
             self.unhardened.extend(found.extents(&self.heap));
         }
@@ -325,46 +276,88 @@ impl Nvwal {
     }
 
     fn drop_staged(&mut self) {
-        let images = &mut self.images;
-        self.index.discard(|page_number| images.remove(page_number));
+        self.chains.discard();
         self.writer = Writer::default();
-    }
-
-    /// Rebuilds the image of `page` as of `record`.
-    fn rebuild(&mut self, record: RecordNumber, page: &mut [u8]) -> Result<(), JournalError> {
-        let missing = JournalError::Unexpected("a record number");
-        let mut chain = Vec::with_capacity(8);
-        let mut next = Some(record);
-        while let Some(number) = next {
-            let record = *self.index.record(number).ok_or_else(|| missing.clone())?;
-            chain.push(record);
-            next = record.previous;
-        }
-        page.fill(0);
-        let mut bytes = std::mem::take(&mut self.payload);
-        let mut result = Ok(());
-        for record in chain.iter().rev() {
-            bytes.resize(record.record_bytes as usize, 0);
-            self.heap.nvm.read(record.at, &mut bytes);
-            result =
-                apply_record(page, &bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what });
-            if result.is_err() {
-                break;
-            }
-        }
-        self.payload = bytes;
-        result
     }
 }
 
-fn apply_record(page: &mut [u8], bytes: &[u8]) -> Result<(), FormatError> {
-    let short = FormatError::Short { what: "a log record" };
-    let (head, payload) = bytes.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;
-    let header = RecordHeader::decode(head.try_into().map_err(|_| short)?)?;
-    diff::apply(page, header.ranges, payload)
+/// Reads records from the medium and lays them over pages.
+fn apply_from<'a>(
+    nvm: &'a dyn Nvm,
+    bytes: &'a mut Vec<u8>,
+) -> impl FnMut(&Record, &mut [u8]) -> Result<(), JournalError> + 'a {
+    move |record, page| {
+        bytes.resize(record.record_bytes as usize, 0);
+        nvm.read(record.at, bytes);
+        apply_ranges(page, bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what })
+    }
 }
 
 impl Engine for Nvwal {
+    fn name(&self) -> &'static str {
+        "nvwal"
+    }
+
+    fn id(&self) -> LogId {
+        self.log_id()
+    }
+
+    fn page_bytes(&self) -> u32 {
+        self.heap.superblock.page_bytes
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.heap.nvm.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.heap.nvm.describe()
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, String)> {
+        let (activity, counters) = (self.activity, self.heap.nvm.counters());
+        let block_bytes = self.heap.superblock.block_bytes;
+        vec![
+            ("sync", self.options.sync.as_str().to_owned()),
+            ("diff", if self.options.diff { "on" } else { "off" }.to_owned()),
+            ("heap", self.options.heap.as_str().to_owned()),
+            ("generation", self.generation().to_string()),
+            ("retired", self.is_retired().to_string()),
+            ("log_frames", self.committed().to_string()),
+            ("log_transactions", self.transactions().to_string()),
+            ("log_bytes", (self.blocks.len() as u64 * u64::from(block_bytes)).to_string()),
+            ("log_file_bytes", self.heap.nvm.len().to_string()),
+            ("log_limit", self.heap.nvm.capacity().to_string()),
+            ("block_bytes", block_bytes.to_string()),
+            ("commits", activity.commits.to_string()),
+            ("frames", activity.frames.to_string()),
+            ("records", activity.records.to_string()),
+            ("log_restarts", activity.generations.to_string()),
+            ("stored_bytes", counters.stored_bytes.to_string()),
+            ("flushed_lines", counters.flushed_lines.to_string()),
+            ("fences", counters.fences.to_string()),
+            ("read_bytes", counters.read_bytes.to_string()),
+        ]
+    }
+
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        None
+    }
+
+    fn configure(&mut self, options: &EngineOptions) {
+        self.options.sync = options.nvwal.sync;
+        self.heap.nvm.set_latency(options.latency);
+    }
+
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.chains.newest_frames()
+    }
+
+    fn retire(&mut self) -> Result<(), JournalError> {
+        self.refresh()?;
+        self.switch_generation(None, NO_BLOCK, true)
+    }
+
     fn wal_header(&self) -> Option<&WalHeader> {
         self.wal_header.as_ref()
     }
@@ -387,26 +380,16 @@ impl Engine for Nvwal {
     }
 
     fn committed(&self) -> u32 {
-        self.index.frames()
+        self.chains.frames()
     }
 
     fn frame(&self, number: u32) -> Option<Frame> {
-        self.index.frame(number)
+        self.chains.frame(number)
     }
 
     fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
-        let missing = JournalError::Unexpected("a read of a frame that does not exist");
-        let number = self.index.record_of_frame(frame).ok_or_else(|| missing.clone())?;
-        let page_number = self.index.record(number).ok_or(missing)?.page_number;
-        if let Some(image) = self.images.get(page_number, number) {
-            page.copy_from_slice(image);
-            return Ok(());
-        }
-        self.rebuild(number, page)?;
-        if self.index.head(page_number).is_some_and(|head| head.record == number) {
-            self.images.put(page_number, number, page);
-        }
-        Ok(())
+        let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
+        self.chains.read_page(frame, page, &mut apply)
     }
 
     fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
@@ -414,7 +397,7 @@ impl Engine for Nvwal {
     }
 
     fn has_staged(&self) -> bool {
-        self.index.has_staged()
+        self.chains.has_staged()
     }
 
     fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
@@ -429,18 +412,19 @@ impl Engine for Nvwal {
         Ok(())
     }
 
-    fn seal(&mut self, commit: &Commit) -> Result<(), JournalError> {
-        self.seal_staged(commit)
+    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+        self.seal_staged(commit).map(|()| None)
     }
 
-    fn harden(&mut self) {
+    fn harden(&mut self) -> Result<(), JournalError> {
         if self.unhardened.is_empty() {
-            return;
+            return Ok(());
         }
         for (from, to) in std::mem::take(&mut self.unhardened) {
             self.heap.nvm.flush(from, to - from);
         }
         self.heap.nvm.fence();
+        Ok(())
     }
 }
 
@@ -454,7 +438,12 @@ impl Nvwal {
         payload: &mut Vec<u8>,
     ) -> Result<(), JournalError> {
         payload.clear();
-        let (base, ranges) = self.difference(page_number, page, payload)?;
+        let (base, ranges) = if self.options.diff {
+            let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
+            self.chains.difference(page_number, page, payload, &mut apply)?
+        } else {
+            (Base::Zeros, diff::encode_whole(page, payload))
+        };
         let header = RecordHeader {
             record_bytes: RECORD_HEADER_BYTES + payload.len() as u32,
             frame,
@@ -463,64 +452,7 @@ impl Nvwal {
             base,
         };
         let at = self.append(&header, payload)?;
-        let staged = self.index.stage(frame, page_number, at, header.record_bytes, base);
-        let number = staged.ok_or(JournalError::Unexpected("a gap in the frame numbers"))?;
         self.activity.records += 1;
-        match base {
-            Base::Previous => {
-                let previous = self.index.record(number).and_then(|record| record.previous);
-                if let Some(image) = previous.and_then(|previous| self.images.get(page_number, previous)) {
-                    image.copy_from_slice(page);
-                    self.images.advance(page_number, number);
-                }
-            }
-            Base::Zeros => self.images.put(page_number, number, page),
-        }
-        Ok(())
-    }
-
-    /// Encodes the page against its last logged image, or whole where there is none, the chain
-    /// has grown long, or the difference would be no smaller.
-    fn difference(
-        &mut self,
-        page_number: u32,
-        page: &[u8],
-        payload: &mut Vec<u8>,
-    ) -> Result<(Base, u16), JournalError> {
-        if !self.options.diff {
-            return Ok((Base::Zeros, diff::encode_whole(page, payload)));
-        }
-        let head = self.index.head(page_number).copied();
-        let Some(head) = head.filter(|head| !head.is_long(page.len() as u32)) else {
-            return Ok((Base::Zeros, diff::encode(&self.zeros, page, payload)));
-        };
-        let ranges = match self.images.get(page_number, head.record) {
-            Some(image) => diff::encode(image, page, payload),
-            None => {
-                let mut image = vec![0; page.len()];
-                self.rebuild_into_cache(page_number, head.record, &mut image)?;
-                diff::encode(&image, page, payload)
-            }
-        };
-        if payload.len() > page.len() / 2 {
-            let mut whole = Vec::new();
-            let whole_ranges = diff::encode(&self.zeros, page, &mut whole);
-            if whole.len() <= payload.len() {
-                *payload = whole;
-                return Ok((Base::Zeros, whole_ranges));
-            }
-        }
-        Ok((Base::Previous, ranges))
-    }
-
-    fn rebuild_into_cache(
-        &mut self,
-        page_number: u32,
-        record: RecordNumber,
-        image: &mut [u8],
-    ) -> Result<(), JournalError> {
-        self.rebuild(record, image)?;
-        self.images.put(page_number, record, image);
-        Ok(())
+        self.chains.stored(at, &header, page)
     }
 }

@@ -159,7 +159,7 @@ impl Nvwal {
 
     /// Commits the staged frames (algorithm 1, lines 21 to 36).
     pub(super) fn seal_staged(&mut self, commit: &Commit) -> Result<(), JournalError> {
-        let (first, count) = self.index.staged_frames();
+        let (first, count) = self.chains.staged_frames();
         let covers = commit.first_frame == first && (first..first + count).contains(&commit.last_frame);
         let Some(mut open) = self.writer.open.take().filter(|_| covers) else {
             return Err(JournalError::Unexpected("a commit of frames that are not staged"));
@@ -188,7 +188,7 @@ impl Nvwal {
             }
         }
         nvm.fence();
-        self.index.commit(commit.last_frame, commit.db_pages, commit.checksum);
+        self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
         self.blocks.append(&mut open.blocks);
         self.writer.spare = open.dirty;
         self.tail = open.end;

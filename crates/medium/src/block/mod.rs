@@ -5,7 +5,11 @@
 //! are initialised and its metadata durable before the first log block goes there (WALDIO,
 //! section 4.1), so that the file system's journal has nothing to do at a commit.
 
+mod file;
+
 use std::fmt;
+
+pub use file::{Access, BlockOptions, FileBlock, check_filesystem};
 
 use crate::{Guarantee, MediumError};
 

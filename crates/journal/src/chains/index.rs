@@ -1,10 +1,12 @@
 //! The volatile index over committed and staged records: which record holds a frame, and which
 //! record the page's image before it ended with. Rebuilt from the log; nothing of it survives.
 
-use duralite_logfmt::nvwal::Base;
+use duralite_logfmt::record::Base;
 use duralite_logfmt::sqlite_wal::Checksum;
 use rustc_hash::FxHashMap;
 
+use super::Apply;
+use crate::JournalError;
 use crate::engine::Frame;
 
 /// A chain of differences is cut by a whole image when it has this many records …
@@ -45,7 +47,7 @@ impl Head {
 struct CommittedFrame {
     record: RecordNumber,
     db_pages: u32,
-    checksum: Checksum,
+    checksum: Option<Checksum>,
 }
 
 /// Index of one generation.
@@ -72,7 +74,7 @@ impl Index {
         Some(Frame {
             page_number: self.records.get(frame.record as usize)?.page_number,
             db_pages: frame.db_pages,
-            checksum: (frame.db_pages != 0).then_some(frame.checksum),
+            checksum: frame.checksum,
         })
     }
 
@@ -124,7 +126,7 @@ impl Index {
     }
 
     /// Makes the staged frames up to `last_frame` committed.
-    pub(crate) fn commit(&mut self, last_frame: u32, db_pages: u32, checksum: Checksum) {
+    pub(crate) fn commit(&mut self, last_frame: u32, db_pages: u32, checksum: Option<Checksum>) {
         self.frames.truncate((self.staged_first - 1) as usize);
         let count = (last_frame + 1 - self.staged_first) as usize;
         for (i, &record) in self.staged.iter().take(count).enumerate() {
@@ -132,12 +134,38 @@ impl Index {
             self.frames.push(CommittedFrame {
                 record,
                 db_pages: if is_last { db_pages } else { 0 },
-                checksum: if is_last { checksum } else { [0, 0] },
+                checksum: checksum.filter(|_| is_last),
             });
         }
         self.committed_records = self.records.len();
         self.staged.clear();
         self.undo.clear();
+    }
+
+    /// Adds `base` to the places of the staged records.
+    pub(crate) fn move_staged(&mut self, base: u64) {
+        for record in self.records.iter_mut().skip(self.committed_records) {
+            record.at = record.at.wrapping_add(base);
+        }
+    }
+
+    /// Rebuilds the image of `page` as of a record.
+    pub(crate) fn rebuild(
+        &self,
+        number: RecordNumber,
+        page: &mut [u8],
+        apply: Apply<'_>,
+    ) -> Result<(), JournalError> {
+        let mut chain = Vec::with_capacity(8);
+        let mut next = Some(number);
+        while let Some(number) = next {
+            let record =
+                self.records.get(number as usize).ok_or(JournalError::Unexpected("a record number"))?;
+            chain.push(record);
+            next = record.previous;
+        }
+        page.fill(0);
+        chain.into_iter().rev().try_for_each(|record| apply(record, page))
     }
 
     /// Whether anything is staged.

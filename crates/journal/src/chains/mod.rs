@@ -1,0 +1,175 @@
+//! Pages as chains of records: what an engine that logs differences knows about its log.
+//!
+//! A page's image after a record is the fold of its records from the last whole image on. The
+//! chains are volatile: an engine rebuilds them by scanning its log.
+
+mod images;
+mod index;
+
+use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
+use duralite_logfmt::sqlite_wal::Checksum;
+use duralite_logfmt::{FormatError, diff};
+
+use crate::JournalError;
+use crate::engine::Frame;
+use images::Images;
+use index::Index;
+pub(crate) use index::Record;
+
+/// Lays one record over a page: the engine knows where its bytes are.
+pub(crate) type Apply<'a> = &'a mut dyn FnMut(&Record, &mut [u8]) -> Result<(), JournalError>;
+
+/// The chains of one generation.
+pub(crate) struct Chains {
+    index: Index,
+    images: Images,
+    zeros: Box<[u8]>,
+}
+
+impl Chains {
+    pub(crate) fn new(page_bytes: usize, cache_bytes: usize) -> Self {
+        Self {
+            index: Index::default(),
+            images: Images::new(page_bytes, cache_bytes),
+            zeros: vec![0; page_bytes].into_boxed_slice(),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.index = Index::default();
+        self.images.clear();
+    }
+
+    /// Number of committed frames.
+    pub(crate) fn frames(&self) -> u32 {
+        self.index.frames()
+    }
+
+    pub(crate) fn frame(&self, number: u32) -> Option<Frame> {
+        self.index.frame(number)
+    }
+
+    /// The record of a frame, staged before committed.
+    pub(crate) fn record_of_frame(&self, number: u32) -> Option<&Record> {
+        self.index.record(self.index.record_of_frame(number)?)
+    }
+
+    /// The pages with committed frames, each with the number of its newest one; ascending.
+    pub(crate) fn newest_frames(&self) -> Vec<(u32, u32)> {
+        let mut pages: Vec<_> = self.index.newest_frames().into_iter().collect();
+        pages.sort_unstable();
+        pages
+    }
+
+    pub(crate) fn has_staged(&self) -> bool {
+        self.index.has_staged()
+    }
+
+    /// How many frames are staged from which one on.
+    pub(crate) fn staged_frames(&self) -> (u32, u32) {
+        self.index.staged_frames()
+    }
+
+    /// Stages a record that the log was found to hold; `false` when its frame leaves a gap.
+    pub(crate) fn found(&mut self, at: u64, header: &RecordHeader) -> bool {
+        let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
+        self.images.remove(page_number);
+        self.index.stage(frame, page_number, at, record_bytes, base).is_some()
+    }
+
+    /// Stages a record that the engine has just stored at `at`, after which the page is `page`.
+    pub(crate) fn stored(&mut self, at: u64, header: &RecordHeader, page: &[u8]) -> Result<(), JournalError> {
+        let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
+        let staged = self.index.stage(frame, page_number, at, record_bytes, base);
+        let number = staged.ok_or(JournalError::Unexpected("a gap in the frame numbers"))?;
+        match base {
+            Base::Previous => {
+                let previous = self.index.record(number).and_then(|record| record.previous);
+                if let Some(image) = previous.and_then(|previous| self.images.get(page_number, previous)) {
+                    image.copy_from_slice(page);
+                    self.images.advance(page_number, number);
+                }
+            }
+            Base::Zeros => self.images.put(page_number, number, page),
+        }
+        Ok(())
+    }
+
+    /// Makes the staged frames up to `last_frame` committed.
+    pub(crate) fn commit(&mut self, last_frame: u32, db_pages: u32, checksum: Option<Checksum>) {
+        self.index.commit(last_frame, db_pages, checksum);
+    }
+
+    /// Tells where the staged records have come to be: `base` (wrapping) is added to their places.
+    pub(crate) fn move_staged(&mut self, base: u64) {
+        self.index.move_staged(base);
+    }
+
+    /// Forgets the staged records.
+    pub(crate) fn discard(&mut self) {
+        let images = &mut self.images;
+        self.index.discard(|page_number| images.remove(page_number));
+    }
+
+    /// The page in a staged or committed frame, staged first.
+    pub(crate) fn read_page(
+        &mut self,
+        frame: u32,
+        page: &mut [u8],
+        apply: Apply<'_>,
+    ) -> Result<(), JournalError> {
+        let missing = JournalError::Unexpected("a read of a frame that does not exist");
+        let number = self.index.record_of_frame(frame).ok_or_else(|| missing.clone())?;
+        let page_number = self.index.record(number).ok_or(missing)?.page_number;
+        if let Some(image) = self.images.get(page_number, number) {
+            page.copy_from_slice(image);
+            return Ok(());
+        }
+        self.index.rebuild(number, page, apply)?;
+        if self.index.head(page_number).is_some_and(|head| head.record == number) {
+            self.images.put(page_number, number, page);
+        }
+        Ok(())
+    }
+
+    /// Encodes the page against its last logged image, or whole where there is none, the chain
+    /// has grown long, or the difference would be no smaller.
+    pub(crate) fn difference(
+        &mut self,
+        page_number: u32,
+        page: &[u8],
+        payload: &mut Vec<u8>,
+        apply: Apply<'_>,
+    ) -> Result<(Base, u16), JournalError> {
+        let head = self.index.head(page_number).copied();
+        let Some(head) = head.filter(|head| !head.is_long(page.len() as u32)) else {
+            return Ok((Base::Zeros, diff::encode(&self.zeros, page, payload)));
+        };
+        let ranges = match self.images.get(page_number, head.record) {
+            Some(image) => diff::encode(image, page, payload),
+            None => {
+                let mut image = vec![0; page.len()];
+                self.index.rebuild(head.record, &mut image, apply)?;
+                self.images.put(page_number, head.record, &image);
+                diff::encode(&image, page, payload)
+            }
+        };
+        if payload.len() > page.len() / 2 {
+            let mut whole = Vec::new();
+            let whole_ranges = diff::encode(&self.zeros, page, &mut whole);
+            if whole.len() <= payload.len() {
+                *payload = whole;
+                return Ok((Base::Zeros, whole_ranges));
+            }
+        }
+        Ok((Base::Previous, ranges))
+    }
+}
+
+/// Lays a record of ranges, header included, over a page.
+pub(crate) fn apply_ranges(page: &mut [u8], record: &[u8]) -> Result<(), FormatError> {
+    let short = FormatError::Short { what: "a log record" };
+    let (head, payload) = record.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;
+    let header = RecordHeader::decode(head.try_into().map_err(|_| short)?)?;
+    diff::apply(page, header.ranges, payload)
+}

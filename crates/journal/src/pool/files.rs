@@ -1,0 +1,102 @@
+//! Making and opening the files of a log.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
+
+use super::DatabaseIdentity;
+use crate::JournalError;
+
+/// Where this process's open files have names.
+const OWN_FILES: &str = "/proc/self/fd";
+
+/// A new log file with the owner and mode of the database (invariant 13).
+pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
+    let file = open_new(dir, path, db.mode & 0o666)
+        .map_err(|error| JournalError::io("make a log in", dir, &error))?;
+    adjust(&file, db.mode & 0o666, db).map_err(|error| {
+        drop(std::fs::remove_file(path));
+        JournalError::io("set the owner of", path, &error)
+    })?;
+    Ok(file)
+}
+
+/// Gives a file mode and owner of the database: the mode given to open is cut by the umask, and
+/// the owner is ours.
+fn adjust(file: &File, mode: u32, db: &DatabaseIdentity) -> io::Result<()> {
+    let adjusted = file.set_permissions(PermissionsExt::from_mode(mode)).and_then(|()| {
+        let meta = file.metadata()?;
+        if (meta.uid(), meta.gid()) == (db.uid, db.gid) {
+            Ok(())
+        } else {
+            fchown(file, Some(db.uid), Some(db.gid))
+        }
+    });
+    match adjusted {
+        // Someone who may write the database but does not own it cannot give the file away.
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A new file, without a name where the file system can do that: a process that dies while it
+/// makes a log then leaves nothing behind.
+fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(mode);
+    let flag = |flag: OFlags| flag.bits().cast_signed();
+    if Path::new(OWN_FILES).is_dir()
+        && let Ok(file) = options.clone().custom_flags(flag(OFlags::TMPFILE)).open(dir)
+    {
+        return Ok(file);
+    }
+    options.create_new(true).custom_flags(flag(OFlags::NOFOLLOW)).open(path)
+}
+
+/// Gives a complete log its name, if it has none yet, and makes that durable.
+pub(super) fn publish(dir: &Path, path: &Path, file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    if file.metadata()?.nlink() == 0 {
+        let own = Path::new(OWN_FILES).join(file.as_raw_fd().to_string());
+        linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+    }
+    File::open(dir)?.sync_all()
+}
+
+/// Opens an existing log.
+pub(super) fn open(path: &Path, write: bool) -> Result<File, JournalError> {
+    OpenOptions::new()
+        .read(true)
+        .write(write)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)
+        .map_err(|error| JournalError::io("open the log", path, &error))
+}
+
+/// Opens the file of the shared segment, made if it is not there; nobody but the database's owner
+/// and group may use it.
+pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
+    let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
+    let mode = db.mode & 0o660;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).mode(mode);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => {
+            adjust(&file, mode, db).map_err(failed)?;
+            Ok(file)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = options.open(path).map_err(failed)?;
+            let owner = file.metadata().map_err(failed)?.uid();
+            if owner != db.uid && owner != rustix::process::geteuid().as_raw() {
+                return Err(JournalError::Owner(path.to_path_buf()));
+            }
+            Ok(file)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}

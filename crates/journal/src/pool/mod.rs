@@ -1,0 +1,330 @@
+//! The pool: a directory of log files, and the rules by which a log and a database belong
+//! together (invariants 3 and 13).
+
+mod disk;
+mod files;
+mod head;
+mod nvram;
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duralite_logfmt::LogId;
+use duralite_logfmt::nvwal::PATH_LIMIT;
+use duralite_medium::{FileSegment, Segment};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use crate::engine::Engine;
+use crate::{EngineOptions, ErrorKind, JournalError};
+pub use disk::{open_blocks_read_only, open_disk_read_only};
+use head::Head;
+pub use nvram::{map_read_only, open_read_only};
+
+/// Where the locks of the database are in the shared segment, and how much is theirs.
+pub const LOCKS_OFFSET: u64 = 4096;
+/// Bytes of the shared segment that are the locks'.
+pub const LOCKS_BYTES: u64 = 64 << 10;
+const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
+/// First word of a segment that is in use: its layout's version.
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"DURASEG1");
+
+/// What kind of medium the pool is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolKind {
+    /// Persistent memory, on a DAX file system: `nvwal`.
+    Dax,
+    /// Memory that any file system backs; what it holds survives a process crash, not a power
+    /// loss: `nvwal`.
+    Emulate,
+    /// A block device: `waldio`.
+    Disk,
+}
+
+/// Where logs are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// The kind of medium.
+    pub kind: PoolKind,
+    /// The directory.
+    pub dir: PathBuf,
+}
+
+impl PoolConfig {
+    /// The file of a log in this pool.
+    #[must_use]
+    pub fn log_path(&self, id: LogId) -> PathBuf {
+        self.dir.join(format!("duralite-{id}.{}", self.extension()))
+    }
+
+    /// Whether the log is here.
+    #[must_use]
+    pub fn contains(&self, id: LogId) -> bool {
+        self.log_path(id).exists()
+    }
+
+    fn extension(&self) -> &'static str {
+        match self.kind {
+            PoolKind::Dax | PoolKind::Emulate => "nvwal",
+            PoolKind::Disk => "waldio",
+        }
+    }
+}
+
+/// What a log file says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFile {
+    /// The engine that wrote it.
+    pub engine: &'static str,
+    /// Its identity.
+    pub id: LogId,
+    /// Where its database was when it was made.
+    pub database: PathBuf,
+}
+
+/// Reads what a log file says about itself.
+///
+/// # Errors
+/// `Io`, `Format`.
+pub fn describe(path: &Path) -> Result<LogFile, JournalError> {
+    let head = Head::read(path, &files::open(path, false)?)?;
+    let database = PathBuf::from(std::ffi::OsStr::from_bytes(&head.path));
+    Ok(LogFile { engine: head.engine(), id: head.log_id, database })
+}
+
+/// Opens a log of either engine to look at it, as recovery would find it: nothing is written, no
+/// lock is taken.
+///
+/// # Errors
+/// As for attaching, but whatever database it belongs to.
+pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> {
+    if describe(path)?.engine == "waldio" {
+        return Ok(Box::new(open_disk_read_only(path)?));
+    }
+    Ok(Box::new(open_read_only(path)?))
+}
+
+/// The file through which the processes that use a log share memory.
+#[must_use]
+pub fn segment_path(log: &Path) -> PathBuf {
+    log.with_extension("shm")
+}
+
+/// What ties a log to one database file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseIdentity {
+    /// Canonical path.
+    pub path: PathBuf,
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time in nanoseconds since the epoch, 0 where unknown.
+    pub birth_ns: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl DatabaseIdentity {
+    /// The identity of an existing file.
+    ///
+    /// # Errors
+    /// `Io` when it cannot be examined.
+    pub fn of(path: &Path) -> Result<Self, JournalError> {
+        let canonical = path.canonicalize().map_err(|error| JournalError::io("find", path, &error))?;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let stat = statx(CWD, &canonical, AtFlags::empty(), wanted)
+            .map_err(|errno| JournalError::io("examine", path, &io::Error::from(errno)))?;
+        let birth_ns = if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
+            let seconds = u64::try_from(stat.stx_btime.tv_sec).unwrap_or(0);
+            seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
+        } else {
+            0
+        };
+        Ok(Self {
+            path: canonical,
+            inode: stat.stx_ino,
+            birth_ns,
+            mode: u32::from(stat.stx_mode) & 0o777,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+        })
+    }
+
+    fn owns(&self, head: &Head) -> bool {
+        head.db_inode == self.inode && head.db_birth_ns == self.birth_ns
+    }
+
+    fn path_hint(&self) -> &[u8] {
+        let bytes = self.path.as_os_str().as_bytes();
+        &bytes[..bytes.len().min(PATH_LIMIT)]
+    }
+}
+
+/// An attached log and the file whose lock says that this process uses it.
+pub(crate) struct OpenLog {
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) segment: Arc<dyn Segment>,
+    pub(crate) path: PathBuf,
+    /// Held for its `flock`; shared while attached.
+    pub(crate) file: File,
+    /// Whether nobody else had the log when it was opened.
+    pub(crate) alone: bool,
+}
+
+/// Makes a log for a database. It and its directory entry are durable on return.
+pub(crate) fn create(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    page_bytes: u32,
+) -> Result<OpenLog, JournalError> {
+    if !pool.dir.is_dir() {
+        let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
+        return Err(JournalError::io("use the log's directory", &pool.dir, &error));
+    }
+    refuse_orphans(pool, db)?;
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| JournalError::Io {
+        op: "draw random bytes for",
+        path: db.path.clone(),
+        message: error.to_string(),
+        kind: io::ErrorKind::Other,
+    })?;
+    let id = LogId(id);
+    let path = pool.log_path(id);
+    let file = files::create(&pool.dir, &path, db)?;
+    let made = match pool.kind {
+        PoolKind::Disk => disk::format(options, db, &path, &file, id, page_bytes),
+        _ => nvram::format(pool, options, db, &path, &file, id, page_bytes),
+    };
+    made.and_then(|()| {
+        file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
+        files::publish(&pool.dir, &path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
+        open(pool, options, db, &path, file, true)
+    })
+    .map_err(|error| at_pool(error, &pool.dir))
+    .inspect_err(|_| {
+        drop(std::fs::remove_file(&path));
+        drop(std::fs::remove_file(segment_path(&path)));
+    })
+}
+
+/// What fails while a log is made is the directory's fault: the file has no name yet.
+fn at_pool(error: JournalError, dir: &Path) -> JournalError {
+    match error {
+        JournalError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {
+            JournalError::NoSpace { dir: dir.to_path_buf() }
+        }
+        JournalError::Medium { source, .. } => JournalError::Medium { path: dir.to_path_buf(), source },
+        error => error,
+    }
+}
+
+/// Opens the log that a guarded database names. The process that finds itself alone recovers it;
+/// everybody leaves committed transactions as they are.
+pub(crate) fn attach(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+) -> Result<OpenLog, JournalError> {
+    let path = pool.log_path(id);
+    let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
+    let file = files::open(&path, true).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => missing(),
+        _ => error,
+    })?;
+    let head = Head::read(&path, &file)?;
+    let owner = file.metadata().map_err(|error| JournalError::io("examine", &path, &error))?.uid();
+    if owner != db.uid && owner != rustix::process::geteuid().as_raw() {
+        return Err(JournalError::Owner(path));
+    }
+    if head.log_id != id || !(adopt || db.owns(&head)) {
+        let owner = PathBuf::from(std::ffi::OsStr::from_bytes(&head.path));
+        return Err(JournalError::Foreign { log: path, database: db.path.clone(), owner });
+    }
+    // One at a time: between finding itself alone and saying that it is there, a process must
+    // not be overtaken by another that then finds itself alone too.
+    let attaching = files::open_segment(&segment_path(&path), db)?;
+    attaching.lock().map_err(|error| JournalError::io("lock", &segment_path(&path), &error))?;
+    let links = file.metadata().map_err(|error| JournalError::io("examine", &path, &error))?.nlink();
+    if links == 0 {
+        drop(std::fs::remove_file(segment_path(&path)));
+        return Err(missing());
+    }
+    let alone = match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", &path, &error)),
+    };
+    let log = open(pool, options, db, &path, file, alone)?;
+    log.file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
+    Ok(log)
+}
+
+/// Joins those who use the log, as the first if `alone`.
+fn open(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    path: &Path,
+    file: File,
+    alone: bool,
+) -> Result<OpenLog, JournalError> {
+    let shared = segment_path(path);
+    let engine_bytes = match pool.kind {
+        PoolKind::Disk => crate::waldio::SHARED_BYTES,
+        _ => 0,
+    };
+    let segment = FileSegment::join(files::open_segment(&shared, db)?, ENGINE_OFFSET + engine_bytes, alone)
+        .map_err(|source| JournalError::Medium { path: shared.clone(), source })?;
+    let segment: Arc<dyn Segment> = Arc::new(segment);
+    if alone {
+        segment.store(0, SEGMENT_MAGIC);
+    } else if segment.load(0) != SEGMENT_MAGIC {
+        let what = "another version of Duralite uses this database; use the same version everywhere";
+        return Err(JournalError::Busy { path: shared, what });
+    }
+    let engine = match pool.kind {
+        PoolKind::Disk => disk::open(options, path, &file, segment.clone(), ENGINE_OFFSET, alone)?,
+        _ => nvram::open(pool, options, path, &file, alone)?,
+    };
+    Ok(OpenLog { engine, segment, path: path.to_path_buf(), file, alone })
+}
+
+/// Looks through the pool for logs of an earlier database at this path: one with commits is
+/// refused, a spent one of this very file is deleted.
+fn refuse_orphans(pool: &PoolConfig, db: &DatabaseIdentity) -> Result<(), JournalError> {
+    let Ok(entries) = std::fs::read_dir(&pool.dir) else { return Ok(()) };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+        let known = name.ends_with(b".nvwal") || name.ends_with(b".waldio");
+        if !name.starts_with(b"duralite-") || !known {
+            continue;
+        }
+        // Logs that cannot be read are somebody else's, or not logs: not this database's business.
+        let Ok(file) = files::open(&path, false) else { continue };
+        let Ok(head) = Head::read(&path, &file) else { continue };
+        let owner = file.metadata().map(|meta| meta.uid()).ok();
+        let ours = owner == Some(db.uid) || owner == Some(rustix::process::geteuid().as_raw());
+        if !ours || head.path != db.path_hint() || file.try_lock().is_err() {
+            continue;
+        }
+        let commits = head.commits(&path, &file);
+        if commits > 0 {
+            return Err(JournalError::Orphan { log: path, database: db.path.clone(), commits });
+        }
+        if db.owns(&head) {
+            drop(std::fs::remove_file(&path));
+            drop(std::fs::remove_file(segment_path(&path)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Log files of `nvwal`: mapped memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::nvwal::{
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_checked_word, slot_offset,
+};
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::{FileNvm, MapOptions, Nvm};
+
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head};
+use crate::engine::Engine;
+use crate::nvwal::{Nvwal, NvwalOptions};
+use crate::{EngineOptions, JournalError};
+
+/// Writes an empty log into a new file.
+pub(super) fn format(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    path: &Path,
+    file: &File,
+    log_id: LogId,
+    page_bytes: u32,
+) -> Result<(), JournalError> {
+    let (block_bytes, limit_blocks) = Nvwal::shape(&options.nvwal, page_bytes);
+    let superblock = Superblock {
+        page_bytes,
+        log_id,
+        db_inode: db.inode,
+        db_birth_ns: db.birth_ns,
+        block_bytes,
+        limit_blocks,
+        blocks_offset: Superblock::blocks_offset_for(limit_blocks),
+        path: db.path_hint().to_vec(),
+    };
+    let nvm = map(pool.kind, options, path, file, &superblock, false)?;
+    Nvwal::format(&nvm, &superblock)
+}
+
+/// Maps and opens a log; whoever is alone repairs its heap.
+pub(super) fn open(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    path: &Path,
+    file: &File,
+    alone: bool,
+) -> Result<Box<dyn Engine>, JournalError> {
+    let superblock = check(path, file, &head::first_bytes(path, file, SUPERBLOCK_BYTES)?)?;
+    let nvm = Arc::new(map(pool.kind, options, path, file, &superblock, false)?);
+    let mut engine = Nvwal::open(nvm, path, options.nvwal.clone())?;
+    if alone {
+        engine.recover_heap()?;
+    }
+    Ok(Box::new(engine))
+}
+
+fn map(
+    kind: PoolKind,
+    options: &EngineOptions,
+    path: &Path,
+    file: &File,
+    superblock: &Superblock,
+    read_only: bool,
+) -> Result<FileNvm, JournalError> {
+    let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
+    let options = MapOptions {
+        capacity: superblock.file_bytes(superblock.limit_blocks),
+        dax: kind == PoolKind::Dax,
+        latency: options.latency,
+        persistency: options.persistency,
+        read_only,
+    };
+    FileNvm::map(file, path, &options)
+        .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+}
+
+/// Opens a log to look at it: nothing is stored, no lock is taken.
+///
+/// # Errors
+/// As for attaching, but whatever database it belongs to.
+pub fn open_read_only(path: &Path) -> Result<Nvwal, JournalError> {
+    let (nvm, _) = map_read_only(path)?;
+    Nvwal::open(nvm, path, NvwalOptions::default())
+}
+
+/// Maps a log to look at it, without reading its transactions.
+///
+/// # Errors
+/// `Io`, `Format`, `Medium`.
+pub fn map_read_only(path: &Path) -> Result<(Arc<dyn Nvm>, Superblock), JournalError> {
+    let file = files::open(path, false)?;
+    let superblock = check(path, &file, &head::first_bytes(path, &file, SUPERBLOCK_BYTES)?)?;
+    let nvm = map(PoolKind::Emulate, &EngineOptions::default(), path, &file, &superblock, true)?;
+    Ok((Arc::new(nvm), superblock))
+}
+
+/// Reads the superblock and checks that the file is as long as it says.
+pub(super) fn check(path: &Path, file: &File, bytes: &[u8]) -> Result<Superblock, JournalError> {
+    let format = |source| JournalError::Format { log: path.to_path_buf(), source };
+    let length = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?.len();
+    let superblock = Superblock::decode(bytes).map_err(format)?;
+    let word = u64::from_le_bytes(bytes[1344..1352].try_into().unwrap_or_default());
+    let grown = read_checked_word(word, "the log's size").map_err(format)?;
+    if grown > superblock.limit_blocks || superblock.file_bytes(grown) > length {
+        return Err(format(FormatError::Short { what: "the log file" }));
+    }
+    Ok(superblock)
+}
+
+/// Whether the log says without being read that it holds no commits.
+pub(super) fn is_spent(file: &File, superblock: &Superblock) -> bool {
+    slot_of(file, superblock).is_some_and(|slot| slot.retired || slot.first_block == NO_BLOCK)
+}
+
+fn slot_of(file: &File, superblock: &Superblock) -> Option<Slot> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, ACTIVE_OFFSET).ok()?;
+    let generation = read_checked_word(u64::from_le_bytes(word), "").ok()?;
+    let mut bytes = [0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, slot_offset(generation)).ok()?;
+    Slot::decode(&bytes, superblock.log_id, generation).ok()
+}

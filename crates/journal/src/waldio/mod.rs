@@ -1,0 +1,519 @@
+//! WALDIO: the write-ahead log in preallocated blocks, written directly (Lee et al., USENIX ATC
+//! 2015), with group commit.
+//!
+//! The file's blocks are initialised before they are used (section 4.1), so a commit is one write
+//! of whole blocks and one flush. Frames are page images with their header inside (4.2,
+//! `embedded`), or differences packed into blocks (`delta`). The layout is `docs/format/waldio.md`.
+//!
+//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`group`]; the fields of
+//! [`Waldio`] are rebuilt by scanning.
+
+mod group;
+mod options;
+mod recovery;
+mod walk;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use duralite_logfmt::record::{RECORD_HEADER_BYTES, RecordHeader};
+use duralite_logfmt::sqlite_wal::WalHeader;
+use duralite_logfmt::waldio::{
+    GROUP_HEADER_BYTES, GROUP_MAGIC, Layout, MARK_BYTES, Superblock, TX_HEADER_BYTES, TxHeader, decode_frame,
+    frame_bytes,
+};
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::block::Block;
+use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
+
+use crate::chains::Chains;
+use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
+use crate::{EngineOptions, JournalError};
+use group::Group;
+pub use options::WaldioOptions;
+pub use walk::walk;
+use writer::{Open, STAGED};
+
+/// Bytes of shared memory that processes with a log of this kind need.
+pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
+
+/// What this process has done since it attached.
+#[derive(Debug, Clone, Copy, Default)]
+struct Activity {
+    commits: u64,
+    frames: u64,
+    records: u64,
+    generations: u64,
+    written_past_ring: u64,
+}
+
+/// A log in blocks.
+pub struct Waldio {
+    group: Arc<Group>,
+    path: PathBuf,
+    generation: u32,
+    wal_header: Option<WalHeader>,
+    retired: bool,
+    /// Position behind the last transaction taken in.
+    end: u64,
+    /// Transactions taken in of this generation.
+    sequence: u32,
+    chains: Chains,
+    open: Open,
+    payload: Vec<u8>,
+    /// Frames acknowledged under Group Synch since this process last waited, and since when.
+    unwaited: Option<(u32, Instant)>,
+    activity: Activity,
+}
+
+impl Waldio {
+    /// Writes an empty log. Durable on return, directory entry excepted.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Medium`.
+    pub fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), JournalError> {
+        let bytes = group::initial_bytes(superblock.block_bytes)
+            .min(superblock.limit_bytes)
+            .max(duralite_logfmt::waldio::DATA_OFFSET + 4096);
+        block
+            .preallocate(bytes)
+            .and_then(|()| recovery::format(block, superblock))
+            .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })
+    }
+
+    /// Attaches a log. With `first` nobody else has it: it is recovered, and the sharing begins in
+    /// `segment` from byte `base` on, which holds zeros. Otherwise it joins those that share it.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged log, `Settings` when others use it with other settings, `Medium`.
+    pub fn attach(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+        first: bool,
+    ) -> Result<Self, JournalError> {
+        let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
+        let recovered = if first {
+            let found = recovery::find_end(block.as_ref(), &superblock, &failed)?;
+            found.settle(block.as_ref(), &superblock).map_err(failed)?;
+            Some(found.recovered)
+        } else {
+            None
+        };
+        let group = Group::join(segment, base, block, superblock, options.clone(), recovered)?;
+        let mut log = Self::over(group, path, options);
+        log.refresh()?;
+        Ok(log)
+    }
+
+    /// Opens a log to look at it, as recovery would find it. Changes nothing.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`.
+    pub fn open_read_only(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+    ) -> Result<Self, JournalError> {
+        let mut log = Self::inspect(block, superblock, path)?;
+        log.refresh()?;
+        Ok(log)
+    }
+
+    /// A log that nobody is joined with, whose transactions are not taken in yet.
+    fn inspect(block: Arc<dyn Block>, superblock: Superblock, path: &Path) -> Result<Self, JournalError> {
+        let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
+        let options = WaldioOptions::default();
+        let recovered = recovery::find_end(block.as_ref(), &superblock, &failed)?.recovered;
+        let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+        let group = Group::join(segment, 0, block, superblock, options.clone(), Some(recovered))?;
+        Ok(Self::over(group, path, &options))
+    }
+
+    fn over(group: Group, path: &Path, options: &WaldioOptions) -> Self {
+        let page_bytes = group.superblock().page_bytes as usize;
+        Self {
+            group: Arc::new(group),
+            path: path.to_path_buf(),
+            generation: 0,
+            wal_header: None,
+            retired: false,
+            end: 0,
+            sequence: 0,
+            chains: Chains::new(page_bytes, options.cache_bytes),
+            open: Open::default(),
+            payload: Vec::new(),
+            unwaited: None,
+            activity: Activity::default(),
+        }
+    }
+
+    /// The superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        self.group.superblock()
+    }
+
+    /// Whether the log was retired and never used again.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// The generation in force.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Committed transactions in this generation.
+    #[must_use]
+    pub fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Bytes of the file that this generation takes.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.group.offset_of(self.generation, self.end)
+    }
+
+    fn log_id(&self) -> LogId {
+        self.group.superblock().log_id
+    }
+
+    fn failed(&self, source: MediumError) -> JournalError {
+        JournalError::Medium { path: self.path.clone(), source }
+    }
+
+    fn damaged(&self, position: u64, what: &'static str) -> JournalError {
+        let offset = self.group.offset_of(self.generation, position);
+        JournalError::Corrupt { offset, what: FormatError::Damaged { what } }
+    }
+
+    fn enter(&mut self, generation: u32) -> Result<(), JournalError> {
+        let failed = |source| self.failed(source);
+        let slot = recovery::load_slot(self.group.block(), self.group.superblock(), &failed)?;
+        if slot.generation != generation {
+            return Err(JournalError::Unexpected("a generation that is not on the device"));
+        }
+        let header = match slot.wal_header {
+            Some(bytes) => {
+                let header = WalHeader::parse(&bytes);
+                Some(header.map_err(|what| JournalError::Corrupt { offset: 0, what })?)
+            }
+            None => None,
+        };
+        if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
+            return Err(self.damaged(0, "the log's page size"));
+        }
+        self.drop_staged();
+        self.chains.clear();
+        self.generation = generation;
+        self.wal_header = header;
+        self.retired = slot.retired;
+        self.end = self.group.start_of(generation);
+        self.sequence = 0;
+        Ok(())
+    }
+
+    /// Takes in the transactions that were sealed since this process last looked.
+    fn follow(&mut self) -> Result<(), JournalError> {
+        let sealed = self.group.sealed();
+        while self.take_in_next(sealed)? {}
+        Ok(())
+    }
+
+    /// Takes in one transaction, if there is one before `sealed`.
+    fn take_in_next(&mut self, sealed: u64) -> Result<bool, JournalError> {
+        if self.wal_header.is_none() || self.end >= sealed {
+            return Ok(false);
+        }
+        self.drop_staged();
+        self.end = match self.superblock().layout {
+            Layout::Delta => self.take_in_group_member(sealed)?,
+            Layout::Embedded => self.take_in_frames(sealed)?,
+        };
+        self.sequence += 1;
+        Ok(true)
+    }
+
+    fn read_log(&self, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+        self.group.read(self.generation, position, buf)
+    }
+
+    /// The next transaction of the `delta` layout; returns where it ends.
+    fn take_in_group_member(&mut self, sealed: u64) -> Result<u64, JournalError> {
+        let unit = u64::from(self.superblock().block_bytes);
+        let mut at = self.end;
+        loop {
+            let mut word = [0; 4];
+            self.read_log(at, &mut word)?;
+            match u32::from_le_bytes(word) {
+                0 if !at.is_multiple_of(unit) => at = at.next_multiple_of(unit),
+                GROUP_MAGIC => at += GROUP_HEADER_BYTES,
+                _ => break,
+            }
+            if at + u64::from(TX_HEADER_BYTES) > sealed {
+                return Err(self.damaged(at, "a group of transactions"));
+            }
+        }
+        let mut head = [0; TX_HEADER_BYTES as usize];
+        self.read_log(at, &mut head)?;
+        let offset = self.group.offset_of(self.generation, at);
+        let corrupt = |what| JournalError::Corrupt { offset, what };
+        let header = TxHeader::decode(&head).map_err(corrupt)?;
+        let end = at + u64::from(header.tx_bytes);
+        if header.sequence != self.sequence + 1 || end > sealed || header.first_frame > self.committed() + 1 {
+            return Err(self.damaged(at, "the order of transactions"));
+        }
+        let mut bytes = vec![0; header.tx_bytes as usize];
+        self.read_log(at, &mut bytes)?;
+        let mut within = TX_HEADER_BYTES as usize;
+        for _ in 0..header.records {
+            let record = bytes
+                .get(within..)
+                .and_then(|rest| rest.first_chunk::<{ RECORD_HEADER_BYTES as usize }>())
+                .ok_or_else(|| self.damaged(at, "a transaction's records"))?;
+            let record = RecordHeader::decode(record).map_err(corrupt)?;
+            if !self.chains.found(at + within as u64, &record) {
+                return Err(self.damaged(at, "a transaction's frame numbers"));
+            }
+            within += record.record_bytes.next_multiple_of(8) as usize;
+        }
+        let (first, count) = self.chains.staged_frames();
+        let complete =
+            within == bytes.len() && first == header.first_frame && header.last_frame - first < count;
+        if header.records == 0 || !complete {
+            return Err(self.damaged(at, "a transaction's frame numbers"));
+        }
+        self.chains.commit(header.last_frame, header.db_pages, Some(header.wal_checksum));
+        Ok(end)
+    }
+
+    /// The next transaction of the `embedded` layout; returns where it ends.
+    fn take_in_frames(&mut self, sealed: u64) -> Result<u64, JournalError> {
+        let Superblock { page_bytes, block_bytes, log_id, .. } = *self.superblock();
+        let longest = u64::from(frame_bytes(page_bytes, block_bytes, false));
+        let mut page = vec![0; page_bytes as usize];
+        let mut bytes = Vec::new();
+        let mut at = self.end.max(self.group.start_of(self.generation));
+        loop {
+            bytes.resize(longest.min(sealed.saturating_sub(at)) as usize, 0);
+            self.read_log(at, &mut bytes)?;
+            let offset = self.group.offset_of(self.generation, at);
+            let found = if bytes.len() < page.len().max(MARK_BYTES) {
+                None
+            } else {
+                decode_frame(&bytes, &mut page, block_bytes, log_id, self.generation, offset)
+            };
+            let Some((mark, taken)) = found else {
+                return Err(self.damaged(at, "a frame"));
+            };
+            if !self.chains.has_staged() && mark.frame > self.committed() + 1 {
+                return Err(self.damaged(at, "the order of frames"));
+            }
+            if !self.chains.found(at, &writer::frame_record(taken, mark.frame, mark.page_number)) {
+                return Err(self.damaged(at, "a transaction's frame numbers"));
+            }
+            at += u64::from(taken);
+            if mark.db_pages != 0 {
+                self.chains.commit(mark.frame, mark.db_pages, None);
+                return Ok(at);
+            }
+        }
+    }
+
+    fn drop_staged(&mut self) {
+        self.chains.discard();
+        self.open = Open::default();
+    }
+}
+
+impl Engine for Waldio {
+    fn name(&self) -> &'static str {
+        "waldio"
+    }
+
+    fn id(&self) -> LogId {
+        self.log_id()
+    }
+
+    fn page_bytes(&self) -> u32 {
+        self.superblock().page_bytes
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        use duralite_medium::block::Durability;
+        match self.group.block().guarantee() {
+            Guarantee::PowerLoss if !self.group.options().waits() => Guarantee::Ordered,
+            Guarantee::PowerLoss if self.group.options().durability == Durability::Normal => {
+                Guarantee::SystemCrash
+            }
+            guarantee => guarantee,
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.group.block().describe()
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, String)> {
+        let (activity, counters) = (self.activity, self.group.block().counters());
+        let group = &self.group.activity;
+        let shared = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
+        vec![
+            ("layout", self.superblock().layout.as_str().to_owned()),
+            ("generation", self.generation.to_string()),
+            ("retired", self.is_retired().to_string()),
+            ("log_frames", self.committed().to_string()),
+            ("log_transactions", self.sequence.to_string()),
+            ("log_bytes", self.used_bytes().to_string()),
+            ("log_file_bytes", self.group.block().len().to_string()),
+            ("log_limit", self.superblock().limit_bytes.to_string()),
+            ("block_bytes", self.superblock().block_bytes.to_string()),
+            ("commits", activity.commits.to_string()),
+            ("frames", activity.frames.to_string()),
+            ("records", activity.records.to_string()),
+            ("log_restarts", activity.generations.to_string()),
+            ("groups_led", shared(&group.groups)),
+            ("commits_led", shared(&group.led_transactions)),
+            ("sleeps", shared(&group.sleeps)),
+            ("large_transactions", activity.written_past_ring.to_string()),
+            ("device_writes", counters.writes.to_string()),
+            ("device_bytes", counters.written_bytes.to_string()),
+            ("device_flushes", counters.flushes.to_string()),
+            ("preallocated_bytes", counters.preallocated_bytes.to_string()),
+            ("read_bytes", counters.read_bytes.to_string()),
+        ]
+    }
+
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        Some(self.group.clone())
+    }
+
+    fn configure(&mut self, _options: &EngineOptions) {}
+
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.chains.newest_frames()
+    }
+
+    fn retire(&mut self) -> Result<(), JournalError> {
+        self.refresh()?;
+        self.drop_staged();
+        self.group.switch(None, true)?;
+        self.refresh()
+    }
+
+    fn wal_header(&self) -> Option<&WalHeader> {
+        self.wal_header.as_ref()
+    }
+
+    fn refresh(&mut self) -> Result<(), JournalError> {
+        loop {
+            self.group.check()?;
+            let generation = self.group.generation();
+            let followed = if generation == self.generation { Ok(()) } else { self.enter(generation) };
+            let followed = followed.and_then(|()| self.follow());
+            match followed {
+                _ if self.group.generation() != generation => {
+                    // What was read was being recycled.
+                    self.generation = 0;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn version(&self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.sequence)
+    }
+
+    fn committed(&self) -> u32 {
+        self.chains.frames()
+    }
+
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.chains.frame(number)
+    }
+
+    fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
+        let (group, open, generation) = (&self.group, &self.open, self.generation);
+        let mut bytes = std::mem::take(&mut self.payload);
+        let result = self.chains.read_page(frame, page, &mut |record, page| {
+            open.apply(group, generation, record, &mut bytes, page)
+        });
+        self.payload = bytes;
+        result
+    }
+
+    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        self.refresh()?;
+        if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
+            return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
+        }
+        self.drop_staged();
+        self.group.switch(header.map(|header| header.bytes), false)?;
+        self.activity.generations += 1;
+        self.refresh()
+    }
+
+    fn has_staged(&self) -> bool {
+        self.chains.has_staged()
+    }
+
+    fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
+        match self.superblock().layout {
+            Layout::Delta => self.stage_difference(frame, page_number, page),
+            Layout::Embedded => self.stage_frame(frame, page_number, page),
+        }
+    }
+
+    fn discard_staged(&mut self) -> Result<(), JournalError> {
+        self.drop_staged();
+        Ok(())
+    }
+
+    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+        let ticket = match self.superblock().layout {
+            Layout::Delta => self.seal_differences(commit)?,
+            Layout::Embedded => self.seal_frames(commit)?,
+        };
+        self.sequence += 1;
+        let frames = commit.last_frame + 1 - commit.first_frame;
+        self.activity.commits += 1;
+        self.activity.frames += u64::from(frames);
+        Ok(self.acknowledges_early(frames).then_some(ticket))
+    }
+
+    fn harden(&mut self) -> Result<(), JournalError> {
+        self.group.harden()
+    }
+}
+
+impl Waldio {
+    /// Whether the committer has to wait: always, except under Group Synch while its buffer is
+    /// neither full nor old (section 4.3).
+    fn acknowledges_early(&mut self, frames: u32) -> bool {
+        let options = self.group.options();
+        if options.waits() {
+            return true;
+        }
+        let (count, since) = self.unwaited.unwrap_or((0, Instant::now()));
+        if count + frames >= options.group_synch || since.elapsed() >= options.group_interval {
+            self.unwaited = None;
+            return true;
+        }
+        self.unwaited = Some((count + frames, since));
+        false
+    }
+}
+
+const _: () = assert!(STAGED > 1 << 62);
+const _: () = assert!(GROUP_MAGIC != 0);

@@ -1,0 +1,240 @@
+//! Finding where a log ends, by whoever attaches it first.
+//!
+//! The log ends before the first group that does not check. A valid group further on that was
+//! written after that place was durable proves damage and not a torn write; one that was not is
+//! what a power loss left of writes without flushes between them, and goes before anything is
+//! appended, lest it be taken for a successor of what will be.
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::waldio::{
+    AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot, Superblock,
+    TX_HEADER_BYTES, body_hash, decode_frame, frame_bytes, slot_offset,
+};
+use duralite_medium::MediumError;
+use duralite_medium::block::{Block, Durability};
+
+use super::group::{Recovered, write_slot};
+use crate::JournalError;
+
+/// Bytes read at a time while looking behind the log's end.
+const CHUNK: u64 = 1 << 20;
+
+/// What a log was found to hold.
+pub(crate) struct Found {
+    pub(crate) slot: Slot,
+    pub(crate) recovered: Recovered,
+    /// Where the last group begins that says that everything before it is durable.
+    rewrite_from: u64,
+    /// Blocks behind the end that look like a part of the log.
+    stale: Vec<u64>,
+}
+
+struct Scan<'a> {
+    block: &'a dyn Block,
+    superblock: &'a Superblock,
+    slot: Slot,
+    failed: &'a dyn Fn(MediumError) -> JournalError,
+}
+
+/// Reads the slot in force.
+pub(crate) fn load_slot(
+    block: &dyn Block,
+    superblock: &Superblock,
+    failed: &dyn Fn(MediumError) -> JournalError,
+) -> Result<Slot, JournalError> {
+    let mut newest: Option<Slot> = None;
+    for parity in 0..2 {
+        let mut area = [0; AREA_BYTES as usize];
+        block.read(slot_offset(parity), &mut area).map_err(failed)?;
+        let slot = Slot::decode(&area, superblock.log_id).filter(|slot| slot.generation % 2 == parity);
+        if slot.is_some_and(|slot| newest.is_none_or(|newest| slot.generation > newest.generation)) {
+            newest = slot;
+        }
+    }
+    let what = FormatError::Damaged { what: "the log's generation slots" };
+    newest.ok_or(JournalError::Corrupt { offset: slot_offset(0), what })
+}
+
+/// Finds the end of the log. Changes nothing.
+pub(crate) fn find_end(
+    block: &dyn Block,
+    superblock: &Superblock,
+    failed: &dyn Fn(MediumError) -> JournalError,
+) -> Result<Found, JournalError> {
+    let slot = load_slot(block, superblock, failed)?;
+    let scan = Scan { block, superblock, slot, failed };
+    scan.refuse_newer_generation()?;
+    let (end, rewrite_from) = if slot.wal_header.is_none() {
+        (DATA_OFFSET, DATA_OFFSET)
+    } else {
+        match superblock.layout {
+            Layout::Delta => scan.groups()?,
+            Layout::Embedded => scan.frames()?,
+        }
+    };
+    let stale = if slot.wal_header.is_none() { Vec::new() } else { scan.behind(end)? };
+    Ok(Found { slot, recovered: Recovered { generation: slot.generation, end }, rewrite_from, stale })
+}
+
+impl Found {
+    /// Makes sure that what was found will be found again: a process that died, or that saw a write
+    /// fail, may have left it in a cache only. Removes what is stale. Durable on return.
+    pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
+        write_slot(block, &self.slot, superblock.log_id)?;
+        let unit = u64::from(superblock.block_bytes);
+        let end = self.recovered.end.next_multiple_of(unit);
+        let mut at = self.rewrite_from;
+        let mut bytes = Vec::new();
+        while at < end {
+            bytes.resize((end - at).min(CHUNK) as usize, 0);
+            block.read(at, &mut bytes)?;
+            block.write(at, &bytes)?;
+            at += bytes.len() as u64;
+        }
+        let zeros = vec![0; unit as usize];
+        for at in &self.stale {
+            block.write(*at, &zeros)?;
+        }
+        block.flush()
+    }
+}
+
+impl Scan<'_> {
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+        self.block.read(at, buf).map_err(self.failed)
+    }
+
+    fn unit(&self) -> u64 {
+        u64::from(self.superblock.block_bytes)
+    }
+
+    /// The slot in force may be unreadable, and the one before it would then be taken for it:
+    /// the log's first block tells.
+    fn refuse_newer_generation(&self) -> Result<(), JournalError> {
+        let length = self.longest_frame().max(GROUP_HEADER_BYTES);
+        let mut bytes = vec![0; length.min(self.block.len().saturating_sub(DATA_OFFSET)) as usize];
+        self.read(DATA_OFFSET, &mut bytes)?;
+        if self.starts_at(&bytes, self.slot.generation + 1, DATA_OFFSET).is_some() {
+            let what = FormatError::Damaged { what: "the log's newest generation slot" };
+            return Err(JournalError::Corrupt { offset: slot_offset(self.slot.generation + 1), what });
+        }
+        Ok(())
+    }
+
+    fn longest_frame(&self) -> u64 {
+        let (page, unit) = (self.superblock.page_bytes, self.superblock.block_bytes);
+        u64::from(frame_bytes(page, unit, false))
+    }
+
+    /// Whether a group starts at a place, and if so whether it was written after everything before
+    /// it was durable.
+    fn starts_at(&self, bytes: &[u8], generation: u32, at: u64) -> Option<bool> {
+        let Superblock { log_id, page_bytes, block_bytes, layout, .. } = *self.superblock;
+        match layout {
+            Layout::Delta => GroupHeader::decode(bytes, log_id, generation, at).map(|group| group.ordered),
+            Layout::Embedded => {
+                let mut page = vec![0; page_bytes as usize];
+                decode_frame(bytes, &mut page, block_bytes, log_id, generation, at)
+                    .map(|(mark, _)| mark.starts_group && mark.ordered)
+            }
+        }
+    }
+
+    /// The end of the last valid group, and where the last ordered one begins.
+    fn groups(&self) -> Result<(u64, u64), JournalError> {
+        let (mut end, mut ordered_from, mut sequence) = (DATA_OFFSET, DATA_OFFSET, 0);
+        let (id, generation) = (self.superblock.log_id, self.slot.generation);
+        loop {
+            let at = end.next_multiple_of(self.unit());
+            let room = self.block.len().saturating_sub(at);
+            if room < GROUP_HEADER_BYTES {
+                return Ok((end, ordered_from));
+            }
+            let mut head = [0; GROUP_HEADER_BYTES as usize];
+            self.read(at, &mut head)?;
+            let Some(group) = GroupHeader::decode(&head, id, generation, at) else {
+                return Ok((end, ordered_from));
+            };
+            let least = GROUP_HEADER_BYTES + u64::from(TX_HEADER_BYTES);
+            if group.bytes < least || group.bytes > room || group.first_sequence != sequence + 1 {
+                return Ok((end, ordered_from));
+            }
+            let mut body = vec![0; (group.bytes - GROUP_HEADER_BYTES) as usize];
+            self.read(at + GROUP_HEADER_BYTES, &mut body)?;
+            if body_hash(id, generation, at, &body) != group.body_hash {
+                return Ok((end, ordered_from));
+            }
+            if group.ordered {
+                ordered_from = at;
+            }
+            sequence += group.transactions;
+            end = at + group.bytes;
+        }
+    }
+
+    /// The end of the last committed transaction of embedded frames, and where the last ordered
+    /// group begins.
+    fn frames(&self) -> Result<(u64, u64), JournalError> {
+        let (mut end, mut at, mut ordered_from) = (DATA_OFFSET, DATA_OFFSET, DATA_OFFSET);
+        let mut page = vec![0; self.superblock.page_bytes as usize];
+        let mut bytes = Vec::new();
+        loop {
+            let room = self.block.len().saturating_sub(at);
+            bytes.resize(room.min(self.longest_frame()) as usize, 0);
+            self.read(at, &mut bytes)?;
+            let Some((mark, taken)) = self.frame(&bytes, &mut page, at) else {
+                return Ok((end, ordered_from));
+            };
+            if mark.starts_group && mark.ordered {
+                ordered_from = at;
+            }
+            at += u64::from(taken);
+            if mark.db_pages != 0 {
+                end = at;
+            }
+        }
+    }
+
+    fn frame(&self, bytes: &[u8], page: &mut [u8], at: u64) -> Option<(Mark, u32)> {
+        let Superblock { log_id, block_bytes, .. } = *self.superblock;
+        if bytes.len() < page.len().max(MARK_BYTES) {
+            return None;
+        }
+        decode_frame(bytes, page, block_bytes, log_id, self.slot.generation, at)
+    }
+
+    /// Blocks behind the end at which something of this generation begins.
+    fn behind(&self, end: u64) -> Result<Vec<u64>, JournalError> {
+        let mut stale = Vec::new();
+        // What begins at the end itself is the torn group, and is written over.
+        let mut at = end.next_multiple_of(self.unit()) + self.unit();
+        let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
+        let mut bytes = Vec::new();
+        while at < self.block.len() {
+            bytes.resize((CHUNK + overlap).min(self.block.len() - at) as usize, 0);
+            self.read(at, &mut bytes)?;
+            let until = at + CHUNK.min(bytes.len() as u64);
+            let first = at;
+            while at < until {
+                let here = &bytes[(at - first) as usize..];
+                match self.starts_at(here, self.slot.generation, at) {
+                    Some(true) => {
+                        let what = FormatError::Damaged { what: "a group of transactions" };
+                        return Err(JournalError::Corrupt { offset: end, what });
+                    }
+                    Some(false) => stale.push(at),
+                    None => {}
+                }
+                at += self.unit();
+            }
+        }
+        Ok(stale)
+    }
+}
+
+/// Writes an empty log on a file whose blocks are preallocated. Durable on return.
+pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
+    block.write(0, &superblock.encode())?;
+    let slot = Slot { generation: 1, wal_header: None, retired: false };
+    block.commit(slot_offset(1), &slot.encode(superblock.log_id), Durability::Full)
+}

@@ -1,0 +1,371 @@
+//! Staging a transaction in this process's memory, and sealing it.
+//!
+//! A transaction that outgrows its share of the ring is written past it: its blocks go to the
+//! device as they fill, behind everything sealed, and count for nothing until the group's header
+//! is written over zeros at the end.
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
+use duralite_logfmt::waldio::{
+    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Layout, Mark, Superblock, TX_HEADER_BYTES, TxHeader,
+    decode_frame, encode_frame, frame_bytes, has_room_for_mark,
+};
+use duralite_medium::block::Durability;
+
+use super::Waldio;
+use super::group::{Content, Group, Placing, RING_SHARE};
+use crate::JournalError;
+use crate::chains::{Record, apply_ranges};
+use crate::engine::{Commit, Ticket};
+
+/// Marks the place of a record of the open transaction: what is below is an offset in it.
+pub(super) const STAGED: u64 = 1 << 63;
+/// Staged bytes above this go to the device.
+const STAGE_LIMIT: usize = 1 << 20;
+/// Largest transaction in bytes.
+const TX_LIMIT: u64 = 1 << 31;
+
+/// The transaction being staged.
+#[derive(Default)]
+pub(super) struct Open {
+    /// `delta`: header and records, without what has gone to the device.
+    bytes: Vec<u8>,
+    records: u32,
+    direct: Option<Direct>,
+    /// `embedded`: page numbers and pages of the staged frames, in order.
+    frames: Vec<(u32, Box<[u8]>)>,
+}
+
+/// A transaction that is written past the ring.
+struct Direct {
+    /// Position of its group.
+    start: u64,
+    /// Bytes of the transaction on the device.
+    written: u64,
+    /// The group's first block, to be written again with its header.
+    first_block: Vec<u8>,
+    hash: BodyHash,
+}
+
+impl Open {
+    /// Bytes of the transaction so far.
+    fn len(&self) -> u64 {
+        self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
+    }
+
+    /// Reads bytes of the transaction from its offset `at` on: those that have gone to the device
+    /// from there, the rest from memory.
+    fn read(&self, group: &Group, generation: u32, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+        let mut rest = buf;
+        let mut from = at;
+        if let Some(direct) = &self.direct
+            && at < direct.written
+        {
+            let (head, tail) = rest.split_at_mut(rest.len().min((direct.written - at) as usize));
+            let offset = group.offset_of(generation, direct.start + GROUP_HEADER_BYTES + at);
+            group.block().read(offset, head).map_err(|source| group.failed(source))?;
+            from += head.len() as u64;
+            rest = tail;
+        }
+        let from = (from - self.direct.as_ref().map_or(0, |direct| direct.written)) as usize;
+        let found = self.bytes.get(from..from + rest.len());
+        rest.copy_from_slice(found.ok_or(JournalError::Unexpected("a record that is not staged"))?);
+        Ok(())
+    }
+
+    /// Lays a record over a page, wherever it is.
+    pub(super) fn apply(
+        &self,
+        group: &Group,
+        generation: u32,
+        record: &Record,
+        bytes: &mut Vec<u8>,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        let corrupt = |what| JournalError::Corrupt { offset: record.at, what };
+        let staged = record.at & STAGED != 0;
+        let within = record.at & !STAGED;
+        if staged && self.direct.is_none() && self.bytes.is_empty() {
+            let (_, staged) = self
+                .frames
+                .get(within as usize)
+                .ok_or(JournalError::Unexpected("a frame that is not staged"))?;
+            page.copy_from_slice(staged);
+            return Ok(());
+        }
+        bytes.resize(record.record_bytes as usize, 0);
+        if staged {
+            self.read(group, generation, within, bytes)?;
+        } else {
+            group.read(generation, record.at, bytes)?;
+        }
+        match group.superblock().layout {
+            Layout::Delta => apply_ranges(page, bytes).map_err(corrupt),
+            Layout::Embedded => {
+                let Superblock { log_id, block_bytes, .. } = *group.superblock();
+                let offset = group.offset_of(generation, record.at);
+                let what = FormatError::Damaged { what: "a frame" };
+                decode_frame(bytes, page, block_bytes, log_id, generation, offset)
+                    .map(|_| ())
+                    .ok_or(JournalError::Corrupt { offset, what })
+            }
+        }
+    }
+}
+
+/// What the index keeps of an embedded frame.
+pub(super) fn frame_record(bytes: u32, frame: u32, page_number: u32) -> RecordHeader {
+    RecordHeader { record_bytes: bytes, frame, page_number, ranges: 0, base: Base::Zeros }
+}
+
+impl Waldio {
+    /// Stages the difference of a page from its last logged image.
+    pub(super) fn stage_difference(
+        &mut self,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
+        let (group, open, generation) = (&self.group, &self.open, self.generation);
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        let mut bytes = Vec::new();
+        let difference = self.chains.difference(page_number, page, &mut payload, &mut |record, page| {
+            open.apply(group, generation, record, &mut bytes, page)
+        });
+        let stored = difference.and_then(|(base, ranges)| {
+            let header = RecordHeader {
+                record_bytes: RECORD_HEADER_BYTES + payload.len() as u32,
+                frame,
+                page_number,
+                ranges,
+                base,
+            };
+            self.store_record(&header, &payload, page)
+        });
+        self.payload = payload;
+        stored
+    }
+
+    fn store_record(
+        &mut self,
+        header: &RecordHeader,
+        payload: &[u8],
+        page: &[u8],
+    ) -> Result<(), JournalError> {
+        if self.open.bytes.is_empty() && self.open.direct.is_none() {
+            self.open.bytes.resize(TX_HEADER_BYTES as usize, 0);
+        }
+        if self.open.bytes.len() > STAGE_LIMIT {
+            self.spill()?;
+        }
+        let at = self.open.len();
+        if at + u64::from(header.record_bytes) > TX_LIMIT {
+            return Err(JournalError::LimitReached { limit_bytes: TX_LIMIT });
+        }
+        self.chains.stored(at | STAGED, header, page)?;
+        let open = &mut self.open;
+        open.bytes.extend_from_slice(&header.encode());
+        open.bytes.extend_from_slice(payload);
+        open.bytes.resize(open.bytes.len().next_multiple_of(8), 0);
+        open.records += 1;
+        self.activity.records += 1;
+        Ok(())
+    }
+
+    /// Writes what is staged to the device, as far as it fills blocks.
+    fn spill(&mut self) -> Result<(), JournalError> {
+        let group = self.group.clone();
+        let unit = group.superblock().block_bytes as usize;
+        let mut direct = match self.open.direct.take() {
+            Some(direct) => direct,
+            None => {
+                let start = group.begin_direct()?;
+                let offset = group.offset_of(self.generation, start);
+                let hash = BodyHash::new(self.log_id(), self.generation, offset);
+                Direct { start, written: 0, first_block: Vec::new(), hash }
+            }
+        };
+        let result = self.spill_to(&group, &mut direct, unit);
+        self.open.direct = Some(direct);
+        result
+    }
+
+    fn spill_to(&mut self, group: &Group, direct: &mut Direct, unit: usize) -> Result<(), JournalError> {
+        let fresh = direct.written == 0;
+        let head = if fresh { GROUP_HEADER_BYTES as usize } else { 0 };
+        let whole = (head + self.open.bytes.len()) / unit * unit;
+        let taken = whole - head;
+        let at = if fresh { direct.start } else { direct.start + GROUP_HEADER_BYTES + direct.written };
+        group.reserve(at + whole as u64)?;
+        let mut blocks = vec![0; head];
+        blocks.extend_from_slice(&self.open.bytes[..taken]);
+        let offset = group.offset_of(self.generation, at);
+        group.block().write(offset, &blocks).map_err(|source| group.poison(group.failed(source)))?;
+        if fresh {
+            direct.first_block = blocks[..unit].to_vec();
+            direct.hash.update(&self.open.bytes[TX_HEADER_BYTES as usize..taken]);
+        } else {
+            direct.hash.update(&self.open.bytes[..taken]);
+        }
+        self.open.bytes.drain(..taken);
+        direct.written += taken as u64;
+        Ok(())
+    }
+
+    /// Seals a transaction of differences.
+    pub(super) fn seal_differences(&mut self, commit: &Commit) -> Result<Ticket, JournalError> {
+        let length = self.open.len();
+        let header = TxHeader {
+            tx_bytes: length as u32,
+            sequence: self.sequence + 1,
+            first_frame: commit.first_frame,
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            records: self.open.records,
+            wal_checksum: commit.checksum,
+        };
+        let (first, count) = self.chains.staged_frames();
+        if self.open.records == 0 || first != commit.first_frame || commit.last_frame - first >= count {
+            return Err(JournalError::Unexpected("a commit of frames that are not staged"));
+        }
+        let (at, ticket) = if self.open.direct.is_none() && length <= RING_SHARE {
+            self.open.bytes[..TX_HEADER_BYTES as usize].copy_from_slice(&header.encode());
+            let (placing, ticket) = self.group.append(Content::Anywhere(&self.open.bytes))?;
+            (placing.at, ticket)
+        } else {
+            self.seal_direct(&header)?
+        };
+        self.chains.move_staged(at.wrapping_sub(STAGED));
+        self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
+        self.end = at + length;
+        let mut bytes = std::mem::take(&mut self.open.bytes);
+        bytes.clear();
+        self.open = Open { bytes, ..Open::default() };
+        Ok(ticket)
+    }
+
+    /// Completes a group that is written past the ring.
+    fn seal_direct(&mut self, header: &TxHeader) -> Result<(u64, Ticket), JournalError> {
+        self.spill()?;
+        let group = self.group.clone();
+        let Some(direct) = self.open.direct.take() else {
+            return Err(JournalError::Unexpected("a large transaction that is not begun"));
+        };
+        let Direct { start, written, mut first_block, mut hash } = direct;
+        let rest = &mut self.open.bytes;
+        hash.update(rest);
+        let length = written + rest.len() as u64;
+        let unit = first_block.len();
+        if !rest.is_empty() {
+            rest.resize(rest.len().next_multiple_of(unit), 0);
+            let at = start + GROUP_HEADER_BYTES + written;
+            group.reserve(at + rest.len() as u64)?;
+            let offset = group.offset_of(self.generation, at);
+            group.block().write(offset, rest).map_err(|source| group.poison(group.failed(source)))?;
+        }
+        let head = header.encode();
+        let (group_bytes, tx_bytes) = (GROUP_HEADER_BYTES as usize, TX_HEADER_BYTES as usize);
+        first_block[group_bytes..group_bytes + tx_bytes].copy_from_slice(&head);
+        let offset = group.offset_of(self.generation, start);
+        let group_header = GroupHeader {
+            first_sequence: header.sequence,
+            transactions: 1,
+            bytes: GROUP_HEADER_BYTES + length,
+            ordered: group.is_ordered(),
+            body_hash: hash.finish(&head),
+        };
+        let encoded = group_header.encode(self.log_id(), self.generation, offset);
+        first_block[..group_bytes].copy_from_slice(&encoded);
+        self.write_whole(&group, offset, &first_block)?;
+        let ticket = group.publish_direct(start + GROUP_HEADER_BYTES + length)?;
+        Ok((start + GROUP_HEADER_BYTES, ticket))
+    }
+
+    /// Writes the last blocks of a group that is written past the ring.
+    fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), JournalError> {
+        // Blocks written before become durable by a flush only, not by this write's own durability.
+        let durability = match group.options().durability {
+            Durability::Normal => Durability::Normal,
+            Durability::Full | Durability::Fua => Durability::Full,
+        };
+        self.activity.written_past_ring += 1;
+        group.block().commit(offset, blocks, durability).map_err(|source| group.poison(group.failed(source)))
+    }
+
+    /// Stages a page of the `embedded` layout.
+    pub(super) fn stage_frame(
+        &mut self,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
+        let (first, count) = self.chains.staged_frames();
+        let slot = if count == 0 { 0 } else { frame.wrapping_sub(first) as usize };
+        let record = frame_record(page.len() as u32, frame, page_number);
+        self.chains.stored(slot as u64 | STAGED, &record, page)?;
+        let staged = (page_number, page.into());
+        match self.open.frames.get_mut(slot) {
+            Some(place) => *place = staged,
+            None => self.open.frames.push(staged),
+        }
+        self.activity.records += 1;
+        Ok(())
+    }
+
+    /// Seals a transaction of embedded frames.
+    pub(super) fn seal_frames(&mut self, commit: &Commit) -> Result<Ticket, JournalError> {
+        let (first, count) = self.chains.staged_frames();
+        if first != commit.first_frame || commit.last_frame - first >= count {
+            return Err(JournalError::Unexpected("a commit of frames that are not staged"));
+        }
+        let Open { mut frames, .. } = std::mem::take(&mut self.open);
+        frames.truncate((commit.last_frame + 1 - first) as usize);
+        let Superblock { page_bytes, block_bytes, .. } = *self.superblock();
+        let size = |(page_number, page): &(u32, Box<[u8]>)| {
+            frame_bytes(page_bytes, block_bytes, has_room_for_mark(page, *page_number))
+        };
+        let length: u64 = frames.iter().map(|frame| u64::from(size(frame))).sum();
+        let group = self.group.clone();
+        let (at, ticket) = if length <= RING_SHARE {
+            let mut make = |placing| self.encode_frames(&frames, commit, placing);
+            let (placing, ticket) = group.append(Content::At(length, &mut make))?;
+            (placing.at, ticket)
+        } else {
+            let start = group.begin_direct()?;
+            group.reserve(start + length)?;
+            let bytes = self.encode_frames(&frames, commit, Placing { at: start, starts_group: true });
+            self.write_whole(&group, group.offset_of(self.generation, start), &bytes)?;
+            (start, group.publish_direct(start + length)?)
+        };
+        self.chains.discard();
+        let mut place = at;
+        for (number, frame) in (first..).zip(&frames) {
+            let bytes = size(frame);
+            self.chains.stored(place, &frame_record(bytes, number, frame.0), &frame.1)?;
+            place += u64::from(bytes);
+        }
+        self.chains.commit(commit.last_frame, commit.db_pages, None);
+        self.end = at + length;
+        Ok(ticket)
+    }
+
+    fn encode_frames(&self, frames: &[(u32, Box<[u8]>)], commit: &Commit, placing: Placing) -> Vec<u8> {
+        let Superblock { block_bytes, log_id, .. } = *self.superblock();
+        let start = self.group.offset_of(self.generation, placing.at);
+        let mut bytes = Vec::new();
+        for (frame, (page_number, page)) in (commit.first_frame..).zip(frames) {
+            let first = frame == commit.first_frame;
+            let mark = Mark {
+                page_number: *page_number,
+                db_pages: if frame == commit.last_frame { commit.db_pages } else { 0 },
+                frame,
+                starts_group: first && placing.starts_group,
+                ordered: self.group.is_ordered(),
+            };
+            let offset = start + bytes.len() as u64;
+            encode_frame(&mut bytes, page, &mark, block_bytes, log_id, self.generation, offset);
+        }
+        bytes
+    }
+}

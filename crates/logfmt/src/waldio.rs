@@ -1,0 +1,703 @@
+//! Layouts of the `waldio` log, version 1: see `docs/format/waldio.md`, which these constants
+//! follow.
+
+use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
+use crate::{FormatError, LogId};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// First bytes of a log file.
+pub const MAGIC: [u8; 8] = *b"DURALDIO";
+/// The format version this build writes and reads.
+pub const VERSION: u32 = 1;
+/// Bytes of the superblock and of each generation slot: no device's block is larger.
+pub const AREA_BYTES: u64 = 4096;
+/// Where the log's blocks begin: behind the superblock and two generation slots.
+pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
+/// Longest path hint in bytes.
+pub const PATH_LIMIT: usize = 1022;
+/// Generations stay below this.
+pub const GENERATION_LIMIT: u32 = 1 << 30;
+
+const STATIC_BYTES: usize = 1088;
+
+/// How frames are laid out in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layout {
+    /// The differential records of a group of transactions packed into as few blocks as they need.
+    #[default]
+    Delta,
+    /// One page per frame, its header in space that the page does not use (WALDIO, section 4.2).
+    Embedded,
+}
+
+impl Layout {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Delta, Self::Embedded];
+
+    /// The name in settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delta => "delta",
+            Self::Embedded => "embedded",
+        }
+    }
+}
+
+impl std::str::FromStr for Layout {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|layout| layout.as_str() == name).ok_or(())
+    }
+}
+
+/// What a log file begins with; written once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Database page size.
+    pub page_bytes: u32,
+    /// Identity of the log.
+    pub log_id: LogId,
+    /// Inode of the database file.
+    pub db_inode: u64,
+    /// Birth time of the database file in nanoseconds, 0 if unknown.
+    pub db_birth_ns: u64,
+    /// Size of a block: every write is a multiple of it.
+    pub block_bytes: u32,
+    /// Layout of frames.
+    pub layout: Layout,
+    /// Most bytes the file may take.
+    pub limit_bytes: u64,
+    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    pub path: Vec<u8>,
+}
+
+impl Superblock {
+    /// The bytes of the file's first area.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; AREA_BYTES as usize];
+        let path = &self.path[..self.path.len().min(PATH_LIMIT)];
+        put(&mut out, 0, &MAGIC);
+        put(&mut out, 8, &VERSION.to_le_bytes());
+        put(&mut out, 12, &self.page_bytes.to_le_bytes());
+        put(&mut out, 16, &self.log_id.0);
+        put(&mut out, 32, &self.db_inode.to_le_bytes());
+        put(&mut out, 40, &self.db_birth_ns.to_le_bytes());
+        put(&mut out, 48, &self.block_bytes.to_le_bytes());
+        put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
+        put(&mut out, 56, &self.limit_bytes.to_le_bytes());
+        put(&mut out, 64, &(path.len() as u16).to_le_bytes());
+        put(&mut out, 66, path);
+        let checksum = xxh3_64(&out[..STATIC_BYTES]);
+        put(&mut out, STATIC_BYTES, &checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads a superblock from the first bytes of a file.
+    ///
+    /// # Errors
+    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let what = "the log's superblock";
+        if array::<8>(bytes, 0) != Some(MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if bytes.len() < AREA_BYTES as usize {
+            return Err(FormatError::Short { what });
+        }
+        let version = u32_le(bytes, 8);
+        if version != VERSION {
+            return Err(FormatError::Version(version));
+        }
+        let path_bytes = usize::from(u16_le(bytes, 64));
+        let layout = u32_le(bytes, 52);
+        let it = Self {
+            page_bytes: u32_le(bytes, 12),
+            log_id: LogId(array(bytes, 16).unwrap_or_default()),
+            db_inode: u64_le(bytes, 32),
+            db_birth_ns: u64_le(bytes, 40),
+            block_bytes: u32_le(bytes, 48),
+            layout: if layout == 0 { Layout::Delta } else { Layout::Embedded },
+            limit_bytes: u64_le(bytes, 56),
+            path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),
+        };
+        let sound = xxh3_64(&bytes[..STATIC_BYTES]) == u64_le(bytes, STATIC_BYTES)
+            && path_bytes <= PATH_LIMIT
+            && layout <= 1
+            && crate::guard::page_size_is_valid(it.page_bytes)
+            && block_size_is_valid(it.block_bytes)
+            && it.limit_bytes >= DATA_OFFSET;
+        if sound { Ok(it) } else { Err(FormatError::Damaged { what }) }
+    }
+}
+
+/// Whether a log may have blocks of this size: a power of two from 512 to 4096.
+#[must_use]
+pub fn block_size_is_valid(block_bytes: u32) -> bool {
+    block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes)
+}
+
+/// Where the slot of a generation is.
+#[must_use]
+pub fn slot_offset(generation: u32) -> u64 {
+    AREA_BYTES * (1 + u64::from(generation % 2))
+}
+
+/// What a generation begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The generation, from 1.
+    pub generation: u32,
+    /// SQLite's WAL header; `None` for an empty log.
+    pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
+    /// Everything is in the database file; the log may be deleted.
+    pub retired: bool,
+}
+
+const SLOT_EMPTY: u32 = 1;
+const SLOT_RETIRED: u32 = 2;
+
+impl Slot {
+    /// The bytes of the slot's area.
+    #[must_use]
+    pub fn encode(&self, id: LogId) -> Vec<u8> {
+        let mut out = vec![0; AREA_BYTES as usize];
+        let empty = if self.wal_header.is_none() { SLOT_EMPTY } else { 0 };
+        let retired = if self.retired { SLOT_RETIRED } else { 0 };
+        put(&mut out, 0, &self.generation.to_le_bytes());
+        put(&mut out, 4, &(empty | retired).to_le_bytes());
+        put(&mut out, 8, &self.wal_header.unwrap_or_default());
+        let checksum = xxh3_64_with_seed(&out[..56], id.seed());
+        put(&mut out, 56, &checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads a slot; `None` when there is no valid one: never written, or torn.
+    #[must_use]
+    pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
+        let flags = u32_le(bytes, 4);
+        let generation = u32_le(bytes, 0);
+        let sound = bytes.len() >= 64
+            && xxh3_64_with_seed(&bytes[..56], id.seed()) == u64_le(bytes, 56)
+            && (1..GENERATION_LIMIT).contains(&generation)
+            && flags <= (SLOT_EMPTY | SLOT_RETIRED);
+        sound.then(|| Self {
+            generation,
+            wal_header: if flags & SLOT_EMPTY == 0 { array(bytes, 8) } else { None },
+            retired: flags & SLOT_RETIRED != 0,
+        })
+    }
+}
+
+/// What the checksums of a place in the log are seeded with: bytes of another log, generation or
+/// place never verify.
+fn seed_of(id: LogId, generation: u32, offset: u64) -> u64 {
+    id.seed() ^ (u64::from(generation) << 40).wrapping_add(offset)
+}
+
+/// Bytes of a group header.
+pub const GROUP_HEADER_BYTES: u64 = 64;
+/// First bytes of a group header: no transaction's size is as large.
+pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
+
+const GROUP_ORDERED: u32 = 1;
+const GROUP_HASHED: usize = 56;
+
+/// The header of a group: transactions that one write made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupHeader {
+    /// Sequence number of its first transaction in the generation, from 1.
+    pub first_sequence: u32,
+    /// Number of transactions.
+    pub transactions: u32,
+    /// Bytes, header included, up to the end of the last transaction.
+    pub bytes: u64,
+    /// Whether everything before was durable when this was written.
+    pub ordered: bool,
+    /// Hash of what follows the header.
+    pub body_hash: u64,
+}
+
+impl GroupHeader {
+    /// The header's bytes for a place in the log.
+    #[must_use]
+    pub fn encode(&self, id: LogId, generation: u32, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
+        let mut out = group_placeholder(generation);
+        put(&mut out, 8, &self.first_sequence.to_le_bytes());
+        put(&mut out, 12, &self.transactions.to_le_bytes());
+        put(&mut out, 16, &self.bytes.to_le_bytes());
+        put(&mut out, 24, &self.body_hash.to_le_bytes());
+        put(&mut out, 32, &(if self.ordered { GROUP_ORDERED } else { 0 }).to_le_bytes());
+        let hash = xxh3_64_with_seed(&out[..GROUP_HASHED], seed_of(id, generation, offset));
+        put(&mut out, GROUP_HASHED, &hash.to_le_bytes());
+        out
+    }
+
+    /// Reads a header; `None` when there is no valid one of this generation at this place.
+    #[must_use]
+    pub fn decode(bytes: &[u8], id: LogId, generation: u32, offset: u64) -> Option<Self> {
+        if u32_le(bytes, 0) != GROUP_MAGIC || u32_le(bytes, 4) != generation {
+            return None;
+        }
+        let hash = xxh3_64_with_seed(bytes.get(..GROUP_HASHED)?, seed_of(id, generation, offset));
+        if hash != u64_le(bytes, GROUP_HASHED) {
+            return None;
+        }
+        Some(Self {
+            first_sequence: u32_le(bytes, 8),
+            transactions: u32_le(bytes, 12),
+            bytes: u64_le(bytes, 16),
+            ordered: u32_le(bytes, 32) & GROUP_ORDERED != 0,
+            body_hash: u64_le(bytes, 24),
+        })
+    }
+}
+
+/// The beginning of a group whose header is not complete yet.
+#[must_use]
+pub fn group_placeholder(generation: u32) -> [u8; GROUP_HEADER_BYTES as usize] {
+    let mut out = [0; GROUP_HEADER_BYTES as usize];
+    put(&mut out, 0, &GROUP_MAGIC.to_le_bytes());
+    put(&mut out, 4, &generation.to_le_bytes());
+    out
+}
+
+/// The hash of a group's transactions: of everything behind the first transaction's header, and
+/// then of that header, which is known last when a large transaction is written piece by piece.
+#[derive(Clone)]
+pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
+
+impl BodyHash {
+    /// The hash before the first byte, for a group at this place.
+    #[must_use]
+    pub fn new(id: LogId, generation: u32, offset: u64) -> Self {
+        Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
+    }
+
+    /// Takes in the next bytes behind the first transaction's header.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash, with the first transaction's header.
+    #[must_use]
+    pub fn finish(mut self, header: &[u8]) -> u64 {
+        self.0.update(header);
+        self.0.digest()
+    }
+}
+
+/// The hash of a group's transactions, whole.
+#[must_use]
+pub fn body_hash(id: LogId, generation: u32, offset: u64, body: &[u8]) -> u64 {
+    let (header, rest) = body.split_at(body.len().min(TX_HEADER_BYTES as usize));
+    let mut hash = BodyHash::new(id, generation, offset);
+    hash.update(rest);
+    hash.finish(header)
+}
+
+/// Bytes of a transaction header.
+pub const TX_HEADER_BYTES: u32 = 32;
+
+/// The header of a transaction in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxHeader {
+    /// Bytes of header and records, a multiple of 8.
+    pub tx_bytes: u32,
+    /// Sequence number in the generation, from 1.
+    pub sequence: u32,
+    /// Frame number of the first frame.
+    pub first_frame: u32,
+    /// Frame number of the commit frame.
+    pub last_frame: u32,
+    /// Database size in pages after the commit.
+    pub db_pages: u32,
+    /// Number of records.
+    pub records: u32,
+    /// SQLite's cumulative checksum after the commit frame.
+    pub wal_checksum: Checksum,
+}
+
+impl TxHeader {
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; TX_HEADER_BYTES as usize] {
+        let mut out = [0; TX_HEADER_BYTES as usize];
+        let fields = [
+            self.tx_bytes,
+            self.sequence,
+            self.first_frame,
+            self.last_frame,
+            self.db_pages,
+            self.records,
+            self.wal_checksum[0],
+            self.wal_checksum[1],
+        ];
+        for (i, field) in fields.iter().enumerate() {
+            put(&mut out, 4 * i, &field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// `Damaged` when a field is out of its range.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let field = |i: usize| u32_le(bytes, 4 * i);
+        let it = Self {
+            tx_bytes: field(0),
+            sequence: field(1),
+            first_frame: field(2),
+            last_frame: field(3),
+            db_pages: field(4),
+            records: field(5),
+            wal_checksum: [field(6), field(7)],
+        };
+        let sound = bytes.len() >= TX_HEADER_BYTES as usize
+            && it.tx_bytes >= TX_HEADER_BYTES
+            && it.tx_bytes < GROUP_MAGIC
+            && it.tx_bytes.is_multiple_of(8)
+            && it.first_frame > 0
+            && it.last_frame >= it.first_frame
+            && it.last_frame < u32::MAX
+            && it.db_pages > 0;
+        if sound { Ok(it) } else { Err(FormatError::Damaged { what: "a transaction's header" }) }
+    }
+}
+
+/// Bytes of the mark that makes a page a frame of the `embedded` layout.
+pub const MARK_BYTES: usize = 24;
+
+const MARK_STARTS_GROUP: u32 = 1 << 30;
+const MARK_ORDERED: u32 = 1 << 31;
+
+/// What an embedded frame says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Database page number.
+    pub page_number: u32,
+    /// Database size in pages after the commit if it is a commit frame, else 0.
+    pub db_pages: u32,
+    /// WAL frame number.
+    pub frame: u32,
+    /// Whether it is the first of what one write made durable.
+    pub starts_group: bool,
+    /// Whether everything before its group was durable when the group was written.
+    pub ordered: bool,
+}
+
+impl Mark {
+    fn fields(&self, generation: u32) -> [u8; MARK_BYTES] {
+        let mut out = [0; MARK_BYTES];
+        let group = if self.starts_group { MARK_STARTS_GROUP } else { 0 };
+        let ordered = if self.ordered { MARK_ORDERED } else { 0 };
+        put(&mut out, 0, &self.page_number.to_le_bytes());
+        put(&mut out, 4, &self.db_pages.to_le_bytes());
+        put(&mut out, 8, &(generation | group | ordered).to_le_bytes());
+        put(&mut out, 12, &self.frame.to_le_bytes());
+        out
+    }
+}
+
+/// Where a frame's mark may be, in the order in which both sides look.
+///
+/// Inside the page it takes 24 bytes that are zero: those at the page's end (reserved bytes, or
+/// an overflow page that is not full), or at either end of the unallocated gap of a b-tree page
+/// (SQLite file format, section 1.6). Filling them changes nothing that says where the gap is.
+fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
+    let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
+    [
+        page.len().checked_sub(MARK_BYTES),
+        gap.as_ref().map(|gap| gap.start),
+        gap.as_ref().map(|gap| gap.end - MARK_BYTES),
+    ]
+}
+
+/// The unallocated gap of a b-tree page, between its cell pointers and its cells.
+fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
+    let at = if first_page { crate::guard::HEADER_BYTES } else { 0 };
+    let header_bytes = match page.get(at)? {
+        2 | 5 => 12,
+        10 | 13 => 8,
+        _ => return None,
+    };
+    let number = |at: usize| array(page, at).map(u16::from_be_bytes).map(usize::from);
+    let cells = number(at + 3)?;
+    let end = match number(at + 5)? {
+        0 => 65536,
+        content => content,
+    };
+    let start = at + header_bytes + 2 * cells;
+    (start < end && end <= page.len()).then_some(start..end)
+}
+
+/// Bytes that a frame takes whose mark is `inside` the page, or inside what pads it to whole
+/// blocks; else it takes one block more.
+#[must_use]
+pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
+    let whole = page_bytes.next_multiple_of(block_bytes);
+    if inside || whole - page_bytes >= MARK_BYTES as u32 { whole } else { whole + block_bytes }
+}
+
+/// Whether a page has room for its mark.
+#[must_use]
+pub fn has_room_for_mark(page: &[u8], page_number: u32) -> bool {
+    place_of(page, page_number).is_some()
+}
+
+fn place_of(page: &[u8], page_number: u32) -> Option<usize> {
+    let zero = |at: usize| page.get(at..at + MARK_BYTES).is_some_and(|bytes| bytes == [0; MARK_BYTES]);
+    places(page, page_number == 1).into_iter().flatten().find(|&at| zero(at))
+}
+
+/// Appends a page as a frame of the `embedded` layout for a place in the log.
+pub fn encode_frame(
+    out: &mut Vec<u8>,
+    page: &[u8],
+    mark: &Mark,
+    block_bytes: u32,
+    id: LogId,
+    generation: u32,
+    offset: u64,
+) {
+    let start = out.len();
+    out.extend_from_slice(page);
+    let place = place_of(page, mark.page_number);
+    let bytes = frame_bytes(page.len() as u32, block_bytes, place.is_some());
+    out.resize(start + bytes as usize, 0);
+    let mut fields = mark.fields(generation);
+    let check = mark_check(page, &fields, seed_of(id, generation, offset));
+    put(&mut fields, 16, &check.to_le_bytes());
+    put(out, start + place.unwrap_or(page.len()), &fields);
+}
+
+fn mark_check(page: &[u8], fields: &[u8], seed: u64) -> u64 {
+    xxh3_64_with_seed(&fields[..16], xxh3_64_with_seed(page, seed))
+}
+
+/// Reads the frame at a place in the log: its mark, and how many bytes of `bytes` it takes.
+/// `page` then holds the page. `None` when there is no valid frame of this generation here.
+#[must_use]
+pub fn decode_frame(
+    bytes: &[u8],
+    page: &mut [u8],
+    block_bytes: u32,
+    id: LogId,
+    generation: u32,
+    offset: u64,
+) -> Option<(Mark, u32)> {
+    let content = bytes.get(..page.len())?;
+    let behind = page.len();
+    for first_page in [false, true] {
+        let inside = places(content, first_page).into_iter().flatten();
+        for at in inside.chain(Some(behind).filter(|_| !first_page)) {
+            let Some(fields) = bytes.get(at..at + MARK_BYTES) else { continue };
+            let word = u32_le(fields, 8);
+            if word & !(MARK_ORDERED | MARK_STARTS_GROUP) != generation {
+                continue;
+            }
+            page.copy_from_slice(content);
+            if at < behind {
+                page[at..at + MARK_BYTES].fill(0);
+            }
+            if mark_check(page, fields, seed_of(id, generation, offset)) != u64_le(fields, 16) {
+                continue;
+            }
+            let mark = Mark {
+                page_number: u32_le(fields, 0),
+                db_pages: u32_le(fields, 4),
+                frame: u32_le(fields, 12),
+                starts_group: word & MARK_STARTS_GROUP != 0,
+                ordered: word & MARK_ORDERED != 0,
+            };
+            if mark.page_number == 0 || mark.frame == 0 {
+                return None;
+            }
+            return Some((mark, frame_bytes(page.len() as u32, block_bytes, at < behind)));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: LogId = LogId([7; 16]);
+
+    fn superblock() -> Superblock {
+        Superblock {
+            page_bytes: 4096,
+            log_id: ID,
+            db_inode: 12,
+            db_birth_ns: 34,
+            block_bytes: 512,
+            layout: Layout::Embedded,
+            limit_bytes: 1 << 30,
+            path: b"/data/app.db".to_vec(),
+        }
+    }
+
+    #[test]
+    fn superblock_round_trips_and_any_flipped_bit_is_refused() {
+        let bytes = superblock().encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(superblock()));
+        for at in 0..STATIC_BYTES + 8 {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1 << (at % 8);
+            assert!(Superblock::decode(&bad).is_err(), "byte {at}");
+        }
+        assert!(Superblock::decode(&bytes[..4095]).is_err());
+        assert_eq!(Superblock::decode(b"SQLite"), Err(FormatError::Magic));
+    }
+
+    #[test]
+    fn slots_and_group_headers_round_trip_and_any_flipped_bit_is_refused() {
+        let slots = [
+            Slot { generation: 5, wal_header: Some([9; 32]), retired: false },
+            Slot { generation: 6, wal_header: None, retired: true },
+        ];
+        for slot in slots {
+            let bytes = slot.encode(ID);
+            assert_eq!(Slot::decode(&bytes, ID), Some(slot));
+            assert_eq!(Slot::decode(&bytes, LogId([8; 16])), None);
+            for bit in 0..512 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Slot::decode(&bad, ID), None, "bit {bit}");
+            }
+        }
+        let group =
+            GroupHeader { first_sequence: 3, transactions: 2, bytes: 700, ordered: true, body_hash: 77 };
+        let bytes = group.encode(ID, 4, 12288);
+        assert_eq!(GroupHeader::decode(&bytes, ID, 4, 12288), Some(group));
+        assert_eq!(GroupHeader::decode(&bytes, ID, 5, 12288), None);
+        assert_eq!(GroupHeader::decode(&bytes, ID, 4, 12800), None);
+        for bit in 0..512 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(GroupHeader::decode(&bad, ID, 4, 12288), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_body_hashes_the_same_whole_and_in_pieces() {
+        let body: Vec<u8> = (0..5000u32).map(|i| i as u8).collect();
+        let mut pieces = BodyHash::new(ID, 1, 2);
+        pieces.update(&body[32..77]);
+        pieces.update(&body[77..]);
+        let whole = pieces.finish(&body[..32]);
+        assert_eq!(whole, body_hash(ID, 1, 2, &body));
+        assert_ne!(whole, body_hash(ID, 1, 3, &body));
+        let mut other = body.clone();
+        other[3] ^= 1;
+        assert_ne!(whole, body_hash(ID, 1, 2, &other));
+    }
+
+    #[test]
+    fn transaction_headers_round_trip_and_bad_ones_are_refused() {
+        let header = TxHeader {
+            tx_bytes: 64,
+            sequence: 2,
+            first_frame: 3,
+            last_frame: 4,
+            db_pages: 5,
+            records: 1,
+            wal_checksum: [6, 7],
+        };
+        assert_eq!(TxHeader::decode(&header.encode()), Ok(header));
+        for bad in [
+            TxHeader { tx_bytes: 24, ..header },
+            TxHeader { tx_bytes: 65, ..header },
+            TxHeader { tx_bytes: GROUP_MAGIC, ..header },
+            TxHeader { first_frame: 0, ..header },
+            TxHeader { last_frame: 2, ..header },
+            TxHeader { db_pages: 0, ..header },
+        ] {
+            assert!(TxHeader::decode(&bad.encode()).is_err());
+        }
+        assert!(TxHeader::decode(&header.encode()[..31]).is_err());
+    }
+
+    fn mark() -> Mark {
+        Mark { page_number: 3, db_pages: 9, frame: 4, starts_group: true, ordered: false }
+    }
+
+    /// A leaf page with `cells` pointers and cells from `content` on.
+    fn leaf(page_bytes: usize, at: usize, cells: u16, content: u16, fill: u8) -> Vec<u8> {
+        let mut page = vec![fill; page_bytes];
+        page[at] = 13;
+        page[at + 3..at + 5].copy_from_slice(&cells.to_be_bytes());
+        page[at + 5..at + 7].copy_from_slice(&content.to_be_bytes());
+        page
+    }
+
+    fn round_trip(page: &[u8], mark: &Mark, block_bytes: u32) -> u32 {
+        let mut out = vec![1, 2, 3];
+        encode_frame(&mut out, page, mark, block_bytes, ID, 5, 8192);
+        let mut back = vec![0; page.len()];
+        let bytes = &out[3..];
+        let found = decode_frame(bytes, &mut back, block_bytes, ID, 5, 8192);
+        let (found, taken) = found.expect("a frame");
+        assert_eq!((found, back.as_slice()), (*mark, page));
+        assert_eq!(taken as usize, bytes.len());
+        assert!(decode_frame(bytes, &mut back, block_bytes, ID, 6, 8192).is_none());
+        assert!(decode_frame(bytes, &mut back, block_bytes, ID, 5, 4096).is_none());
+        for at in (0..page.len()).step_by(97) {
+            let mut bad = bytes.to_vec();
+            bad[at] ^= 1;
+            assert!(decode_frame(&bad, &mut back, block_bytes, ID, 5, 8192).is_none(), "byte {at}");
+        }
+        taken
+    }
+
+    #[test]
+    fn a_frame_takes_one_block_where_the_page_has_room_and_two_where_not() {
+        assert_eq!(round_trip(&[0; 4096], &mark(), 4096), 4096);
+        assert_eq!(round_trip(&[7; 4096], &mark(), 4096), 8192);
+        assert_eq!(round_trip(&[7; 4096], &mark(), 512), 4608);
+        // Smaller than a block: the mark is in the padding.
+        assert_eq!(round_trip(&[7; 1024], &mark(), 4096), 4096);
+        assert_eq!(round_trip(&[7; 65536], &mark(), 4096), 69632);
+        // Zeros in the gap only.
+        let mut page = leaf(4096, 0, 10, 1000, 9);
+        page[28..1000].fill(0);
+        assert_eq!(round_trip(&page, &mark(), 4096), 4096);
+        // Only the far end of the gap is zero, as after the first cells were removed.
+        page[28..60].fill(3);
+        assert_eq!(round_trip(&page, &mark(), 4096), 4096);
+        // Page 1 keeps its b-tree header behind the database header.
+        let mut page = leaf(4096, 100, 2, 4000, 9);
+        page[112..4000].fill(0);
+        assert_eq!(round_trip(&page, &Mark { page_number: 1, ..mark() }, 4096), 4096);
+    }
+
+    proptest! {
+        #[test]
+        fn any_page_comes_back(
+            bytes in prop::collection::vec(prop_oneof![3 => Just(0u8), 1 => any::<u8>()], 512),
+            kind in prop_oneof![Just(2u8), Just(5), Just(10), Just(13), any::<u8>()],
+            number in 1u32..4,
+            block in prop_oneof![Just(512u32), Just(4096)],
+        ) {
+            let mut page = bytes;
+            page[0] = kind;
+            round_trip(&page, &Mark { page_number: number, ..mark() }, block);
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_decoded(bytes in prop::collection::vec(any::<u8>(), 0..1200)) {
+            let mut page = [0; 512];
+            let _ = decode_frame(&bytes, &mut page, 512, ID, 1, 0);
+            let _ = GroupHeader::decode(&bytes, ID, 1, 0);
+            let _ = TxHeader::decode(&bytes);
+            let _ = Slot::decode(&bytes, ID);
+            let _ = Superblock::decode(&bytes);
+        }
+    }
+}
