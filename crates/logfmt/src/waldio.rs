@@ -155,6 +155,8 @@ pub struct Slot {
     pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
     /// Everything is in the database file; the log may be deleted.
     pub retired: bool,
+    /// Least bytes that the file has.
+    pub file_bytes: u64,
 }
 
 const SLOT_EMPTY: u32 = 1;
@@ -170,6 +172,7 @@ impl Slot {
         put(&mut out, 0, &self.generation.to_le_bytes());
         put(&mut out, 4, &(empty | retired).to_le_bytes());
         put(&mut out, 8, &self.wal_header.unwrap_or_default());
+        put(&mut out, 40, &self.file_bytes.to_le_bytes());
         let checksum = xxh3_64_with_seed(&out[..56], id.seed());
         put(&mut out, 56, &checksum.to_le_bytes());
         out
@@ -188,6 +191,7 @@ impl Slot {
             generation,
             wal_header: if flags & SLOT_EMPTY == 0 { array(bytes, 8) } else { None },
             retired: flags & SLOT_RETIRED != 0,
+            file_bytes: u64_le(bytes, 40),
         })
     }
 }
@@ -559,8 +563,8 @@ mod tests {
     #[test]
     fn slots_and_group_headers_round_trip_and_any_flipped_bit_is_refused() {
         let slots = [
-            Slot { generation: 5, wal_header: Some([9; 32]), retired: false },
-            Slot { generation: 6, wal_header: None, retired: true },
+            Slot { generation: 5, wal_header: Some([9; 32]), retired: false, file_bytes: 1 << 20 },
+            Slot { generation: 6, wal_header: None, retired: true, file_bytes: 0 },
         ];
         for slot in slots {
             let bytes = slot.encode(ID);

@@ -12,7 +12,7 @@ mod sql;
 
 pub use actor::Actor;
 pub use ledger::Ledger;
-pub use place::{GUARD, Place, VERSIONS, snapshot, stock_shell};
+pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};
 pub use register::register;
 pub use rig::{TinyPool, require_rigs};
 pub use rng::{Rng, for_seeds};

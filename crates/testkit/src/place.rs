@@ -15,10 +15,53 @@ pub const VERSIONS: std::ops::Range<usize> = 18..20;
 pub const GUARD: [u8; 2] = [0xd7; 2];
 const SHARED_MEMORY: &str = "/dev/shm";
 
+/// The variable that says on which engine places are: `nvwal` if it is not set.
+const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
+
+/// The engine that a place is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// `nvwal` on emulated NVRAM.
+    Nvwal,
+    /// `waldio` on the file system of the temporary directory.
+    Waldio,
+}
+
+impl Engine {
+    /// The engine that this run tests.
+    #[must_use]
+    pub fn under_test() -> Self {
+        match std::env::var(ENGINE_VARIABLE).as_deref() {
+            Err(_) | Ok("nvwal") => Self::Nvwal,
+            Ok("waldio") => Self::Waldio,
+            Ok(other) => panic!("{ENGINE_VARIABLE}={other} is no engine"),
+        }
+    }
+
+    /// Its name in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nvwal => "nvwal",
+            Self::Waldio => "waldio",
+        }
+    }
+
+    /// URI parameters for this engine with its logs in `pool`.
+    #[must_use]
+    pub fn settings(self, pool: &Path) -> String {
+        match self {
+            Self::Nvwal => format!("journal=nvwal&nvram=emulate&nvram_dir={}", pool.display()),
+            Self::Waldio => format!("journal=waldio&log_dir={}", pool.display()),
+        }
+    }
+}
+
 /// Databases and logs of one test, deleted with it.
 pub struct Place {
     dir: TempDir,
     pool: TempDir,
+    engine: Engine,
 }
 
 impl Default for Place {
@@ -28,15 +71,27 @@ impl Default for Place {
 }
 
 impl Place {
-    /// An empty place: databases in the temporary directory, the pool in shared memory if there
-    /// is any.
+    /// An empty place on the engine under test.
     #[must_use]
     pub fn new() -> Self {
+        Self::on(Engine::under_test())
+    }
+
+    /// An empty place: databases in the temporary directory; the pool of `nvwal` in shared memory
+    /// if there is any.
+    #[must_use]
+    pub fn on(engine: Engine) -> Self {
         let temporary = std::env::temp_dir();
         let memory = Path::new(SHARED_MEMORY);
-        let pools = if memory.is_dir() { memory } else { &temporary };
+        let pools = if memory.is_dir() && engine == Engine::Nvwal { memory } else { &temporary };
         let make = |parent: &Path| tempfile::Builder::new().prefix("duralite-test-").tempdir_in(parent);
-        Self { dir: make(&temporary).unwrap(), pool: make(pools).unwrap() }
+        Self { dir: make(&temporary).unwrap(), pool: make(pools).unwrap(), engine }
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     /// A file in the directory.
@@ -62,9 +117,9 @@ impl Place {
     pub fn uri_with_pool(&self, name: &str, pool: &Path, settings: &str) -> String {
         let and = if settings.is_empty() { "" } else { "&" };
         format!(
-            "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}{and}{settings}",
+            "file:{}?vfs=duralite&{}{and}{settings}",
             self.path(name).display(),
-            pool.display()
+            self.engine.settings(pool)
         )
     }
 
@@ -82,11 +137,14 @@ impl Place {
         conn
     }
 
-    /// The logs in the pool.
+    /// The logs in the pool, without the memory that their users share.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
-        let mut logs: Vec<_> =
-            std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut logs: Vec<_> = std::fs::read_dir(self.pool())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_none_or(|end| end != "shm"))
+            .collect();
         logs.sort();
         logs
     }
@@ -122,12 +180,14 @@ impl Place {
     }
 }
 
-/// The content of every file in a directory, but for wal-indexes, which are no data.
+/// The content of every file in a directory, but for shared memory, which is no data.
 #[must_use]
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     paths
-        .filter(|path| path.is_file() && path.extension().is_none_or(|name| name != "db-shm"))
+        .filter(|path| {
+            path.is_file() && path.extension().is_none_or(|name| name != "db-shm" && name != "shm")
+        })
         .map(|path| (path.clone(), std::fs::read(path).unwrap()))
         .collect()
 }

@@ -38,7 +38,8 @@ impl Host {
 
     /// Logs in the pool.
     pub fn logs(&self) -> Vec<PathBuf> {
-        std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path()).collect()
+        let paths = std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_none_or(|end| end != "shm")).collect()
     }
 
     /// A URI of the database on the engine, its log in the pool.

@@ -10,7 +10,8 @@
 //! compare-and-exchange. Who holds the leader lock closes the open group by another, writes it
 //! with one write, and moves `DURABLE`. Either may die at any instruction: before its exchange
 //! nothing has happened, and after it the words say what is left to do, so that the next leader
-//! does it again from the ring (invariants 4, 7, 9).
+//! does it again from the ring (invariants 4, 7, 9). A group that is closed and not durable may
+//! have the next one behind it already; `ENDS` says where it ends.
 //!
 //! **Sleeping.** A committer sleeps on one of two words, by its group's parity: at any time only
 //! a closed and an open group are not durable. The leader wakes its whole group, and one member of
@@ -43,6 +44,8 @@ const HARDENED: u64 = 768;
 const DIRECT_END: u64 = 896;
 const SLEEPERS: [u64; 2] = [1024, 1152];
 const STARTS: [u64; 2] = [1280, 1288];
+/// Where a closed group ends, by its parity, once the next is open.
+const ENDS: [u64; 2] = [1296, 1304];
 /// A switch of generation that has begun: the number, and what its slot is to hold.
 const INTENT: u64 = 1408;
 const INTENT_STATE: u64 = 1416;
@@ -376,6 +379,9 @@ impl Group {
                 Content::Anywhere(bytes) => self.write_ring(at, bytes),
                 Content::At(_, make) => self.write_ring(at, &make(placing)),
             }
+            if tail.closed {
+                self.set(ENDS[(tail.group % 2) as usize], tail.position);
+            }
             let group = tail.group + u64::from(tail.closed);
             let new = Mark { position: end, group, closed: false }.pack();
             if self.exchange(TAIL, word, new).is_ok() {
@@ -479,21 +485,30 @@ impl Group {
     fn flush(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
         self.check()?;
         self.finish_switch(leader)?;
-        let durable = self.durable();
-        if self.tail().position == durable.position {
-            return Ok(());
+        let goal = self.tail().position;
+        while self.durable().position < goal {
+            self.flush_group(leader)?;
         }
-        let tail = self.close();
-        if self.get(DIRECT_END) != tail.position {
+        Ok(())
+    }
+
+    /// Makes the oldest group durable that is not.
+    fn flush_group(&self, _leader: &Leader<'_>) -> Result<(), JournalError> {
+        let durable = self.durable();
+        let group = (durable.group + 1) % GROUP_NUMBERS;
+        let tail = self.tail();
+        // A leader that died may have closed a group behind which the next is already open.
+        let tail = if tail.group == group { self.close() } else { tail };
+        let end = if tail.group == group { tail.position } else { self.get(ENDS[(group % 2) as usize]) };
+        if self.get(DIRECT_END) != end {
             // Not written past the ring.
-            self.write_group(self.group_start(durable.position), tail.position)
-                .map_err(|error| self.poison(error))?;
+            self.write_group(self.group_start(durable.position), end).map_err(|error| self.poison(error))?;
         }
         if self.is_ordered() {
-            self.set(HARDENED, tail.position);
+            self.set(HARDENED, end);
         }
-        self.set(DURABLE, Mark { closed: false, ..tail }.pack());
-        let word = self.base + SLEEPERS[(tail.group % 2) as usize];
+        self.set(DURABLE, Mark { position: end, group, closed: false }.pack());
+        let word = self.base + SLEEPERS[(group % 2) as usize];
         self.segment.fetch_add(word, 1);
         self.segment.wake(word, u32::MAX >> 1);
         Ok(())
@@ -632,6 +647,7 @@ impl Group {
             generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
+            file_bytes: self.block.len(),
         };
         write_slot(self.block.as_ref(), &slot, self.superblock.log_id)
             .map_err(|source| self.poison(self.failed(source)))?;
@@ -642,7 +658,7 @@ impl Group {
     }
 }
 
-/// Bytes that a new log has, and the least by which it grows.
+/// Bytes that a new log has where there is room for them, and the least by which it grows.
 pub(crate) fn initial_bytes(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * 1024
 }

@@ -40,6 +40,9 @@ use writer::{Open, STAGED};
 /// Bytes of shared memory that processes with a log of this kind need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
 
+/// A log is not made with fewer bytes for its blocks.
+const LEAST_DATA_BYTES: u64 = 64 << 10;
+
 /// What this process has done since it attached.
 #[derive(Debug, Clone, Copy, Default)]
 struct Activity {
@@ -75,13 +78,17 @@ impl Waldio {
     /// # Errors
     /// `NoSpace`, `Medium`.
     pub fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), JournalError> {
-        let bytes = group::initial_bytes(superblock.block_bytes)
-            .min(superblock.limit_bytes)
-            .max(duralite_logfmt::waldio::DATA_OFFSET + 4096);
-        block
-            .preallocate(bytes)
-            .and_then(|()| recovery::format(block, superblock))
-            .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })
+        let least = duralite_logfmt::waldio::DATA_OFFSET + LEAST_DATA_BYTES;
+        let mut bytes = group::initial_bytes(superblock.block_bytes).min(superblock.limit_bytes).max(least);
+        loop {
+            match block.preallocate(bytes) {
+                // Less will do for a while.
+                Err(MediumError::NoSpace) if bytes > least => bytes = (bytes / 2).max(least),
+                done => break done,
+            }
+        }
+        .and_then(|()| recovery::format(block, superblock))
+        .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })
     }
 
     /// Attaches a log. With `first` nobody else has it: it is recovered, and the sharing begins in
@@ -199,10 +206,7 @@ impl Waldio {
 
     fn enter(&mut self, generation: u32) -> Result<(), JournalError> {
         let failed = |source| self.failed(source);
-        let slot = recovery::load_slot(self.group.block(), self.group.superblock(), &failed)?;
-        if slot.generation != generation {
-            return Err(JournalError::Unexpected("a generation that is not on the device"));
-        }
+        let slot = recovery::load_slot(self.group.block(), self.group.superblock(), generation, &failed)?;
         let header = match slot.wal_header {
             Some(bytes) => {
                 let header = WalHeader::parse(&bytes);

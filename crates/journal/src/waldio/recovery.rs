@@ -36,23 +36,49 @@ struct Scan<'a> {
     failed: &'a dyn Fn(MediumError) -> JournalError,
 }
 
-/// Reads the slot in force.
+/// Reads the slot of a generation that is in force among those who share the log.
 pub(crate) fn load_slot(
+    block: &dyn Block,
+    superblock: &Superblock,
+    generation: u32,
+    failed: &dyn Fn(MediumError) -> JournalError,
+) -> Result<Slot, JournalError> {
+    let offset = slot_offset(generation);
+    let slot = read_slot(block, superblock, generation % 2, failed)?;
+    let what = FormatError::Damaged { what: "the log's generation slot" };
+    slot.filter(|slot| slot.generation == generation).ok_or(JournalError::Corrupt { offset, what })
+}
+
+fn read_slot(
+    block: &dyn Block,
+    superblock: &Superblock,
+    parity: u32,
+    failed: &dyn Fn(MediumError) -> JournalError,
+) -> Result<Option<Slot>, JournalError> {
+    let mut area = [0; AREA_BYTES as usize];
+    if block.len() < slot_offset(parity) + AREA_BYTES {
+        return Ok(None);
+    }
+    block.read(slot_offset(parity), &mut area).map_err(failed)?;
+    Ok(Slot::decode(&area, superblock.log_id).filter(|slot| slot.generation % 2 == parity))
+}
+
+/// Reads the newest slot on the device.
+fn newest_slot(
     block: &dyn Block,
     superblock: &Superblock,
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Slot, JournalError> {
-    let mut newest: Option<Slot> = None;
-    for parity in 0..2 {
-        let mut area = [0; AREA_BYTES as usize];
-        block.read(slot_offset(parity), &mut area).map_err(failed)?;
-        let slot = Slot::decode(&area, superblock.log_id).filter(|slot| slot.generation % 2 == parity);
-        if slot.is_some_and(|slot| newest.is_none_or(|newest| slot.generation > newest.generation)) {
-            newest = slot;
-        }
+    let offset = slot_offset(0);
+    let corrupt = |what| JournalError::Corrupt { offset, what };
+    let even = read_slot(block, superblock, 0, failed)?;
+    let odd = read_slot(block, superblock, 1, failed)?;
+    let newest = even.into_iter().chain(odd).max_by_key(|slot| slot.generation);
+    let slot = newest.ok_or(corrupt(FormatError::Damaged { what: "the log's generation slots" }))?;
+    if slot.file_bytes > block.len() {
+        return Err(corrupt(FormatError::Short { what: "the log file" }));
     }
-    let what = FormatError::Damaged { what: "the log's generation slots" };
-    newest.ok_or(JournalError::Corrupt { offset: slot_offset(0), what })
+    Ok(slot)
 }
 
 /// Finds the end of the log. Changes nothing.
@@ -61,7 +87,7 @@ pub(crate) fn find_end(
     superblock: &Superblock,
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Found, JournalError> {
-    let slot = load_slot(block, superblock, failed)?;
+    let slot = newest_slot(block, superblock, failed)?;
     let scan = Scan { block, superblock, slot, failed };
     scan.refuse_newer_generation()?;
     let (end, rewrite_from) = if slot.wal_header.is_none() {
@@ -235,6 +261,6 @@ impl Scan<'_> {
 /// Writes an empty log on a file whose blocks are preallocated. Durable on return.
 pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
     block.write(0, &superblock.encode())?;
-    let slot = Slot { generation: 1, wal_header: None, retired: false };
+    let slot = Slot { generation: 1, wal_header: None, retired: false, file_bytes: block.len() };
     block.commit(slot_offset(1), &slot.encode(superblock.log_id), Durability::Full)
 }

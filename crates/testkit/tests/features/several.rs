@@ -89,11 +89,9 @@ fn backup_while_others_write() {
 #[test]
 fn temporary_and_memory_databases() {
     let place = Place::new();
-    let settings = "vfs=duralite&journal=nvwal&nvram=emulate";
-    let pool = place.pool().display();
+    let settings = format!("vfs=duralite&{}", place.engine().settings(place.pool()));
     for (name, extra) in [(":memory:", ""), ("", ""), ("shared", "&mode=memory&cache=shared")] {
-        let conn =
-            duralite_testkit::connect(&format!("file:{name}?{settings}&nvram_dir={pool}{extra}")).unwrap();
+        let conn = duralite_testkit::connect(&format!("file:{name}?{settings}{extra}")).unwrap();
         run(&conn, "PRAGMA journal_mode=WAL").unwrap();
         conn.execute_batch("PRAGMA cache_size=5; PRAGMA temp_store=FILE").unwrap();
         fill(&conn, 1000);

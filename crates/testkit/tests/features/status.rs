@@ -1,12 +1,12 @@
 //! `PRAGMA duralite`.
 
-use duralite_testkit::{Place, connect, one, run, stock};
+use duralite_testkit::{Engine, Place, connect, one, run, stock};
 
 use crate::{fill, status_of};
 
 #[test]
 fn tells_what_is_in_force_and_what_was_done() {
-    let place = Place::new();
+    let place = Place::on(Engine::Nvwal);
     let conn = place.open("s.db");
     fill(&conn, 10);
     let before = status_of(&conn);
@@ -27,6 +27,25 @@ fn tells_what_is_in_force_and_what_was_done() {
 }
 
 #[test]
+fn nothing_set_means_waldio_and_one_write_and_flush_per_commit() {
+    let place = Place::on(Engine::Waldio);
+    let conn = connect(&format!("file:{}?vfs=duralite", place.path("s.db").display())).unwrap();
+    assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+    fill(&conn, 10);
+    let before = status_of(&conn);
+    assert_eq!(before["engine"], "waldio");
+    assert_eq!(before["layout"], "delta");
+    assert!(before["log"].starts_with(place.path("").to_str().unwrap()), "{}", before["log"]);
+    for _ in 0..10 {
+        run(&conn, "UPDATE t SET b = randomblob(100) WHERE a = 3").unwrap();
+    }
+    let after = status_of(&conn);
+    let grown = |name: &str| after[name].parse::<u64>().unwrap() - before[name].parse::<u64>().unwrap();
+    assert_eq!((grown("commits"), grown("device_writes"), grown("device_flushes")), (10, 10, 10));
+    assert_eq!(grown("device_bytes"), 10 * after["block_bytes"].parse::<u64>().unwrap());
+}
+
+#[test]
 fn tells_why_the_engine_is_idle() {
     let place = Place::new();
     let state = |settings: &str| status_of(&connect(&place.uri("s.db", settings)).unwrap())["state"].clone();
@@ -37,12 +56,13 @@ fn tells_why_the_engine_is_idle() {
     assert_eq!(state(""), "idle: nothing read yet");
     assert_eq!(state("mode=ro"), "off: opened read-only");
     let plain = format!("file:{}?vfs=duralite", place.path("s.db").display());
-    assert!(status_of(&connect(&plain).unwrap())["state"].starts_with("off: no NVRAM"));
+    let status = status_of(&connect(&plain).unwrap());
+    assert_eq!((status["engine"].as_str(), status["state"].as_str()), ("waldio", "idle: nothing read yet"));
 }
 
 #[test]
 fn settings_are_read_and_changed() {
-    let place = Place::new();
+    let place = Place::on(Engine::Nvwal);
     let conn = place.open_with("s.db", "sync=eager&nvram_write_ns=0&block_bytes=64k");
     fill(&conn, 10);
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_sync"), "eager");

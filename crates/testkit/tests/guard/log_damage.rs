@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use duralite_testkit::{Place, Rng, code, one};
+use duralite_testkit::{Engine, Place, Rng, code, one};
 use rusqlite::ffi;
 
 use crate::{abandoned, refused};
@@ -11,7 +11,11 @@ use crate::{abandoned, refused};
 /// Damages the log of an abandoned database, and expects an error that changes nothing, here and
 /// after which the undamaged log works as before.
 fn expect_refusal(what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
-    let place = Place::new();
+    expect_refusal_on(Engine::under_test(), what, damage);
+}
+
+fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
+    let place = Place::on(engine);
     abandoned(&place, "d.db");
     let log = place.log();
     let good = fs::read(&log).unwrap();
@@ -40,7 +44,11 @@ fn inv12_zeroed_logs_are_refused() {
     expect_refusal("all zeros", |_, bytes| bytes.fill(0));
     expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
     expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
-    expect_refusal("zeroed slots", |_, bytes| bytes[1216..1344].fill(0));
+    let slots = match Engine::under_test() {
+        Engine::Nvwal => 1216..1344,
+        Engine::Waldio => 4096..12288,
+    };
+    expect_refusal("zeroed slots", |_, bytes| bytes[slots].fill(0));
 }
 
 #[test]
@@ -59,7 +67,7 @@ fn inv12_the_log_of_another_database_under_this_name_is_refused() {
 #[test]
 fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     // The first block follows the table of states; what is committed begins behind its header.
-    let place = Place::new();
+    let place = Place::on(Engine::Nvwal);
     abandoned(&place, "d.db");
     let log = fs::read(place.log()).unwrap();
     let first_block = usize::try_from(u64::from_le_bytes(log[56..64].try_into().unwrap())).unwrap();
@@ -77,14 +85,16 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
         if at > first_block && log[at] == 0 {
             tolerate_or_refuse(at, bit);
         } else {
-            expect_refusal(&format!("bit {bit} of byte {at}"), |_, bytes| bytes[at] ^= 1 << bit);
+            expect_refusal_on(Engine::Nvwal, &format!("bit {bit} of byte {at}"), |_, bytes| {
+                bytes[at] ^= 1 << bit
+            });
         }
     }
 }
 
 /// Either an error or everything.
 fn tolerate_or_refuse(at: usize, bit: u64) {
-    let place = Place::new();
+    let place = Place::on(Engine::Nvwal);
     abandoned(&place, "d.db");
     let log = place.log();
     let mut bytes = fs::read(&log).unwrap();

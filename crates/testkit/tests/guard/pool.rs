@@ -69,7 +69,7 @@ fn a_full_pool_fails_the_open() {
 
 #[test]
 fn inv10_a_pool_that_runs_full_fails_the_write_and_loses_nothing() {
-    let Some(pool) = TinyPool::new(2048) else { return };
+    let Some(pool) = TinyPool::new(3072) else { return };
     let place = Place::new();
     let uri = place.uri_with_pool("f.db", pool.path(), "");
     fill_up(&uri);
