@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -75,6 +75,9 @@ pub trait Segment: Send + Sync {
 
     /// Wakes up to `count` sleepers at the word.
     fn wake(&self, at: u64, count: u32);
+
+    /// Nanoseconds of a clock that never goes back and is the same for every member.
+    fn clock_ns(&self) -> u64;
 
     /// This process's member slot.
     fn member(&self) -> usize;
@@ -232,6 +235,12 @@ impl Segment for FileSegment {
         let _ = futex::wake(self.half(at), futex::Flags::empty(), count);
     }
 
+    fn clock_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+        u64::try_from(nanoseconds).unwrap_or(0)
+    }
+
     fn member(&self) -> usize {
         self.member
     }
@@ -271,13 +280,14 @@ impl fmt::Debug for FileSegment {
 pub struct LocalSegment {
     bytes: Mutex<Vec<u8>>,
     changed: Condvar,
+    started: Instant,
 }
 
 impl LocalSegment {
     /// A segment of zeros.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { bytes: Mutex::new(vec![0; bytes as usize]), changed: Condvar::new() }
+        Self { bytes: Mutex::new(vec![0; bytes as usize]), changed: Condvar::new(), started: Instant::now() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -344,6 +354,10 @@ impl Segment for LocalSegment {
     fn wake(&self, _at: u64, _count: u32) {
         drop(self.lock());
         self.changed.notify_all();
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
     }
 
     fn member(&self) -> usize {

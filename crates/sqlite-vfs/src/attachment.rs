@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use duralite_journal::engine::Committer;
+use duralite_journal::pool::{LOCKS_BYTES, LOCKS_OFFSET};
 use duralite_journal::{DatabaseIdentity, JournalError, Log};
+use duralite_locks::Table;
 use duralite_logfmt::LogId;
 
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
+
+const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 
 /// What tells one attached log from another: the database file and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +31,8 @@ pub struct Attachment {
     log: Mutex<Log>,
     /// Waited for without the lock of the log.
     committer: Option<Arc<dyn Committer>>,
+    /// The locks of the wal-index.
+    locks: Arc<Table>,
     in_force: Mutex<Settings>,
 }
 
@@ -50,6 +56,7 @@ impl Attachment {
         let new = Arc::new(Self {
             key,
             committer: log.committer(),
+            locks: Table::join(Arc::clone(log.segment()), LOCKS_OFFSET),
             log: Mutex::new(log),
             in_force: Mutex::new(settings.clone()),
         });
@@ -71,6 +78,11 @@ impl Attachment {
     /// Who makes sealed transactions durable.
     pub fn committer(&self) -> Option<&dyn Committer> {
         self.committer.as_deref()
+    }
+
+    /// The locks of the wal-index.
+    pub fn locks(&self) -> &Arc<Table> {
+        &self.locks
     }
 
     pub fn id(&self) -> LogId {

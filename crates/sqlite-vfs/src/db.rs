@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_journal::JournalError;
-use duralite_journal::engine::Ticket;
+use duralite_journal::engine::{Committer, Ticket};
+use duralite_locks::{Holder, LockError, SLOTS, WRITE};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
 
@@ -15,12 +16,15 @@ use crate::base::{BaseFile, PagerName};
 use crate::errors::{During, Failure};
 use crate::registration::Registration;
 use crate::settings::{Journal, Settings};
+use crate::waiting;
 
 /// The parts of page 1 that differ between disk and what SQLite sees.
 const VERSIONS: std::ops::Range<u64> = 18..20;
 const LOG_ID: std::ops::Range<u64> = 72..92;
 /// A header that is being written by another process right now looks damaged for a moment.
 const HEADER_TRIES: u32 = 5;
+/// The first of the wal-index's locks that readers hold.
+const FIRST_READ: usize = 3;
 const HEADER_PAUSE_US: c_int = 1000;
 
 /// An open main database: the base VFS's file and what stands above it.
@@ -39,6 +43,8 @@ pub struct Db {
     sync_failed: AtomicBool,
     /// Of the transaction that this connection has sealed and not yet waited for.
     ticket: Mutex<Option<Ticket>>,
+    /// What this connection holds of the wal-index's locks.
+    holder: Mutex<Option<Arc<Holder>>>,
     state: Mutex<State>,
 }
 
@@ -69,6 +75,7 @@ impl Db {
             lock: AtomicI32::new(ffi::LOCK_NONE),
             sync_failed: AtomicBool::new(false),
             ticket: Mutex::default(),
+            holder: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -155,6 +162,66 @@ impl Db {
         match attachment.committer() {
             Some(committer) => committer.wait(ticket).map_err(|error| Failure::of(&error, During::Sync)),
             None => Ok(()),
+        }
+    }
+
+    /// Locks or unlocks locks of the wal-index as `xShmLock` asks; `None` while no log is open, when
+    /// they are the base's.
+    pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
+        let attachment = self.active()?;
+        let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
+        let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
+        let holder = {
+            let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(holder.get_or_insert_with(|| Arc::new(attachment.locks().holder())))
+        };
+        let shared = flags & ffi::SHM_SHARED != 0;
+        if flags & ffi::SHM_UNLOCK != 0 {
+            if shared {
+                (first..first + count).for_each(|slot| holder.unlock_shared(slot));
+            } else {
+                holder.unlock_exclusive(first, count);
+            }
+            return Some(ffi::OK);
+        }
+        waiting::forget();
+        let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
+        Some(match locked {
+            Ok(()) => self.after_lock(&attachment, first, shared),
+            Err(LockError::Busy) => {
+                if first == WRITE && !shared {
+                    waiting::refused(&holder);
+                }
+                ffi::BUSY
+            }
+            Err(LockError::Medium(error)) => {
+                let message = format!("cannot lock the shared memory of {}: {error}", self.path.display());
+                self.registration.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
+            }
+        })
+    }
+
+    /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.
+    fn after_lock(&self, attachment: &Attachment, slot: usize, shared: bool) -> c_int {
+        if !shared || slot < FIRST_READ || !self.settings().read_durable {
+            return ffi::OK;
+        }
+        match attachment.committer().map_or(Ok(()), Committer::wait_all) {
+            Ok(()) => ffi::OK,
+            Err(error) => {
+                if let Some(holder) = &*self.holder.lock().unwrap_or_else(PoisonError::into_inner) {
+                    holder.unlock_shared(slot);
+                }
+                self.registration.fail(&Failure::of(&error, During::Sync))
+            }
+        }
+    }
+
+    /// Gives every lock of the wal-index back.
+    pub fn release_shared_memory(&self) {
+        let holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(holder) = holder {
+            holder.release();
         }
     }
 

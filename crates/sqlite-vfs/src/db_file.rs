@@ -117,6 +117,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         // SAFETY: made by `install`; SQLite closes a file once.
         let db = unsafe { Arc::from_raw((*file.cast::<DbFile>()).db) };
         db.registration.forget(&db);
+        db.release_shared_memory();
         db.detach();
         let code = db.base.close();
         // SAFETY: the memory is SQLite's until this returns.
@@ -244,7 +245,10 @@ unsafe extern "C" fn shm_map(
 }
 
 unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_SHMLOCK, |db| forward!(db, shm_lock, ffi::IOERR_SHMLOCK, offset, n, flags))
+    with_db!(file, ffi::IOERR_SHMLOCK, |db| match db.lock_shared_memory(offset, n, flags) {
+        Some(code) => code,
+        None => forward!(db, shm_lock, ffi::IOERR_SHMLOCK, offset, n, flags),
+    })
 }
 
 unsafe extern "C" fn shm_barrier(file: *mut File) {
@@ -252,7 +256,10 @@ unsafe extern "C" fn shm_barrier(file: *mut File) {
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
-    with_db!(file, ffi::OK, |db| forward!(db, shm_unmap, ffi::OK, delete))
+    with_db!(file, ffi::OK, |db| {
+        db.release_shared_memory();
+        forward!(db, shm_unmap, ffi::OK, delete)
+    })
 }
 
 unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {

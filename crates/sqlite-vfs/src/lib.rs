@@ -15,6 +15,7 @@ mod pragma;
 mod registration;
 mod settings;
 mod vfs;
+mod waiting;
 mod wal_file;
 
 pub use registration::{OLDEST_SQLITE, RegisterError, VFS_NAME, register};

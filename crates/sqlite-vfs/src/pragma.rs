@@ -104,6 +104,10 @@ fn status(db: &Db) -> String {
     for (name, value) in log.metrics() {
         line(&mut text, name, &value);
     }
+    let locks = attachment.locks().activity();
+    line(&mut text, "lock_busy", &locks.busy.to_string());
+    line(&mut text, "lock_waits", &locks.waits.to_string());
+    line(&mut text, "lock_recoveries", &locks.recovered.to_string());
     text.trim_end().to_owned()
 }
 

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
@@ -17,6 +18,7 @@ use crate::errors::Failure;
 use crate::guard::{self, WalServer};
 use crate::registration::{Registration, VFS_NAME};
 use crate::settings::{self, Settings};
+use crate::waiting;
 use crate::wal_file;
 
 /// Keeps a panic from crossing into C (invariant 12).
@@ -243,6 +245,21 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
     })
 }
 
+/// Sleeps for SQLite: in the queue for the WRITE lock, if that is what it sleeps for.
+unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
+    with_registration!(vfs, 0, |registration| {
+        let limit = Duration::from_micros(u64::try_from(microseconds).unwrap_or(0));
+        if waiting::sleep(limit) {
+            return microseconds;
+        }
+        match method!(registration.parent, sleep) {
+            // SAFETY: the base's own VFS, with SQLite's argument unchanged.
+            Some(sleep) => unsafe { sleep(registration.parent.as_ptr(), microseconds) },
+            None => 0,
+        }
+    })
+}
+
 /// Functions that are passed on to the base VFS as they are.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
@@ -263,7 +280,6 @@ forward! {
     dl_sym(library: *mut c_void, name: *const c_char) -> SyscallFn, None;
     dl_close(library: *mut c_void) -> (), ();
     randomness(len: c_int, out: *mut c_char) -> c_int, 0;
-    sleep(microseconds: c_int) -> c_int, 0;
     current_time(out: *mut f64) -> c_int, ffi::ERROR;
     get_last_error(len: c_int, out: *mut c_char) -> c_int, 0;
     current_time_int64(out: *mut i64) -> c_int, ffi::ERROR;

@@ -1,0 +1,515 @@
+//! The eight locks of SQLite's wal-index, in memory that the processes of a database share.
+//!
+//! **State.** There is no global lock state. Each member process has one word: what it holds
+//! shared, what exclusive, and what it claims. Within a process a table under a mutex counts the
+//! connections ([`Holder`]s), and the word changes with the first and the last of them only.
+//!
+//! **Mutual exclusion.** Announce, then look. Who wants a lock sets its bit and then reads the words
+//! of all others; every operation is sequentially consistent, so of two that exclude each other at
+//! least one sees the other. A shared bit or an exclusive one in the way means *busy*. Of two
+//! exclusive claims the one of the lower member goes on and waits until the other is withdrawn;
+//! a shared lock waits likewise until a claim is settled: claims never wait for anything but a
+//! claim of a higher member, so nobody waits in a circle.
+//!
+//! **Death.** A member's word is its own. Whoever finds the word of a dead process in the way
+//! clears it by a compare-and-exchange; the word has an epoch that the slot's next process
+//! advances, so that it can never be mistaken for the dead one.
+//!
+//! **Fairness of WRITE.** SQLite answers *busy* by dropping its snapshot and sleeping, through the
+//! busy handler, in the VFS. That sleep is [`Holder::wait_for_write`]: the connection queues, is
+//! woken when it is the oldest, and gets the lock *reserved*, so that SQLite finds it free when
+//! it tries again with a fresh snapshot. A thread that runs may take a free lock although others
+//! wait, which keeps the processor busy, but only [`Table::with_bound`] times before the oldest
+//! waiter has its turn. A reservation that is not taken up may be taken away after a while.
+//! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep.
+
+#![forbid(unsafe_code)]
+
+mod queue;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duralite_medium::{MEMBERS, MediumError, Segment};
+
+/// Locks of a wal-index.
+pub const SLOTS: usize = 8;
+/// The lock of whoever writes.
+pub const WRITE: usize = 0;
+/// Bytes that the table takes in the segment, from a multiple of 64 on.
+pub const LAYOUT_BYTES: u64 = queue::WAITERS_OFFSET + queue::WAITERS as u64 * LINE;
+
+const LINE: u64 = 64;
+/// One more than the highest member slot that was ever used.
+const HIGH: u64 = 0;
+const MEMBERS_OFFSET: u64 = 8 * LINE;
+const HELD: u32 = 8;
+const CLAIMED: u32 = 16;
+/// WRITE is held for a connection that has not come back for it yet.
+const RESERVED: u64 = 1 << 24;
+const EPOCH: u64 = 1 << 32;
+/// How long a reservation is good.
+const RESERVATION: Duration = Duration::from_millis(20);
+/// How often another's claim is waited for, at 50 us each.
+const PATIENCE: u32 = 2000;
+/// How often a waiter may be passed over.
+const BOUND: u64 = 4;
+
+const _: () = assert!(queue::WAITERS_OFFSET == MEMBERS_OFFSET + MEMBERS as u64 * LINE);
+
+/// Why a lock was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockError {
+    /// Somebody holds what is in the way.
+    Busy,
+    /// The kernel did not say whether a process lives.
+    Medium(MediumError),
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("busy"),
+            Self::Medium(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LockError {}
+
+impl From<MediumError> for LockError {
+    fn from(error: MediumError) -> Self {
+        Self::Medium(error)
+    }
+}
+
+/// What happened at a table, in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LockActivity {
+    /// Locks refused.
+    pub busy: u64,
+    /// Sleeps for the WRITE lock.
+    pub waits: u64,
+    /// Dead members whose locks were freed.
+    pub recovered: u64,
+}
+
+/// Who in this process holds what.
+#[derive(Default)]
+struct Local {
+    shared: [u32; SLOTS],
+    exclusive: [Option<u64>; SLOTS],
+    /// Whether the holder of WRITE has it reserved only.
+    reserved: bool,
+}
+
+/// The locks of one database, as a member of its segment sees them.
+pub struct Table {
+    segment: Arc<dyn Segment>,
+    base: u64,
+    bound: u64,
+    local: Mutex<Local>,
+    next_holder: AtomicU64,
+    busy: AtomicU64,
+    waits: AtomicU64,
+    recovered: AtomicU64,
+}
+
+impl Table {
+    /// Joins the table that begins at `base`, with its [`LAYOUT_BYTES`] of zeros at first.
+    #[must_use]
+    pub fn join(segment: Arc<dyn Segment>, base: u64) -> Arc<Self> {
+        Self::with_bound(segment, base, BOUND)
+    }
+
+    /// As [`Table::join`], with the number of times that a waiter for WRITE may be passed over.
+    #[must_use]
+    pub fn with_bound(segment: Arc<dyn Segment>, base: u64, bound: u64) -> Arc<Self> {
+        let table = Self {
+            segment,
+            base,
+            bound,
+            local: Mutex::default(),
+            next_holder: AtomicU64::new(1),
+            busy: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            recovered: AtomicU64::new(0),
+        };
+        let own = table.own();
+        // Whatever a process left here that had the slot before is void.
+        let epoch = table.segment.load(own) / EPOCH;
+        table.segment.store(own, epoch.wrapping_add(1).wrapping_mul(EPOCH));
+        table.forget_own_waiters();
+        let used = table.segment.member() as u64 + 1;
+        loop {
+            let high = table.segment.load(base + HIGH);
+            if high >= used || table.segment.compare_exchange(base + HIGH, high, used).is_ok() {
+                break;
+            }
+        }
+        Arc::new(table)
+    }
+
+    /// A connection that locks.
+    #[must_use]
+    pub fn holder(self: &Arc<Self>) -> Holder {
+        let id = self.next_holder.fetch_add(1, Ordering::Relaxed);
+        Holder { table: Arc::clone(self), id, held: Mutex::default() }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn activity(&self) -> LockActivity {
+        LockActivity {
+            busy: self.busy.load(Ordering::Relaxed),
+            waits: self.waits.load(Ordering::Relaxed),
+            recovered: self.recovered.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether any living member holds the lock, shared or exclusive.
+    ///
+    /// # Errors
+    /// When the kernel does not tell who lives.
+    pub fn is_held(&self, slot: usize) -> Result<bool, LockError> {
+        let bits = (1 | 1 << HELD) << slot;
+        for member in 0..self.high() {
+            if self.segment.load(self.member(member)) & bits != 0 && self.segment.is_alive(member)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn local(&self) -> MutexGuard<'_, Local> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn member(&self, member: usize) -> u64 {
+        self.base + MEMBERS_OFFSET + member as u64 * LINE
+    }
+
+    fn own(&self) -> u64 {
+        self.member(self.segment.member())
+    }
+
+    /// When the member's reservation ends, beside its word.
+    fn reserved_until(&self, member: usize) -> u64 {
+        self.member(member) + 8
+    }
+
+    fn high(&self) -> usize {
+        (self.segment.load(self.base + HIGH) as usize).min(MEMBERS)
+    }
+
+    /// Frees what a dead member holds; whether it was dead.
+    fn bury(&self, member: usize, word: u64) -> Result<bool, LockError> {
+        if self.segment.is_alive(member)? {
+            return Ok(false);
+        }
+        let empty = word / EPOCH * EPOCH;
+        if self.segment.compare_exchange(self.member(member), word, empty).is_ok() {
+            self.recovered.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// Takes a reservation away that nobody took up in time; whether it is gone.
+    fn expire(&self, member: usize, word: u64) -> bool {
+        let expired =
+            word & RESERVED != 0 && self.segment.clock_ns() > self.segment.load(self.reserved_until(member));
+        let free = word & !(RESERVED | 1 << HELD);
+        expired && self.segment.compare_exchange(self.member(member), word, free).is_ok()
+    }
+
+    /// Looks at every other member once its own bits are set: whether nothing is in the way of
+    /// `mask`, to be held exclusively or shared.
+    fn look(&self, mask: u64, exclusive: bool) -> Result<bool, LockError> {
+        let own = self.segment.member();
+        let held = if exclusive { mask | mask << HELD } else { mask << HELD };
+        for member in (0..self.high()).filter(|member| *member != own) {
+            for patience in (0..=PATIENCE).rev() {
+                let word = self.segment.load(self.member(member));
+                if word & held != 0 {
+                    let gone = self.bury(member, word)? || mask & 1 != 0 && self.expire(member, word);
+                    if gone {
+                        continue;
+                    }
+                    return Ok(false);
+                }
+                if word & mask << CLAIMED == 0 {
+                    break;
+                }
+                if exclusive && member < own && !self.bury(member, word)? {
+                    return Ok(false);
+                }
+                // It sees this member's bits and withdraws, or it has looked before and holds.
+                self.bury(member, word)?;
+                if patience == 0 {
+                    // It is stopped in between, and may be for long.
+                    return Ok(false);
+                }
+                self.pause(member);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the process run whose claim is being waited for.
+    fn pause(&self, member: usize) {
+        let word = self.segment.load(self.member(member));
+        // Nobody wakes this: it is a sleep that ends early if the word has changed already, and
+        // that a simulated segment can see.
+        self.segment.wait(self.member(member), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
+    }
+
+    fn busy<T>(&self) -> Result<T, LockError> {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Err(LockError::Busy)
+    }
+
+    fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
+        let mut local = self.local();
+        if local.exclusive[slot].is_some() {
+            return self.busy();
+        }
+        if local.shared[slot] == 0 {
+            let mask = 1 << slot;
+            self.segment.fetch_or(self.own(), mask);
+            let looked = self.look(mask, false);
+            if looked != Ok(true) {
+                self.segment.fetch_and(self.own(), !mask);
+                return looked.and_then(|_| self.busy());
+            }
+        }
+        local.shared[slot] += 1;
+        Ok(())
+    }
+
+    fn unlock_shared(&self, slot: usize) {
+        let mut local = self.local();
+        local.shared[slot] = local.shared[slot].saturating_sub(1);
+        if local.shared[slot] == 0 {
+            self.segment.fetch_and(self.own(), !(1 << slot));
+        }
+    }
+
+    fn lock_exclusive(&self, holder: u64, first: usize, count: usize) -> Result<(), LockError> {
+        let mut local = self.local();
+        if first == WRITE && count == 1 && local.exclusive[WRITE] == Some(holder) && self.take_up(&mut local)
+        {
+            return Ok(());
+        }
+        if first == WRITE && !self.may_overtake()? {
+            return self.busy();
+        }
+        self.take(&mut local, holder, first, count)?;
+        if first == WRITE {
+            self.note_overtaking();
+        }
+        Ok(())
+    }
+
+    /// Turns this process's reservation into a lock; `false` when it is gone.
+    fn take_up(&self, local: &mut Local) -> bool {
+        if !local.reserved {
+            return true;
+        }
+        local.reserved = false;
+        let before = self.segment.fetch_and(self.own(), !RESERVED);
+        if before & RESERVED == 0 {
+            local.exclusive[WRITE] = None;
+            return false;
+        }
+        true
+    }
+
+    fn take(&self, local: &mut Local, holder: u64, first: usize, count: usize) -> Result<(), LockError> {
+        let slots = first..first + count;
+        if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
+            // A reservation of this process, of another connection.
+            let word = self.segment.load(self.own());
+            if word & RESERVED == 0 || self.expire(self.segment.member(), word) {
+                local.reserved = false;
+                local.exclusive[WRITE] = None;
+            }
+        }
+        let taken = |slot: usize| local.shared[slot] > 0 || local.exclusive[slot].is_some();
+        if slots.clone().any(taken) {
+            return self.busy();
+        }
+        let mask = ((1 << count) - 1) << first;
+        self.segment.fetch_or(self.own(), mask << CLAIMED);
+        let looked = self.look(mask, true);
+        if looked != Ok(true) {
+            self.segment.fetch_and(self.own(), !(mask << CLAIMED));
+            return looked.and_then(|_| self.busy());
+        }
+        self.segment.fetch_or(self.own(), mask << HELD);
+        self.segment.fetch_and(self.own(), !(mask << CLAIMED));
+        for slot in slots {
+            local.exclusive[slot] = Some(holder);
+        }
+        Ok(())
+    }
+
+    fn unlock_exclusive(&self, holder: u64, first: usize, count: usize) {
+        let mut local = self.local();
+        let mut mask = 0;
+        for slot in first..first + count {
+            if local.exclusive[slot] == Some(holder) {
+                local.exclusive[slot] = None;
+                mask |= 1 << HELD << slot;
+            }
+        }
+        if mask & 1 << HELD != 0 && local.reserved {
+            local.reserved = false;
+            if self.segment.fetch_and(self.own(), !RESERVED) & RESERVED == 0 {
+                // Taken away: the bit may be somebody else's in this very process by now, but
+                // not while the table is locked here, so it is gone.
+                mask &= !(1 << HELD);
+            }
+        }
+        self.segment.fetch_and(self.own(), !mask);
+        drop(local);
+        if mask & 1 << HELD != 0 {
+            self.wake_oldest();
+        }
+    }
+
+    /// Takes WRITE for a connection that will come back for it.
+    fn reserve(&self, holder: u64) -> Result<bool, LockError> {
+        let mut local = self.local();
+        match self.take(&mut local, holder, WRITE, 1) {
+            Ok(()) => {}
+            Err(LockError::Busy) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        local.reserved = true;
+        let until = self.segment.clock_ns() + RESERVATION.as_nanos() as u64;
+        self.segment.store(self.reserved_until(self.segment.member()), until);
+        // A new epoch: who has seen an earlier reservation expire must not end this one.
+        self.segment.fetch_add(self.own(), EPOCH);
+        self.segment.fetch_or(self.own(), RESERVED);
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("member", &self.segment.member()).finish_non_exhaustive()
+    }
+}
+
+/// A connection, and what it holds. Dropping it frees everything.
+#[derive(Debug)]
+pub struct Holder {
+    table: Arc<Table>,
+    id: u64,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    shared: u8,
+    exclusive: u8,
+    /// Its place among those that wait for WRITE, kept until it gets it; 0 for none.
+    ticket: u64,
+}
+
+impl Holder {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Takes a lock shared. Taking it twice is the same as once.
+    ///
+    /// # Errors
+    /// `Busy` when somebody holds it exclusively; `Medium`.
+    pub fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
+        let mut held = self.held();
+        if held.shared & 1 << slot == 0 {
+            self.table.lock_shared(slot)?;
+            held.shared |= 1 << slot;
+        }
+        Ok(())
+    }
+
+    /// Gives a shared lock back, if it is held.
+    pub fn unlock_shared(&self, slot: usize) {
+        let mut held = self.held();
+        if held.shared & 1 << slot != 0 {
+            held.shared &= !(1 << slot);
+            self.table.unlock_shared(slot);
+        }
+    }
+
+    /// Takes `count` locks from `first` on exclusively, or none.
+    ///
+    /// # Errors
+    /// `Busy` when somebody holds one of them, or WRITE is due to another that waits; `Medium`.
+    pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
+        let mut held = self.held();
+        let mask = mask_of(first, count);
+        if held.exclusive & mask == mask {
+            return Ok(());
+        }
+        self.table.lock_exclusive(self.id, first, count)?;
+        held.exclusive |= mask;
+        if first == WRITE {
+            held.ticket = 0;
+        }
+        Ok(())
+    }
+
+    /// Gives exclusive locks back, those that are held.
+    pub fn unlock_exclusive(&self, first: usize, count: usize) {
+        let mut held = self.held();
+        held.exclusive &= !mask_of(first, count);
+        self.table.unlock_exclusive(self.id, first, count);
+    }
+
+    /// Gives everything back.
+    pub fn release(&self) {
+        let held = std::mem::take(&mut *self.held());
+        for slot in (0..SLOTS).filter(|slot| held.shared & 1 << slot != 0) {
+            self.table.unlock_shared(slot);
+        }
+        // A reservation is not among what is held.
+        self.table.unlock_exclusive(self.id, 0, SLOTS);
+    }
+
+    /// Sleeps until WRITE is reserved for this connection, for at most `limit`; whether it is. A
+    /// place in the queue is kept over several calls, until the lock is taken.
+    ///
+    /// # Errors
+    /// `Medium`.
+    pub fn wait_for_write(&self, limit: Duration) -> Result<bool, LockError> {
+        let ticket = {
+            let mut held = self.held();
+            if held.ticket == 0 {
+                held.ticket = self.table.draw_ticket();
+            }
+            held.ticket
+        };
+        self.table.wait_turn(self.id, ticket, limit)
+    }
+}
+
+fn mask_of(first: usize, count: usize) -> u8 {
+    (((1u16 << count) - 1) << first) as u8
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

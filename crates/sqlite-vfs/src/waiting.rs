@@ -1,0 +1,37 @@
+//! SQLite's sleeps between two tries for the WRITE lock, as places in the queue for it.
+//!
+//! When `xShmLock` says busy, SQLite drops its snapshot and calls the busy handler. The default
+//! one sleeps through `xSleep` on the same thread, for a time it chooses, and counts that time
+//! against the busy timeout. So that sleep is where this VFS queues: it ends when the lock is
+//! reserved for the connection, and SQLite, trying again, finds it free under a fresh snapshot.
+//! (Waiting in `xShmLock` itself would end with a stale snapshot, which SQLite has to give up.)
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use duralite_locks::Holder;
+
+thread_local! {
+    /// The connection to which this thread was last refused the WRITE lock.
+    static REFUSED: RefCell<Weak<Holder>> = const { RefCell::new(Weak::new()) };
+}
+
+/// Notes that this thread was refused the WRITE lock.
+pub fn refused(holder: &Arc<Holder>) {
+    REFUSED.set(Arc::downgrade(holder));
+}
+
+/// Forgets it: the thread goes on with something else.
+pub fn forget() {
+    REFUSED.set(Weak::new());
+}
+
+/// Sleeps in the queue, if this thread was refused the WRITE lock; otherwise `false` at once.
+pub fn sleep(limit: Duration) -> bool {
+    match REFUSED.take().upgrade() {
+        // An error is left to the next try.
+        Some(holder) => holder.wait_for_write(limit).is_ok(),
+        None => false,
+    }
+}
