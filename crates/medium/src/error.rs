@@ -25,6 +25,17 @@ pub enum MediumError {
         /// The file that was to be mapped.
         path: PathBuf,
     },
+    /// A file system that is known to break write-ahead logs.
+    #[error(
+        "{} is on {name}, where locks or shared memory do not reach everybody who has the file; keep the \
+         database on a local file system, or use journal=off", path.display()
+    )]
+    FileSystem {
+        /// The directory.
+        path: PathBuf,
+        /// The file system's name.
+        name: String,
+    },
     /// A system call failed.
     #[error("{op}: {source}")]
     Io {

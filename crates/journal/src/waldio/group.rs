@@ -26,7 +26,7 @@ use duralite_logfmt::waldio::{
     AREA_BYTES, DATA_OFFSET, GENERATION_LIMIT, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock,
     TX_HEADER_BYTES, TxHeader, body_hash, group_placeholder, slot_offset,
 };
-use duralite_medium::block::{Block, Durability};
+use duralite_medium::block::{AlignedBuf, Block, Durability};
 use duralite_medium::{MediumError, Segment};
 
 use super::options::WaldioOptions;
@@ -130,7 +130,7 @@ pub(crate) struct Group {
     superblock: Superblock,
     options: WaldioOptions,
     /// What the leader writes from.
-    buffer: Mutex<Vec<u8>>,
+    buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<JournalError>>,
     pub(crate) activity: GroupActivity,
@@ -322,7 +322,16 @@ impl Group {
             }
         }
         let offset = self.offset_of(generation, position);
+        self.learn_len(offset + buf.len() as u64)?;
         self.block.read(offset, buf).map_err(|source| self.failed(source))
+    }
+
+    /// Another process may have made the file longer.
+    fn learn_len(&self, end: u64) -> Result<(), JournalError> {
+        if end <= self.block.len() {
+            return Ok(());
+        }
+        self.block.refresh_len().map_err(|source| self.failed(source))
     }
 
     fn read_ring(&self, position: u64, buf: &mut [u8]) {
@@ -396,7 +405,7 @@ impl Group {
         if offset <= self.block.len() {
             return Ok(());
         }
-        self.block.refresh_len().map_err(|source| self.failed(source))?;
+        self.learn_len(offset)?;
         let length = self.block.len();
         if offset <= length {
             return Ok(());
@@ -519,7 +528,7 @@ impl Group {
         let generation = self.generation();
         let bytes = (end - start) as usize;
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        buffer.resize(bytes.next_multiple_of(self.block_bytes() as usize), 0);
+        buffer.resize(bytes.next_multiple_of(self.block_bytes() as usize));
         let whole = buffer.as_mut_slice();
         let (content, padding) = whole.split_at_mut(bytes);
         padding.fill(0);

@@ -5,11 +5,21 @@
 //! are initialised and its metadata durable before the first log block goes there (WALDIO,
 //! section 4.1), so that the file system's journal has nothing to do at a commit.
 
+mod buffer;
+mod extents;
 mod file;
+mod filesystem;
+mod probe;
+mod recording;
 
 use std::fmt;
 
-pub use file::{Access, BlockOptions, FileBlock, check_filesystem};
+pub use buffer::AlignedBuf;
+pub use extents::{Extent, extents, is_initialised};
+pub use file::{Access, BlockOptions, FileBlock};
+pub use filesystem::{FileSystem, check_filesystem};
+pub use probe::{Probe, probe};
+pub use recording::{BlockOp, RecordingBlock};
 
 use crate::{Guarantee, MediumError};
 

@@ -1,0 +1,311 @@
+//! A block medium in memory that knows what a power failure may lose.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Block, BlockCounters, Durability};
+use crate::{Guarantee, MediumError, checked_end};
+
+/// The unit in which a device writes atomically.
+const SECTOR: usize = 512;
+
+/// What can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BlockOp {
+    /// [`Block::read`].
+    Read,
+    /// [`Block::write`], and the write of [`Block::commit`].
+    Write,
+    /// [`Block::flush`], and the flush of [`Block::commit`].
+    Flush,
+    /// [`Block::preallocate`].
+    Preallocate,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the next read returns.
+    visible: Vec<u8>,
+    /// What is durable for certain.
+    durable: Vec<u8>,
+    /// Sectors written since the last flush: what each may hold beside its durable content.
+    pending: BTreeMap<u64, Vec<[u8; SECTOR]>>,
+    limit: Option<u64>,
+    /// Faults to come: operation, and how many of its kind go well before.
+    faults: Vec<(BlockOp, u64, MediumError)>,
+    /// Flushes to be left out: how many go well before.
+    omitted: Vec<u64>,
+    counters: BlockCounters,
+}
+
+/// Blocks in memory. [`RecordingBlock::crash`] gives what a power failure may leave of them, and
+/// operations can be made to fail.
+#[derive(Debug)]
+pub struct RecordingBlock {
+    state: Mutex<State>,
+    block_bytes: u32,
+}
+
+impl RecordingBlock {
+    /// An empty medium.
+    #[must_use]
+    pub fn new(block_bytes: u32) -> Self {
+        Self { state: Mutex::default(), block_bytes }
+    }
+
+    /// A medium on which these bytes are durable.
+    #[must_use]
+    pub fn from_bytes(bytes: Vec<u8>, block_bytes: u32) -> Self {
+        let it = Self::new(block_bytes);
+        {
+            let mut state = it.lock();
+            state.durable.clone_from(&bytes);
+            state.visible = bytes;
+        }
+        it
+    }
+
+    /// What a reader sees.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.lock().visible.clone()
+    }
+
+    /// Sectors that a power failure may leave in more than one state, and how many each has.
+    #[must_use]
+    pub fn uncertain_sectors(&self) -> Vec<(u64, usize)> {
+        self.lock().pending.iter().map(|(sector, versions)| (*sector, versions.len() + 1)).collect()
+    }
+
+    /// What a power failure leaves, where `choose(sector, states)` says which of its states an
+    /// uncertain sector is in: 0 the durable one, then those written since, oldest first.
+    #[must_use]
+    pub fn crash(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
+        let state = self.lock();
+        let mut left = state.durable.clone();
+        for (sector, versions) in &state.pending {
+            let chosen = choose(*sector, versions.len() + 1);
+            let at = *sector as usize * SECTOR;
+            if let Some(content) = chosen.checked_sub(1).and_then(|i| versions.get(i)) {
+                left[at..at + SECTOR].copy_from_slice(content);
+            }
+        }
+        left
+    }
+
+    /// Makes an operation fail, after `before` more of its kind. A write that fails leaves its first
+    /// half behind. A flush that fails makes nothing durable, and what was to become durable never
+    /// does: a later flush succeeds all the same, as on Linux.
+    pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) {
+        self.lock().faults.push((operation, before, error));
+    }
+
+    /// Leaves a flush out, after `before` more of them, for tests that must then fail.
+    pub fn omit_flush(&self, before: u64) {
+        self.lock().omitted.push(before);
+    }
+
+    /// Gives the medium no more than this many bytes.
+    pub fn set_limit(&self, bytes: u64) {
+        self.lock().limit = Some(bytes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The fault that is due for this operation.
+    fn due(&mut self, operation: BlockOp) -> Option<MediumError> {
+        let mut due = None;
+        for (_, before, _) in self.faults.iter_mut().filter(|fault| fault.0 == operation) {
+            if *before == 0 {
+                due = Some(());
+            } else {
+                *before -= 1;
+            }
+        }
+        due?;
+        let index = self.faults.iter().position(|fault| fault.0 == operation && fault.1 == 0)?;
+        Some(self.faults.remove(index).2)
+    }
+
+    fn write(&mut self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        checked_end(at, blocks.len() as u64, self.visible.len() as u64)?;
+        let fault = self.due(BlockOp::Write);
+        let whole = blocks.len() / SECTOR;
+        let reached = if fault.is_some() { whole / 2 } else { whole };
+        let (sectors, _) = blocks.as_chunks::<SECTOR>();
+        for (i, content) in sectors.iter().take(reached).enumerate() {
+            let start = at as usize + i * SECTOR;
+            self.visible[start..start + SECTOR].copy_from_slice(content);
+            self.pending.entry((start / SECTOR) as u64).or_default().push(*content);
+        }
+        self.counters.writes += 1;
+        self.counters.written_bytes += (reached * SECTOR) as u64;
+        fault.map_or(Ok(()), Err)
+    }
+
+    fn flush(&mut self) -> Result<(), MediumError> {
+        if let Some(error) = self.due(BlockOp::Flush) {
+            self.pending.clear();
+            return Err(error);
+        }
+        self.counters.flushes += 1;
+        let omitted = self.omitted.iter().position(|before| *before == 0);
+        self.omitted.iter_mut().for_each(|before| *before = before.saturating_sub(1));
+        if let Some(index) = omitted {
+            self.omitted.remove(index);
+            return Ok(());
+        }
+        for (sector, versions) in std::mem::take(&mut self.pending) {
+            if let Some(content) = versions.last() {
+                let at = sector as usize * SECTOR;
+                self.durable[at..at + SECTOR].copy_from_slice(content);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Block for RecordingBlock {
+    fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    fn len(&self) -> u64 {
+        self.lock().visible.len() as u64
+    }
+
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        let mut state = self.lock();
+        if len <= state.visible.len() as u64 {
+            return Ok(());
+        }
+        if let Some(error) = state.due(BlockOp::Preallocate) {
+            return Err(error);
+        }
+        if state.limit.is_some_and(|limit| len > limit) {
+            return Err(MediumError::NoSpace);
+        }
+        state.counters.preallocated_bytes += len - state.visible.len() as u64;
+        state.visible.resize(len as usize, 0);
+        state.durable.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn refresh_len(&self) -> Result<(), MediumError> {
+        Ok(())
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        let mut state = self.lock();
+        checked_end(at, buf.len() as u64, state.visible.len() as u64)?;
+        if let Some(error) = state.due(BlockOp::Read) {
+            return Err(error);
+        }
+        state.counters.read_bytes += buf.len() as u64;
+        buf.copy_from_slice(&state.visible[at as usize..at as usize + buf.len()]);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.lock().write(at, blocks)
+    }
+
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        let mut state = self.lock();
+        state.write(at, blocks)?;
+        match durability {
+            Durability::Full => state.flush(),
+            Durability::Normal => Ok(()),
+            // Only what this call wrote.
+            Durability::Fua => {
+                let first = at / SECTOR as u64;
+                let mut others = state.pending.split_off(&first);
+                let behind = others.split_off(&(first + (blocks.len() / SECTOR) as u64));
+                let before = std::mem::replace(&mut state.pending, others);
+                let flushed = state.flush();
+                if flushed.is_ok() {
+                    state.pending.extend(before);
+                    state.pending.extend(behind);
+                }
+                flushed
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.lock().flush()
+    }
+
+    fn counters(&self) -> BlockCounters {
+        self.lock().counters
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::PowerLoss
+    }
+
+    fn describe(&self) -> String {
+        format!("{} bytes of recorded blocks", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    fn medium() -> RecordingBlock {
+        let block = RecordingBlock::new(512);
+        block.preallocate(4096).unwrap();
+        block
+    }
+
+    #[test]
+    fn unflushed_sectors_may_be_old_or_any_version() {
+        let block = medium();
+        block.commit(0, &[1; 1024], Durability::Full).unwrap();
+        block.write(512, &[2; 1024]).unwrap();
+        block.write(512, &[3; 512]).unwrap();
+        assert_eq!(block.uncertain_sectors(), [(1, 3), (2, 2)]);
+        let states = |a, b| block.crash(|sector, _| if sector == 1 { a } else { b });
+        assert_eq!((states(0, 0)[512], states(0, 0)[1024]), (1, 0));
+        assert_eq!((states(1, 1)[512], states(1, 1)[1024]), (2, 2));
+        assert_eq!((states(2, 0)[512], states(2, 0)[1024]), (3, 0));
+        block.flush().unwrap();
+        assert!(block.uncertain_sectors().is_empty());
+        assert_eq!(block.crash(|_, _| 0)[512], 3);
+    }
+
+    #[test]
+    fn one_durable_write_takes_nothing_else_along() {
+        let block = medium();
+        block.write(0, &[1; 512]).unwrap();
+        block.write(2048, &[1; 512]).unwrap();
+        block.commit(512, &[2; 1024], Durability::Fua).unwrap();
+        assert_eq!(block.uncertain_sectors(), [(0, 2), (4, 2)]);
+        assert_eq!(block.crash(|_, _| 0)[512..1536], [2; 1024]);
+    }
+
+    #[test]
+    fn faults_come_when_they_are_due() {
+        let block = medium();
+        block.fail(BlockOp::Flush, 1, MediumError::from_errno("fdatasync", Errno::IO));
+        block.commit(0, &[1; 512], Durability::Full).unwrap();
+        block.commit(0, &[2; 512], Durability::Full).unwrap_err();
+        block.flush().unwrap();
+        assert_eq!(block.crash(|_, states| states - 1)[0], 1, "a failed flush loses what it was for");
+        assert_eq!(block.to_bytes()[0], 2);
+        block.fail(BlockOp::Write, 0, MediumError::from_errno("pwrite", Errno::IO));
+        block.write(0, &[3; 1024]).unwrap_err();
+        assert_eq!((block.to_bytes()[0], block.to_bytes()[512]), (3, 0));
+        block.set_limit(4096);
+        assert_eq!(block.preallocate(8192), Err(MediumError::NoSpace));
+        block.omit_flush(0);
+        block.commit(1024, &[4; 512], Durability::Full).unwrap();
+        assert_eq!(block.crash(|_, _| 0)[1024], 0);
+    }
+}
