@@ -199,20 +199,24 @@ pub(crate) fn create(
     let id = LogId(id);
     let path = pool.log_path(id);
     let file = files::create(&pool.dir, &path, db)?;
-    let made = match pool.kind {
-        PoolKind::Disk => disk::format(options, db, &path, &file, id, page_bytes),
-        _ => nvram::format(pool, options, db, &path, &file, id, page_bytes),
-    };
-    made.and_then(|()| {
+    let make = || {
+        // Before the log, which makes do with what room is left.
+        let segment = join_segment(pool, &path, db, true)?;
+        match pool.kind {
+            PoolKind::Disk => disk::format(options, db, &path, &file, id, page_bytes)?,
+            _ => nvram::format(pool, options, db, &path, &file, id, page_bytes)?,
+        }
         file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
         files::publish(&pool.dir, &path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
-        open(pool, options, db, &path, file, true)
-    })
-    .map_err(|error| at_pool(error, &pool.dir))
-    .inspect_err(|_| {
-        drop(std::fs::remove_file(&path));
-        drop(std::fs::remove_file(segment_path(&path)));
-    })
+        Ok(segment)
+    };
+    make()
+        .and_then(|segment| open(pool, options, &path, file, segment, true))
+        .map_err(|error| at_pool(error, &pool.dir))
+        .inspect_err(|_| {
+            drop(std::fs::remove_file(&path));
+            drop(std::fs::remove_file(segment_path(&path)));
+        })
 }
 
 /// What fails while a log is made is the directory's fault: the file has no name yet.
@@ -264,34 +268,43 @@ pub(crate) fn attach(
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", &path, &error)),
     };
-    let log = open(pool, options, db, &path, file, alone)?;
+    let segment = join_segment(pool, &path, db, alone)?;
+    let log = open(pool, options, &path, file, segment, alone)?;
     log.file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
     Ok(log)
 }
 
 /// Joins those who use the log, as the first if `alone`.
-fn open(
+fn join_segment(
     pool: &PoolConfig,
-    options: &EngineOptions,
+    log: &Path,
     db: &DatabaseIdentity,
-    path: &Path,
-    file: File,
     alone: bool,
-) -> Result<OpenLog, JournalError> {
-    let shared = segment_path(path);
+) -> Result<Arc<dyn Segment>, JournalError> {
+    let path = segment_path(log);
     let engine_bytes = match pool.kind {
         PoolKind::Disk => crate::waldio::SHARED_BYTES,
         _ => 0,
     };
-    let segment = FileSegment::join(files::open_segment(&shared, db)?, ENGINE_OFFSET + engine_bytes, alone)
-        .map_err(|source| JournalError::Medium { path: shared.clone(), source })?;
-    let segment: Arc<dyn Segment> = Arc::new(segment);
+    let segment = FileSegment::join(files::open_segment(&path, db)?, ENGINE_OFFSET + engine_bytes, alone)
+        .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
     if alone {
         segment.store(0, SEGMENT_MAGIC);
     } else if segment.load(0) != SEGMENT_MAGIC {
         let what = "another version of Duralite uses this database; use the same version everywhere";
-        return Err(JournalError::Busy { path: shared, what });
+        return Err(JournalError::Busy { path, what });
     }
+    Ok(Arc::new(segment))
+}
+
+fn open(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    path: &Path,
+    file: File,
+    segment: Arc<dyn Segment>,
+    alone: bool,
+) -> Result<OpenLog, JournalError> {
     let engine = match pool.kind {
         PoolKind::Disk => disk::open(options, path, &file, segment.clone(), ENGINE_OFFSET, alone)?,
         _ => nvram::open(pool, options, path, &file, alone)?,
