@@ -3,6 +3,7 @@
 //! Figures are medians of several rounds, taken beside what they are compared with in the same
 //! run; nothing here is a test. `duralite bench` is the front end.
 
+pub mod concurrent;
 pub mod flush;
 pub mod machine;
 pub mod nvwal;

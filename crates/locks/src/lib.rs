@@ -52,6 +52,8 @@ const RESERVED: u64 = 1 << 24;
 const EPOCH: u64 = 1 << 32;
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
+/// How often a member in the way is examined, at most.
+const SUSPICION: Duration = Duration::from_millis(2);
 /// How often another's claim is waited for, at 50 us each.
 const PATIENCE: u32 = 2000;
 /// How often a waiter may be passed over.
@@ -115,6 +117,8 @@ pub struct Table {
     busy: AtomicU64,
     waits: AtomicU64,
     recovered: AtomicU64,
+    /// When a member in the way was last examined.
+    examined: AtomicU64,
 }
 
 impl Table {
@@ -136,6 +140,7 @@ impl Table {
             busy: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
+            examined: AtomicU64::new(0),
         };
         let own = table.own();
         // Whatever a process left here that had the slot before is void.
@@ -204,6 +209,15 @@ impl Table {
         (self.segment.load(self.base + HIGH) as usize).min(MEMBERS)
     }
 
+    /// Whether it is time again to ask the kernel if a member in the way lives: that takes a system
+    /// call, and most of them do.
+    fn suspects(&self) -> bool {
+        let now = self.segment.clock_ns();
+        let last = self.examined.load(Ordering::Relaxed);
+        let due = now.saturating_sub(last) >= SUSPICION.as_nanos() as u64 || last == 0;
+        due && self.examined.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// Frees what a dead member holds; whether it was dead.
     fn bury(&self, member: usize, word: u64) -> Result<bool, LockError> {
         if self.segment.is_alive(member)? {
@@ -233,7 +247,8 @@ impl Table {
             for patience in (0..=PATIENCE).rev() {
                 let word = self.segment.load(self.member(member));
                 if word & held != 0 {
-                    let gone = self.bury(member, word)? || mask & 1 != 0 && self.expire(member, word);
+                    let gone = self.suspects() && self.bury(member, word)?
+                        || mask & 1 != 0 && self.expire(member, word);
                     if gone {
                         continue;
                     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duralite_medium::MEMBERS;
 
-use super::{LINE, LockError, MEMBERS_OFFSET, Table};
+use super::{HELD, LINE, LockError, MEMBERS_OFFSET, Table};
 
 /// Connections that can queue at once; more of them sleep without a place.
 pub(super) const WAITERS: usize = 256;
@@ -26,6 +26,9 @@ const FUTEX: u64 = 16;
 
 /// A sleeper looks this often whether a death has cost it its wake-up.
 const SLICE: Duration = Duration::from_millis(10);
+
+/// The oldest waiter watches the lock for this long before it sleeps.
+const SPIN: Duration = Duration::from_micros(30);
 
 /// A waiter's slot in use.
 struct Waiter<'a> {
@@ -138,8 +141,11 @@ impl Table {
             let seen = waiter.as_ref().map(|waiter| self.segment.load(waiter.at + FUTEX));
             let oldest = self.oldest();
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
-            if its_turn && self.reserve(holder)? {
+            if its_turn && (self.reserve(holder)? || self.spin_until_free() && self.reserve(holder)?) {
                 self.segment.store(self.base + OVERTAKEN, 0);
+                drop(waiter);
+                // The next in line is awake by the time that this one is done.
+                self.wake_oldest();
                 return Ok(true);
             }
             let left = deadline.saturating_sub(self.segment.clock_ns());
@@ -161,6 +167,23 @@ impl Table {
         // Its turn may have come just now: it passes it on.
         self.wake_oldest();
         Ok(false)
+    }
+
+    /// Watches WRITE for a moment: whoever holds it writes to memory only, and is done sooner than
+    /// a sleeper wakes. Whether it is free.
+    fn spin_until_free(&self) -> bool {
+        let until = self.segment.clock_ns() + SPIN.as_nanos() as u64;
+        while self.is_write_taken() {
+            if self.segment.clock_ns() > until {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn is_write_taken(&self) -> bool {
+        (0..self.high()).any(|member| self.segment.load(self.member(member)) & 1 << HELD != 0)
     }
 
     /// Makes way if the oldest waiter is dead.

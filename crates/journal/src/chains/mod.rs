@@ -70,11 +70,31 @@ impl Chains {
         self.index.staged_frames()
     }
 
-    /// Stages a record that the log was found to hold; `false` when its frame leaves a gap.
-    pub(crate) fn found(&mut self, at: u64, header: &RecordHeader) -> bool {
+    /// Stages a record that the log was found to hold; `false` when its frame leaves a gap. `change`
+    /// lays it over the image of the page before it, where that is at hand.
+    pub(crate) fn found(
+        &mut self,
+        at: u64,
+        header: &RecordHeader,
+        change: impl FnOnce(&mut [u8]) -> Result<(), FormatError>,
+    ) -> bool {
         let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
-        self.images.remove(page_number);
-        self.index.stage(frame, page_number, at, record_bytes, base).is_some()
+        let before = self.index.head(page_number).map(|head| head.record);
+        let Some(number) = self.index.stage(frame, page_number, at, record_bytes, base) else { return false };
+        let image = before.and_then(|before| self.images.get(page_number, before));
+        let changed = image.is_some_and(|image| {
+            if base == Base::Zeros {
+                image.fill(0);
+            }
+            change(image).is_ok()
+        });
+        if changed {
+            self.images.advance(page_number, number);
+        } else {
+            // Whoever reads the page hears what is wrong with the record.
+            self.images.remove(page_number);
+        }
+        true
     }
 
     /// Stages a record that the engine has just stored at `at`, after which the page is `page`.

@@ -254,7 +254,14 @@ impl Nvwal {
         self.drop_staged();
         let header = found.header;
         for record in &found.records {
-            if !self.chains.found(record.at, &record.header) {
+            let nvm = self.heap.nvm.as_ref();
+            let bytes = &mut self.record;
+            let change = |page: &mut [u8]| {
+                bytes.resize(record.header.record_bytes as usize, 0);
+                nvm.read(record.at, bytes);
+                apply_ranges(page, bytes)
+            };
+            if !self.chains.found(record.at, &record.header, change) {
                 let what = FormatError::Damaged { what: "a transaction's frame numbers" };
                 return Err(JournalError::Corrupt { offset: record.at, what });
             }

@@ -29,7 +29,7 @@ use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::block::Block;
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
-use crate::chains::Chains;
+use crate::chains::{Chains, apply_ranges};
 use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
 use crate::{EngineOptions, JournalError};
 use group::Group;
@@ -286,7 +286,9 @@ impl Waldio {
                 .and_then(|rest| rest.first_chunk::<{ RECORD_HEADER_BYTES as usize }>())
                 .ok_or_else(|| self.damaged(at, "a transaction's records"))?;
             let record = RecordHeader::decode(record).map_err(corrupt)?;
-            if !self.chains.found(at + within as u64, &record) {
+            let content = bytes.get(within..within + record.record_bytes as usize).unwrap_or_default();
+            let change = |page: &mut [u8]| apply_ranges(page, content);
+            if !self.chains.found(at + within as u64, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }
             within += record.record_bytes.next_multiple_of(8) as usize;
@@ -323,7 +325,12 @@ impl Waldio {
             if !self.chains.has_staged() && mark.frame > self.committed() + 1 {
                 return Err(self.damaged(at, "the order of frames"));
             }
-            if !self.chains.found(at, &writer::frame_record(taken, mark.frame, mark.page_number)) {
+            let record = writer::frame_record(taken, mark.frame, mark.page_number);
+            let change = |image: &mut [u8]| {
+                image.copy_from_slice(&page);
+                Ok(())
+            };
+            if !self.chains.found(at, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }
             at += u64::from(taken);

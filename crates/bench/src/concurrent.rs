@@ -1,0 +1,197 @@
+//! Many connections that commit at once: threads of one process, or processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+/// How long a connection waits for a lock before SQLite says that it is busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What one connection achieved.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Share {
+    /// Commits.
+    pub commits: u64,
+    /// The longest that one of them took.
+    pub worst: Duration,
+    /// Answers of `SQLITE_BUSY`.
+    pub busy: u64,
+}
+
+/// What all of them achieved.
+#[derive(Debug, Clone)]
+pub struct Crowd {
+    shares: Vec<Share>,
+    seconds: f64,
+}
+
+impl Crowd {
+    /// Commits per second of all connections together.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.shares.iter().map(|share| share.commits as f64).sum::<f64>() / self.seconds
+    }
+
+    /// Commits of the slowest connection over the mean.
+    #[must_use]
+    pub fn slowest_to_mean(&self) -> f64 {
+        let mean = self.per_second() * self.seconds / self.shares.len() as f64;
+        self.shares.iter().map(|share| share.commits).min().unwrap_or(0) as f64 / mean
+    }
+
+    /// The longest commit in milliseconds.
+    #[must_use]
+    pub fn worst_ms(&self) -> f64 {
+        self.shares.iter().map(|share| share.worst.as_secs_f64() * 1e3).fold(0.0, f64::max)
+    }
+
+    /// Answers of `SQLITE_BUSY`.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        self.shares.iter().map(|share| share.busy).sum()
+    }
+}
+
+fn open(uri: &str) -> Result<Connection> {
+    crate::register()?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(uri, flags).with_context(|| uri.to_owned())?;
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    Ok(conn)
+}
+
+/// Makes an empty table, and commits a few times: the log is warm, as far as it can be.
+fn prepare(uri: &str) -> Result<Connection> {
+    let conn = open(uri)?;
+    conn.execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")?;
+    for _ in 0..1100 {
+        conn.execute("INSERT INTO t(v) VALUES('warm')", [])?;
+    }
+    Ok(conn)
+}
+
+/// One insert per transaction until the time is over.
+fn commit_for(conn: &Connection, time: Duration) -> Result<Share> {
+    let mut share = Share::default();
+    let payload = "x".repeat(100);
+    let mut insert = conn.prepare("INSERT INTO t(v) VALUES(?1)")?;
+    let start = Instant::now();
+    while start.elapsed() < time {
+        let began = Instant::now();
+        match insert.execute([&payload]) {
+            Ok(_) => share.commits += 1,
+            Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::DatabaseBusy => {
+                share.busy += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        share.worst = share.worst.max(began.elapsed());
+    }
+    Ok(share)
+}
+
+/// `count` threads with a connection each.
+///
+/// # Errors
+/// SQLite's.
+pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
+    let keep = prepare(uri)?;
+    let barrier = Barrier::new(count);
+    let shares = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..count)
+            .map(|_| {
+                scope.spawn(|| {
+                    let conn = open(uri);
+                    barrier.wait();
+                    commit_for(&conn?, time)
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked"))))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    drop(keep);
+    Ok(Crowd { shares, seconds: time.as_secs_f64() })
+}
+
+/// The program's arguments that make it a worker: [`worker`].
+pub const WORKER: &str = "bench-worker";
+
+/// `count` processes with a connection each: this very program, started as [`WORKER`].
+///
+/// # Errors
+/// SQLite's, or those of starting processes.
+pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
+    let keep = prepare(uri)?;
+    let program = std::env::current_exe()?;
+    let start = || {
+        let mut command = Command::new(&program);
+        command.arg(WORKER).arg(uri).arg(time.as_millis().to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+    };
+    let mut children = (0..count).map(|_| start()).collect::<std::io::Result<Vec<Child>>>()?;
+    let mut outputs = Vec::new();
+    for child in &mut children {
+        let mut output = BufReader::new(child.stdout.take().context("a worker without output")?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        ensure!(line == "ready\n", "a worker said {line:?}");
+        outputs.push(output);
+    }
+    for child in &mut children {
+        child.stdin.take().context("a worker without input")?.write_all(b"go\n")?;
+    }
+    let mut shares = Vec::new();
+    for (child, mut output) in children.iter_mut().zip(outputs) {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        child.wait()?;
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [commits, worst, busy] = numbers[..] else { anyhow::bail!("a worker said {line:?}") };
+        shares.push(Share { commits, worst: Duration::from_micros(worst), busy });
+    }
+    drop(keep);
+    Ok(Crowd { shares, seconds: time.as_secs_f64() })
+}
+
+/// What a worker process does: says that it is ready, waits for a line, commits, says how it went.
+///
+/// # Errors
+/// SQLite's.
+pub fn worker(uri: &str, time: Duration) -> Result<()> {
+    let conn = open(uri)?;
+    let mut out = std::io::stdout();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    let share = commit_for(&conn, time)?;
+    writeln!(out, "{} {} {}", share.commits, share.worst.as_micros(), share.busy)?;
+    Ok(())
+}
+
+/// A fresh database's URI in `dir`: stock SQLite, or Duralite with these parameters.
+#[must_use]
+pub fn fresh(dir: &Path, parameters: Option<&str>) -> String {
+    for end in ["", "-wal", "-shm", "-journal"] {
+        drop(std::fs::remove_file(dir.join(format!("crowd.db{end}"))));
+    }
+    let path = dir.join("crowd.db");
+    match parameters {
+        None => format!("file:{}", path.display()),
+        Some("") => format!("file:{}?vfs=duralite", path.display()),
+        Some(parameters) => format!("file:{}?vfs=duralite&{parameters}", path.display()),
+    }
+}
