@@ -526,7 +526,8 @@ impl Group {
     /// Writes the closed group from the ring with one write.
     fn write_group(&self, start: u64, end: u64) -> Result<(), JournalError> {
         let generation = self.generation();
-        let bytes = (end - start) as usize;
+        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= 2 * RING_BYTES);
+        let bytes = bytes.ok_or(JournalError::Unexpected("a group that ends before it begins"))? as usize;
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         buffer.resize(bytes.next_multiple_of(self.block_bytes() as usize));
         let whole = buffer.as_mut_slice();

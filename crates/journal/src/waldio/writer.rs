@@ -67,6 +67,9 @@ impl Open {
             from += head.len() as u64;
             rest = tail;
         }
+        if rest.is_empty() {
+            return Ok(());
+        }
         let from = (from - self.direct.as_ref().map_or(0, |direct| direct.written)) as usize;
         let found = self.bytes.get(from..from + rest.len());
         rest.copy_from_slice(found.ok_or(JournalError::Unexpected("a record that is not staged"))?);

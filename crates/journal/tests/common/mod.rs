@@ -99,6 +99,8 @@ pub struct Model {
     restarts: u32,
     /// Newest committed content of each page.
     pub pages: Vec<Vec<u8>>,
+    /// How the transaction committed last was written, until somebody takes it.
+    writes: Vec<(u64, Vec<u8>)>,
 }
 
 /// A transaction as SQLite would write it: the writes, and the bytes the log then holds.
@@ -116,6 +118,7 @@ impl Model {
             sum: [0, 0],
             restarts: 0,
             pages: vec![vec![0; page_bytes]; pages],
+            writes: Vec::new(),
         }
     }
 
@@ -206,6 +209,34 @@ impl Model {
 
     pub fn commit(&mut self, transaction: Transaction) {
         *self = transaction.after;
+        self.writes = transaction.writes;
+    }
+
+    /// The writes of the transaction committed last.
+    pub fn take_writes(&mut self) -> Vec<(u64, Vec<u8>)> {
+        std::mem::take(&mut self.writes)
+    }
+
+    /// Commits every page, changed throughout, and then every page again.
+    pub fn append_all_pages(&mut self, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
+        let header = self.header.expect("restart first");
+        let db_pages = self.pages.len() as u32;
+        let mut writes = Vec::new();
+        for round in 0..2 {
+            for number in 1..=db_pages {
+                let page = &mut self.pages[number as usize - 1];
+                page.fill_with(|| rng.next() as u8);
+                let size = if round == 1 && number == db_pages { db_pages } else { 0 };
+                self.sum = header.extend(self.sum, number, size, page);
+                let head = header.frame_header(number, size, self.sum);
+                let at = self.committed.len() as u64;
+                writes.push((at, head.to_vec()));
+                writes.push((at + 24, page.clone()));
+                self.committed.extend_from_slice(&head);
+                self.committed.extend_from_slice(page);
+            }
+        }
+        writes
     }
 
     pub fn after<'a>(&self, transaction: &'a Transaction) -> &'a [u8] {

@@ -1,0 +1,621 @@
+//! `waldio` against a model: random histories by one or two processes, cut by power losses and
+//! deaths at any operation; failing devices; damage.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use common::{Model, Rng, for_seeds};
+use duralite_journal::engine::Engine as _;
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{SHARED_BYTES, Waldio};
+use duralite_journal::{ErrorKind, JournalError, WaldioOptions};
+use duralite_logfmt::LogId;
+use duralite_logfmt::waldio::{DATA_OFFSET, Layout, Superblock};
+use duralite_medium::block::{Block, BlockCounters, BlockOp, Durability, RecordingBlock};
+use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
+
+const PAGES: usize = 20;
+const BLOCK: u32 = 512;
+
+fn superblock(layout: Layout, page_bytes: usize, limit_bytes: u64) -> Superblock {
+    Superblock {
+        page_bytes: page_bytes as u32,
+        log_id: LogId([9; 16]),
+        db_inode: 1,
+        db_birth_ns: 2,
+        block_bytes: BLOCK,
+        layout,
+        limit_bytes,
+        path: b"/model.db".to_vec(),
+    }
+}
+
+fn options(layout: Layout, durability: Durability) -> WaldioOptions {
+    WaldioOptions { layout, durability, cache_bytes: 0, ..WaldioOptions::default() }
+}
+
+/// Processes that share a log: their memory, and the device.
+struct World {
+    block: Arc<dyn Block>,
+    segment: Arc<dyn Segment>,
+    superblock: Superblock,
+    options: WaldioOptions,
+}
+
+impl World {
+    fn new(block: Arc<dyn Block>, superblock: Superblock, options: WaldioOptions) -> Self {
+        Self { block, segment: Arc::new(LocalSegment::new(SHARED_BYTES)), superblock, options }
+    }
+
+    fn process(&self, first: bool) -> Result<WalStream<Waldio>, JournalError> {
+        let engine = Waldio::attach(
+            self.block.clone(),
+            self.superblock.clone(),
+            Path::new("model"),
+            &self.options,
+            self.segment.clone(),
+            0,
+            first,
+        )?;
+        let mut stream = WalStream::new(engine);
+        assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+        Ok(stream)
+    }
+}
+
+fn contents(stream: &mut WalStream<Waldio>) -> Result<Vec<u8>, JournalError> {
+    let mut bytes = vec![0; stream.size()? as usize];
+    let count = stream.read(0, &mut bytes)?;
+    assert_eq!(count, bytes.len());
+    Ok(bytes)
+}
+
+fn wait(stream: &mut WalStream<Waldio>) -> Result<(), JournalError> {
+    match stream.take_ticket() {
+        Some(ticket) => stream.engine().committer().expect("a committer").wait(ticket),
+        None => Ok(()),
+    }
+}
+
+/// A recording medium that takes a crash image just before its n-th write, flush or growth, and
+/// between the write and the flush of a commit.
+#[derive(Debug)]
+struct CrashingBlock {
+    inner: RecordingBlock,
+    state: Mutex<(u64, Rng, Option<Vec<u8>>)>,
+}
+
+impl CrashingBlock {
+    fn new(inner: RecordingBlock, operations: u64, rng: Rng) -> Self {
+        Self { inner, state: Mutex::new((operations, rng, None)) }
+    }
+
+    fn has_crashed(&self) -> bool {
+        self.state.lock().expect("lock").2.is_some()
+    }
+
+    fn image(&self) -> Option<Vec<u8>> {
+        self.state.lock().expect("lock").2.take()
+    }
+
+    fn crash(&self, rng: &mut Rng) -> Vec<u8> {
+        self.inner.crash(|_, states| rng.below(states as u64) as usize)
+    }
+
+    fn step(&self) {
+        let mut state = self.state.lock().expect("lock");
+        if state.0 == 0 && state.2.is_none() {
+            let mut rng = state.1.clone();
+            state.2 = Some(self.crash(&mut rng));
+        }
+        state.0 = state.0.wrapping_sub(1);
+    }
+}
+
+impl Block for CrashingBlock {
+    fn block_bytes(&self) -> u32 {
+        self.inner.block_bytes()
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        self.step();
+        self.inner.preallocate(len)
+    }
+    fn refresh_len(&self) -> Result<(), MediumError> {
+        self.inner.refresh_len()
+    }
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.inner.read(at, buf)
+    }
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.step();
+        self.inner.write(at, blocks)
+    }
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        if durability != Durability::Full {
+            self.step();
+            return self.inner.commit(at, blocks, durability);
+        }
+        self.write(at, blocks)?;
+        self.flush()
+    }
+    fn flush(&self) -> Result<(), MediumError> {
+        self.step();
+        self.inner.flush()
+    }
+    fn counters(&self) -> BlockCounters {
+        self.inner.counters()
+    }
+    fn guarantee(&self) -> Guarantee {
+        self.inner.guarantee()
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+/// What a history has done so far.
+struct History {
+    world: World,
+    block: Arc<CrashingBlock>,
+    processes: Vec<WalStream<Waldio>>,
+    model: Model,
+    /// What a power loss may leave: from what was acknowledged last to what was sealed last.
+    possible: Vec<Model>,
+}
+
+impl History {
+    fn begin(
+        image: Vec<u8>,
+        superblock: &Superblock,
+        options: &WaldioOptions,
+        operations: u64,
+        rng: &Rng,
+    ) -> Self {
+        let recording = RecordingBlock::from_bytes(image, BLOCK);
+        let block = Arc::new(CrashingBlock::new(recording, operations, rng.clone()));
+        let world = World::new(block.clone(), superblock.clone(), options.clone());
+        let model = Model::new(superblock.page_bytes as usize, PAGES);
+        let processes = vec![world.process(true).expect("recovery"), world.process(false).expect("join")];
+        Self { world, block, processes, model: model.clone(), possible: vec![model] }
+    }
+
+    /// Everything so far is durable: a power loss that has not happened yet leaves all of it.
+    fn settle(&mut self) {
+        if !self.block.has_crashed() {
+            self.possible = vec![self.model.clone()];
+        }
+    }
+
+    /// One step of a random process.
+    fn step(&mut self, rng: &mut Rng) {
+        let which = rng.below(2) as usize;
+        let stream = &mut self.processes[which];
+        match rng.below(14) {
+            0 if self.model.frames() > 20 => {
+                self.model.truncate();
+                self.possible.push(self.model.clone());
+                stream.truncate(0).expect("truncate");
+                self.settle();
+            }
+            1 | 2 if self.model.has_header() => {
+                // Rolled back: a part of a transaction.
+                let transaction = self.model.transaction(rng, false);
+                let keep = rng.below(transaction.writes.len() as u64) as usize;
+                for (offset, data) in &transaction.writes[..keep] {
+                    stream.write(*offset, data).expect("write");
+                }
+            }
+            3 => *stream = self.world.process(false).expect("another process"),
+            4 => {
+                stream.engine_mut().refresh().and_then(|()| stream.engine_mut().harden()).expect("harden");
+                self.settle();
+            }
+            _ => {
+                if !self.model.has_header() || self.model.frames() > 150 {
+                    let (offset, data) = self.model.restart();
+                    self.possible.push(self.model.clone());
+                    stream.write(offset, &data).expect("restart");
+                    if !self.block.has_crashed() {
+                        self.possible = vec![self.model.clone()];
+                    }
+                }
+                let spill = rng.chance(3);
+                let transaction = self.model.transaction(rng, spill);
+                // Sealed somewhere among these writes: both outcomes count from the first on.
+                let mut after = self.model.clone();
+                after.commit(transaction);
+                let transaction_writes = after.take_writes();
+                self.possible.push(after.clone());
+                for (offset, data) in &transaction_writes {
+                    stream.write(*offset, data).expect("write");
+                }
+                stream.sync().expect("sync");
+                self.model = after;
+                if rng.chance(2) {
+                    wait(stream).expect("wait");
+                    if self.world.options.durability != Durability::Normal {
+                        self.settle();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on after a power loss that left `image`.
+    fn recover(self, image: Vec<u8>, operations: u64, rng: &Rng, context: &str) -> Self {
+        let Self { world, possible, .. } = self;
+        let mut next = Self::begin(image.clone(), &world.superblock, &world.options, operations, rng);
+        let found = contents(&mut next.processes[0]).expect("contents");
+        let index = possible.iter().rposition(|model| model.committed == found);
+        let lengths: Vec<_> = possible.iter().map(|model| model.committed.len()).collect();
+        let index = index.unwrap_or_else(|| panic!("{context}: recovered {} of {lengths:?}", found.len()));
+        assert!(contents(&mut next.processes[1]).expect("contents") == found, "{context}: processes differ");
+        // Recovering what was recovered gives the same, whether or not the recovery's own writes
+        // have reached the device.
+        for image in [image, next.block.crash(&mut rng.clone())] {
+            let world = World::new(
+                Arc::new(RecordingBlock::from_bytes(image, BLOCK)),
+                world.superblock.clone(),
+                world.options.clone(),
+            );
+            let again = contents(&mut world.process(true).expect("second recovery")).expect("contents");
+            assert!(again == found, "{context}: recovering twice differs");
+        }
+        next.model = possible[index].clone();
+        next.possible = vec![next.model.clone()];
+        next
+    }
+}
+
+fn history(seed: u64, layout: Layout, durability: Durability, page_bytes: usize, losses: u64) {
+    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let superblock = superblock(layout, page_bytes, 256 << 20);
+    let options = options(layout, durability);
+    let fresh = RecordingBlock::new(BLOCK);
+    Waldio::format(&fresh, &superblock).expect("format");
+    let cut = |rng: &mut Rng| rng.below(120);
+    let first = if losses == 0 { u64::MAX } else { cut(&mut rng) };
+    let mut now = History::begin(fresh.to_bytes(), &superblock, &options, first, &rng);
+    let mut left = losses;
+    for step in 0..60 + 40 * losses {
+        let context = format!("seed {seed}, {layout:?} {durability:?}, step {step}");
+        now.step(&mut rng);
+        if let Some(image) = now.block.image() {
+            left -= 1;
+            let next = if left == 0 { u64::MAX } else { cut(&mut rng) };
+            now = now.recover(image, next, &rng, &context);
+            continue;
+        }
+        let expected = now.model.committed.clone();
+        for stream in &mut now.processes {
+            assert!(contents(stream).expect("contents") == expected, "{context}: live content differs");
+        }
+    }
+    let image = now.block.crash(&mut rng);
+    now.recover(image, u64::MAX, &rng, &format!("seed {seed}, at the end"));
+}
+
+#[test]
+fn inv07_every_acknowledged_commit_survives_a_power_loss_anywhere() {
+    for layout in Layout::ALL {
+        for durability in [Durability::Full, Durability::Fua] {
+            for_seeds(60, |seed| history(seed, layout, durability, 512, 4));
+        }
+    }
+}
+
+#[test]
+fn inv07_without_flushes_a_power_loss_leaves_a_prefix() {
+    for layout in Layout::ALL {
+        for_seeds(80, |seed| history(seed + 1000, layout, Durability::Normal, 512, 4));
+    }
+}
+
+#[test]
+fn inv07_histories_match_the_model_at_every_page_size() {
+    for layout in Layout::ALL {
+        for page_bytes in [512, 1024, 4096, 65536] {
+            for_seeds(3, |seed| history(seed + 2000, layout, Durability::Full, page_bytes, 1));
+        }
+    }
+}
+
+/// A transaction larger than the ring's share goes past it, spills while it is open, and is read
+/// back while it is.
+#[test]
+fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
+    for layout in Layout::ALL {
+        for_seeds(6, |seed| {
+            let mut rng = Rng(seed * 7 + 1);
+            let superblock = superblock(layout, 65536, 256 << 20);
+            let options = options(layout, Durability::Full);
+            let fresh = RecordingBlock::new(BLOCK);
+            Waldio::format(&fresh, &superblock).expect("format");
+            let cut = rng.below(40);
+            let mut now = History::begin(fresh.to_bytes(), &superblock, &options, cut, &rng);
+            for page in &mut now.model.pages {
+                page.fill_with(|| rng.next() as u8);
+            }
+            for round in 0..6 {
+                if round % 3 == 0 {
+                    let (offset, data) = now.model.restart();
+                    now.possible.push(now.model.clone());
+                    now.processes[0].write(offset, &data).expect("restart");
+                    now.settle();
+                }
+                let mut after = now.model.clone();
+                let writes = after.append_all_pages(&mut rng);
+                now.possible.push(after.clone());
+                for (offset, data) in &writes {
+                    now.processes[0].write(*offset, data).expect("write");
+                    if rng.chance(8) && data.len() > 24 {
+                        let mut back = vec![0; data.len()];
+                        now.processes[0].read(*offset, &mut back).expect("read");
+                        assert!(back == *data, "an open transaction's page differs");
+                    }
+                }
+                now.model = after;
+                if rng.chance(2) {
+                    wait(&mut now.processes[0]).expect("wait");
+                    now.settle();
+                }
+                if let Some(image) = now.block.image() {
+                    now = now.recover(image, u64::MAX, &rng, &format!("seed {seed}, round {round}"));
+                    now.model.truncate();
+                    let (offset, data) = now.model.restart();
+                    now.processes[0].write(offset, &data).expect("restart");
+                    now.settle();
+                    continue;
+                }
+                let expected = now.model.committed.clone();
+                assert!(contents(&mut now.processes[1]).expect("contents") == expected, "round {round}");
+            }
+        });
+    }
+}
+
+/// Runs transactions on a medium that fails once; returns what may be on it.
+fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<u8>>, Option<JournalError>) {
+    let mut model = Model::new(512, PAGES);
+    let mut possible = vec![Vec::new()];
+    for round in 0..12 {
+        if round % 5 == 0 {
+            let (offset, data) = model.restart();
+            possible.push(model.committed.clone());
+            if let Err(error) = stream.write(offset, &data) {
+                return (possible, Some(error));
+            }
+            possible = vec![model.committed.clone()];
+        }
+        let mut after = model.clone();
+        let transaction = after.transaction(rng, false);
+        after.commit(transaction);
+        possible.push(after.committed.clone());
+        for (offset, data) in after.take_writes() {
+            if let Err(error) = stream.write(offset, &data) {
+                return (possible, Some(error));
+            }
+        }
+        if let Err(error) = wait(stream) {
+            return (possible, Some(error));
+        }
+        model = after;
+        possible = vec![model.committed.clone()];
+    }
+    (possible, None)
+}
+
+#[test]
+fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowledged() {
+    let io = || MediumError::Unsupported { what: "an injected failure" };
+    for layout in Layout::ALL {
+        for operation in [BlockOp::Write, BlockOp::Flush] {
+            let mut failures = 0;
+            for nth in 0..40 {
+                let mut rng = Rng(nth * 31 + 7);
+                let superblock = superblock(layout, 512, 1 << 20);
+                let block = Arc::new(RecordingBlock::new(BLOCK));
+                Waldio::format(block.as_ref(), &superblock).expect("format");
+                let world = World::new(block.clone(), superblock, options(layout, Durability::Full));
+                let mut stream = world.process(true).expect("attach");
+                let mut other = world.process(false).expect("join");
+                block.fail(operation, nth, io());
+                let (possible, error) = run_until_failure(&mut stream, &mut rng);
+                let Some(error) = error else { break };
+                failures += 1;
+                assert!(error.to_string().contains("injected"), "{operation:?} {nth}: {error}");
+                // Nobody goes on, in no process, whatever the device says now.
+                for stream in [&mut stream, &mut other] {
+                    let refused = stream.write(0, &Model::new(512, PAGES).restart().1);
+                    assert!(
+                        matches!(refused, Err(JournalError::Poisoned(_))),
+                        "{operation:?} {nth}: {refused:?}"
+                    );
+                }
+                assert!(other.size().is_err());
+                // After the processes are gone: what the system still has, and what a power loss
+                // leaves then, of it and of its recovery.
+                for image in [block.to_bytes(), block.crash(|_, states| rng.below(states as u64) as usize)] {
+                    let block = Arc::new(RecordingBlock::from_bytes(image, BLOCK));
+                    let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
+                    let found = contents(&mut world.process(true).expect("recovery")).expect("contents");
+                    assert!(possible.contains(&found), "{operation:?} {nth}");
+                    let left = block.crash(|_, _| 0);
+                    let block = Arc::new(RecordingBlock::from_bytes(left, BLOCK));
+                    let world = World::new(block, world.superblock.clone(), world.options.clone());
+                    let again = contents(&mut world.process(true).expect("recovery")).expect("contents");
+                    assert!(again == found, "{operation:?} {nth}: what recovery found was not durable");
+                }
+            }
+            assert!(failures > 10, "{operation:?}: only {failures} failures: the test misses the operations");
+        }
+    }
+}
+
+/// A failed flush whose data is still in the cache: recovery must not build on it.
+#[test]
+fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_is_acknowledged() {
+    let superblock = superblock(Layout::Delta, 512, 1 << 20);
+    let block = Arc::new(RecordingBlock::new(BLOCK));
+    Waldio::format(block.as_ref(), &superblock).expect("format");
+    let world = World::new(block.clone(), superblock, options(Layout::Delta, Durability::Full));
+    let mut rng = Rng(3);
+    let mut model = Model::new(512, PAGES);
+    let mut stream = world.process(true).expect("attach");
+    let (offset, data) = model.restart();
+    stream.write(offset, &data).expect("restart");
+    block.fail(BlockOp::Flush, 0, MediumError::Unsupported { what: "an injected failure" });
+    let mut after = model.clone();
+    let transaction = after.transaction(&mut rng, false);
+    after.commit(transaction);
+    after.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+    wait(&mut stream).expect_err("the flush fails");
+    drop(stream);
+    // The same device, the same cache, a new process: the commit is seen, so it has to be durable.
+    let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
+    let mut stream = world.process(true).expect("recovery");
+    assert!(contents(&mut stream).expect("contents") == after.committed);
+    let mut next = after.clone();
+    let transaction = next.transaction(&mut rng, false);
+    next.commit(transaction);
+    next.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+    wait(&mut stream).expect("acknowledged");
+    let left = Arc::new(RecordingBlock::from_bytes(block.crash(|_, _| 0), BLOCK));
+    let world = World::new(left, world.superblock.clone(), world.options.clone());
+    assert!(contents(&mut world.process(true).expect("recovery")).expect("contents") == next.committed);
+}
+
+#[test]
+fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
+    for (space, limit) in [(Some(700 << 10), 64 << 20), (None, 600 << 10)] {
+        let superblock = superblock(Layout::Delta, 4096, limit);
+        let block = Arc::new(RecordingBlock::new(BLOCK));
+        Waldio::format(block.as_ref(), &superblock).expect("format");
+        if let Some(space) = space {
+            block.set_limit(space);
+        }
+        let world = World::new(block, superblock, options(Layout::Delta, Durability::Full));
+        let mut stream = world.process(true).expect("attach");
+        let mut rng = Rng(5);
+        let mut model = Model::new(4096, PAGES);
+        let (offset, data) = model.restart();
+        stream.write(offset, &data).expect("restart");
+        let error = loop {
+            let mut after = model.clone();
+            let transaction = after.transaction(&mut rng, true);
+            after.commit(transaction);
+            let wrote = after.take_writes().iter().try_for_each(|(offset, data)| stream.write(*offset, data));
+            match wrote {
+                Ok(()) => {
+                    wait(&mut stream).expect("wait");
+                    model = after;
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert!(contents(&mut stream).expect("contents") == model.committed);
+        let (offset, data) = model.restart();
+        stream.write(offset, &data).expect("a new generation needs no space");
+        assert!(contents(&mut stream).expect("contents") == model.committed);
+    }
+}
+
+/// A log with several groups, and where it ends.
+fn sound_log(layout: Layout) -> (Vec<u8>, Superblock, Vec<u8>, u64) {
+    let superblock = superblock(layout, 512, 1 << 20);
+    let block = Arc::new(RecordingBlock::new(BLOCK));
+    Waldio::format(block.as_ref(), &superblock).expect("format");
+    let world = World::new(block.clone(), superblock.clone(), options(layout, Durability::Full));
+    let mut stream = world.process(true).expect("attach");
+    let (possible, error) = run_until_failure(&mut stream, &mut Rng(11));
+    assert!(error.is_none());
+    (block.to_bytes(), superblock, possible[0].clone(), stream.engine().used_bytes())
+}
+
+#[test]
+fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
+    for layout in Layout::ALL {
+        let (good, superblock, expected, end) = sound_log(layout);
+        let read = |bytes: Vec<u8>| {
+            let block = Arc::new(RecordingBlock::from_bytes(bytes, BLOCK));
+            let mut log = WalStream::new(Waldio::open_read_only(block, superblock.clone(), Path::new("x"))?);
+            contents(&mut log)
+        };
+        assert!(read(good.clone()).expect("sound") == expected);
+        let (mut refused, mut shorter) = (0, 0);
+        let mut rng = Rng(13);
+        for _ in 0..3000 {
+            let at = rng.below(end) as usize;
+            let mut bad = good.clone();
+            bad[at] ^= 1 << rng.below(8);
+            match read(bad) {
+                Err(JournalError::Corrupt { .. }) => refused += 1,
+                Err(error) => panic!("byte {at}: {error}"),
+                Ok(found) if found == expected => {}
+                Ok(found) => {
+                    assert!(expected.starts_with(&found), "byte {at}: not a prefix");
+                    shorter += 1;
+                }
+            }
+        }
+        assert!(refused > 100 && shorter > 10, "{layout:?}: {refused} refused, {shorter} shorter");
+        // The newest slot is damaged, and the one before it is for another generation.
+        let mut bad = good.clone();
+        let newest = if good[4096] > good[8192] { 4096 } else { 8192 };
+        bad[newest + 9] ^= 1;
+        assert!(matches!(read(bad), Err(JournalError::Corrupt { .. })), "{layout:?}");
+        for length in [0, 512, 4096, 12288, DATA_OFFSET as usize + 512] {
+            assert!(read(good[..length].to_vec()).is_err(), "cut to {length}");
+        }
+    }
+}
+
+#[test]
+fn other_settings_are_refused_while_a_log_is_in_use() {
+    let superblock = superblock(Layout::Delta, 512, 1 << 20);
+    let block = Arc::new(RecordingBlock::new(BLOCK));
+    Waldio::format(block.as_ref(), &superblock).expect("format");
+    let mut world = World::new(block, superblock, options(Layout::Delta, Durability::Full));
+    let _first = world.process(true).expect("attach");
+    world.options.durability = Durability::Normal;
+    let refused = world.process(false).map(|_| ());
+    assert!(matches!(refused, Err(JournalError::Settings)));
+}
+
+/// Must fail: with a flush left out, some power loss loses an acknowledged commit.
+#[test]
+fn a_missing_flush_is_noticed() {
+    let superblock = superblock(Layout::Delta, 512, 1 << 20);
+    let lost = (0..12).any(|omitted| {
+        let block = Arc::new(RecordingBlock::new(BLOCK));
+        Waldio::format(block.as_ref(), &superblock).expect("format");
+        let world = World::new(block.clone(), superblock.clone(), options(Layout::Delta, Durability::Full));
+        let mut stream = world.process(true).expect("attach");
+        let mut model = Model::new(512, PAGES);
+        let (offset, data) = model.restart();
+        stream.write(offset, &data).expect("restart");
+        for i in 0..3 {
+            if i == 2 {
+                block.omit_flush(0);
+            }
+            let mut after = model.clone();
+            let transaction = after.transaction(&mut Rng(omitted + 1), false);
+            after.commit(transaction);
+            after.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+            wait(&mut stream).expect("acknowledged");
+            model = after;
+        }
+        let left = Arc::new(RecordingBlock::from_bytes(block.crash(|_, _| 0), BLOCK));
+        let world = World::new(left, superblock.clone(), world.options.clone());
+        contents(&mut world.process(true).expect("recovery")).expect("contents") != model.committed
+    });
+    assert!(lost);
+}
