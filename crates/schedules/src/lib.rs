@@ -1,0 +1,155 @@
+//! A shared segment whose members run under a schedule explorer, and can die at any operation.
+//!
+//! Every operation on the segment is a point at which the explorer may let another member run.
+//! A sleep is one such point: sleepers wake for no reason, which the trait allows, so that an
+//! explored schedule never depends on time.
+#![allow(clippy::panic)] // how a member dies
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duralite_medium::{MEMBERS, MediumError, Segment};
+
+/// What a dying member's panic carries.
+pub struct Death;
+
+/// The memory, and who lives.
+#[derive(Debug)]
+pub struct Memory {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    bytes: Vec<u8>,
+    alive: [bool; MEMBERS],
+    clock_ns: u64,
+}
+
+/// One member's view of the memory.
+#[derive(Debug)]
+pub struct Member {
+    memory: Arc<Memory>,
+    index: usize,
+    /// Operations left before it dies.
+    left: Mutex<Option<u64>>,
+}
+
+impl Memory {
+    /// Zeros.
+    #[must_use]
+    pub fn new(bytes: u64) -> Arc<Self> {
+        let state = State { bytes: vec![0; bytes as usize], alive: [false; MEMBERS], clock_ns: 1 };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// Joins as a member, which dies before its operation number `dies_at`, if that is given.
+    #[must_use]
+    pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<Member> {
+        self.lock().alive[index] = true;
+        Arc::new(Member { memory: Arc::clone(self), index, left: Mutex::new(dies_at) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Never held while another member runs.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Member {
+    /// Runs the operation unless the member is dead; what it does as it unwinds has no effect.
+    fn operate<T: Default>(&self, operation: impl FnOnce(&mut State) -> T) -> T {
+        shuttle::thread::yield_now();
+        let dies = {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            let dies = *left == Some(0);
+            if let Some(left) = left.as_mut() {
+                *left = left.saturating_sub(1);
+            }
+            dies
+        };
+        if dies {
+            self.memory.lock().alive[self.index] = false;
+            if !std::thread::panicking() {
+                std::panic::panic_any(Death);
+            }
+            return T::default();
+        }
+        operation(&mut self.memory.lock())
+    }
+
+    fn update(&self, at: u64, change: impl FnOnce(u64) -> u64) -> u64 {
+        self.operate(|state| {
+            let place = &mut state.bytes[at as usize..at as usize + 8];
+            let before = u64::from_le_bytes(place.try_into().unwrap_or_default());
+            place.copy_from_slice(&change(before).to_le_bytes());
+            before
+        })
+    }
+}
+
+impl Segment for Member {
+    fn len(&self) -> u64 {
+        self.memory.lock().bytes.len() as u64
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.update(at, |word| word)
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.update(at, |_| value);
+    }
+
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let before = self.update(at, |word| if word == current { new } else { word });
+        if before == current { Ok(before) } else { Err(before) }
+    }
+
+    fn fetch_or(&self, at: u64, bits: u64) -> u64 {
+        self.update(at, |word| word | bits)
+    }
+
+    fn fetch_and(&self, at: u64, bits: u64) -> u64 {
+        self.update(at, |word| word & bits)
+    }
+
+    fn fetch_add(&self, at: u64, value: u64) -> u64 {
+        self.update(at, |word| word.wrapping_add(value))
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        self.operate(|state| buf.copy_from_slice(&state.bytes[at as usize..at as usize + buf.len()]));
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        // In two parts: another member may see the first without the second.
+        let (head, tail) = bytes.split_at(bytes.len() / 2);
+        for (at, part) in [(at, head), (at + head.len() as u64, tail)] {
+            self.operate(|state| state.bytes[at as usize..at as usize + part.len()].copy_from_slice(part));
+        }
+    }
+
+    fn wait(&self, _at: u64, _expected: u32, _limit: Duration) {
+        self.operate(|_| ());
+    }
+
+    fn wake(&self, _at: u64, _count: u32) {
+        self.operate(|_| ());
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.operate(|state| {
+            state.clock_ns += 50_000;
+            state.clock_ns
+        })
+    }
+
+    fn member(&self) -> usize {
+        self.index
+    }
+
+    fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
+        Ok(self.operate(|state| state.alive[member]))
+    }
+}

@@ -1,0 +1,144 @@
+//! The lock table under explored schedules, with members that die at any operation.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
+use duralite_schedules::{Death, Memory};
+
+const READ: usize = 4;
+
+/// Who is inside what: the property itself, kept apart from the locks.
+#[derive(Default)]
+struct Inside {
+    writers: AtomicU32,
+    readers: AtomicU32,
+    entered: AtomicU32,
+}
+
+fn take_write(holder: &Holder) {
+    loop {
+        match holder.lock_exclusive(WRITE, 1) {
+            Ok(()) => return,
+            Err(LockError::Busy) => {
+                holder.wait_for_write(Duration::from_millis(1)).expect("wait");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn write(holder: &Holder, inside: &Inside) {
+    take_write(holder);
+    assert_eq!(inside.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
+    shuttle::thread::yield_now();
+    inside.entered.fetch_add(1, Ordering::SeqCst);
+    inside.writers.fetch_sub(1, Ordering::SeqCst);
+    holder.unlock_exclusive(WRITE, 1);
+}
+
+/// Several locks at once, exclusively, against readers of one of them.
+fn exclude_readers(holder: &Holder, inside: &Inside) {
+    if holder.lock_exclusive(READ - 1, 3).is_ok() {
+        assert_eq!(inside.readers.load(Ordering::SeqCst), 0, "a reader beside an exclusive lock");
+        shuttle::thread::yield_now();
+        assert_eq!(inside.readers.load(Ordering::SeqCst), 0, "a reader beside an exclusive lock");
+        holder.unlock_exclusive(READ - 1, 3);
+    }
+}
+
+fn read(holder: &Holder, inside: &Inside) {
+    if holder.lock_shared(READ).is_ok() {
+        inside.readers.fetch_add(1, Ordering::SeqCst);
+        shuttle::thread::yield_now();
+        inside.readers.fetch_sub(1, Ordering::SeqCst);
+        holder.unlock_shared(READ);
+    }
+}
+
+fn members_exclude_each_other() {
+    let memory = Memory::new(LAYOUT_BYTES);
+    let inside = Arc::new(Inside::default());
+    let threads: Vec<_> = (0..3)
+        .map(|index| {
+            let (memory, inside) = (Arc::clone(&memory), Arc::clone(&inside));
+            shuttle::thread::spawn(move || {
+                let holder = Table::with_bound(memory.join(index, None), 0, 1).holder();
+                for round in 0..2 {
+                    write(&holder, &inside);
+                    if (index + round) % 2 == 0 {
+                        exclude_readers(&holder, &inside);
+                    } else {
+                        read(&holder, &inside);
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("a member"));
+    assert_eq!(inside.entered.load(Ordering::SeqCst), 6);
+}
+
+#[test]
+fn inv11_members_exclude_each_other_in_random_schedules() {
+    shuttle::check_random(members_exclude_each_other, 1500);
+}
+
+#[test]
+fn inv11_members_exclude_each_other_in_schedules_with_few_switches() {
+    shuttle::check_pct(members_exclude_each_other, 1500, 3);
+}
+
+/// One of three members dies at a given operation; the others go on, and get every lock.
+fn a_member_dies(at: u64) {
+    let memory = Memory::new(LAYOUT_BYTES);
+    let entered = Arc::new(AtomicU32::new(0));
+    let writers = Arc::new(AtomicU32::new(0));
+    let threads: Vec<_> = (0..3)
+        .map(|index| {
+            let (memory, entered, writers) = (Arc::clone(&memory), Arc::clone(&entered), Arc::clone(&writers));
+            shuttle::thread::spawn(move || {
+                let member = memory.join(index, (index == 1).then_some(at));
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    let holder = Table::with_bound(member, 0, 1).holder();
+                    for _ in 0..2 {
+                        take_write(&holder);
+                        if index != 1 {
+                            // The dead one may be inside, and does nothing there any more.
+                            assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
+                            shuttle::thread::yield_now();
+                            writers.fetch_sub(1, Ordering::SeqCst);
+                            entered.fetch_add(1, Ordering::SeqCst);
+                        }
+                        let _ = holder.lock_shared(READ);
+                        holder.unlock_exclusive(WRITE, 1);
+                        holder.unlock_shared(READ);
+                    }
+                }));
+                if let Err(panic) = result
+                    && !panic.is::<Death>()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("a member"));
+    assert_eq!(entered.load(Ordering::SeqCst), 4);
+    let survivor = Table::join(memory.join(5, None), 0).holder();
+    for first in 0..8 {
+        while survivor.lock_exclusive(first, 1) == Err(LockError::Busy) {}
+    }
+}
+
+#[test]
+fn inv11_a_member_that_dies_at_any_operation_leaves_no_lock_behind() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let at = AtomicU64::new(0);
+    // Every schedule kills it somewhere else.
+    shuttle::check_random(move || a_member_dies(at.fetch_add(1, Ordering::SeqCst) % 160), 1600);
+}
