@@ -182,9 +182,9 @@ fn processes_commit(layout: Layout, dies_at: Option<u64>) {
 
 #[test]
 fn inv04_what_is_acknowledged_is_durable_in_every_explored_schedule() {
-    shuttle::check_random(|| processes_commit(Layout::Delta, None), 400);
-    shuttle::check_pct(|| processes_commit(Layout::Delta, None), 400, 3);
-    shuttle::check_random(|| processes_commit(Layout::Embedded, None), 200);
+    shuttle::check_random(|| processes_commit(Layout::Delta, None), 3000);
+    shuttle::check_pct(|| processes_commit(Layout::Delta, None), 3000, 3);
+    shuttle::check_random(|| processes_commit(Layout::Embedded, None), 1000);
 }
 
 #[test]
@@ -192,5 +192,5 @@ fn inv04_a_process_that_dies_at_any_operation_holds_nobody_up_and_loses_nothing(
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
     let next = move || at.fetch_add(1, Ordering::SeqCst) % 250;
-    shuttle::check_random(move || processes_commit(Layout::Delta, Some(next())), 750);
+    shuttle::check_random(move || processes_commit(Layout::Delta, Some(next())), 2500);
 }
