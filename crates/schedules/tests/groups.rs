@@ -137,7 +137,10 @@ impl Process {
         self.holder.unlock_exclusive(WRITE, 1);
         let ticket = self.stream.take_ticket().expect("a ticket");
         self.stream.engine().committer().expect("a committer").wait(ticket).expect("durable");
-        assert!(world.durable().contains(&number), "transaction {number} was acknowledged and is not durable");
+        assert!(
+            world.durable().contains(&number),
+            "transaction {number} was acknowledged and is not durable"
+        );
     }
 }
 

@@ -3,8 +3,8 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
@@ -100,7 +100,8 @@ fn a_member_dies(at: u64) {
     let writers = Arc::new(AtomicU32::new(0));
     let threads: Vec<_> = (0..3)
         .map(|index| {
-            let (memory, entered, writers) = (Arc::clone(&memory), Arc::clone(&entered), Arc::clone(&writers));
+            let (memory, entered, writers) =
+                (Arc::clone(&memory), Arc::clone(&entered), Arc::clone(&writers));
             shuttle::thread::spawn(move || {
                 let member = memory.join(index, (index == 1).then_some(at));
                 let result = catch_unwind(AssertUnwindSafe(|| {

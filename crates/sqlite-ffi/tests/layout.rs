@@ -84,6 +84,7 @@ fn expected() -> Vec<(String, i64)> {
         vfs_find = "vfs_find",
         vfs_register = "vfs_register",
         log = "log",
+        threadsafe = "xthreadsafe",
         uri_parameter = "uri_parameter",
         uri_key = "uri_key",
         filename_wal = "filename_wal",

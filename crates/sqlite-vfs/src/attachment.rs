@@ -1,7 +1,7 @@
 //! Logs that this process has attached. All its connections to a database share one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_journal::engine::Committer;
 use duralite_journal::pool::{LOCKS_BYTES, LOCKS_OFFSET};
@@ -9,7 +9,9 @@ use duralite_journal::{DatabaseIdentity, JournalError, Log};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
 
+use crate::db::Db;
 use crate::errors::{During, Failure};
+use crate::maintenance::{self, Maintenance};
 use crate::settings::Settings;
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
@@ -33,6 +35,7 @@ pub struct Attachment {
     committer: Option<Arc<dyn Committer>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
+    maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
 }
 
@@ -57,6 +60,7 @@ impl Attachment {
             key,
             committer: log.committer(),
             locks: Table::join(Arc::clone(log.segment()), LOCKS_OFFSET),
+            maintenance: OnceLock::new(),
             log: Mutex::new(log),
             in_force: Mutex::new(settings.clone()),
         });
@@ -80,6 +84,37 @@ impl Attachment {
         self.committer.as_deref()
     }
 
+    /// Starts what works in the background, if the settings ask for it and it does not run yet.
+    pub fn maintain(self: &Arc<Self>, db: &Db) -> Result<(), Failure> {
+        let settings = self.in_force().clone();
+        let wanted = settings.background_checkpoint > 0 || settings.options.waldio.group_synch > 0;
+        if !wanted || self.maintenance.get().is_some() {
+            return Ok(());
+        }
+        if !maintenance::is_possible(db.registration) {
+            let message = "background_checkpoint and group_synch need a SQLite that is built for threads";
+            return Err(Failure::cannot_open(message));
+        }
+        let started = Maintenance::start(db, self)?;
+        if let Err(second) = self.maintenance.set(started) {
+            second.stop();
+        }
+        Ok(())
+    }
+
+    /// Tells the background that this many frames are in the log, and whether a commit was
+    /// acknowledged that is not durable yet.
+    pub fn committed(&self, frames: u32, undurable: bool) {
+        let Some(maintenance) = self.maintenance.get() else { return };
+        let limit = self.in_force().background_checkpoint;
+        if limit > 0 && frames >= limit {
+            maintenance.checkpoint();
+        }
+        if undurable {
+            maintenance.flush();
+        }
+    }
+
     /// The locks of the wal-index.
     pub fn locks(&self) -> &Arc<Table> {
         &self.locks
@@ -92,6 +127,9 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if let Some(maintenance) = self.maintenance.get() {
+            maintenance.stop();
+        }
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
             attached.remove(&self.key);

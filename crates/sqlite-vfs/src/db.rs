@@ -147,8 +147,14 @@ impl Db {
     /// after [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         let mut log = attachment.log();
+        let before = log.frames();
         log.write(offset, data)?;
-        if let Some(ticket) = log.take_ticket() {
+        let (frames, ticket) = (log.frames(), log.take_ticket());
+        drop(log);
+        if frames > before {
+            attachment.committed(frames, ticket.is_none());
+        }
+        if let Some(ticket) = ticket {
             *self.ticket.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
         }
         Ok(())

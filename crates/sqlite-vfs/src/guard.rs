@@ -44,7 +44,11 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
     let pool = db.settings().pool(&db.path);
     loop {
         match db.header()? {
-            DatabaseHeader::Guarded { log_id, .. } => return attach(db, log_id).map(WalServer::Log),
+            DatabaseHeader::Guarded { log_id, .. } => {
+                let attachment = attach(db, log_id)?;
+                attachment.maintain(db)?;
+                return Ok(WalServer::Log(attachment));
+            }
             DatabaseHeader::Damaged => return Err(damaged(db)),
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
             _ => return Ok(WalServer::Base),
@@ -63,6 +67,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
         }
         if let Some(attempt) = under_exclusive(db, || raise(db, pool))? {
             if let Attempt::Raised(attachment) = attempt? {
+                attachment.maintain(db)?;
                 return Ok(WalServer::Log(attachment));
             }
         } else {

@@ -7,10 +7,12 @@
 mod absorb;
 mod attachment;
 mod base;
+mod connection;
 mod db;
 mod db_file;
 mod errors;
 mod guard;
+mod maintenance;
 mod pragma;
 mod registration;
 mod settings;

@@ -69,6 +69,7 @@ pub(crate) struct Api {
     pub uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
     pub uri_key: unsafe extern "C" fn(*const c_char, c_int) -> *const c_char,
     pub filename_wal: unsafe extern "C" fn(*const c_char) -> *const c_char,
+    threadsafe: unsafe extern "C" fn() -> c_int,
 }
 
 impl Api {
@@ -113,8 +114,17 @@ impl Api {
             log,
             uri_parameter,
             uri_key,
-            filename_wal
+            filename_wal,
+            threadsafe
         ))
+    }
+}
+
+impl Api {
+    /// Whether several threads may call this SQLite.
+    pub fn is_threadsafe(&self) -> bool {
+        // SAFETY: takes nothing, returns a number.
+        unsafe { (self.threadsafe)() != 0 }
     }
 }
 

@@ -65,6 +65,8 @@ const VARIABLE_PREFIX: &str = "DURALITE_";
 /// A URI parameter that begins like this and is no setting is a typing error: the others may
 /// belong to SQLite or to another VFS.
 const OWN_PREFIXES: [&str; 7] = ["nvram", "journal", "log_", "duralite", "group_", "read_d", "background"];
+/// Frames at which the background checkpoint begins: well before SQLite's own, at 1000.
+const BACKGROUND_FRAMES: u32 = 400;
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
@@ -112,8 +114,9 @@ pub struct Settings {
     pub options: EngineOptions,
     /// A reader waits until what it reads is durable.
     pub read_durable: bool,
-    /// A thread checkpoints, so that no committer has to.
-    pub background_checkpoint: bool,
+    /// A thread checkpoints when the log has this many frames, so that no committer has to; 0 for
+    /// never.
+    pub background_checkpoint: u32,
     /// Those that were given, as opposed to defaults.
     explicit: Vec<&'static str>,
 }
@@ -127,7 +130,7 @@ impl Default for Settings {
             log_dir: None,
             options: EngineOptions::default(),
             read_durable: false,
-            background_checkpoint: false,
+            background_checkpoint: 0,
             explicit: Vec::new(),
         }
     }
@@ -199,7 +202,13 @@ impl Settings {
                 waldio.group_interval = Duration::from_millis(choice(name, value, "milliseconds")?);
             }
             "read_durable" => self.read_durable = switch(name, value)?,
-            "background_checkpoint" => self.background_checkpoint = switch(name, value)?,
+            "background_checkpoint" => {
+                self.background_checkpoint = match switch(name, value) {
+                    Ok(true) => BACKGROUND_FRAMES,
+                    Ok(false) => 0,
+                    Err(_) => choice(name, value, "on, off or a number of frames")?,
+                };
+            }
             _ => return Err(format!("{name} is not a setting; known are {}", NAMES.join(", "))),
         }
         Ok(())
@@ -236,9 +245,16 @@ impl Settings {
             "group_synch" => waldio.group_synch.to_string(),
             "group_interval_ms" => waldio.group_interval.as_millis().to_string(),
             "read_durable" => on_off(self.read_durable),
-            "background_checkpoint" => on_off(self.background_checkpoint),
+            "background_checkpoint" => self.background_checkpoint.to_string(),
             _ => return None,
         })
+    }
+
+    /// The settings that were given, as URI parameters for another connection to the same log; a
+    /// thread of the log's own is not among them.
+    pub fn parameters(&self) -> Vec<(&'static str, String)> {
+        let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
+        given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
     /// The first setting that was given here and differs from those a live log runs with.
@@ -505,7 +521,7 @@ mod tests {
             ("group_synch", "4"),
             ("group_interval_ms", "3"),
             ("read_durable", "on"),
-            ("background_checkpoint", "on"),
+            ("background_checkpoint", "250"),
         ] {
             settings.set(name, value).unwrap();
             assert_eq!(settings.value_of(name).as_deref(), Some(value));

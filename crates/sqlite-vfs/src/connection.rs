@@ -1,0 +1,80 @@
+//! Connections of the VFS's own, through the host's SQLite.
+#![allow(unsafe_code)] // calls SQLite's functions
+
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
+
+use crate::errors::Failure;
+use crate::registration::Api;
+
+/// A connection, closed when dropped. Only the thread that opened it uses it.
+pub struct OwnConnection<'a> {
+    api: &'a Api,
+    connection: *mut Connection,
+    purpose: &'static str,
+}
+
+impl Drop for OwnConnection<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened by `open`, without unfinished statements; closing null does nothing.
+        unsafe { (self.api.close)(self.connection) };
+    }
+}
+
+impl<'a> OwnConnection<'a> {
+    /// Opens a database by its name, or URI, through the VFS of this name. `purpose` begins the
+    /// messages of its failures.
+    pub fn open(
+        api: &'a Api,
+        name: &CStr,
+        vfs: &CStr,
+        busy_timeout_ms: c_int,
+        purpose: &'static str,
+    ) -> Result<Self, Failure> {
+        let mut own = Self { api, connection: ptr::null_mut(), purpose };
+        let flags = ffi::OPEN_READWRITE | ffi::OPEN_URI | ffi::OPEN_NOMUTEX | ffi::OPEN_PRIVATECACHE;
+        // SAFETY: both names live across the call; the connection is closed by `drop` also when
+        // opening failed.
+        let code = unsafe { (api.open_v2)(name.as_ptr(), &raw mut own.connection, flags, vfs.as_ptr()) };
+        if code != ffi::OK {
+            return Err(own.failure(code));
+        }
+        // SAFETY: an open connection.
+        unsafe { (api.busy_timeout)(own.connection, busy_timeout_ms) };
+        Ok(own)
+    }
+
+    fn failure(&self, code: c_int) -> Failure {
+        // SAFETY: the text belongs to the connection (or to SQLite for null) and is copied.
+        let text = unsafe { CStr::from_ptr((self.api.errmsg)(self.connection)) };
+        Failure::new(code, format!("{}: {}", self.purpose, text.to_string_lossy()))
+    }
+
+    /// Runs one statement; the first column of its first row, if it has any.
+    pub fn run(&self, sql: &CStr) -> Result<Option<c_int>, Failure> {
+        let mut statement: *mut Statement = ptr::null_mut();
+        // SAFETY: an open connection and a terminated text; no tail is wanted.
+        let code = unsafe {
+            (self.api.prepare_v2)(self.connection, sql.as_ptr(), -1, &raw mut statement, ptr::null_mut())
+        };
+        if code != ffi::OK {
+            return Err(self.failure(code));
+        }
+        // SAFETY: a statement prepared above.
+        let code = unsafe { (self.api.step)(statement) };
+        let first = if code == ffi::ROW {
+            // SAFETY: the statement has a row.
+            Some(unsafe { (self.api.column_int)(statement, 0) })
+        } else {
+            None
+        };
+        // SAFETY: finalised once, here.
+        let finalized = unsafe { (self.api.finalize)(statement) };
+        match code {
+            ffi::ROW | ffi::DONE => Ok(first),
+            _ => Err(self.failure(finalized)),
+        }
+    }
+}
