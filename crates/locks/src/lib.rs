@@ -38,6 +38,8 @@ use duralite_medium::{MEMBERS, MediumError, Segment};
 pub const SLOTS: usize = 8;
 /// The lock of whoever writes.
 pub const WRITE: usize = 0;
+/// The first of the locks that are readers' marks.
+pub const FIRST_READ: usize = 3;
 /// Bytes that the table takes in the segment, from a multiple of 64 on.
 pub const LAYOUT_BYTES: u64 = queue::WAITERS_OFFSET + queue::WAITERS as u64 * LINE;
 
@@ -174,18 +176,25 @@ impl Table {
         }
     }
 
-    /// Whether any living member holds the lock, shared or exclusive.
+    /// The read marks that living members hold: how many, and for how long the oldest of them has
+    /// been held by its process without a break.
     ///
     /// # Errors
     /// When the kernel does not tell who lives.
-    pub fn is_held(&self, slot: usize) -> Result<bool, LockError> {
-        let bits = (1 | 1 << HELD) << slot;
+    pub fn readers(&self) -> Result<(u32, Duration), LockError> {
+        let now = self.segment.clock_ns();
+        let (mut count, mut oldest) = (0, 0);
         for member in 0..self.high() {
-            if self.segment.load(self.member(member)) & bits != 0 && self.segment.is_alive(member)? {
-                return Ok(true);
+            let word = self.segment.load(self.member(member));
+            let marks = (FIRST_READ..SLOTS).filter(|slot| word & 1 << slot != 0);
+            for slot in marks.collect::<Vec<_>>() {
+                if self.segment.is_alive(member)? {
+                    count += 1;
+                    oldest = oldest.max(now.saturating_sub(self.segment.load(self.read_since(member, slot))));
+                }
             }
         }
-        Ok(false)
+        Ok((count, Duration::from_nanos(oldest)))
     }
 
     fn local(&self) -> MutexGuard<'_, Local> {
@@ -203,6 +212,11 @@ impl Table {
     /// When the member's reservation ends, beside its word.
     fn reserved_until(&self, member: usize) -> u64 {
         self.member(member) + 8
+    }
+
+    /// Since when the member holds a read mark.
+    fn read_since(&self, member: usize, slot: usize) -> u64 {
+        self.member(member) + 16 + 8 * (slot - FIRST_READ) as u64
     }
 
     fn high(&self) -> usize {
@@ -292,6 +306,10 @@ impl Table {
         }
         if local.shared[slot] == 0 {
             let mask = 1 << slot;
+            if slot >= FIRST_READ {
+                let since = self.read_since(self.segment.member(), slot);
+                self.segment.store(since, self.segment.clock_ns());
+            }
             self.segment.fetch_or(self.own(), mask);
             let looked = self.look(mask, false);
             if looked != Ok(true) {

@@ -119,8 +119,8 @@ impl FileSegment {
     pub fn join(file: File, bytes: u64, fresh: bool) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
         if fresh {
-            // Backed by space from the start: a store into a hole of a full file system kills.
-            rustix::fs::ftruncate(&file, 0).map_err(|errno| failed("ftruncate", errno))?;
+            // Backed by space from the start: a store into a hole of a full file system kills. What
+            // the file has already is kept, since a full file system may not give it back.
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill_with_zeros(&file, bytes)?,
@@ -153,7 +153,12 @@ impl FileSegment {
         };
         let base = base.map_err(|errno| failed("mmap", errno))?;
         let base = NonNull::new(base.cast()).ok_or(failed("mmap", Errno::NOMEM))?;
-        Ok(Self { base, bytes, file, member })
+        let segment = Self { base, bytes, file, member };
+        if fresh {
+            // SAFETY: the whole mapping, which nobody else uses yet.
+            unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, segment.bytes) };
+        }
+        Ok(segment)
     }
 
     fn at(&self, at: u64, len: u64) -> *mut u8 {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_journal::JournalError;
 use duralite_journal::engine::{Committer, Ticket};
-use duralite_locks::{Holder, LockError, SLOTS, WRITE};
+use duralite_locks::{FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
 
@@ -23,8 +23,6 @@ const VERSIONS: std::ops::Range<u64> = 18..20;
 const LOG_ID: std::ops::Range<u64> = 72..92;
 /// A header that is being written by another process right now looks damaged for a moment.
 const HEADER_TRIES: u32 = 5;
-/// The first of the wal-index's locks that readers hold.
-const FIRST_READ: usize = 3;
 const HEADER_PAUSE_US: c_int = 1000;
 
 /// An open main database: the base VFS's file and what stands above it.

@@ -104,6 +104,9 @@ fn status(db: &Db) -> String {
     for (name, value) in log.metrics() {
         line(&mut text, name, &value);
     }
+    let (readers, oldest) = attachment.locks().readers().unwrap_or_default();
+    line(&mut text, "readers", &readers.to_string());
+    line(&mut text, "oldest_reader_ms", &oldest.as_millis().to_string());
     let locks = attachment.locks().activity();
     line(&mut text, "lock_busy", &locks.busy.to_string());
     line(&mut text, "lock_waits", &locks.waits.to_string());

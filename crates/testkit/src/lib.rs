@@ -4,6 +4,7 @@
 
 mod actor;
 mod ledger;
+mod loop_disk;
 mod place;
 mod register;
 mod rig;
@@ -12,6 +13,7 @@ mod sql;
 
 pub use actor::Actor;
 pub use ledger::Ledger;
+pub use loop_disk::{DeviceCounts, LoopDisk};
 pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};
 pub use register::register;
 pub use rig::{TinyPool, require_rigs};

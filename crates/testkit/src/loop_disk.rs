@@ -1,0 +1,102 @@
+//! A file system on a loop device, and what the kernel counted there.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::require_rigs;
+
+/// A mounted ext4, gone when dropped.
+pub struct LoopDisk {
+    dir: TempDir,
+    device: String,
+}
+
+/// What a device has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Write requests with content.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Flushes of its cache.
+    pub flushes: u64,
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output =
+        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+impl LoopDisk {
+    /// Makes one of this size; `None`, with a note, where that is not allowed.
+    ///
+    /// # Panics
+    /// When it should have been possible and `DURALITE_REQUIRE_RIGS` is set.
+    #[must_use]
+    pub fn new(mebibytes: u64) -> Option<Self> {
+        match Self::make(mebibytes) {
+            Ok(disk) => Some(disk),
+            Err(why) => {
+                eprintln!("skipped: cannot make a loop device with ext4: {why}");
+                let root = rustix::process::geteuid().is_root();
+                assert!(!(root && require_rigs()), "DURALITE_REQUIRE_RIGS is set: {why}");
+                None
+            }
+        }
+    }
+
+    fn make(mebibytes: u64) -> Result<Self, String> {
+        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let image = dir.path().join("image");
+        let mount = dir.path().join("mount");
+        std::fs::create_dir(&mount).map_err(|error| error.to_string())?;
+        let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
+        file.set_len(mebibytes << 20).map_err(|error| error.to_string())?;
+        let path = |path: &Path| path.display().to_string();
+        // Everything at once: nothing is left to be initialised while something is counted.
+        let eager = "lazy_itable_init=0,lazy_journal_init=0";
+        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &path(&image)])?;
+        let device = run("losetup", &["--find", "--show", &path(&image)])?;
+        let disk = Self { dir, device };
+        run("mount", &[&disk.device, &path(&mount)])?;
+        Ok(disk)
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    /// What the device has done so far.
+    ///
+    /// # Panics
+    /// When the kernel does not say.
+    #[must_use]
+    pub fn counts(&self) -> DeviceCounts {
+        let name = self.device.trim_start_matches("/dev/");
+        let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        // A flush counts as a write of no bytes too.
+        let (writes, flushes) = (numbers[4] - numbers[15], numbers[15]);
+        DeviceCounts { writes, written_bytes: numbers[6] * 512, flushes }
+    }
+
+    /// Writes out whatever is waiting, so that counts begin at nothing.
+    pub fn settle(&self) {
+        rustix::fs::sync();
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        let _ = run("umount", &["-l", &self.path().display().to_string()]);
+        let _ = run("losetup", &["--detach", &self.device]);
+    }
+}

@@ -1,0 +1,108 @@
+//! What reaches the device, counted by the kernel: exact, so it is tested and not measured.
+
+use duralite_testkit::{LoopDisk, connect, integrity, one, run};
+
+use crate::{insert, number, prepare};
+
+const COMMITS: u64 = 100;
+
+/// Bytes of `COMMITS` inserts, once the log is preallocated, of which each was one write and one flush,
+/// and nothing else was written.
+fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
+    let conn = connect(&format!("file:{}/{name}?vfs=duralite&{settings}", disk.path().display())).unwrap();
+    assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+    prepare(&conn);
+    for _ in 0..20 {
+        insert(&conn).unwrap();
+    }
+    disk.settle();
+    let (before, own) = (disk.counts(), number(&conn, "device_bytes"));
+    for _ in 0..COMMITS {
+        insert(&conn).unwrap();
+    }
+    let after = disk.counts();
+    assert_eq!(number(&conn, "commits"), 122);
+    assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (COMMITS, COMMITS), "{name}");
+    let bytes = after.written_bytes - before.written_bytes;
+    assert_eq!(bytes, number(&conn, "device_bytes") - own, "{name}: something else was written");
+    integrity(&conn);
+    bytes
+}
+
+#[test]
+fn a_commit_is_one_write_and_one_flush_and_nothing_of_the_file_systems_journal() {
+    let Some(disk) = LoopDisk::new(64) else { return };
+    let delta = bytes_of_commits(&disk, "delta.db", "access=direct&device_block=512");
+    // Mostly one block each; a page that is new, or whose chain is cut, is logged whole.
+    assert!((COMMITS * 512..COMMITS * 1100).contains(&delta), "{delta}");
+    let large = bytes_of_commits(&disk, "large.db", "access=direct&device_block=4096");
+    assert!((COMMITS * 4096..COMMITS * 4900).contains(&large), "{large}");
+    let embedded = bytes_of_commits(&disk, "embedded.db", "layout=embedded&access=direct&device_block=4096");
+    assert!((COMMITS * 4096..COMMITS * 4900).contains(&embedded), "{embedded}");
+}
+
+#[test]
+fn a_transaction_of_eight_pages_is_one_write_and_one_flush() {
+    let Some(disk) = LoopDisk::new(64) else { return };
+    for settings in ["access=direct", "access=direct&layout=embedded"] {
+        let uri = format!("file:{}/e{}.db?vfs=duralite&{settings}", disk.path().display(), settings.len());
+        let conn = connect(&uri).unwrap();
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+        conn.execute_batch(
+            "CREATE TABLE t(a INTEGER PRIMARY KEY, b, c, d);
+             CREATE INDEX i ON t(b); CREATE INDEX j ON t(c); CREATE INDEX k ON t(d);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+             INSERT INTO t SELECT i, randomblob(20), randomblob(20), randomblob(20) FROM n",
+        )
+        .unwrap();
+        disk.settle();
+        for _ in 0..5 {
+            let (before, frames) = (disk.counts(), number(&conn, "frames"));
+            let sql = "UPDATE t SET b = randomblob(20), c = randomblob(20), d = randomblob(20) WHERE a = 999";
+            run(&conn, sql).unwrap();
+            let after = disk.counts();
+            assert!(number(&conn, "frames") - frames >= 4);
+            assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1), "{settings}");
+        }
+    }
+}
+
+/// What the same costs stock SQLite while its log grows: the control that says that the rig sees
+/// the file system's journal.
+#[test]
+fn stock_wal_wakes_the_file_systems_journal() {
+    let Some(disk) = LoopDisk::new(64) else { return };
+    let conn = duralite_testkit::stock(&disk.path().join("stock.db"));
+    conn.execute_batch("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL").unwrap();
+    prepare(&conn);
+    disk.settle();
+    let before = disk.counts();
+    for _ in 0..20 {
+        insert(&conn).unwrap();
+    }
+    let bytes = disk.counts().written_bytes - before.written_bytes;
+    assert!(bytes > 20 * 12_000, "only {bytes} bytes: the rig does not see the journal");
+}
+
+#[test]
+fn inv10_a_full_file_system_fails_the_transaction_and_loses_nothing() {
+    let Some(disk) = LoopDisk::new(16) else { return };
+    let conn = connect(&format!("file:{}/f.db?vfs=duralite", disk.path().display())).unwrap();
+    assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+    prepare(&conn);
+    run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
+    let mut rows = 1;
+    let error = loop {
+        match conn.execute("INSERT INTO t(b) VALUES(randomblob(60000))", []) {
+            Ok(_) => rows += 1,
+            Err(error) => break error,
+        }
+        assert!(rows < 1000, "the disk was never full");
+    };
+    assert_eq!(duralite_testkit::code(&error), rusqlite::ffi::SQLITE_FULL, "{error}");
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows);
+    drop(conn);
+    let conn = connect(&format!("file:{}/f.db?vfs=duralite", disk.path().display())).unwrap();
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows);
+    integrity(&conn);
+}
