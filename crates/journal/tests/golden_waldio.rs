@@ -1,0 +1,141 @@
+//! Golden files of `waldio`'s format version 1: what each one means is fixed, and so are the bytes
+//! that today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test
+//! golden_waldio` writes them anew, for a new version of the format only. The zeros that a log ends
+//! with are not stored.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::{Model, Rng};
+use duralite_journal::engine::Engine as _;
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{SHARED_BYTES, Waldio, walk};
+use duralite_journal::{JournalError, WaldioOptions};
+use duralite_logfmt::waldio::{Layout, Superblock};
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::LocalSegment;
+use duralite_medium::block::RecordingBlock;
+
+const BLOCK: u32 = 512;
+const TRANSACTIONS: u32 = 30;
+/// Bytes of a new log with blocks of 512.
+const FILE_BYTES: usize = 512 << 10;
+
+fn superblock(layout: Layout) -> Superblock {
+    Superblock {
+        page_bytes: 512,
+        log_id: LogId([9; 16]),
+        db_inode: 1,
+        db_birth_ns: 2,
+        block_bytes: BLOCK,
+        layout,
+        limit_bytes: 1 << 20,
+        path: b"/model.db".to_vec(),
+    }
+}
+
+/// A log of two generations, whose second has groups of one and of three transactions; and what it
+/// holds.
+fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
+    let block = Arc::new(RecordingBlock::new(BLOCK));
+    Waldio::format(block.as_ref(), &superblock(layout)).expect("format");
+    let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+    let options = WaldioOptions { layout, ..WaldioOptions::default() };
+    let engine =
+        Waldio::attach(block.clone(), superblock(layout), Path::new("good"), &options, segment, 0, true);
+    let mut stream = WalStream::new(engine.expect("attach"));
+    let mut model = Model::new(512, 20);
+    let mut rng = Rng(2015);
+    for i in 0..TRANSACTIONS + 2 {
+        if i == 0 || i == 2 {
+            let (offset, data) = model.restart();
+            stream.write(offset, &data).expect("restart");
+        }
+        let transaction = model.transaction(&mut rng, i == 7);
+        for (offset, data) in &transaction.writes {
+            stream.write(*offset, data).expect("write");
+        }
+        model.commit(transaction);
+        let ticket = stream.take_ticket().expect("a ticket");
+        if i < 8 || i % 3 == 1 {
+            stream.engine().committer().expect("a committer").wait(ticket).expect("wait");
+        }
+    }
+    stream.engine_mut().harden().expect("harden");
+    (block.to_bytes(), model.committed)
+}
+
+fn file(layout: Layout) -> PathBuf {
+    let name = format!("good-{}.waldio", layout.as_str());
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/v1").join(name)
+}
+
+fn stored(layout: Layout) -> Vec<u8> {
+    let mut bytes = std::fs::read(file(layout)).expect("a golden file");
+    bytes.resize(FILE_BYTES, 0);
+    bytes
+}
+
+fn recovered(bytes: Vec<u8>, layout: Layout) -> Result<Vec<u8>, JournalError> {
+    let found = Superblock::decode(&bytes)
+        .map_err(|source| JournalError::Format { log: PathBuf::from("golden"), source })?;
+    assert_eq!(found, superblock(layout));
+    let block = Arc::new(RecordingBlock::from_bytes(bytes, BLOCK));
+    let mut stream = WalStream::new(Waldio::open_read_only(block, found, Path::new("golden"))?);
+    assert_eq!(stream.find_checksum_mismatch()?, None);
+    let mut content = vec![0; stream.size()? as usize];
+    stream.read(0, &mut content)?;
+    Ok(content)
+}
+
+#[test]
+fn what_is_written_today_is_what_is_stored() {
+    for layout in Layout::ALL {
+        let (bytes, _) = good(layout);
+        assert_eq!(bytes.len(), FILE_BYTES);
+        if std::env::var_os("DURALITE_REGENERATE").is_some() {
+            let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            std::fs::write(file(layout), &bytes[..end]).expect("write");
+        }
+        assert!(stored(layout) == bytes, "{layout:?}: the format has changed");
+    }
+}
+
+#[test]
+fn golden_logs_mean_what_they_meant() {
+    for layout in Layout::ALL {
+        let (_, expected) = good(layout);
+        assert!(recovered(stored(layout), layout).expect("sound") == expected, "{layout:?}");
+        let block = Arc::new(RecordingBlock::from_bytes(stored(layout), BLOCK));
+        let mut sequences = Vec::new();
+        let summary = walk(block, superblock(layout), Path::new("golden"), &mut |transaction| {
+            sequences.push(transaction.sequence);
+        });
+        let summary = summary.expect("walk");
+        assert_eq!((summary.generation, summary.transactions), (3, TRANSACTIONS));
+        assert_eq!(sequences, (1..=TRANSACTIONS).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn damaged_golden_logs_are_refused() {
+    for layout in Layout::ALL {
+        let damaged = |at: usize| {
+            let mut bytes = stored(layout);
+            bytes[at] ^= 0x10;
+            recovered(bytes, layout)
+        };
+        assert!(matches!(damaged(8), Err(JournalError::Format { source: FormatError::Version(_), .. })));
+        assert!(matches!(damaged(0), Err(JournalError::Format { source: FormatError::Magic, .. })));
+        assert!(matches!(damaged(1090), Err(JournalError::Format { .. })));
+        // The slot of generation 3, and its first group.
+        assert!(matches!(damaged(8192 + 20), Err(JournalError::Corrupt { .. })));
+        assert!(matches!(damaged(12288 + 100), Err(JournalError::Corrupt { offset: 12288, .. })));
+        // The slot of generation 2 is over.
+        assert!(damaged(4096 + 20).is_ok());
+    }
+}

@@ -1,0 +1,117 @@
+//! Any bytes as a log of blocks: recovery either refuses them or serves a stream, and the log can be
+//! used on. It never panics, reads outside the medium, or runs away.
+#![no_main]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_journal::WaldioOptions;
+use duralite_journal::engine::Engine as _;
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
+use duralite_logfmt::sqlite_wal::make_wal_header;
+use duralite_logfmt::waldio::{DATA_OFFSET, GroupHeader, Superblock, body_hash};
+use duralite_medium::LocalSegment;
+use duralite_medium::block::RecordingBlock;
+use libfuzzer_sys::fuzz_target;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+const CAPACITY: usize = 1 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&mode, bytes)) = data.split_first() else { return };
+    let mut bytes = bytes.to_vec();
+    // A log is as long as its slot says at least; what is missing is zeros.
+    bytes.resize(if mode & 4 != 0 { CAPACITY / 2 } else { bytes.len().next_multiple_of(4096) }, 0);
+    if mode & 1 != 0 {
+        repair_checksums(&mut bytes);
+    }
+    if mode & 2 != 0 {
+        repair_groups(&mut bytes);
+    }
+    let Ok(superblock) = Superblock::decode(&bytes) else { return };
+    let block = Arc::new(RecordingBlock::from_bytes(bytes, superblock.block_bytes));
+    block.set_limit(CAPACITY as u64);
+    let _ = waldio::walk(block.clone(), superblock.clone(), Path::new("fuzz"), &mut |_| {});
+    let options = WaldioOptions { cache_bytes: 0, layout: superblock.layout, ..WaldioOptions::default() };
+    let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+    let page_bytes = superblock.page_bytes as usize;
+    let Ok(engine) = Waldio::attach(block, superblock, Path::new("fuzz"), &options, segment, 0, true) else {
+        return;
+    };
+    let committed = engine.committed();
+    let mut stream = WalStream::new(engine);
+    let _ = stream.find_checksum_mismatch();
+    let mut piece = vec![0; page_bytes + 24];
+    if let Ok(size) = stream.size() {
+        for at in [0, size / 2 + 1, size.saturating_sub(9), size, u64::MAX - 9] {
+            let _ = stream.read(at, &mut piece);
+        }
+    }
+    for (page_number, frame) in stream.engine().newest_frames() {
+        assert!(page_number > 0 && (1..=committed).contains(&frame));
+        let _ = stream.engine_mut().read_page(frame, &mut piece[..page_bytes]);
+    }
+    let mut frame = [0; 24];
+    (frame[3], frame[7]) = (1, 1);
+    let at = 32 + u64::from(committed) * (page_bytes as u64 + 24);
+    if stream.write(at, &frame).is_ok() && stream.write(at + 24, &vec![3; page_bytes]).is_ok() {
+        assert_eq!(stream.engine().committed(), committed + 1);
+    }
+    if stream.write(0, &make_wal_header(page_bytes as u32, 1, [1, 2])).is_ok()
+        && stream.write(32, &frame).is_ok()
+        && stream.write(56, &vec![7; page_bytes]).is_ok()
+    {
+        assert_eq!(stream.engine().committed(), 1);
+        let ticket = stream.take_ticket().unwrap();
+        stream.engine().committer().unwrap().wait(ticket).unwrap();
+    }
+});
+
+/// Makes superblock and slots check, so that the bytes behind them are reached.
+fn repair_checksums(bytes: &mut [u8]) {
+    if bytes.len() < 12288 {
+        return;
+    }
+    bytes[..8].copy_from_slice(b"DURALDIO");
+    bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    let superblock = xxh3_64(&bytes[..1088]);
+    bytes[1088..1096].copy_from_slice(&superblock.to_le_bytes());
+    let seed = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+    for slot in [4096, 8192] {
+        let sum = xxh3_64_with_seed(&bytes[slot..slot + 56], seed);
+        bytes[slot + 56..slot + 64].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Makes the hashes of groups check, so that transactions with any content are reached.
+fn repair_groups(bytes: &mut [u8]) {
+    let Ok(superblock) = Superblock::decode(bytes) else { return };
+    let (id, unit) = (superblock.log_id, superblock.block_bytes as usize);
+    let generation = [4096, 8192].map(|slot| bytes.get(slot..slot + 4).map(|g| u32_at(g, 0)).unwrap_or(0));
+    let generation = generation.into_iter().max().unwrap_or(0);
+    let (mut at, mut sequence) = (DATA_OFFSET as usize, 1);
+    for _ in 0..100 {
+        if bytes.len() < at + 64 {
+            return;
+        }
+        let length = u64::from_le_bytes(bytes[at + 16..at + 24].try_into().unwrap()) as usize % 100_000;
+        if length < 96 || at + length > bytes.len() {
+            return;
+        }
+        let group = GroupHeader {
+            first_sequence: sequence,
+            transactions: u32_at(bytes, at + 12) % 50,
+            bytes: length as u64,
+            ordered: bytes[at + 32] & 1 != 0,
+            body_hash: body_hash(id, generation, at as u64, &bytes[at + 64..at + length]),
+        };
+        bytes[at..at + 64].copy_from_slice(&group.encode(id, generation, at as u64));
+        sequence += group.transactions;
+        at = (at + length).next_multiple_of(unit);
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
