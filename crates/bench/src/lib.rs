@@ -8,6 +8,7 @@ pub mod flush;
 pub mod machine;
 pub mod nvwal;
 pub mod report;
+pub mod waldio;
 pub mod workload;
 
 use anyhow::{Result, ensure};

@@ -43,8 +43,42 @@ pub enum Target {
     Memory,
     /// A file on disk, stock SQLite in WAL mode.
     Stock,
-    /// The same through Duralite's `nvwal`, with these URI parameters.
+    /// The same with a rollback journal, in this journal mode.
+    Rollback(&'static str),
+    /// Through Duralite's `nvwal`, with these URI parameters.
     Nvwal(Vec<(&'static str, String)>),
+    /// Through Duralite, with these URI parameters.
+    Duralite(Vec<(&'static str, String)>),
+}
+
+impl Target {
+    /// Whether it has a write-ahead log.
+    #[must_use]
+    pub fn has_wal(&self) -> bool {
+        !matches!(self, Self::Memory | Self::Rollback(_))
+    }
+
+    fn journal_mode(&self) -> &'static str {
+        match self {
+            Self::Rollback(mode) => mode,
+            _ => "WAL",
+        }
+    }
+
+    /// The database's name for SQLite.
+    fn name(&self, path: &Path) -> String {
+        let (fixed, parameters) = match self {
+            Self::Memory => return ":memory:".to_owned(),
+            Self::Stock | Self::Rollback(_) => return path.display().to_string(),
+            Self::Nvwal(parameters) => ("&journal=nvwal&nvram=emulate", parameters),
+            Self::Duralite(parameters) => ("", parameters),
+        };
+        let mut uri = format!("file:{}?vfs=duralite{fixed}", path.display());
+        for (name, value) in parameters {
+            uri.push_str(&format!("&{name}={value}"));
+        }
+        uri
+    }
 }
 
 /// An open database of one run; its files are deleted when it is dropped.
@@ -93,24 +127,17 @@ impl Session {
         files.iter().for_each(|file| drop(std::fs::remove_file(file)));
         let flags =
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
-        let conn = match target {
-            Target::Memory => Connection::open_in_memory()?,
-            Target::Stock => Connection::open_with_flags(&path, flags)?,
-            Target::Nvwal(params) => {
-                let mut uri = format!("file:{}?vfs=duralite&journal=nvwal&nvram=emulate", path.display());
-                for (name, value) in params {
-                    uri.push_str(&format!("&{name}={value}"));
-                }
-                Connection::open_with_flags(&uri, flags).with_context(|| uri)?
-            }
-        };
+        let name = target.name(&path);
+        let conn = Connection::open_with_flags(&name, flags).with_context(|| name)?;
         conn.pragma_update(None, "page_size", 4096)?;
         if exclusive {
             conn.query_row("PRAGMA locking_mode=EXCLUSIVE", [], |_| Ok(()))?;
         }
         if !matches!(target, Target::Memory) {
-            let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
-            ensure!(mode == "wal", "journal mode is {mode}");
+            let wanted = target.journal_mode();
+            let mode: String =
+                conn.query_row(&format!("PRAGMA journal_mode={wanted}"), [], |row| row.get(0))?;
+            ensure!(mode.eq_ignore_ascii_case(wanted), "journal mode is {mode}");
             conn.pragma_update(None, "synchronous", "FULL")?;
             if !checkpoints {
                 conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
@@ -199,6 +226,22 @@ impl Session {
         drop((statement, begin, commit));
         self.rows = row;
         Ok(Run { transactions, elapsed })
+    }
+
+    /// Microseconds of each of that many inserts, a transaction each.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn latencies(&mut self, transactions: u32) -> Result<Vec<f64>> {
+        let payload = self.next_payload();
+        let mut statement = self.conn()?.prepare("INSERT INTO t(v) VALUES(?1)")?;
+        (0..transactions)
+            .map(|_| {
+                let start = Instant::now();
+                statement.execute(params![payload])?;
+                Ok(start.elapsed().as_secs_f64() * 1e6)
+            })
+            .collect()
     }
 
     /// What `PRAGMA duralite` shows.

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::Table;
-use duralite_bench::{flush, machine};
+use duralite_bench::{flush, machine, waldio};
 
 use crate::{print_json, print_text};
 
@@ -38,7 +38,14 @@ pub(crate) struct Options {
 
 type Measurement = fn(&Path, Effort) -> Result<Table>;
 
-const MEASUREMENTS: [(&str, Measurement); 8] = [
+const MEASUREMENTS: [(&str, Measurement); 15] = [
+    ("waldio_single", waldio::single),
+    ("waldio_crowds", waldio::crowds),
+    ("waldio_latency", waldio::latency),
+    ("waldio_figure3", waldio::figure3),
+    ("waldio_figure6_13", waldio::figure6_13),
+    ("waldio_figure14", waldio::figure14),
+    ("waldio_figure15", waldio::figure15),
     ("headline", nvwal::headline),
     ("sustained", nvwal::sustained),
     ("flush_pair", |_, effort| flush::pair_cost(effort.rounds)),
@@ -84,9 +91,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn report(tables: &[Table]) -> String {
     let mut text = format!(
-        "# Benchmarks\n\nWritten by `make bench`. Machine: {}. Database files are on the disk's file system, \
-         the log in emulated NVRAM (a mapped file in shared memory). The machine is shared: compare figures \
-         within a table, not across runs.\n\n",
+        "# Benchmarks\n\nWritten by `make bench`. Machine: {}. Database files are on the disk's file system; \
+         logs of `waldio` beside them, those of `nvwal` in emulated NVRAM (a mapped file in shared memory). The \
+         machine is shared: compare figures within a table, not across runs.\n\n",
         machine::describe()
     );
     for table in tables {

@@ -46,6 +46,9 @@ enum Command {
     },
     /// Measure, and reproduce the papers' tables and figures
     Bench(bench::Options),
+    /// One process of a crowd that `bench` measures
+    #[command(hide = true)]
+    BenchWorker { uri: String, milliseconds: u64 },
 }
 
 #[derive(Args)]
@@ -69,6 +72,10 @@ fn main() -> ExitCode {
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
         Command::Bench(options) => bench::run(&options),
+        Command::BenchWorker { uri, milliseconds } => {
+            duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
+                .map(|()| ExitCode::SUCCESS)
+        }
     };
     match result {
         Ok(code) => code,

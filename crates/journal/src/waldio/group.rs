@@ -43,6 +43,8 @@ const POISON: u64 = 640;
 const HARDENED: u64 = 768;
 const DIRECT_END: u64 = 896;
 const SLEEPERS: [u64; 2] = [1024, 1152];
+/// How many sleep, or are about to, beside their word; more than there are when some have died.
+const SLEEPING: u64 = 8;
 const STARTS: [u64; 2] = [1280, 1288];
 /// Where a closed group ends, by its parity, once the next is open.
 const ENDS: [u64; 2] = [1296, 1304];
@@ -517,10 +519,17 @@ impl Group {
             self.set(HARDENED, end);
         }
         self.set(DURABLE, Mark { position: end, group, closed: false }.pack());
+        self.wake(group, u32::MAX >> 1);
+        Ok(())
+    }
+
+    /// Wakes those that wait for a group, without a system call when nobody does.
+    fn wake(&self, group: u64, count: u32) {
         let word = self.base + SLEEPERS[(group % 2) as usize];
         self.segment.fetch_add(word, 1);
-        self.segment.wake(word, u32::MAX >> 1);
-        Ok(())
+        if self.segment.load(word + SLEEPING) != 0 {
+            self.segment.wake(word, count);
+        }
     }
 
     /// Writes the closed group from the ring with one write.
@@ -574,9 +583,7 @@ impl Group {
     fn wake_next_leader(&self) {
         let tail = self.tail();
         if tail.position != self.durable().position {
-            let word = self.base + SLEEPERS[(tail.group % 2) as usize];
-            self.segment.fetch_add(word, 1);
-            self.segment.wake(word, 1);
+            self.wake(tail.group, 1);
         }
     }
 
@@ -612,7 +619,9 @@ impl Group {
                 continue;
             }
             self.activity.sleeps.fetch_add(1, Ordering::Relaxed);
+            self.segment.fetch_add(self.base + sleepers + SLEEPING, 1);
             self.segment.wait(self.base + sleepers, (seen & 0xffff_ffff) as u32, SLICE);
+            self.segment.fetch_add(self.base + sleepers + SLEEPING, u64::MAX);
             if self.get(sleepers) == seen {
                 self.depose_dead_leader()?;
             }

@@ -10,7 +10,14 @@ const FLAG_SYNC: u32 = 1;
 const EXTENT_LAST: u32 = 1;
 const EXTENT_UNKNOWN: u32 = 2;
 const EXTENT_DELAYED: u32 = 4;
+const EXTENT_ENCODED: u32 = 8;
+const EXTENT_INLINE: u32 = 0x200;
 const EXTENT_UNWRITTEN: u32 = 0x800;
+const EXTENT_SHARED: u32 = 0x2000;
+/// Blocks that a write would have to allocate, initialise or move: not yet written, compressed,
+/// inside the inode, or shared with another file.
+const EXTENT_UNREADY: u32 =
+    EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_INLINE | EXTENT_UNWRITTEN | EXTENT_SHARED;
 const BATCH: usize = 64;
 
 /// A run of a file's blocks.
@@ -51,12 +58,43 @@ struct Request {
 /// The extents of a file's first `len` bytes; `None` where the file system does not tell.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
+    extents_between(file, 0, len)
+}
+
+/// Whether every byte below `len` is allocated and initialised; `None` where the file system does
+/// not tell.
+#[must_use]
+pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
+    is_range_initialised(file, 0, len)
+}
+
+/// The same of the bytes `from..to`.
+pub(super) fn is_range_initialised(file: &File, from: u64, to: u64) -> Option<bool> {
+    Some(covers(&extents_between(file, from, to)?, from, to))
+}
+
+/// Whether written extents, in the order of the file, leave out no byte of `from..to`.
+fn covers(extents: &[Extent], from: u64, to: u64) -> bool {
+    let mut reached = from;
+    for extent in extents {
+        if reached >= to {
+            break;
+        }
+        if extent.at > reached || !extent.written {
+            return false;
+        }
+        reached = reached.max(extent.at + extent.len);
+    }
+    reached >= to
+}
+
+fn extents_between(file: &File, from: u64, to: u64) -> Option<Vec<Extent>> {
     let mut found = Vec::new();
-    let mut start = 0;
-    while start < len {
+    let mut start = from;
+    while start < to {
         let mut request = Request {
             start,
-            length: len - start,
+            length: to - start,
             flags: FLAG_SYNC,
             mapped: 0,
             count: BATCH as u32,
@@ -64,39 +102,26 @@ pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
             extents: [RawExtent::default(); BATCH],
         };
         // SAFETY: the kernel reads the head and fills at most `count` extents of this structure.
-        let code = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP, &raw mut request) };
+        let code = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, &raw mut request) };
         if code != 0 {
             return None;
         }
         let mapped = request.extents.get(..request.mapped as usize)?;
         let Some(last) = mapped.last() else { break };
-        let unready = EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_UNWRITTEN;
         found.extend(mapped.iter().map(|extent| Extent {
             at: extent.logical,
             device_at: extent.physical,
             len: extent.length,
-            written: extent.flags & unready == 0,
+            written: extent.flags & EXTENT_UNREADY == 0,
         }));
-        start = last.logical + last.length;
-        if last.flags & EXTENT_LAST != 0 {
+        let end = last.logical.saturating_add(last.length);
+        // A file system that does not get on would keep this loop for ever.
+        if last.flags & EXTENT_LAST != 0 || end <= start {
             break;
         }
+        start = end;
     }
     Some(found)
-}
-
-/// Whether every byte below `len` is allocated and initialised; `None` where the file system does
-/// not tell.
-#[must_use]
-pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
-    let mut reached = 0;
-    for extent in extents(file, len)? {
-        if extent.at > reached || !extent.written {
-            return Some(false);
-        }
-        reached = extent.at + extent.len;
-    }
-    Some(reached >= len)
 }
 
 #[cfg(test)]
@@ -118,6 +143,40 @@ mod tests {
                     assert_eq!(is_initialised(&file, 1 << 20), Some(false), "reserved is not initialised");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn gaps_and_unready_extents_are_noticed() {
+        let extent = |at, len, written| Extent { at, device_at: 1 << 30, len, written };
+        assert!(covers(&[], 5, 5));
+        assert!(!covers(&[], 0, 1));
+        assert!(covers(&[extent(0, 8, true), extent(8, 8, true)], 0, 16));
+        assert!(!covers(&[extent(0, 8, true), extent(8, 8, true)], 0, 17));
+        assert!(!covers(&[extent(0, 8, true), extent(9, 8, true)], 0, 16), "a hole");
+        assert!(!covers(&[extent(0, 8, true), extent(8, 8, false)], 0, 16));
+        assert!(covers(&[extent(0, 8, true), extent(8, 8, false)], 0, 8), "beyond the range");
+        assert!(covers(&[extent(0, 16, true)], 4, 12), "an extent that begins before the range");
+        assert!(!covers(&[extent(8, 8, true)], 4, 12));
+    }
+
+    #[test]
+    fn many_extents_take_several_calls() {
+        let file = tempfile::tempfile().unwrap();
+        let count = 3 * BATCH as u64;
+        for i in 0..count {
+            rustix::io::pwrite(&file, &[1; 4096], i * 8192).unwrap();
+        }
+        file.sync_all().unwrap();
+        let Some(found) = extents(&file, count * 8192) else {
+            eprintln!("skipped: this file system does not tell where blocks are");
+            return;
+        };
+        assert!(found.is_sorted_by_key(|extent| extent.at));
+        if found.len() as u64 == count {
+            assert_eq!(is_range_initialised(&file, 0, 4096), Some(true));
+            assert_eq!(is_range_initialised(&file, 4096, 8192), Some(false));
+            assert_eq!(is_range_initialised(&file, 8192 * 100, 8192 * 100 + 4096), Some(true));
         }
     }
 }

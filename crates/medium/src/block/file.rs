@@ -5,14 +5,16 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffer::AlignedBuf;
-use super::{Block, BlockCounters, Durability, check_filesystem, is_initialised, probe};
+use super::extents::is_range_initialised;
+use super::probe::scratch;
+use super::{Block, BlockCounters, Durability, check_filesystem, probe};
 use crate::{Guarantee, MediumError, checked_end};
 
 /// How blocks get to the device.
@@ -30,7 +32,7 @@ pub enum Access {
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockOptions {
-    /// Bytes in a block; `None` to let the device decide.
+    /// Bytes in a block, a power of two from 512 on; `None` to let the device decide.
     pub block_bytes: Option<u32>,
     /// How blocks get to the device.
     pub access: Access,
@@ -40,20 +42,43 @@ pub struct BlockOptions {
 
 /// Zero-filling goes in steps of this many bytes.
 const STEP: u64 = 1 << 20;
-/// `STATX_DIOALIGN`.
-const DIOALIGN: u32 = 0x2000;
-const LARGEST_BLOCK: u32 = 4096;
+/// A device with larger sectors is written through the page cache.
+const LARGEST_SECTOR: u32 = 4096;
+const SMALLEST_SECTOR: u32 = 512;
 
 /// A file of blocks.
+///
+/// Reads go through the page cache, writes past it where [`BlockOptions::access`] and the file
+/// system allow; local file systems keep the two coherent. Where there is no direct I/O a block is
+/// written with `pwrite` and made durable with `fdatasync`.
+///
+/// # Preallocation
+///
+/// New blocks are zeroed by writing them, since blocks that a file system merely reserves have to
+/// be marked as initialised at their first write, in its journal. Only one process at a time may
+/// preallocate, and nobody may write past [`len`](Block::len) meanwhile.
+///
+/// A crash in the middle leaves a longer file, no shorter one, and no byte below the old length is
+/// touched. The length grows only as far as zeros were written, so whatever lies beyond what the
+/// caller knows of can be preallocated again: [`Block::preallocate`] up to a length that the file
+/// has already makes that length durable and writes nothing.
 #[derive(Debug)]
 pub struct FileBlock {
     file: File,
     direct: Option<Direct>,
     block_bytes: u32,
     len: AtomicU64,
+    read_only: bool,
     volatile: bool,
     description: String,
     bounce: Mutex<AlignedBuf>,
+    /// Held while preallocating: the length up to which this object has seen to it that blocks are
+    /// initialised and the metadata durable.
+    settled: Mutex<u64>,
+    /// Whether the file system went on saying that what was zeroed is not initialised.
+    unsettled: AtomicBool,
+    /// Whether the kernel refused a write that is durable by itself.
+    no_dsync: AtomicBool,
     writes: AtomicU64,
     written_bytes: AtomicU64,
     flushes: AtomicU64,
@@ -73,19 +98,24 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Opens an open file anew for direct I/O; `None` where the file system has none.
-    pub(super) fn open(file: &File, path: &Path) -> Option<Self> {
+    /// Opens an open file anew for direct I/O; `None` where the file system has none. Kernels
+    /// before 6.1 do not tell what has to be aligned how: then it is tried, in the file itself or,
+    /// when that is empty, in a temporary one of `dir`.
+    pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
-        let flags = StatxFlags::from_bits_retain(DIOALIGN);
-        let told = statx(&direct, c"", AtFlags::EMPTY_PATH, flags).ok();
-        let told = told.filter(|stat| stat.stx_mask & DIOALIGN != 0);
-        let (offset_align, memory_align) = match told {
-            Some(stat) if stat.stx_dio_offset_align == 0 => return None,
-            Some(stat) => (stat.stx_dio_offset_align, stat.stx_dio_mem_align.max(1)),
-            // Kernels before 6.1 do not tell. No device in use wants more than this.
-            None => (LARGEST_BLOCK, LARGEST_BLOCK),
+        let (offset_align, memory_align) = match told_alignment(&direct) {
+            Some(told) => told,
+            None if direct.metadata().ok()?.len() >= u64::from(2 * LARGEST_SECTOR) => {
+                tried_alignment(&direct)?
+            }
+            None => match scratch(dir) {
+                Some(file) => tried_alignment(&reopen(&file, dir, OFlags::DIRECT)?)?,
+                // No device in use wants more than this.
+                None => (LARGEST_SECTOR, LARGEST_SECTOR),
+            },
         };
-        (offset_align <= LARGEST_BLOCK && memory_align <= LARGEST_BLOCK).then_some(Self {
+        let usable = |align: u32| align.is_power_of_two() && align <= LARGEST_SECTOR;
+        (usable(offset_align) && usable(memory_align)).then_some(Self {
             file: direct,
             offset_align,
             memory_align,
@@ -93,64 +123,153 @@ impl Direct {
     }
 }
 
+/// The alignments of positions and of memory as the kernel tells them; zeros stand for a file that
+/// has no direct I/O although it could be opened for it.
+fn told_alignment(direct: &File) -> Option<(u32, u32)> {
+    let stat = statx(direct, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
+}
+
+/// The same found out by reading, of a file that holds two sectors of the larger size; `None` when
+/// nothing can be read directly.
+fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
+    let mut buffer = AlignedBuf::default();
+    buffer.resize(2 * LARGEST_SECTOR as usize);
+    let align = [SMALLEST_SECTOR, LARGEST_SECTOR].into_iter().find(|align| {
+        let align = *align as usize;
+        let read = direct.read_at(&mut buffer.as_mut_slice()[align..2 * align], align as u64);
+        read.is_ok_and(|count| count == align)
+    })?;
+    Some((align, align))
+}
+
 /// Opens the very file again, with more flags; `None` when that fails.
 fn reopen(file: &File, path: &Path, flags: OFlags) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());
-    if let Ok(again) = options.open(format!("/proc/self/fd/{}", file.as_raw_fd())) {
+    if let Ok(again) = options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        && is_same(file, &again)
+    {
         return Some(again);
     }
-    let again = options.open(path).ok()?;
-    let (one, two) = (file.metadata().ok()?, again.metadata().ok()?);
-    ((one.dev(), one.ino()) == (two.dev(), two.ino())).then_some(again)
+    options.open(path).ok().filter(|again| is_same(file, again))
+}
+
+fn is_same(one: &File, two: &File) -> bool {
+    match (one.metadata(), two.metadata()) {
+        (Ok(one), Ok(two)) => (one.dev(), one.ino()) == (two.dev(), two.ino()),
+        _ => false,
+    }
 }
 
 fn failed(op: &'static str) -> impl Fn(io::Error) -> MediumError {
     move |error| MediumError::from_errno(op, Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
+/// Whether the kernel or the file system does not know an operation.
+fn is_unknown(errno: Errno) -> bool {
+    errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
+}
+
+/// Writes everything through `write(blocks, at)`, which may be interrupted or do less than asked.
+/// What is written again begins at a multiple of `unit` bytes.
+fn write_fully(
+    unit: usize,
+    mut at: u64,
+    mut blocks: &[u8],
+    mut write: impl FnMut(&[u8], u64) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    while !blocks.is_empty() {
+        match write(blocks, at) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+            Ok(count) => {
+                let done = if count >= blocks.len() { blocks.len() } else { count - count % unit };
+                if done == 0 {
+                    return Err(Errno::IO);
+                }
+                blocks = &blocks[done..];
+                at += done as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the entries of a directory durable: names of files created, renamed or removed in it.
+///
+/// # Errors
+/// An error of the system. File systems that cannot sync directories have none to lose, and give
+/// no error.
+pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
+    match File::open(dir).map_err(failed("open"))?.sync_all() {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(()),
+        done => done.map_err(failed("fsync")),
+    }
+}
+
 impl FileBlock {
-    /// Opens a file. `path` is what errors and [`Block::describe`] call it, and tells the file
-    /// system. With nothing said about block size or access the device is probed, once per file
-    /// system and process, which takes some milliseconds.
+    /// Opens a file, which has to be open for reading, and for writing unless `read_only`. `path`
+    /// is what errors and [`Block::describe`] call it, and tells the file system. With nothing said
+    /// about block size or access the device is probed, once per file system and process, which
+    /// takes some milliseconds.
     ///
     /// # Errors
     /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs,
-    /// [`MediumError::Unsupported`] for `direct` access where there is none, or for blocks smaller
-    /// than the device takes; errors of the system.
+    /// [`MediumError::Unsupported`] for `Direct` access where there is none, or with blocks smaller
+    /// than the device takes, and for a block size that is none; errors of the system.
     pub fn open(file: File, path: &Path, options: &BlockOptions) -> Result<Self, MediumError> {
+        if options.block_bytes.is_some_and(|bytes| bytes < SMALLEST_SECTOR || !bytes.is_power_of_two()) {
+            return Err(MediumError::Unsupported { what: "this block size" });
+        }
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let kind = check_filesystem(dir)?;
         let mut description = kind.name.clone();
         let mut access = options.access;
         let mut block_bytes = options.block_bytes;
-        if !options.read_only && !kind.volatile && (access == Access::Auto || block_bytes.is_none()) {
+        if options.read_only || (kind.volatile && access == Access::Auto) {
+            access = Access::Buffered;
+        } else if !kind.volatile && (access == Access::Auto || block_bytes.is_none()) {
             let probe = probe(dir);
             access = if access == Access::Auto { probe.access } else { access };
             block_bytes = block_bytes.or(Some(probe.block_bytes));
             description.push_str(": ");
             description.push_str(&probe.reason);
         }
-        let direct = match access {
-            _ if options.read_only => None,
+        let block_bytes = block_bytes.unwrap_or(LARGEST_SECTOR);
+        let mut direct = match access {
             Access::Buffered => None,
-            Access::Auto | Access::Direct => Direct::open(&file, path),
+            Access::Auto | Access::Direct => Direct::open(&file, path, dir),
         };
-        if access == Access::Direct && direct.is_none() && !options.read_only {
-            return Err(MediumError::Unsupported { what: "direct I/O" });
+        let too_small = direct.as_ref().is_some_and(|direct| block_bytes < direct.offset_align);
+        if options.access == Access::Direct && !options.read_only {
+            if direct.is_none() {
+                return Err(MediumError::Unsupported { what: "direct I/O" });
+            }
+            if too_small {
+                return Err(MediumError::Unsupported { what: "a block smaller than the device's" });
+            }
         }
-        let block_bytes = block_bytes.unwrap_or(LARGEST_BLOCK);
-        if direct.as_ref().is_some_and(|direct| block_bytes < direct.offset_align) {
-            return Err(MediumError::Unsupported { what: "a block smaller than the device's" });
+        if too_small {
+            direct = None;
         }
-        let how = if direct.is_some() { "direct" } else { "buffered" };
+        let how = match &direct {
+            _ if options.read_only => "reads",
+            Some(_) => "direct writes",
+            None => "buffered writes",
+        };
         let it = Self {
-            description: format!("{how} writes of {block_bytes}-byte blocks on {description}"),
+            description: format!("{how} of {block_bytes}-byte blocks on {description}"),
             direct,
             block_bytes,
             len: AtomicU64::new(0),
+            read_only: options.read_only,
             volatile: kind.volatile,
             bounce: Mutex::default(),
+            settled: Mutex::default(),
+            unsettled: AtomicBool::new(false),
+            no_dsync: AtomicBool::new(false),
             writes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
@@ -163,67 +282,126 @@ impl FileBlock {
         Ok(it)
     }
 
-    /// Runs `work` with the descriptor that blocks are written through, and with the blocks where
-    /// it takes them from.
-    fn through<T>(&self, blocks: &[u8], work: impl FnOnce(&File, &[u8]) -> T) -> T {
-        match &self.direct {
-            None => work(&self.file, blocks),
-            Some(direct) if blocks.as_ptr().addr().is_multiple_of(direct.memory_align as usize) => {
-                work(&direct.file, blocks)
-            }
-            Some(direct) => {
-                let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-                bounce.resize(blocks.len());
-                bounce.as_mut_slice().copy_from_slice(blocks);
-                work(&direct.file, bounce.as_slice())
-            }
+    /// Runs `work` with the descriptor that blocks are written through, the alignment it wants in
+    /// bytes, and the blocks where it takes them from.
+    fn through<T>(&self, blocks: &[u8], work: impl FnOnce(&File, usize, &[u8]) -> T) -> T {
+        let Some(direct) = &self.direct else { return work(&self.file, 1, blocks) };
+        let unit = direct.offset_align.max(direct.memory_align) as usize;
+        if blocks.as_ptr().addr().is_multiple_of(direct.memory_align as usize) {
+            return work(&direct.file, unit, blocks);
         }
+        let mut own = AlignedBuf::default();
+        let mut shared = self.bounce.try_lock();
+        // Somebody else is writing: not worth waiting for.
+        let buffer = shared.as_deref_mut().unwrap_or(&mut own);
+        buffer.resize(blocks.len());
+        buffer.as_mut_slice().copy_from_slice(blocks);
+        work(&direct.file, unit, buffer.as_slice())
     }
 
-    fn count_write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+    fn check_writable(&self) -> Result<(), MediumError> {
+        if self.read_only {
+            return Err(MediumError::Unsupported {
+                what: "changing blocks that were opened for reading only",
+            });
+        }
+        Ok(())
+    }
+
+    fn begin_write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         let len = blocks.len() as u64;
         debug_assert!(
             at.is_multiple_of(self.block_bytes.into()) && len.is_multiple_of(self.block_bytes.into())
         );
+        self.check_writable()?;
         checked_end(at, len, self.len())?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.written_bytes.fetch_add(len, Ordering::Relaxed);
         Ok(())
     }
 
-    fn write_zeros(&self, from: u64, to: u64) -> Result<(), MediumError> {
+    fn write_blocks(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.through(blocks, |file, unit, blocks| {
+            write_fully(unit, at, blocks, |blocks, at| rustix::io::pwrite(file, blocks, at))
+        })
+        .map_err(|errno| MediumError::from_errno("pwrite", errno))
+    }
+
+    /// One write that is durable by itself; `false`, and nothing sure, where there is none.
+    fn write_durably(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
+        if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let written = self.through(blocks, |file, unit, blocks| {
+            write_fully(unit, at, blocks, |blocks, at| {
+                rustix::io::pwritev2(file, &[io::IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC)
+            })
+        });
+        match written {
+            Ok(()) => Ok(true),
+            Err(errno) if is_unknown(errno) => {
+                self.no_dsync.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            // Writing again might succeed and prove nothing.
+            Err(errno) => Err(MediumError::from_errno("pwritev2", errno)),
+        }
+    }
+
+    /// Writes zeros to `from..to`, directly where `direct` says so and the range is aligned for it.
+    fn write_zeros(&self, from: u64, to: u64, direct: bool) -> Result<(), MediumError> {
         let mut zeros = AlignedBuf::default();
         zeros.resize(STEP.min(to - from) as usize);
         zeros.as_mut_slice().fill(0);
+        let sector = u64::from(LARGEST_SECTOR);
         let mut at = from;
         while at < to {
-            let count = STEP.min(to - at) as usize;
-            self.through(&zeros.as_slice()[..count], |file, zeros| file.write_all_at(zeros, at))
-                .map_err(failed("pwrite"))?;
-            at += count as u64;
-            self.preallocated_bytes.fetch_add(count as u64, Ordering::Relaxed);
+            // Up to a sector's boundary first: what shares the sector with older bytes goes
+            // through the page cache, which knows them.
+            let aligned = at.is_multiple_of(sector);
+            let end = if aligned { (at + STEP).min(to) } else { at.next_multiple_of(sector).min(to) };
+            let step = &zeros.as_slice()[..(end - at) as usize];
+            if direct && aligned {
+                self.write_blocks(at, step)?;
+            } else {
+                self.file.write_all_at(step, at).map_err(failed("pwrite"))?;
+            }
+            at = end;
         }
         Ok(())
     }
 
+    fn sync_metadata(&self) -> Result<(), MediumError> {
+        self.file.sync_all().map_err(failed("fsync"))
+    }
+
     /// Initialises blocks behind the present end.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
-        // In one piece if the file system can; it leaves the blocks uninitialised, so nothing is
-        // lost where it cannot.
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, from, to - from) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
-        }
-        self.write_zeros(from, to)?;
-        self.file.sync_all().map_err(failed("fsync"))?;
-        match is_initialised(&self.file, to) {
-            Some(false) => {
-                // Direct writes left something behind that a commit would have to change.
-                self.file.write_all_at(&vec![0; (to - from) as usize], from).map_err(failed("pwrite"))?;
-                self.file.sync_all().map_err(failed("fsync"))
+        // In one piece if the file system can. It leaves the blocks uninitialised and the length as
+        // it was, so that the length never covers blocks that were not zeroed.
+        loop {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, from, to - from) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) if is_unknown(errno) => break,
+                Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
             }
-            Some(true) | None => Ok(()),
         }
+        self.write_zeros(from, to, true)?;
+        self.sync_metadata()?;
+        if is_range_initialised(&self.file, from, to) == Some(false) {
+            // Direct writes left something behind that a commit would have to change.
+            self.write_zeros(from, to, false)?;
+            self.sync_metadata()?;
+            let unsettled = is_range_initialised(&self.file, from, to) == Some(false);
+            self.unsettled.fetch_or(unsettled, Ordering::Relaxed);
+        }
+        self.preallocated_bytes.fetch_add(to - from, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn file_len(&self) -> Result<u64, MediumError> {
+        Ok(self.file.metadata().map_err(failed("fstat"))?.len())
     }
 }
 
@@ -237,22 +415,28 @@ impl Block for FileBlock {
     }
 
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
-        let length = self.file.metadata().map_err(failed("fstat"))?.len();
-        let from = length / u64::from(LARGEST_BLOCK) * u64::from(LARGEST_BLOCK);
-        if len > from
-            && let Err(error) = self.extend(from, len)
-        {
+        debug_assert!(len.is_multiple_of(self.block_bytes.into()));
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        if len <= *settled {
+            return Ok(());
+        }
+        self.check_writable()?;
+        let length = self.file_len()?;
+        if length >= len {
+            // Whoever made the file that long may have died before that was durable.
+            self.sync_metadata()?;
+        } else if let Err(error) = self.extend(length, len) {
             // What does not hold the log does not hold space either.
             let _ = rustix::fs::ftruncate(&self.file, length);
             return Err(error);
         }
+        *settled = len;
         self.refresh_len()
     }
 
     fn refresh_len(&self) -> Result<(), MediumError> {
-        let length = self.file.metadata().map_err(failed("fstat"))?.len();
         let unit = u64::from(self.block_bytes);
-        self.len.fetch_max(length / unit * unit, Ordering::AcqRel);
+        self.len.fetch_max(self.file_len()? / unit * unit, Ordering::AcqRel);
         Ok(())
     }
 
@@ -264,23 +448,17 @@ impl Block for FileBlock {
     }
 
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
-        self.count_write(at, blocks)?;
-        self.through(blocks, |file, blocks| file.write_all_at(blocks, at)).map_err(failed("pwrite"))
+        self.begin_write(at, blocks)?;
+        self.write_blocks(at, blocks)
     }
 
     fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
-        if durability == Durability::Fua && self.direct.is_some() {
-            let written = self.through(blocks, |file, blocks| {
-                rustix::io::pwritev2(file, &[io::IoSlice::new(blocks)], at, ReadWriteFlags::DSYNC)
-            });
-            if written == Ok(blocks.len()) {
-                self.count_write(at, blocks)?;
-                self.flushes.fetch_add(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            // Short, interrupted, or not supported: in two steps.
+        self.begin_write(at, blocks)?;
+        if durability == Durability::Fua && self.write_durably(at, blocks)? {
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
         }
-        self.write(at, blocks)?;
+        self.write_blocks(at, blocks)?;
         if durability == Durability::Normal { Ok(()) } else { self.flush() }
     }
 
@@ -305,7 +483,12 @@ impl Block for FileBlock {
     }
 
     fn describe(&self) -> String {
-        format!("{}, {}", self.path.display(), self.description)
+        let moves = if self.unsettled.load(Ordering::Relaxed) {
+            ", which allocates blocks anew when they are written"
+        } else {
+            ""
+        };
+        format!("{}, {}{moves}", self.path.display(), self.description)
     }
 }
 

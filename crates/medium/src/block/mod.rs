@@ -16,7 +16,7 @@ use std::fmt;
 
 pub use buffer::AlignedBuf;
 pub use extents::{Extent, extents, is_initialised};
-pub use file::{Access, BlockOptions, FileBlock};
+pub use file::{Access, BlockOptions, FileBlock, sync_directory};
 pub use filesystem::{FileSystem, check_filesystem};
 pub use probe::{Probe, probe};
 pub use recording::{BlockOp, RecordingBlock};

@@ -2,101 +2,207 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
+use std::io::IoSlice;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::Access;
 use super::buffer::AlignedBuf;
 use super::file::Direct;
 
-/// What a probe found.
+/// What a probe found. Times are medians of durable overwrites in nanoseconds, and `None` where
+/// that way to write does not exist, or was not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The faster way to write.
     pub access: Access,
     /// The block size to use.
     pub block_bytes: u32,
+    /// A buffered write of 4096 bytes and `fdatasync`.
+    pub buffered_ns: Option<u64>,
+    /// A direct write of 4096 bytes and `fdatasync`.
+    pub direct_ns: Option<u64>,
+    /// A direct write of 4096 bytes that is durable by itself (`RWF_DSYNC`).
+    pub direct_dsync_ns: Option<u64>,
+    /// A direct write of 512 bytes and `fdatasync`.
+    pub small_ns: Option<u64>,
     /// Why, with the medians in microseconds.
     pub reason: String,
 }
 
 /// Durable writes per way; the median counts.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
+/// No round begins later than this, but the first.
+const PATIENCE: Duration = Duration::from_millis(30);
 const SPACE: usize = 64 << 10;
 
 /// Probes are remembered by device: opening many databases costs one.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
-/// Measures durable overwrites in a directory, once per device and process.
+/// Measures durable overwrites in a directory, once per device and process, in about 30 ms.
+///
+/// Where nothing can be measured, for lack of space or permission, the answer is the cautious one:
+/// buffered blocks of 4096 bytes; the next call tries again.
 #[must_use]
 pub fn probe(dir: &Path) -> Probe {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return unknown("not examined") };
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.entry(device).or_insert_with(|| measure(dir, device)).clone()
+    if let Some(probe) = known.get(&device) {
+        return probe.clone();
+    }
+    let Some(probe) = measure(dir, device) else { return unknown("no temporary file can be made") };
+    known.insert(device, probe.clone());
+    probe
 }
 
 fn unknown(why: &str) -> Probe {
-    Probe { access: Access::Buffered, block_bytes: 4096, reason: format!("not probed, {why}") }
+    Probe {
+        access: Access::Buffered,
+        block_bytes: 4096,
+        buffered_ns: None,
+        direct_ns: None,
+        direct_dsync_ns: None,
+        small_ns: None,
+        reason: format!("not probed, {why}"),
+    }
 }
 
 /// A file without a name, with initialised blocks.
-fn scratch(dir: &Path) -> Option<File> {
-    let flags = OFlags::TMPFILE.bits().cast_signed();
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()?;
+pub(super) fn scratch(dir: &Path) -> Option<File> {
+    let file = unnamed(dir).or_else(|| unlinked(dir))?;
     file.write_all_at(&vec![0; SPACE], 0).ok()?;
     file.sync_all().ok()?;
     Some(file)
 }
 
-fn measure(dir: &Path, device: u64) -> Probe {
-    let Some(file) = scratch(dir) else { return unknown("no space or no unnamed files") };
-    let buffered = median(&file, 4096, &file);
-    let Some(direct) = Direct::open(&file, dir) else {
-        let reason = format!("no direct I/O; a durable 4096-byte write takes {}", us(buffered));
-        return Probe { access: Access::Buffered, block_bytes: 4096, reason };
-    };
-    let large = median(&direct.file, 4096, &file);
-    let isolated = direct.offset_align == 512 && physical_block(device) == Some(512);
-    let small = if isolated { median(&direct.file, 512, &file) } else { None };
-    // The noise of a shared disk is larger than what the two ways differ by on most.
-    let access = match (large, buffered) {
-        (Some(large), Some(buffered)) if large > buffered + buffered / 5 => Access::Buffered,
+fn unnamed(dir: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE.bits().cast_signed();
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()
+}
+
+/// For file systems that cannot make a file without a name.
+fn unlinked(dir: &Path) -> Option<File> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = dir.join(format!(".duralite-probe-{}-{next}", process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).ok()?;
+    fs::remove_file(&path).ok()?;
+    Some(file)
+}
+
+fn measure(dir: &Path, device: u64) -> Option<Probe> {
+    let start = Instant::now();
+    let file = scratch(dir)?;
+    let direct = Direct::open(&file, dir, dir);
+    let mut buffered = Way::new(4096);
+    let mut large = Way::new(4096);
+    let mut dsync = Way::new(4096);
+    let mut small = Way::new(512);
+    // In turn, so that what else the device is doing slows down all of them.
+    for round in 0..ROUNDS {
+        if round > 0 && start.elapsed() > PATIENCE {
+            break;
+        }
+        buffered.time(round, |block, at| write_and_sync(&file, &file, block, at));
+        let Some(direct) = &direct else { continue };
+        large.time(round, |block, at| write_and_sync(&direct.file, &file, block, at));
+        dsync.time(round, |block, at| {
+            rustix::io::pwritev2(&direct.file, &[IoSlice::new(block)], at, ReadWriteFlags::DSYNC)
+        });
+        if direct.offset_align <= 512 {
+            small.time(round, |block, at| write_and_sync(&direct.file, &file, block, at));
+        }
+    }
+    let physical = physical_block(device);
+    Some(choose(buffered.median(), large.median(), dsync.median(), small.median(), physical))
+}
+
+/// The better way, from the medians in nanoseconds and the device's physical block in bytes.
+fn choose(
+    buffered_ns: Option<u64>,
+    direct_ns: Option<u64>,
+    direct_dsync_ns: Option<u64>,
+    small_ns: Option<u64>,
+    physical: Option<u32>,
+) -> Probe {
+    let access = match (direct_ns, buffered_ns) {
         (None, _) => Access::Buffered,
+        // The noise of a shared disk is larger than what the two ways differ by on most.
+        (Some(direct), Some(buffered)) if direct > buffered + buffered / 5 => Access::Buffered,
         _ => Access::Direct,
     };
-    let small_is_good = small.zip(large).is_some_and(|(small, large)| small <= large + large / 10);
-    let block_bytes = if access == Access::Direct && small_is_good { 512 } else { 4096 };
-    let sectors = match small {
-        Some(_) => format!(", of 512 bytes {}", us(small)),
-        None => String::from(", and 512 bytes are not a sector of their own"),
-    };
-    let reason =
-        format!("a durable 4096-byte write takes direct {}, buffered {}{sectors}", us(large), us(buffered));
-    Probe { access, block_bytes, reason }
+    // Where a sector is no unit of the device's own, writing one can tear its neighbours.
+    let isolated = physical == Some(512);
+    let as_fast = small_ns.zip(direct_ns).is_some_and(|(small, large)| small <= large + large / 10);
+    let small_is_good = access == Access::Direct && isolated && as_fast;
+    let mut reason = format!("a durable 4096-byte write takes {} buffered", us(buffered_ns));
+    if direct_ns.is_none() {
+        reason.push_str(", and there is no direct I/O");
+    } else {
+        reason += &format!(", {} direct, {} with RWF_DSYNC", us(direct_ns), us(direct_dsync_ns));
+    }
+    if small_ns.is_some() {
+        reason += &format!("; of 512 bytes {}", us(small_ns));
+    }
+    if direct_ns.is_some() && !isolated {
+        reason += match physical {
+            Some(_) => "; 512 bytes are not a sector of the device's own",
+            None => "; the device's sector is not known",
+        };
+    }
+    let block_bytes = if small_is_good { 512 } else { 4096 };
+    Probe { access, block_bytes, buffered_ns, direct_ns, direct_dsync_ns, small_ns, reason }
 }
 
 fn us(nanoseconds: Option<u64>) -> String {
     nanoseconds.map_or_else(|| "?".to_owned(), |ns| format!("{} us", ns / 1000))
 }
 
-/// Median of durable overwrites in nanoseconds; `None` when one fails.
-fn median(file: &File, bytes: usize, sync: &File) -> Option<u64> {
-    let mut buffer = AlignedBuf::default();
-    buffer.resize(bytes);
-    let mut times = Vec::with_capacity(ROUNDS);
-    for round in 0..ROUNDS {
-        buffer.as_mut_slice().fill(round as u8);
-        let start = Instant::now();
-        file.write_all_at(buffer.as_slice(), (round * bytes % SPACE) as u64).ok()?;
-        sync.sync_data().ok()?;
-        times.push(start.elapsed().as_nanos() as u64);
+fn write_and_sync(file: &File, sync: &File, block: &[u8], at: u64) -> Result<usize, Errno> {
+    let count = rustix::io::pwrite(file, block, at)?;
+    rustix::fs::fdatasync(sync)?;
+    Ok(count)
+}
+
+/// One way to write durably, and how long it took.
+struct Way {
+    buffer: AlignedBuf,
+    times: Vec<u64>,
+    failed: bool,
+}
+
+impl Way {
+    fn new(bytes: usize) -> Self {
+        let mut buffer = AlignedBuf::default();
+        buffer.resize(bytes);
+        Self { buffer, times: Vec::with_capacity(ROUNDS), failed: false }
     }
-    times.sort_unstable();
-    times.get(ROUNDS / 2).copied()
+
+    /// Times one durable write; once one has failed no more are made.
+    fn time(&mut self, round: usize, write: impl FnOnce(&[u8], u64) -> Result<usize, Errno>) {
+        if self.failed {
+            return;
+        }
+        let bytes = self.buffer.as_slice().len();
+        self.buffer.as_mut_slice().fill(round as u8);
+        let start = Instant::now();
+        let written = write(self.buffer.as_slice(), (round * bytes % SPACE) as u64);
+        let taken = start.elapsed().as_nanos() as u64;
+        self.times.push(taken);
+        self.failed = written != Ok(bytes);
+    }
+
+    fn median(mut self) -> Option<u64> {
+        self.times.sort_unstable();
+        if self.failed { None } else { self.times.get(self.times.len() / 2).copied() }
+    }
 }
 
 /// The device's physical block: what it writes without touching a neighbour.
