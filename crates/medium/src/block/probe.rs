@@ -227,4 +227,63 @@ mod tests {
         eprintln!("{first:?}");
         assert_eq!(probe(Path::new("/does/not/exist")).block_bytes, 4096);
     }
+
+    #[test]
+    fn a_file_with_a_name_does_where_unnamed_ones_are_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = unlinked(dir.path()).unwrap();
+        file.write_all_at(&[1; 10], 0).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(scratch(dir.path()).unwrap().metadata().unwrap().len(), SPACE as u64);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn small_blocks_need_a_sector_of_their_own_and_no_loss() {
+        let us = |us: u64| Some(us * 1000);
+        let small = |small_ns, physical| choose(us(120), us(100), us(90), small_ns, physical).block_bytes;
+        assert_eq!(small(us(100), Some(512)), 512);
+        assert_eq!(small(us(110), Some(512)), 512);
+        assert_eq!(small(us(111), Some(512)), 4096, "slower by more than a tenth");
+        assert_eq!(small(us(50), Some(4096)), 4096, "would tear its neighbours");
+        assert_eq!(small(us(50), None), 4096);
+        assert_eq!(small(None, Some(512)), 4096);
+    }
+
+    #[test]
+    fn the_way_is_direct_unless_much_slower() {
+        let way = |direct, buffered| choose(buffered, direct, None, Some(1), Some(512));
+        assert_eq!(way(Some(100), Some(100)).access, Access::Direct);
+        assert_eq!(way(Some(120), Some(100)).access, Access::Direct);
+        let buffered = way(Some(121), Some(100));
+        assert_eq!((buffered.access, buffered.block_bytes), (Access::Buffered, 4096));
+        assert_eq!(way(Some(100), None).access, Access::Direct);
+        let none = way(None, Some(100));
+        assert_eq!((none.access, none.block_bytes), (Access::Buffered, 4096));
+        assert!(none.reason.contains("no direct I/O"), "{}", none.reason);
+    }
+
+    #[test]
+    fn a_way_that_fails_has_no_median() {
+        let mut way = Way::new(512);
+        way.time(0, |_, _| Ok(512));
+        way.time(1, |_, at| Ok(at as usize));
+        way.time(2, |_, _| Err(Errno::IO));
+        way.time(3, |_, _| unreachable!());
+        assert_eq!(way.median(), None);
+        let mut short = Way::new(512);
+        short.time(0, |_, _| Ok(511));
+        assert_eq!(short.median(), None);
+        assert_eq!(Way::new(512).median(), None);
+    }
+
+    #[test]
+    fn a_probe_does_not_take_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = fs::metadata(dir.path()).unwrap().dev();
+        let start = Instant::now();
+        let probe = measure(dir.path(), device).unwrap();
+        eprintln!("{:?}: {probe:?}", start.elapsed());
+        assert!(probe.buffered_ns.is_some());
+    }
 }
