@@ -1,6 +1,12 @@
 //! A block medium in memory that knows what a power failure may lose.
+//!
+//! It keeps two images, what programs see and what is durable, and between them, sector by sector,
+//! what was written since. From these [`RecordingBlock::crash`] builds one of the states that a
+//! power failure may leave: of each sector written since the last flush any one of its versions.
+//! A flush that fails leaves its sectors in doubt until they are written and flushed again: their
+//! data may or may not have arrived, and the system has forgotten that it had to write them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Block, BlockCounters, Durability};
@@ -30,6 +36,8 @@ struct State {
     durable: Vec<u8>,
     /// Sectors written since the last flush: what each may hold beside its durable content.
     pending: BTreeMap<u64, Vec<[u8; SECTOR]>>,
+    /// The same of sectors whose flush failed: no later flush is for them.
+    doubtful: BTreeMap<u64, Vec<[u8; SECTOR]>>,
     limit: Option<u64>,
     /// Faults to come: operation, and how many of its kind go well before.
     faults: Vec<(BlockOp, u64, MediumError)>,
@@ -71,10 +79,12 @@ impl RecordingBlock {
         self.lock().visible.clone()
     }
 
-    /// Sectors that a power failure may leave in more than one state, and how many each has.
+    /// Sectors that a power failure may leave in more than one state, and how many each has. A
+    /// sector has 512 bytes; they are numbered from the start of the medium.
     #[must_use]
     pub fn uncertain_sectors(&self) -> Vec<(u64, usize)> {
-        self.lock().pending.iter().map(|(sector, versions)| (*sector, versions.len() + 1)).collect()
+        let state = self.lock();
+        state.uncertain().map(|(sector, versions)| (sector, versions.len() + 1)).collect()
     }
 
     /// What a power failure leaves, where `choose(sector, states)` says which of its states an
@@ -83,19 +93,30 @@ impl RecordingBlock {
     pub fn crash(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         let state = self.lock();
         let mut left = state.durable.clone();
-        for (sector, versions) in &state.pending {
-            let chosen = choose(*sector, versions.len() + 1);
-            let at = *sector as usize * SECTOR;
+        for (sector, versions) in state.uncertain() {
+            let chosen = choose(sector, versions.len() + 1);
+            let at = sector as usize * SECTOR;
             if let Some(content) = chosen.checked_sub(1).and_then(|i| versions.get(i)) {
-                left[at..at + SECTOR].copy_from_slice(content);
+                left[at..at + SECTOR].copy_from_slice(*content);
             }
         }
         left
     }
 
+    /// What a power failure may leave, chosen by `random(n)`, which returns a number below `n`.
+    #[must_use]
+    pub fn crash_at_random(&self, random: &mut dyn FnMut(u64) -> u64) -> Vec<u8> {
+        // The extremes are the likeliest, and the likeliest to be wrong.
+        self.crash(|_, states| match random(3) {
+            0 => 0,
+            1 => states - 1,
+            _ => random(states as u64) as usize,
+        })
+    }
+
     /// Makes an operation fail, after `before` more of its kind. A write that fails leaves its first
-    /// half behind. A flush that fails makes nothing durable, and what was to become durable never
-    /// does: a later flush succeeds all the same, as on Linux.
+    /// half behind. A flush that fails leaves it open what became durable, and a later flush, though
+    /// it succeeds, changes nothing about that, as on Linux.
     pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) {
         self.lock().faults.push((operation, before, error));
     }
@@ -116,6 +137,21 @@ impl RecordingBlock {
 }
 
 impl State {
+    /// The sectors that are not sure, and what each may hold beside its durable content, oldest
+    /// first.
+    fn uncertain(&self) -> impl Iterator<Item = (u64, Vec<&[u8; SECTOR]>)> {
+        let sectors: BTreeSet<u64> = self.doubtful.keys().chain(self.pending.keys()).copied().collect();
+        let of = |sector| [&self.doubtful, &self.pending].into_iter().filter_map(move |map| map.get(&sector));
+        sectors.into_iter().map(move |sector| (sector, of(sector).flatten().collect()))
+    }
+
+    /// Leaves what was to be flushed in doubt.
+    fn forget_pending(&mut self) {
+        for (sector, mut versions) in std::mem::take(&mut self.pending) {
+            self.doubtful.entry(sector).or_default().append(&mut versions);
+        }
+    }
+
     /// The fault that is due for this operation.
     fn due(&mut self, operation: BlockOp) -> Option<MediumError> {
         let mut due = None;
@@ -131,7 +167,12 @@ impl State {
         Some(self.faults.remove(index).2)
     }
 
-    fn write(&mut self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+    fn write(&mut self, at: u64, blocks: &[u8], unit: u32) -> Result<(), MediumError> {
+        assert!(
+            at.is_multiple_of(unit.into()) && blocks.len().is_multiple_of(unit as usize),
+            "{} bytes at {at} are not whole blocks of {unit}",
+            blocks.len()
+        );
         checked_end(at, blocks.len() as u64, self.visible.len() as u64)?;
         let fault = self.due(BlockOp::Write);
         let whole = blocks.len() / SECTOR;
@@ -149,7 +190,7 @@ impl State {
 
     fn flush(&mut self) -> Result<(), MediumError> {
         if let Some(error) = self.due(BlockOp::Flush) {
-            self.pending.clear();
+            self.forget_pending();
             return Err(error);
         }
         self.counters.flushes += 1;
@@ -163,6 +204,7 @@ impl State {
             if let Some(content) = versions.last() {
                 let at = sector as usize * SECTOR;
                 self.durable[at..at + SECTOR].copy_from_slice(content);
+                self.doubtful.remove(&sector);
             }
         }
         Ok(())
@@ -211,12 +253,12 @@ impl Block for RecordingBlock {
     }
 
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
-        self.lock().write(at, blocks)
+        self.lock().write(at, blocks, self.block_bytes)
     }
 
     fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         let mut state = self.lock();
-        state.write(at, blocks)?;
+        state.write(at, blocks, self.block_bytes)?;
         match durability {
             Durability::Full => state.flush(),
             Durability::Normal => Ok(()),
@@ -227,9 +269,11 @@ impl Block for RecordingBlock {
                 let behind = others.split_off(&(first + (blocks.len() / SECTOR) as u64));
                 let before = std::mem::replace(&mut state.pending, others);
                 let flushed = state.flush();
-                if flushed.is_ok() {
-                    state.pending.extend(before);
-                    state.pending.extend(behind);
+                state.pending.extend(before);
+                state.pending.extend(behind);
+                if flushed.is_err() {
+                    // What the device could not do for these it may not have done for the others.
+                    state.forget_pending();
                 }
                 flushed
             }
@@ -297,7 +341,8 @@ mod tests {
         block.commit(0, &[1; 512], Durability::Full).unwrap();
         block.commit(0, &[2; 512], Durability::Full).unwrap_err();
         block.flush().unwrap();
-        assert_eq!(block.crash(|_, states| states - 1)[0], 1, "a failed flush loses what it was for");
+        assert_eq!(block.uncertain_sectors(), [(0, 2)], "a later flush is not for what an earlier one lost");
+        assert_eq!([0, 1].map(|state| block.crash(|_, _| state)[0]), [1, 2]);
         assert_eq!(block.to_bytes()[0], 2);
         block.fail(BlockOp::Write, 0, MediumError::from_errno("pwrite", Errno::IO));
         block.write(0, &[3; 1024]).unwrap_err();
@@ -307,5 +352,77 @@ mod tests {
         block.omit_flush(0);
         block.commit(1024, &[4; 512], Durability::Full).unwrap();
         assert_eq!(block.crash(|_, _| 0)[1024], 0);
+    }
+
+    #[test]
+    fn doubt_ends_when_a_sector_is_written_and_flushed_again() {
+        let io = || MediumError::from_errno("fdatasync", Errno::IO);
+        let block = medium();
+        block.write(0, &[1; 1024]).unwrap();
+        block.write(0, &[2; 512]).unwrap();
+        block.fail(BlockOp::Flush, 0, io());
+        assert_eq!(block.flush(), Err(io()));
+        block.flush().unwrap();
+        assert_eq!(block.uncertain_sectors(), [(0, 3), (1, 2)]);
+        block.write(0, &[3; 512]).unwrap();
+        assert_eq!(block.uncertain_sectors(), [(0, 4), (1, 2)]);
+        let left = |state| block.crash(|sector, _| if sector == 0 { state } else { 0 })[0];
+        assert_eq!([0, 1, 2, 3].map(left), [0, 1, 2, 3]);
+        block.flush().unwrap();
+        assert_eq!(block.uncertain_sectors(), [(1, 2)]);
+        assert_eq!(block.crash(|_, _| 0)[0], 3);
+    }
+
+    #[test]
+    fn a_durable_write_that_fails_leaves_the_others_in_doubt() {
+        let block = medium();
+        block.write(0, &[1; 512]).unwrap();
+        block.write(2048, &[1; 512]).unwrap();
+        block.fail(BlockOp::Flush, 0, MediumError::from_errno("pwritev2", Errno::IO));
+        block.commit(512, &[2; 512], Durability::Fua).unwrap_err();
+        block.flush().unwrap();
+        assert_eq!(block.uncertain_sectors(), [(0, 2), (1, 2), (4, 2)]);
+    }
+
+    #[test]
+    fn random_crashes_reach_every_state() {
+        let block = medium();
+        block.write(0, &[1; 512]).unwrap();
+        block.write(0, &[2; 512]).unwrap();
+        block.write(1024, &[3; 512]).unwrap();
+        let mut seed = 42_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let seen: BTreeSet<_> = (0..300)
+            .map(|_| {
+                let left = block.crash_at_random(&mut random);
+                (left[0], left[1024])
+            })
+            .collect();
+        assert_eq!(seen, [(0, 0), (0, 3), (1, 0), (1, 3), (2, 0), (2, 3)].into());
+    }
+
+    #[test]
+    fn everything_that_can_fail_fails_once() {
+        let io = || MediumError::from_errno("pread", Errno::IO);
+        let block = medium();
+        block.fail(BlockOp::Read, 1, io());
+        block.fail(BlockOp::Preallocate, 0, MediumError::NoSpace);
+        let mut byte = [0];
+        assert_eq!([0; 3].map(|_| block.read(0, &mut byte)), [Ok(()), Err(io()), Ok(())]);
+        assert_eq!([0; 2].map(|_| block.preallocate(8192)), [Err(MediumError::NoSpace), Ok(())]);
+        assert_eq!(block.len(), 8192);
+        assert!(matches!(block.write(8192, &[0; 512]), Err(MediumError::OutOfBounds { .. })));
+        assert!(matches!(block.read(8192, &mut byte), Err(MediumError::OutOfBounds { .. })));
+        let counters = block.counters();
+        assert_eq!((counters.preallocated_bytes, counters.read_bytes, counters.writes), (8192, 2, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "whole blocks")]
+    fn parts_of_blocks_are_refused() {
+        let _ = medium().write(256, &[0; 512]);
     }
 }
