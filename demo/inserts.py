@@ -33,6 +33,7 @@ class Mode:
 
     label: str
     duralite: bool = False
+    nvram: bool = False
     exclusive: bool = False
     checkpoints: bool = True
 
@@ -40,8 +41,9 @@ class Mode:
 MODES = {
     "cold": Mode("stock WAL, log growing (cold)", checkpoints=False),
     "warm": Mode("stock WAL, log recycled (warm)"),
-    "nvwal": Mode("Duralite nvwal", duralite=True),
-    "exclusive": Mode("Duralite nvwal, exclusive", duralite=True, exclusive=True),
+    "waldio": Mode("Duralite, nothing else set (waldio)", duralite=True),
+    "nvwal": Mode("Duralite nvwal", duralite=True, nvram=True),
+    "exclusive": Mode("Duralite nvwal, exclusive", duralite=True, nvram=True, exclusive=True),
 }
 
 
@@ -54,7 +56,9 @@ def read_rows(limit=None):
 
 def connect(mode, path, pool, checkpoints=True):
     """Opens a database: WAL, synchronous=FULL, one transaction per statement."""
-    if mode.duralite:
+    if mode.duralite and not mode.nvram:
+        conn = duralite.connect(path, isolation_level=None)
+    elif mode.duralite:
         conn = duralite.connect(path, journal="nvwal", nvram="emulate", nvram_dir=pool, isolation_level=None)
     else:
         conn = sqlite3.connect(path, isolation_level=None)

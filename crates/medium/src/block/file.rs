@@ -724,6 +724,29 @@ mod tests {
     }
 
     #[test]
+    fn small_direct_writes_leave_their_neighbours_alone() {
+        let dir = temporary();
+        let block = match open(dir.path(), &of(512, Access::Direct)) {
+            Err(MediumError::Unsupported { what }) => {
+                eprintln!("skipped: {what} here");
+                return;
+            }
+            other => other.unwrap(),
+        };
+        block.preallocate(8192 + 512).unwrap();
+        assert_eq!(block.len(), 8192 + 512);
+        for durability in [Durability::Full, Durability::Fua, Durability::Normal] {
+            block.commit(0, &[1; 8192], durability).unwrap();
+            block.commit(512, &[2; 512], durability).unwrap();
+            block.commit(8192, &[3; 512], durability).unwrap();
+            let mut back = vec![0; 8192 + 512];
+            block.read(0, &mut back).unwrap();
+            assert_eq!((&back[..512], &back[512..1024]), (&[1; 512][..], &[2; 512][..]));
+            assert_eq!((&back[1024..8192], &back[8192..]), (&[1; 7168][..], &[3; 512][..]));
+        }
+    }
+
+    #[test]
     fn writers_at_once_do_not_mix_up_what_they_write() {
         let dir = temporary();
         let block = open(dir.path(), &of(4096, Access::Auto)).unwrap();
