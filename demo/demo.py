@@ -321,8 +321,7 @@ def main():
     finally:
         demo.end_children()
         shutil.rmtree(pool, ignore_errors=True)
-        for left in (options.out / "demo").iterdir():
-            left.unlink()
+        shutil.rmtree(options.out / "demo", ignore_errors=True)
     return 0
 
 

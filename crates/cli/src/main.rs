@@ -6,6 +6,7 @@
 mod bench;
 mod checkpoint;
 mod info;
+mod iotrace;
 mod locate;
 mod verify;
 
@@ -46,6 +47,8 @@ enum Command {
     },
     /// Measure, and reproduce the papers' tables and figures
     Bench(bench::Options),
+    /// Trace what a command writes to the device of a database, and what for (needs root)
+    Iotrace(iotrace::Options),
     /// One process of a crowd that `bench` measures
     #[command(hide = true)]
     BenchWorker { uri: String, milliseconds: u64 },
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
         Command::Bench(options) => bench::run(&options),
+        Command::Iotrace(options) => iotrace::run(&options),
         Command::BenchWorker { uri, milliseconds } => {
             duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
                 .map(|()| ExitCode::SUCCESS)

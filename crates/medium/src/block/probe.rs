@@ -205,12 +205,24 @@ impl Way {
     }
 }
 
-/// The device's physical block: what it writes without touching a neighbour.
+/// The device's physical block: what it writes without touching a neighbour. `None` where that is
+/// not known.
 fn physical_block(device: u64) -> Option<u32> {
     let sys = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition has no queue of its own.
-    let of = |dir: &str| fs::read_to_string(format!("{sys}{dir}/queue/physical_block_size")).ok();
-    of("").or_else(|| of("/.."))?.trim().parse().ok()
+    let read = |name: &str| {
+        // A partition has no queue of its own.
+        let of = |dir: &str| fs::read_to_string(format!("{sys}{dir}/{name}")).ok();
+        of("").or_else(|| of("/.."))
+    };
+    let own = read("queue/physical_block_size")?.trim().parse().ok()?;
+    // A loop device knows nothing of the disk that its file is on.
+    match read("loop/backing_file") {
+        None => Some(own),
+        Some(path) => {
+            let below = fs::metadata(path.trim_end_matches('\n')).ok()?.dev();
+            physical_block(below).map(|below| below.max(own))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -285,5 +297,16 @@ mod tests {
         let probe = measure(dir.path(), device).unwrap();
         eprintln!("{:?}: {probe:?}", start.elapsed());
         assert!(probe.buffered_ns.is_some());
+    }
+
+    #[test]
+    fn the_physical_block_of_a_disk_is_known_and_that_of_nothing_is_not() {
+        let device = fs::metadata(std::env::current_exe().unwrap()).unwrap().dev();
+        match physical_block(device) {
+            None => eprintln!("skipped: not on a disk"),
+            Some(bytes) => assert!(bytes >= 512 && bytes.is_power_of_two()),
+        }
+        // A file system in memory has a device, but no disk.
+        assert_eq!(physical_block(rustix::fs::makedev(0, 1)), None);
     }
 }
