@@ -546,3 +546,6 @@ impl Drop for Holder {
         self.release();
     }
 }
+
+#[cfg(test)]
+mod tests;

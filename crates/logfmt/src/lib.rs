@@ -9,12 +9,14 @@
 mod bytes;
 pub mod diff;
 pub mod guard;
+mod head;
 mod id;
 pub mod nvwal;
 pub mod record;
 pub mod sqlite_wal;
 pub mod waldio;
 
+pub use head::PATH_LIMIT;
 pub use id::LogId;
 
 /// What a decoder found wrong with the bytes it was given.

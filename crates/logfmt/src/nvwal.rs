@@ -1,10 +1,11 @@
 //! Layouts of the `nvwal` log, version 1: see `docs/format/nvwal.md`, which these constants follow.
 
-use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+use crate::bytes::{array, put, u32_le, u64_le};
+use crate::head::{self, CHECKED_BYTES, Head};
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
@@ -18,14 +19,10 @@ pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
 pub const ACTIVE_OFFSET: u64 = 1152;
 /// Where the superblock's `blocks_grown` word is.
 pub const GROWN_OFFSET: u64 = 1344;
-/// Longest path hint in bytes.
-pub const PATH_LIMIT: usize = 1022;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 /// Generations stay below this.
 pub const GENERATION_LIMIT: u32 = 1 << 30;
-
-const STATIC_BYTES: usize = 1088;
 
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +41,7 @@ pub struct Superblock {
     pub limit_blocks: u32,
     /// Offset of block 0.
     pub blocks_offset: u64,
-    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
     pub path: Vec<u8>,
 }
 
@@ -58,22 +55,17 @@ impl Superblock {
     /// The bytes to store at offset 0.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; STATIC_BYTES + 8];
-        let path = &self.path[..self.path.len().min(PATH_LIMIT)];
-        put(&mut out, 0, &MAGIC);
-        put(&mut out, 8, &VERSION.to_le_bytes());
-        put(&mut out, 12, &self.page_bytes.to_le_bytes());
-        put(&mut out, 16, &self.log_id.0);
-        put(&mut out, 32, &self.db_inode.to_le_bytes());
-        put(&mut out, 40, &self.db_birth_ns.to_le_bytes());
+        let mut out = vec![0; CHECKED_BYTES + 8];
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &self.limit_blocks.to_le_bytes());
         put(&mut out, 56, &self.blocks_offset.to_le_bytes());
-        put(&mut out, 64, &(path.len() as u16).to_le_bytes());
-        put(&mut out, 66, path);
-        let checksum = xxh3_64(&out[..STATIC_BYTES]);
-        put(&mut out, STATIC_BYTES, &checksum.to_le_bytes());
+        self.head().put(&mut out, MAGIC, VERSION);
         out
+    }
+
+    fn head(&self) -> Head {
+        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
+        Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone() }
     }
 
     /// Reads a superblock from the first bytes of a file.
@@ -81,39 +73,23 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let what = "the log's superblock";
-        if array::<8>(bytes, 0) != Some(MAGIC) {
-            return Err(FormatError::Magic);
-        }
-        if bytes.len() < SUPERBLOCK_BYTES as usize {
-            return Err(FormatError::Short { what });
-        }
-        let version = u32_le(bytes, 8);
-        let sound = xxh3_64(&bytes[..STATIC_BYTES]) == u64_le(bytes, STATIC_BYTES);
-        if version != VERSION {
-            // A flipped bit in the version is damage; a later version is checked by its own rules.
-            return Err(FormatError::Version(version));
-        }
-        let path_bytes = usize::from(u16_le(bytes, 64));
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path } =
+            Head::read(bytes, MAGIC, VERSION, SUPERBLOCK_BYTES)?;
         let it = Self {
-            page_bytes: u32_le(bytes, 12),
-            log_id: LogId(array(bytes, 16).unwrap_or_default()),
-            db_inode: u64_le(bytes, 32),
-            db_birth_ns: u64_le(bytes, 40),
+            page_bytes,
+            log_id,
+            db_inode,
+            db_birth_ns,
             block_bytes: u32_le(bytes, 48),
             limit_blocks: u32_le(bytes, 52),
             blocks_offset: u64_le(bytes, 56),
-            path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),
+            path,
         };
-        if !sound || path_bytes > PATH_LIMIT || !it.is_consistent() {
-            return Err(FormatError::Damaged { what });
-        }
-        Ok(it)
+        if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
 
     fn is_consistent(&self) -> bool {
-        crate::guard::page_size_is_valid(self.page_bytes)
-            && block_size_is_valid(self.block_bytes, self.page_bytes)
+        block_size_is_valid(self.block_bytes, self.page_bytes)
             && (1..NO_BLOCK).contains(&self.limit_blocks)
             && self.blocks_offset == Self::blocks_offset_for(self.limit_blocks)
     }
@@ -422,7 +398,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_the_superblock_is_refused() {
         let good = padded(&superblock().encode());
-        for at in 0..STATIC_BYTES + 8 {
+        for at in 0..CHECKED_BYTES + 8 {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;

@@ -1,10 +1,11 @@
 //! Layouts of the `waldio` log, version 1: see `docs/format/waldio.md`, which these constants
 //! follow.
 
-use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+use crate::bytes::{array, put, u32_le, u64_le};
+use crate::head::{self, Head};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
@@ -14,12 +15,8 @@ pub const VERSION: u32 = 1;
 pub const AREA_BYTES: u64 = 4096;
 /// Where the log's blocks begin: behind the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
-/// Longest path hint in bytes.
-pub const PATH_LIMIT: usize = 1022;
 /// Generations stay below this.
 pub const GENERATION_LIMIT: u32 = 1 << 30;
-
-const STATIC_BYTES: usize = 1088;
 
 /// How frames are laid out in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,7 +67,7 @@ pub struct Superblock {
     pub layout: Layout,
     /// Most bytes the file may take.
     pub limit_bytes: u64,
-    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
     pub path: Vec<u8>,
 }
 
@@ -79,20 +76,12 @@ impl Superblock {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; AREA_BYTES as usize];
-        let path = &self.path[..self.path.len().min(PATH_LIMIT)];
-        put(&mut out, 0, &MAGIC);
-        put(&mut out, 8, &VERSION.to_le_bytes());
-        put(&mut out, 12, &self.page_bytes.to_le_bytes());
-        put(&mut out, 16, &self.log_id.0);
-        put(&mut out, 32, &self.db_inode.to_le_bytes());
-        put(&mut out, 40, &self.db_birth_ns.to_le_bytes());
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
         put(&mut out, 56, &self.limit_bytes.to_le_bytes());
-        put(&mut out, 64, &(path.len() as u16).to_le_bytes());
-        put(&mut out, 66, path);
-        let checksum = xxh3_64(&out[..STATIC_BYTES]);
-        put(&mut out, STATIC_BYTES, &checksum.to_le_bytes());
+        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
+        let head = Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone() };
+        head.put(&mut out, MAGIC, VERSION);
         out
     }
 
@@ -101,36 +90,21 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let what = "the log's superblock";
-        if array::<8>(bytes, 0) != Some(MAGIC) {
-            return Err(FormatError::Magic);
-        }
-        if bytes.len() < AREA_BYTES as usize {
-            return Err(FormatError::Short { what });
-        }
-        let version = u32_le(bytes, 8);
-        if version != VERSION {
-            return Err(FormatError::Version(version));
-        }
-        let path_bytes = usize::from(u16_le(bytes, 64));
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path } =
+            Head::read(bytes, MAGIC, VERSION, AREA_BYTES)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
-            page_bytes: u32_le(bytes, 12),
-            log_id: LogId(array(bytes, 16).unwrap_or_default()),
-            db_inode: u64_le(bytes, 32),
-            db_birth_ns: u64_le(bytes, 40),
+            page_bytes,
+            log_id,
+            db_inode,
+            db_birth_ns,
             block_bytes: u32_le(bytes, 48),
             layout: if layout == 0 { Layout::Delta } else { Layout::Embedded },
             limit_bytes: u64_le(bytes, 56),
-            path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),
+            path,
         };
-        let sound = xxh3_64(&bytes[..STATIC_BYTES]) == u64_le(bytes, STATIC_BYTES)
-            && path_bytes <= PATH_LIMIT
-            && layout <= 1
-            && crate::guard::page_size_is_valid(it.page_bytes)
-            && block_size_is_valid(it.block_bytes)
-            && it.limit_bytes >= DATA_OFFSET;
-        if sound { Ok(it) } else { Err(FormatError::Damaged { what }) }
+        let sound = layout <= 1 && block_size_is_valid(it.block_bytes) && it.limit_bytes >= DATA_OFFSET;
+        if sound { Ok(it) } else { Err(head::damaged()) }
     }
 }
 
@@ -551,7 +525,7 @@ mod tests {
     fn superblock_round_trips_and_any_flipped_bit_is_refused() {
         let bytes = superblock().encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock()));
-        for at in 0..STATIC_BYTES + 8 {
+        for at in 0..crate::head::CHECKED_BYTES + 8 {
             let mut bad = bytes.clone();
             bad[at] ^= 1 << (at % 8);
             assert!(Superblock::decode(&bad).is_err(), "byte {at}");

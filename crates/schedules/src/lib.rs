@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duralite_medium::{MEMBERS, MediumError, Segment};
+use duralite_medium::{LocalSegment, MEMBERS, MediumError, Segment};
 
 /// What a dying member's panic carries.
 pub struct Death;
@@ -16,12 +16,12 @@ pub struct Death;
 /// The memory, and who lives.
 #[derive(Debug)]
 pub struct Memory {
+    words: LocalSegment,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    bytes: Vec<u8>,
     alive: [bool; MEMBERS],
     clock_ns: u64,
 }
@@ -39,8 +39,8 @@ impl Memory {
     /// Zeros.
     #[must_use]
     pub fn new(bytes: u64) -> Arc<Self> {
-        let state = State { bytes: vec![0; bytes as usize], alive: [false; MEMBERS], clock_ns: 1 };
-        Arc::new(Self { state: Mutex::new(state) })
+        let state = State { alive: [false; MEMBERS], clock_ns: 1 };
+        Arc::new(Self { words: LocalSegment::new(bytes), state: Mutex::new(state) })
     }
 
     /// Joins as a member, which dies before its operation number `dies_at`, if that is given.
@@ -58,7 +58,7 @@ impl Memory {
 
 impl Member {
     /// Runs the operation unless the member is dead; what it does as it unwinds has no effect.
-    fn operate<T: Default>(&self, operation: impl FnOnce(&mut State) -> T) -> T {
+    fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
         shuttle::thread::yield_now();
         let dies = {
             let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,58 +75,48 @@ impl Member {
             }
             return T::default();
         }
-        operation(&mut self.memory.lock())
-    }
-
-    fn update(&self, at: u64, change: impl FnOnce(u64) -> u64) -> u64 {
-        self.operate(|state| {
-            let place = &mut state.bytes[at as usize..at as usize + 8];
-            let before = u64::from_le_bytes(place.try_into().unwrap_or_default());
-            place.copy_from_slice(&change(before).to_le_bytes());
-            before
-        })
+        operation(&self.memory)
     }
 }
 
 impl Segment for Member {
     fn len(&self) -> u64 {
-        self.memory.lock().bytes.len() as u64
+        self.memory.words.len()
     }
 
     fn load(&self, at: u64) -> u64 {
-        self.update(at, |word| word)
+        self.operate(|memory| memory.words.load(at))
     }
 
     fn store(&self, at: u64, value: u64) {
-        self.update(at, |_| value);
+        self.operate(|memory| memory.words.store(at, value));
     }
 
     fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
-        let before = self.update(at, |word| if word == current { new } else { word });
-        if before == current { Ok(before) } else { Err(before) }
+        self.operate(|memory| Some(memory.words.compare_exchange(at, current, new))).unwrap_or(Err(0))
     }
 
     fn fetch_or(&self, at: u64, bits: u64) -> u64 {
-        self.update(at, |word| word | bits)
+        self.operate(|memory| memory.words.fetch_or(at, bits))
     }
 
     fn fetch_and(&self, at: u64, bits: u64) -> u64 {
-        self.update(at, |word| word & bits)
+        self.operate(|memory| memory.words.fetch_and(at, bits))
     }
 
     fn fetch_add(&self, at: u64, value: u64) -> u64 {
-        self.update(at, |word| word.wrapping_add(value))
+        self.operate(|memory| memory.words.fetch_add(at, value))
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) {
-        self.operate(|state| buf.copy_from_slice(&state.bytes[at as usize..at as usize + buf.len()]));
+        self.operate(|memory| memory.words.read(at, buf));
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
         // In two parts: another member may see the first without the second.
         let (head, tail) = bytes.split_at(bytes.len() / 2);
         for (at, part) in [(at, head), (at + head.len() as u64, tail)] {
-            self.operate(|state| state.bytes[at as usize..at as usize + part.len()].copy_from_slice(part));
+            self.operate(|memory| memory.words.write(at, part));
         }
     }
 
@@ -139,7 +129,8 @@ impl Segment for Member {
     }
 
     fn clock_ns(&self) -> u64 {
-        self.operate(|state| {
+        self.operate(|memory| {
+            let mut state = memory.lock();
             state.clock_ns += 50_000;
             state.clock_ns
         })
@@ -150,6 +141,6 @@ impl Segment for Member {
     }
 
     fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        Ok(self.operate(|state| state.alive[member]))
+        Ok(self.operate(|memory| memory.lock().alive[member]))
     }
 }

@@ -13,8 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use duralite_logfmt::LogId;
-use duralite_logfmt::nvwal::PATH_LIMIT;
+use duralite_logfmt::{LogId, PATH_LIMIT};
 use duralite_medium::{FileSegment, Segment};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 

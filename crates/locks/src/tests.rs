@@ -1,0 +1,680 @@
+//! The table over memory whose clock, deaths and sleeps a test decides.
+//!
+//! Several [`Table`]s over one [`Memory`] are several processes. A test that stops a process at a
+//! certain point runs the others from a hook: in the process's sleep, or where it asks who lives.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Condvar;
+
+use super::*;
+
+const BOUND: u64 = 3;
+const READ: usize = 4;
+const MS: Duration = Duration::from_millis(1);
+const HELD_WRITE: u64 = 1 << HELD;
+const CLAIMED_WRITE: u64 = 1 << CLAIMED;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// What the panic of a dying process carries.
+struct Death;
+
+struct Memory {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Real sleeps under a clock that stands still; otherwise a sleep moves the clock.
+    threads: bool,
+}
+
+struct State {
+    words: Vec<u64>,
+    alive: [bool; MEMBERS],
+    now: u64,
+    waits: u64,
+    /// Waiters' places in use.
+    queued: usize,
+    /// Whether somebody was queued when the WRITE lock was last taken.
+    taken_before_waiters: bool,
+}
+
+struct Member {
+    memory: Arc<Memory>,
+    index: usize,
+    /// Operations left before it dies.
+    left: Mutex<Option<u64>>,
+    in_wait: Mutex<Option<Hook>>,
+    /// With the number of questions that come before.
+    when_asked: Mutex<Option<Hook>>,
+}
+
+impl Memory {
+    fn new(threads: bool) -> Arc<Self> {
+        let state = State {
+            words: vec![0; LAYOUT_BYTES as usize / 8],
+            alive: [false; MEMBERS],
+            now: 1,
+            waits: 0,
+            queued: 0,
+            taken_before_waiters: false,
+        };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), threads })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(self: &Arc<Self>, index: usize) -> Arc<Member> {
+        self.state().alive[index] = true;
+        Arc::new(Member {
+            memory: Arc::clone(self),
+            index,
+            left: Mutex::default(),
+            in_wait: Mutex::default(),
+            when_asked: Mutex::default(),
+        })
+    }
+
+    /// A process, and what it sees of the memory.
+    fn process(self: &Arc<Self>, index: usize) -> (Arc<Table>, Arc<Member>) {
+        let member = self.join(index);
+        (Table::with_bound(Arc::clone(&member) as Arc<dyn Segment>, 0, BOUND), member)
+    }
+
+    fn table(self: &Arc<Self>, index: usize) -> Arc<Table> {
+        self.process(index).0
+    }
+
+    fn kill(&self, index: usize) {
+        self.state().alive[index] = false;
+    }
+
+    fn pass(&self, time: Duration) {
+        self.state().now += time.as_nanos() as u64;
+    }
+
+    fn set_word(&self, member: usize, word: u64) {
+        self.state().words[(MEMBERS_OFFSET + member as u64 * LINE) as usize / 8] = word;
+    }
+}
+
+impl Member {
+    fn operate<T: Default>(&self, operation: impl FnOnce(&mut State) -> T) -> T {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        match left.as_mut() {
+            Some(0) => {
+                drop(left);
+                self.memory.kill(self.index);
+                if !std::thread::panicking() {
+                    resume_unwind(Box::new(Death));
+                }
+                // What it would do as it unwinds has no effect.
+                return T::default();
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        operation(&mut self.memory.state())
+    }
+
+    fn update(&self, at: u64, change: impl FnOnce(u64) -> u64) -> u64 {
+        self.operate(|state| {
+            let before = state.words[at as usize / 8];
+            let after = change(before);
+            state.words[at as usize / 8] = after;
+            if at >= queue::WAITERS_OFFSET && at.is_multiple_of(LINE) {
+                state.queued += usize::from(before == 0 && after != 0);
+                state.queued -= usize::from(before != 0 && after == 0);
+            } else if at >= MEMBERS_OFFSET && at.is_multiple_of(LINE) && !before & after & HELD_WRITE != 0 {
+                state.taken_before_waiters = state.queued > 0;
+            }
+            before
+        })
+    }
+
+    fn in_wait(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.in_wait.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    fn when_asked(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.when_asked.lock().unwrap() = Some(Box::new(hook));
+    }
+}
+
+impl Segment for Member {
+    fn len(&self) -> u64 {
+        LAYOUT_BYTES
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.update(at, |word| word)
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.update(at, |_| value);
+    }
+
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let before = self.update(at, |word| if word == current { new } else { word });
+        if before == current { Ok(before) } else { Err(before) }
+    }
+
+    fn fetch_or(&self, at: u64, bits: u64) -> u64 {
+        self.update(at, |word| word | bits)
+    }
+
+    fn fetch_and(&self, at: u64, bits: u64) -> u64 {
+        self.update(at, |word| word & bits)
+    }
+
+    fn fetch_add(&self, at: u64, value: u64) -> u64 {
+        self.update(at, |word| word.wrapping_add(value))
+    }
+
+    fn read(&self, _at: u64, _buf: &mut [u8]) {
+        unreachable!("the table uses words only");
+    }
+
+    fn write(&self, _at: u64, _bytes: &[u8]) {
+        unreachable!("the table uses words only");
+    }
+
+    fn wait(&self, at: u64, expected: u32, limit: Duration) {
+        self.operate(|state| state.waits += 1);
+        let hook = self.in_wait.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        let same = |state: &mut State| state.words[at as usize / 8] as u32 == expected;
+        let mut state = self.memory.state();
+        if self.memory.threads {
+            drop(self.memory.changed.wait_timeout_while(state, limit, same));
+        } else if same(&mut state) {
+            state.now += limit.as_nanos() as u64;
+        }
+    }
+
+    fn wake(&self, _at: u64, _count: u32) {
+        self.operate(|_| ());
+        self.memory.changed.notify_all();
+    }
+
+    fn clock_ns(&self) -> u64 {
+        let tick = if self.memory.threads { 0 } else { 1000 };
+        self.operate(|state| {
+            state.now += tick;
+            state.now
+        })
+    }
+
+    fn member(&self) -> usize {
+        self.index
+    }
+
+    fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
+        let alive = self.operate(|state| state.alive[member]);
+        let hook = self.when_asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(alive)
+    }
+}
+
+const BUSY: Result<(), LockError> = Err(LockError::Busy);
+
+/// Two connections, in one process or in two.
+fn pairs() -> [(Holder, Holder); 2] {
+    let (one, two) = (Memory::new(false), Memory::new(false));
+    let table = one.table(0);
+    [(table.holder(), table.holder()), (two.table(0).holder(), two.table(1).holder())]
+}
+
+#[test]
+fn connections_exclude_each_other_within_a_process_as_between_two() {
+    for (one, two) in pairs() {
+        for slot in 0..SLOTS {
+            one.lock_shared(slot).unwrap();
+            one.lock_shared(slot).unwrap();
+            two.lock_shared(slot).unwrap();
+            assert_eq!(one.lock_exclusive(slot, 1), BUSY, "its own reader, and another's");
+            one.unlock_shared(slot);
+            assert_eq!(one.lock_exclusive(slot, 1), BUSY, "another's reader");
+            two.unlock_shared(slot);
+            one.lock_exclusive(slot, 1).unwrap();
+            one.lock_exclusive(slot, 1).unwrap();
+            assert_eq!(two.lock_shared(slot), BUSY);
+            assert_eq!(two.lock_exclusive(slot, 1), BUSY);
+            two.unlock_exclusive(slot, 1);
+            two.unlock_shared(slot);
+            assert_eq!(two.lock_shared(slot), BUSY, "what another holds cannot be given back");
+            one.unlock_exclusive(slot, 1);
+            two.lock_exclusive(slot, 1).unwrap();
+            two.unlock_exclusive(slot, 1);
+        }
+    }
+}
+
+#[test]
+fn several_locks_are_taken_together_or_not_at_all() {
+    for (one, two) in pairs() {
+        one.lock_shared(READ).unwrap();
+        assert_eq!(two.lock_exclusive(1, 7), BUSY);
+        for slot in (1..SLOTS).filter(|slot| *slot != READ) {
+            one.lock_exclusive(slot, 1).unwrap();
+            one.unlock_exclusive(slot, 1);
+        }
+        one.unlock_shared(READ);
+        two.lock_exclusive(1, 7).unwrap();
+        one.lock_exclusive(WRITE, 1).unwrap();
+        (1..SLOTS).for_each(|slot| assert_eq!(one.lock_shared(slot), BUSY));
+    }
+}
+
+#[test]
+fn a_dropped_connection_leaves_nothing_behind() {
+    for (one, two) in pairs() {
+        one.lock_shared(READ).unwrap();
+        one.lock_exclusive(1, 2).unwrap();
+        assert!(one.wait_for_write(MS).unwrap());
+        assert_eq!(two.lock_exclusive(WRITE, 1), BUSY);
+        drop(one);
+        two.lock_exclusive(0, SLOTS).unwrap();
+    }
+}
+
+#[test]
+fn the_lock_is_kept_for_the_waiter_that_it_is_reserved_for() {
+    for (one, two) in pairs() {
+        assert!(two.wait_for_write(MS).unwrap());
+        assert_eq!(one.lock_exclusive(WRITE, 1), BUSY);
+        assert!(!one.wait_for_write(MS).unwrap());
+        two.lock_exclusive(WRITE, 1).unwrap();
+        // Held now, for as long as it likes.
+        assert!(!one.wait_for_write(3 * RESERVATION).unwrap());
+        two.unlock_exclusive(WRITE, 1);
+        one.lock_exclusive(WRITE, 1).unwrap();
+    }
+}
+
+#[test]
+fn a_reservation_that_nobody_takes_up_ends() {
+    for (one, two) in pairs() {
+        for _ in 0..3 {
+            assert!(two.wait_for_write(MS).unwrap());
+            assert!(one.wait_for_write(3 * RESERVATION).unwrap());
+            assert_eq!(two.lock_exclusive(WRITE, 1), BUSY, "taken away");
+            one.lock_exclusive(WRITE, 1).unwrap();
+            two.unlock_exclusive(WRITE, 1);
+            assert_eq!(two.lock_exclusive(WRITE, 1), BUSY, "not its own any more");
+            one.unlock_exclusive(WRITE, 1);
+        }
+        two.lock_exclusive(WRITE, 1).unwrap();
+    }
+}
+
+#[test]
+fn waiting_for_what_is_reserved_or_held_already_does_not_sleep() {
+    for (one, two) in pairs() {
+        assert!(one.wait_for_write(MS).unwrap());
+        assert!(one.wait_for_write(MS).unwrap());
+        one.lock_exclusive(WRITE, 1).unwrap();
+        assert!(one.wait_for_write(MS).unwrap());
+        one.unlock_exclusive(WRITE, 1);
+        // A reservation that was taken away is made anew.
+        assert!(one.wait_for_write(MS).unwrap());
+        assert!(two.wait_for_write(3 * RESERVATION).unwrap());
+        two.release();
+        assert!(one.wait_for_write(MS).unwrap());
+        one.lock_exclusive(WRITE, 1).unwrap();
+    }
+}
+
+#[test]
+fn a_waiter_is_passed_over_as_often_as_allowed_and_then_has_its_turn() {
+    let memory = Memory::new(false);
+    let (running, (table, member)) = (memory.table(0).holder(), memory.process(1));
+    let waiting = table.holder();
+    running.lock_exclusive(WRITE, 1).unwrap();
+    assert_eq!(waiting.lock_exclusive(WRITE, 1), BUSY);
+    member.in_wait(move || {
+        running.unlock_exclusive(WRITE, 1);
+        for _ in 0..BOUND {
+            running.lock_exclusive(WRITE, 1).unwrap();
+            running.unlock_exclusive(WRITE, 1);
+        }
+        assert_eq!(running.lock_exclusive(WRITE, 1), BUSY);
+    });
+    assert!(waiting.wait_for_write(100 * MS).unwrap());
+    waiting.lock_exclusive(WRITE, 1).unwrap();
+}
+
+#[test]
+fn waiters_have_their_turns_in_the_order_in_which_they_came() {
+    let memory = Memory::new(false);
+    let running = memory.table(0).holder();
+    let ((first_table, first_member), (second_table, second_member)) = (memory.process(2), memory.process(1));
+    let (first, second) = (first_table.holder(), second_table.holder());
+    running.lock_exclusive(WRITE, 1).unwrap();
+    // The first comes, gives up for a while, and keeps its place.
+    assert!(!first.wait_for_write(MS).unwrap());
+    second_member.in_wait(move || {
+        first_member.in_wait(move || running.unlock_exclusive(WRITE, 1));
+        assert!(first.wait_for_write(100 * MS).unwrap());
+        first.lock_exclusive(WRITE, 1).unwrap();
+    });
+    assert!(second.wait_for_write(100 * MS).unwrap());
+}
+
+#[test]
+fn a_waiter_that_is_stopped_does_not_stop_the_others() {
+    let memory = Memory::new(false);
+    let (running, queueing) = (memory.table(0).holder(), memory.table(2).holder());
+    let (table, member) = memory.process(1);
+    let stopped = table.holder();
+    running.lock_exclusive(WRITE, 1).unwrap();
+    let clock = Arc::clone(&memory);
+    member.in_wait(move || {
+        running.unlock_exclusive(WRITE, 1);
+        let mut taken = 0;
+        for _ in 0..1000 {
+            clock.pass(MS);
+            if running.lock_exclusive(WRITE, 1).is_ok() {
+                running.unlock_exclusive(WRITE, 1);
+                taken += 1;
+            }
+        }
+        assert!(taken > 900, "taken {taken} times in a second");
+        assert!(queueing.wait_for_write(100 * MS).unwrap());
+        queueing.release();
+    });
+    assert!(stopped.wait_for_write(10_000 * MS).unwrap(), "it goes on");
+}
+
+#[test]
+fn a_waiter_that_dies_does_not_stop_the_others() {
+    let memory = Memory::new(false);
+    let (running, queueing) = (memory.table(0).holder(), memory.table(2).holder());
+    let (table, member) = memory.process(1);
+    running.lock_exclusive(WRITE, 1).unwrap();
+    let dying = Arc::clone(&member);
+    member.in_wait(move || *dying.left.lock().unwrap() = Some(0));
+    let died = catch_unwind(AssertUnwindSafe(|| table.holder().wait_for_write(100 * MS))).is_err();
+    assert!(died);
+    running.unlock_exclusive(WRITE, 1);
+    for _ in 0..10 {
+        running.lock_exclusive(WRITE, 1).unwrap();
+        assert!(!queueing.wait_for_write(MS).unwrap());
+        running.unlock_exclusive(WRITE, 1);
+    }
+    assert!(queueing.wait_for_write(100 * MS).unwrap());
+}
+
+/// Lets one connection after another queue, each from within the sleep of the one before.
+fn queue_up(table: &Arc<Table>, member: &Arc<Member>, count: usize, last: Hook) {
+    let Some(rest) = count.checked_sub(1) else { return last() };
+    let (inner_table, inner_member) = (Arc::clone(table), Arc::clone(member));
+    member.in_wait(move || queue_up(&inner_table, &inner_member, rest, last));
+    assert!(!table.holder().wait_for_write(5 * MS).unwrap());
+}
+
+#[test]
+fn who_finds_no_place_in_the_queue_sleeps_all_the_same() {
+    let memory = Memory::new(false);
+    let running = memory.table(0).holder();
+    running.lock_exclusive(WRITE, 1).unwrap();
+    let (table, member) = memory.process(1);
+    let (without_place, clock) = (table.holder(), Arc::clone(&memory));
+    let last = move || {
+        let before = clock.state().waits;
+        assert!(!without_place.wait_for_write(20 * MS).unwrap());
+        let waits = clock.state().waits - before;
+        assert!((1..100).contains(&waits), "{waits} sleeps in 20 ms");
+    };
+    queue_up(&table, &member, queue::WAITERS, Box::new(last));
+}
+
+#[test]
+fn places_of_dead_waiters_are_found_when_there_is_no_other() {
+    let memory = Memory::new(false);
+    let running = memory.table(0).holder();
+    running.lock_exclusive(WRITE, 1).unwrap();
+    let (table, member) = memory.process(1);
+    let dying = Arc::clone(&member);
+    let last: Hook = Box::new(move || *dying.left.lock().unwrap() = Some(0));
+    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &member, queue::WAITERS, last))).is_err());
+    assert!(memory.state().queued == queue::WAITERS);
+    // The next finds a place, and its turn.
+    let (table, member) = memory.process(2);
+    let (waiting, clock) = (table.holder(), Arc::clone(&memory));
+    memory.pass(1000 * MS);
+    member.in_wait(move || {
+        assert!((1..10).contains(&clock.state().queued));
+        running.unlock_exclusive(WRITE, 1);
+    });
+    assert!(waiting.wait_for_write(100 * MS).unwrap());
+}
+
+#[test]
+fn a_dead_reader_is_found_however_often_the_living_are_in_the_way() {
+    let memory = Memory::new(false);
+    let (writer, dead, table) = (memory.table(0).holder(), memory.table(1).holder(), memory.table(2));
+    let (contender, checkpointer) = (table.holder(), table.holder());
+    writer.lock_exclusive(WRITE, 1).unwrap();
+    dead.lock_shared(READ).unwrap();
+    memory.kill(1);
+    for _ in 0..10 {
+        memory.pass(SUSPICION);
+        assert_eq!(contender.lock_exclusive(WRITE, 1), BUSY);
+        if checkpointer.lock_exclusive(READ, 1).is_ok() {
+            assert_eq!(table.activity().recovered, 1);
+            return;
+        }
+    }
+    panic!("the dead reader still has its mark");
+}
+
+#[test]
+fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
+    let memory = Memory::new(false);
+    let (table, member) = memory.process(0);
+    memory.table(1).holder().lock_exclusive(WRITE, 1).unwrap();
+    std::mem::forget({
+        let holder = memory.table(1).holder();
+        holder.lock_exclusive(WRITE, 1).unwrap();
+        holder
+    });
+    memory.kill(1);
+    let (next, taken) = (Arc::clone(&memory), Arc::new(Mutex::new(None)));
+    let keep = Arc::clone(&taken);
+    member.when_asked(move || {
+        let holder = next.table(1).holder();
+        holder.lock_exclusive(WRITE, 1).unwrap();
+        *keep.lock().unwrap() = Some(holder);
+    });
+    let holder = table.holder();
+    assert_eq!(holder.lock_exclusive(WRITE, 1), BUSY);
+    drop(taken.lock().unwrap().take());
+    holder.lock_exclusive(WRITE, 1).unwrap();
+}
+
+/// The member's claim lasts until patience ends; then it holds, is dead, and its slot is taken by
+/// another that holds, one after the other between two looks.
+#[test]
+fn patience_that_ends_never_means_that_nothing_is_in_the_way() {
+    let memory = Memory::new(false);
+    let (table, member) = memory.process(0);
+    memory.table(1);
+    memory.set_word(1, CLAIMED_WRITE);
+    fn sleep_on(member: &Arc<Member>, memory: &Arc<Memory>, left: u32) {
+        let (inner_member, inner) = (Arc::clone(member), Arc::clone(memory));
+        member.in_wait(move || {
+            if left > 1 {
+                return sleep_on(&inner_member, &inner, left - 1);
+            }
+            inner.set_word(1, HELD_WRITE);
+            inner.kill(1);
+            let memory = Arc::clone(&inner);
+            inner_member.when_asked(move || memory.set_word(1, EPOCH | HELD_WRITE));
+        });
+    }
+    sleep_on(&member, &memory, PATIENCE);
+    assert_eq!(table.holder().lock_exclusive(WRITE, 1), BUSY);
+    let last = memory.state().waits;
+    assert_eq!(last, u64::from(PATIENCE));
+}
+
+/// What a process does that dies at some point of it. `other` is in another process.
+fn live(table: &Arc<Table>, member: &Arc<Member>, other: &Arc<Holder>) {
+    let (one, two) = (table.holder(), table.holder());
+    one.lock_shared(READ).unwrap();
+    two.lock_shared(READ).unwrap();
+    one.lock_exclusive(WRITE, 1).unwrap();
+    assert_eq!(two.lock_exclusive(READ, 2), BUSY);
+    one.unlock_exclusive(WRITE, 1);
+    two.release();
+    one.release();
+    two.lock_exclusive(1, 7).unwrap();
+    two.unlock_exclusive(1, 7);
+    other.lock_exclusive(WRITE, 1).unwrap();
+    assert_eq!(one.lock_exclusive(WRITE, 1), BUSY);
+    assert!(!one.wait_for_write(15 * MS).unwrap());
+    let releasing = Arc::clone(other);
+    member.in_wait(move || releasing.unlock_exclusive(WRITE, 1));
+    assert!(one.wait_for_write(100 * MS).unwrap());
+    one.lock_exclusive(WRITE, 1).unwrap();
+    one.unlock_exclusive(WRITE, 1);
+    assert!(two.wait_for_write(100 * MS).unwrap());
+}
+
+fn gets_everything(memory: &Memory, holder: &Holder) {
+    assert!(holder.wait_for_write(100 * MS).unwrap());
+    for first in 0..SLOTS {
+        memory.pass(2 * SUSPICION);
+        holder.lock_exclusive(first, 1).unwrap();
+    }
+    holder.release();
+    memory.pass(2 * SUSPICION);
+    holder.lock_exclusive(0, SLOTS).unwrap();
+    holder.release();
+}
+
+#[test]
+fn a_process_that_dies_at_any_operation_leaves_no_lock_and_no_place_behind() {
+    let mut deaths = 0;
+    for (dying, surviving, rejoins) in [(0, 1, false), (1, 0, false), (0, 1, true), (1, 0, true)] {
+        for at in 0.. {
+            let memory = Memory::new(false);
+            let survivor = Arc::new(memory.table(surviving).holder());
+            let member = memory.join(dying);
+            *member.left.lock().unwrap() = Some(at);
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let table = Table::with_bound(Arc::clone(&member) as Arc<dyn Segment>, 0, BOUND);
+                live(&table, &member, &survivor);
+            }));
+            match ended {
+                Ok(()) => break,
+                Err(panic) if panic.is::<Death>() => deaths += 1,
+                Err(panic) => resume_unwind(panic),
+            }
+            survivor.release();
+            if rejoins {
+                let follower = memory.table(dying).holder();
+                gets_everything(&memory, &follower);
+                gets_everything(&memory, &survivor);
+            } else {
+                gets_everything(&memory, &survivor);
+                gets_everything(&memory, &memory.table(dying).holder());
+            }
+            memory.pass(1000 * MS);
+            for _ in 0..3 * BOUND {
+                survivor.lock_exclusive(WRITE, 1).unwrap();
+                survivor.unlock_exclusive(WRITE, 1);
+            }
+        }
+    }
+    assert!(deaths > 400, "{deaths} deaths");
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Waits(usize),
+    Turn(usize),
+    /// Took a lock that was free; whether somebody had queued by then.
+    PassedOver(bool),
+}
+
+/// Threads of several processes, one after the other inside; what happened in the order in which
+/// it did.
+fn crowd(processes: usize, threads: usize, rounds: usize) -> Vec<Event> {
+    let memory = Memory::new(true);
+    let events = Mutex::new(Vec::new());
+    let inside = Cell::new(0u32);
+    let inside = Mutex::new(inside);
+    std::thread::scope(|scope| {
+        for process in 0..processes {
+            let table = memory.table(process);
+            for thread in 0..threads {
+                let (holder, id) = (table.holder(), process * threads + thread);
+                let (memory, events, inside) = (&memory, &events, &inside);
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        let mut waited = false;
+                        while holder.lock_exclusive(WRITE, 1).is_err() {
+                            events.lock().unwrap().push(Event::Waits(id));
+                            waited = holder.wait_for_write(1000 * MS).unwrap();
+                            assert!(waited, "the clock stands still");
+                            events.lock().unwrap().push(Event::Turn(id));
+                        }
+                        if !waited {
+                            let before_waiters = memory.state().taken_before_waiters;
+                            events.lock().unwrap().push(Event::PassedOver(before_waiters));
+                        }
+                        let guard = inside.try_lock().expect("two of them inside");
+                        std::thread::yield_now();
+                        drop(guard);
+                        holder.unlock_exclusive(WRITE, 1);
+                    }
+                });
+            }
+        }
+    });
+    events.into_inner().unwrap()
+}
+
+#[test]
+fn in_a_crowd_nobody_is_passed_over_more_often_than_allowed() {
+    const THREADS: usize = 16;
+    let events = crowd(4, THREADS / 4, 400);
+    let mut waiting: Vec<Option<(usize, usize)>> = vec![None; THREADS];
+    let (mut passed_over, mut turns, mut waits) = (0, 0, 0);
+    let mut by_later_ones = [0; THREADS];
+    for event in events {
+        match event {
+            Event::Waits(id) => {
+                waits += 1;
+                waiting[id] = Some((waits, turns));
+                by_later_ones[id] = 0;
+            }
+            Event::Turn(id) => {
+                turns += 1;
+                passed_over = 0;
+                let (own, _) = waiting[id].take().unwrap();
+                for other in 0..THREADS {
+                    if waiting[other].is_some_and(|(since, _)| since < own) {
+                        by_later_ones[other] += 1;
+                        // Those that drew a ticket or found themselves the oldest before it came.
+                        assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
+                    }
+                }
+            }
+            Event::PassedOver(before_waiters) => {
+                passed_over += u64::from(before_waiters);
+                assert!(passed_over <= BOUND, "{passed_over} times between two turns");
+            }
+        }
+    }
+    assert!(turns > 100, "{turns} turns: no crowd");
+    assert!(waiting.iter().all(Option::is_none));
+}

@@ -1,0 +1,79 @@
+//! What the superblocks of all logs have in common: bytes 0..48 and 64..1096.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+use crate::{FormatError, LogId};
+
+/// Longest path hint in bytes.
+pub const PATH_LIMIT: usize = 1022;
+/// Bytes that the checksum covers; it stands behind them.
+pub(crate) const CHECKED_BYTES: usize = 1088;
+
+const WHAT: &str = "the log's superblock";
+
+/// The fields.
+pub(crate) struct Head {
+    pub(crate) page_bytes: u32,
+    pub(crate) log_id: LogId,
+    pub(crate) db_inode: u64,
+    pub(crate) db_birth_ns: u64,
+    pub(crate) path: Vec<u8>,
+}
+
+impl Head {
+    /// Puts the fields where they belong, and the checksum over these and those put before.
+    pub(crate) fn put(&self, out: &mut [u8], magic: [u8; 8], version: u32) {
+        let path = &self.path[..self.path.len().min(PATH_LIMIT)];
+        put(out, 0, &magic);
+        put(out, 8, &version.to_le_bytes());
+        put(out, 12, &self.page_bytes.to_le_bytes());
+        put(out, 16, &self.log_id.0);
+        put(out, 32, &self.db_inode.to_le_bytes());
+        put(out, 40, &self.db_birth_ns.to_le_bytes());
+        put(out, 64, &(path.len() as u16).to_le_bytes());
+        put(out, 66, path);
+        let checksum = xxh3_64(&out[..CHECKED_BYTES]);
+        put(out, CHECKED_BYTES, &checksum.to_le_bytes());
+    }
+
+    /// Reads the fields, and checks everything that the checksum covers.
+    pub(crate) fn read(
+        bytes: &[u8],
+        magic: [u8; 8],
+        version: u32,
+        least_bytes: u64,
+    ) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(magic) {
+            return Err(FormatError::Magic);
+        }
+        if (bytes.len() as u64) < least_bytes {
+            return Err(FormatError::Short { what: WHAT });
+        }
+        let found = u32_le(bytes, 8);
+        if found != version {
+            // A flipped bit in the version is damage; a later version is checked by its own rules.
+            return Err(FormatError::Version(found));
+        }
+        let path_bytes = usize::from(u16_le(bytes, 64));
+        let page_bytes = u32_le(bytes, 12);
+        let sound = xxh3_64(&bytes[..CHECKED_BYTES]) == u64_le(bytes, CHECKED_BYTES)
+            && path_bytes <= PATH_LIMIT
+            && crate::guard::page_size_is_valid(page_bytes);
+        if !sound {
+            return Err(damaged());
+        }
+        Ok(Self {
+            page_bytes,
+            log_id: LogId(array(bytes, 16).unwrap_or_default()),
+            db_inode: u64_le(bytes, 32),
+            db_birth_ns: u64_le(bytes, 40),
+            path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),
+        })
+    }
+}
+
+/// The error for fields of its own that a superblock finds out of their range.
+pub(crate) fn damaged() -> FormatError {
+    FormatError::Damaged { what: WHAT }
+}
