@@ -21,7 +21,8 @@
 //! it tries again with a fresh snapshot. A thread that runs may take a free lock although others
 //! wait, which keeps the processor busy, but only [`Table::with_bound`] times before the oldest
 //! waiter has its turn. A reservation that is not taken up may be taken away after a while.
-//! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep.
+//! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
+//! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
 
 #![forbid(unsafe_code)]
 
@@ -54,7 +55,7 @@ const RESERVED: u64 = 1 << 24;
 const EPOCH: u64 = 1 << 32;
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
-/// How often a member in the way is examined, at most.
+/// How often a member in the way is examined, at most: it may have been dead for so long.
 const SUSPICION: Duration = Duration::from_millis(2);
 /// How often another's claim is waited for, at 50 us each.
 const PATIENCE: u32 = 2000;
@@ -119,8 +120,8 @@ pub struct Table {
     busy: AtomicU64,
     waits: AtomicU64,
     recovered: AtomicU64,
-    /// When a member in the way was last examined.
-    examined: AtomicU64,
+    /// When each member was last examined because it was in the way.
+    examined: [AtomicU64; MEMBERS],
 }
 
 impl Table {
@@ -142,7 +143,7 @@ impl Table {
             busy: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
-            examined: AtomicU64::new(0),
+            examined: [const { AtomicU64::new(0) }; MEMBERS],
         };
         let own = table.own();
         // Whatever a process left here that had the slot before is void.
@@ -224,12 +225,13 @@ impl Table {
     }
 
     /// Whether it is time again to ask the kernel if a member in the way lives: that takes a system
-    /// call, and most of them do.
-    fn suspects(&self) -> bool {
+    /// call, and most of them do. Each has its own time: a living one that is often in the way must
+    /// not keep a dead one from being found.
+    fn suspects(&self, member: usize) -> bool {
         let now = self.segment.clock_ns();
-        let last = self.examined.load(Ordering::Relaxed);
+        let last = self.examined[member].load(Ordering::Relaxed);
         let due = now.saturating_sub(last) >= SUSPICION.as_nanos() as u64 || last == 0;
-        due && self.examined.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        due && self.examined[member].compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Frees what a dead member holds; whether it was dead.
@@ -253,15 +255,17 @@ impl Table {
     }
 
     /// Looks at every other member once its own bits are set: whether nothing is in the way of
-    /// `mask`, to be held exclusively or shared.
-    fn look(&self, mask: u64, exclusive: bool) -> Result<bool, LockError> {
+    /// `mask`, to be held exclusively or shared. Who is queued looks again and again, and asks the
+    /// kernel now and then only.
+    fn look(&self, mask: u64, exclusive: bool, queued: bool) -> Result<bool, LockError> {
         let own = self.segment.member();
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
         for member in (0..self.high()).filter(|member| *member != own) {
-            for patience in (0..=PATIENCE).rev() {
+            let mut patience = PATIENCE;
+            loop {
                 let word = self.segment.load(self.member(member));
                 if word & held != 0 {
-                    let gone = self.suspects() && self.bury(member, word)?
+                    let gone = (!queued || self.suspects(member)) && self.bury(member, word)?
                         || mask & 1 != 0 && self.expire(member, word);
                     if gone {
                         continue;
@@ -271,15 +275,15 @@ impl Table {
                 if word & mask << CLAIMED == 0 {
                     break;
                 }
-                if exclusive && member < own && !self.bury(member, word)? {
+                if self.bury(member, word)? {
+                    continue;
+                }
+                // A lower one goes on. A higher one sees this member's bits and withdraws, or it has
+                // looked before and holds; or it is stopped in between, and may be for long.
+                if exclusive && member < own || patience == 0 {
                     return Ok(false);
                 }
-                // It sees this member's bits and withdraws, or it has looked before and holds.
-                self.bury(member, word)?;
-                if patience == 0 {
-                    // It is stopped in between, and may be for long.
-                    return Ok(false);
-                }
+                patience -= 1;
                 self.pause(member);
             }
         }
@@ -311,7 +315,7 @@ impl Table {
                 self.segment.store(since, self.segment.clock_ns());
             }
             self.segment.fetch_or(self.own(), mask);
-            let looked = self.look(mask, false);
+            let looked = self.look(mask, false, false);
             if looked != Ok(true) {
                 self.segment.fetch_and(self.own(), !mask);
                 return looked.and_then(|_| self.busy());
@@ -338,9 +342,11 @@ impl Table {
         if first == WRITE && !self.may_overtake()? {
             return self.busy();
         }
-        self.take(&mut local, holder, first, count)?;
-        if first == WRITE {
-            self.note_overtaking();
+        self.take(&mut local, holder, first, count, false)?;
+        if first == WRITE && !self.note_overtaking() {
+            drop(local);
+            self.unlock_exclusive(holder, first, count);
+            return self.busy();
         }
         Ok(())
     }
@@ -359,7 +365,14 @@ impl Table {
         true
     }
 
-    fn take(&self, local: &mut Local, holder: u64, first: usize, count: usize) -> Result<(), LockError> {
+    fn take(
+        &self,
+        local: &mut Local,
+        holder: u64,
+        first: usize,
+        count: usize,
+        queued: bool,
+    ) -> Result<(), LockError> {
         let slots = first..first + count;
         if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
             // A reservation of this process, of another connection.
@@ -375,7 +388,7 @@ impl Table {
         }
         let mask = ((1 << count) - 1) << first;
         self.segment.fetch_or(self.own(), mask << CLAIMED);
-        let looked = self.look(mask, true);
+        let looked = self.look(mask, true, queued);
         if looked != Ok(true) {
             self.segment.fetch_and(self.own(), !(mask << CLAIMED));
             return looked.and_then(|_| self.busy());
@@ -415,7 +428,15 @@ impl Table {
     /// Takes WRITE for a connection that will come back for it.
     fn reserve(&self, holder: u64) -> Result<bool, LockError> {
         let mut local = self.local();
-        match self.take(&mut local, holder, WRITE, 1) {
+        if local.exclusive[WRITE] == Some(holder) {
+            if !local.reserved || self.segment.load(self.own()) & RESERVED != 0 {
+                return Ok(true);
+            }
+            // Taken away meanwhile.
+            local.reserved = false;
+            local.exclusive[WRITE] = None;
+        }
+        match self.take(&mut local, holder, WRITE, 1, true) {
             Ok(()) => {}
             Err(LockError::Busy) => return Ok(false),
             Err(error) => return Err(error),

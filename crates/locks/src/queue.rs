@@ -1,5 +1,11 @@
 //! The queue for the WRITE lock.
+//!
+//! A waiter is a place whose first word is its ticket and its member in one, so that it is in the
+//! queue entirely or not at all, wherever its process dies. A waiter that is awake or in a sleep
+//! stamps its place at least once a slice. One that has not for [`PRESENCE`] is dead or stopped:
+//! it is no longer waited for, and has its old turn again when it goes on.
 
+use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,34 +19,55 @@ pub(super) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + MEMBERS as u64 * LINE;
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
-/// How often the oldest waiter has been passed over.
+/// How often the oldest waiter has been passed over. Changed only by who has WRITE.
 const OVERTAKEN: u64 = 2 * LINE;
 /// One more than the highest waiter slot that was ever used.
 const HIGH_WAITER: u64 = 3 * LINE;
 
-/// Within a waiter's slot: its member + 1, 0 when the slot is free.
-const OWNER: u64 = 0;
-/// Its ticket; 0 until it is known, and no turn comes to such a one.
-const TICKET: u64 = 8;
+/// Always zero: to sleep on where there is no place to be woken at.
+const NOWHERE: u64 = 4 * LINE;
+
+/// Within a place: ticket and member, 0 when it is free. Tickets are never drawn twice, so a place
+/// that is seen to be a dead one's cannot be taken for another's.
+const WAITER: u64 = 0;
 const FUTEX: u64 = 16;
+/// When the waiter last showed that it is there.
+const SEEN: u64 = 24;
+
+/// A ticket's lowest bit in the word; below it the member + 1.
+const TICKET: u64 = 1 << 8;
+const _: () = assert!((MEMBERS as u64) < TICKET);
 
 /// A sleeper looks this often whether a death has cost it its wake-up.
 const SLICE: Duration = Duration::from_millis(10);
 
+/// How long a waiter that is not heard of is waited for.
+pub(super) const PRESENCE: Duration = SLICE.saturating_mul(5);
+
 /// The oldest waiter watches the lock for this long before it sleeps.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// A waiter's slot in use.
+/// A place in use.
 struct Waiter<'a> {
     table: &'a Table,
     at: u64,
 }
 
+impl Waiter<'_> {
+    fn show(&self) {
+        self.table.segment.store(self.at + SEEN, self.table.segment.clock_ns());
+    }
+}
+
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.table.segment.store(self.at + TICKET, 0);
-        self.table.segment.store(self.at + OWNER, 0);
+        self.table.segment.store(self.at + WAITER, 0);
     }
+}
+
+/// The member whose waiter the word names.
+fn member_of(waiter: u64) -> Option<usize> {
+    (waiter % TICKET).checked_sub(1).map(|member| member as usize)
 }
 
 impl Table {
@@ -60,86 +87,113 @@ impl Table {
         self.segment.fetch_add(self.base + TICKETS, 1) + 1
     }
 
-    /// Frees the slots of a process that had this member slot before.
+    /// Frees the places of a process that had this member slot before.
     pub(super) fn forget_own_waiters(&self) {
-        let own = self.segment.member() as u64 + 1;
         for at in self.waiters() {
-            if self.segment.load(at + OWNER) == own {
-                self.segment.store(at + TICKET, 0);
-                let _ = self.segment.compare_exchange(at + OWNER, own, 0);
+            let waiter = self.segment.load(at + WAITER);
+            if member_of(waiter) == Some(self.segment.member()) {
+                let _ = self.segment.compare_exchange(at + WAITER, waiter, 0);
             }
         }
     }
 
-    /// The slot of the waiter whose turn is next.
-    fn oldest(&self) -> Option<u64> {
+    /// The place and the word of the waiter whose turn is next.
+    fn oldest(&self) -> Option<(u64, u64)> {
+        let now = LazyCell::new(|| self.segment.clock_ns());
+        let absent = |at| now.saturating_sub(self.segment.load(at + SEEN)) > PRESENCE.as_nanos() as u64;
         self.waiters()
-            .filter(|at| self.segment.load(at + OWNER) != 0)
-            .map(|at| (self.segment.load(at + TICKET), at))
-            .filter(|(ticket, _)| *ticket != 0)
+            .map(|at| (self.segment.load(at + WAITER), at))
+            .filter(|(waiter, at)| *waiter != 0 && !absent(*at))
             .min()
-            .map(|(_, at)| at)
+            .map(|(waiter, at)| (at, waiter))
     }
 
     /// Whether a thread that has not queued may take WRITE if it is free.
     pub(super) fn may_overtake(&self) -> Result<bool, LockError> {
-        while let Some(at) = self.oldest() {
+        while let Some((at, waiter)) = self.oldest() {
             if self.word(OVERTAKEN) < self.bound {
                 return Ok(true);
             }
-            let owner = self.segment.load(at + OWNER);
-            if owner != 0 && self.segment.is_alive(owner as usize - 1)? {
+            if !self.forget_if_dead(at, waiter)? {
                 return Ok(false);
             }
-            self.forget(at, owner);
         }
         Ok(true)
     }
 
-    /// Frees the slot of a dead waiter.
-    fn forget(&self, at: u64, owner: u64) {
-        if self.segment.compare_exchange(at + OWNER, owner, 0).is_ok() {
+    /// Frees the place of a waiter whose process is dead; whether it is.
+    fn forget_if_dead(&self, at: u64, waiter: u64) -> Result<bool, LockError> {
+        let Some(member) = member_of(waiter) else { return Ok(true) };
+        if self.segment.is_alive(member)? {
+            return Ok(false);
+        }
+        if self.segment.compare_exchange(at + WAITER, waiter, 0).is_ok() {
             self.recovered.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(true)
     }
 
-    pub(super) fn note_overtaking(&self) {
-        if self.oldest().is_some() {
-            self.segment.fetch_add(self.base + OVERTAKEN, 1);
-        }
+    /// Counts that WRITE, taken by now, passes a waiter over; whether it may. Several that were
+    /// told at once that one more is allowed find out here.
+    pub(super) fn note_overtaking(&self) -> bool {
+        self.oldest().is_none() || self.segment.fetch_add(self.base + OVERTAKEN, 1) < self.bound
     }
 
     pub(super) fn wake_oldest(&self) {
-        if let Some(at) = self.oldest() {
+        if let Some((at, _)) = self.oldest() {
             self.segment.fetch_add(at + FUTEX, 1);
             self.segment.wake(at + FUTEX, 1);
         }
     }
 
     fn enqueue(&self, ticket: u64) -> Option<Waiter<'_>> {
-        let own = self.segment.member() as u64 + 1;
-        let index =
-            (0..WAITERS).find(|i| self.segment.compare_exchange(self.waiter(*i) + OWNER, 0, own).is_ok())?;
-        let at = self.waiter(index);
-        self.segment.store(at + TICKET, ticket);
-        let used = index as u64 + 1;
+        let own = ticket * TICKET + self.segment.member() as u64 + 1;
+        let index = (0..WAITERS).find(|index| {
+            let place = self.waiter(*index) + WAITER;
+            if self.segment.load(place) != 0 {
+                return false;
+            }
+            // First, so that no place in use is ever beyond the mark.
+            self.raise_mark(*index as u64 + 1);
+            self.segment.compare_exchange(place, 0, own).is_ok()
+        })?;
+        let waiter = Waiter { table: self, at: self.waiter(index) };
+        waiter.show();
+        Some(waiter)
+    }
+
+    fn raise_mark(&self, used: u64) {
         loop {
             let high = self.word(HIGH_WAITER);
             if high >= used || self.segment.compare_exchange(self.base + HIGH_WAITER, high, used).is_ok() {
-                break;
+                return;
             }
         }
-        Some(Waiter { table: self, at })
+    }
+
+    /// Frees the places of all dead waiters.
+    fn forget_dead_waiters(&self) -> Result<(), LockError> {
+        for at in self.waiters() {
+            self.forget_if_dead(at, self.segment.load(at + WAITER))?;
+        }
+        Ok(())
     }
 
     /// Sleeps until it is this ticket's turn and WRITE is reserved; whether it is in time.
     pub(super) fn wait_turn(&self, holder: u64, ticket: u64, limit: Duration) -> Result<bool, LockError> {
         let deadline = self.segment.clock_ns().saturating_add(limit.as_nanos() as u64);
-        let waiter = self.enqueue(ticket);
+        let mut waiter = self.enqueue(ticket);
+        if waiter.is_none() {
+            self.forget_dead_waiters()?;
+        }
         self.waits.fetch_add(1, Ordering::Relaxed);
         loop {
-            let seen = waiter.as_ref().map(|waiter| self.segment.load(waiter.at + FUTEX));
-            let oldest = self.oldest();
+            waiter = waiter.or_else(|| self.enqueue(ticket));
+            let seen = waiter.as_ref().map(|waiter| {
+                waiter.show();
+                self.segment.load(waiter.at + FUTEX)
+            });
+            let oldest = self.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
             if its_turn && (self.reserve(holder)? || self.spin_until_free() && self.reserve(holder)?) {
                 self.segment.store(self.base + OVERTAKEN, 0);
@@ -160,7 +214,7 @@ impl Table {
                         self.look_at_oldest()?;
                     }
                 }
-                _ => self.segment.wait(self.base + TICKETS, 0, slice.min(Duration::from_millis(1))),
+                _ => self.segment.wait(self.base + NOWHERE, 0, slice.min(Duration::from_millis(1))),
             }
         }
         drop(waiter);
@@ -188,12 +242,9 @@ impl Table {
 
     /// Makes way if the oldest waiter is dead.
     fn look_at_oldest(&self) -> Result<(), LockError> {
-        if let Some(at) = self.oldest() {
-            let owner = self.segment.load(at + OWNER);
-            if owner != 0 && !self.segment.is_alive(owner as usize - 1)? {
-                self.forget(at, owner);
-            }
+        match self.oldest() {
+            Some((at, waiter)) => self.forget_if_dead(at, waiter).map(drop),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

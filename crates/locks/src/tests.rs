@@ -3,7 +3,6 @@
 //! Several [`Table`]s over one [`Memory`] are several processes. A test that stops a process at a
 //! certain point runs the others from a hook: in the process's sleep, or where it asks who lives.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Condvar;
 
@@ -13,7 +12,6 @@ const BOUND: u64 = 3;
 const READ: usize = 4;
 const MS: Duration = Duration::from_millis(1);
 const HELD_WRITE: u64 = 1 << HELD;
-const CLAIMED_WRITE: u64 = 1 << CLAIMED;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -44,7 +42,6 @@ struct Member {
     /// Operations left before it dies.
     left: Mutex<Option<u64>>,
     in_wait: Mutex<Option<Hook>>,
-    /// With the number of questions that come before.
     when_asked: Mutex<Option<Hook>>,
 }
 
@@ -92,10 +89,6 @@ impl Memory {
 
     fn pass(&self, time: Duration) {
         self.state().now += time.as_nanos() as u64;
-    }
-
-    fn set_word(&self, member: usize, word: u64) {
-        self.state().words[(MEMBERS_OFFSET + member as u64 * LINE) as usize / 8] = word;
     }
 }
 
@@ -479,50 +472,23 @@ fn a_dead_reader_is_found_however_often_the_living_are_in_the_way() {
 fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     let memory = Memory::new(false);
     let (table, member) = memory.process(0);
-    memory.table(1).holder().lock_exclusive(WRITE, 1).unwrap();
-    std::mem::forget({
-        let holder = memory.table(1).holder();
-        holder.lock_exclusive(WRITE, 1).unwrap();
-        holder
-    });
+    let dead = memory.table(1).holder();
+    dead.lock_exclusive(WRITE, 1).unwrap();
     memory.kill(1);
     let (next, taken) = (Arc::clone(&memory), Arc::new(Mutex::new(None)));
     let keep = Arc::clone(&taken);
     member.when_asked(move || {
         let holder = next.table(1).holder();
-        holder.lock_exclusive(WRITE, 1).unwrap();
+        holder.lock_shared(READ).unwrap();
         *keep.lock().unwrap() = Some(holder);
     });
     let holder = table.holder();
-    assert_eq!(holder.lock_exclusive(WRITE, 1), BUSY);
-    drop(taken.lock().unwrap().take());
     holder.lock_exclusive(WRITE, 1).unwrap();
-}
-
-/// The member's claim lasts until patience ends; then it holds, is dead, and its slot is taken by
-/// another that holds, one after the other between two looks.
-#[test]
-fn patience_that_ends_never_means_that_nothing_is_in_the_way() {
-    let memory = Memory::new(false);
-    let (table, member) = memory.process(0);
-    memory.table(1);
-    memory.set_word(1, CLAIMED_WRITE);
-    fn sleep_on(member: &Arc<Member>, memory: &Arc<Memory>, left: u32) {
-        let (inner_member, inner) = (Arc::clone(member), Arc::clone(memory));
-        member.in_wait(move || {
-            if left > 1 {
-                return sleep_on(&inner_member, &inner, left - 1);
-            }
-            inner.set_word(1, HELD_WRITE);
-            inner.kill(1);
-            let memory = Arc::clone(&inner);
-            inner_member.when_asked(move || memory.set_word(1, EPOCH | HELD_WRITE));
-        });
-    }
-    sleep_on(&member, &memory, PATIENCE);
-    assert_eq!(table.holder().lock_exclusive(WRITE, 1), BUSY);
-    let last = memory.state().waits;
-    assert_eq!(last, u64::from(PATIENCE));
+    assert_eq!(holder.lock_exclusive(READ, 1), BUSY);
+    drop(taken.lock().unwrap().take());
+    holder.lock_exclusive(READ, 1).unwrap();
+    // A segment that is really gone does nothing any more.
+    std::mem::forget(dead);
 }
 
 /// What a process does that dies at some point of it. `other` is in another process.
@@ -610,8 +576,7 @@ enum Event {
 fn crowd(processes: usize, threads: usize, rounds: usize) -> Vec<Event> {
     let memory = Memory::new(true);
     let events = Mutex::new(Vec::new());
-    let inside = Cell::new(0u32);
-    let inside = Mutex::new(inside);
+    let inside = Mutex::new(());
     std::thread::scope(|scope| {
         for process in 0..processes {
             let table = memory.table(process);
