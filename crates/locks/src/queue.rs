@@ -42,7 +42,7 @@ const _: () = assert!((MEMBERS as u64) < TICKET);
 const SLICE: Duration = Duration::from_millis(10);
 
 /// How long a waiter that is not heard of is waited for.
-pub(super) const PRESENCE: Duration = SLICE.saturating_mul(5);
+const PRESENCE: Duration = SLICE.saturating_mul(5);
 
 /// The oldest waiter watches the lock for this long before it sleeps.
 const SPIN: Duration = Duration::from_micros(30);

@@ -547,6 +547,7 @@ fn a_process_that_dies_at_any_operation_leaves_no_lock_and_no_place_behind() {
             survivor.release();
             if rejoins {
                 let follower = memory.table(dying).holder();
+                assert_eq!(memory.state().queued, 0, "the dead one's places");
                 gets_everything(&memory, &follower);
                 gets_everything(&memory, &survivor);
             } else {

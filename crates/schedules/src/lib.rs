@@ -5,6 +5,7 @@
 //! explored schedule never depends on time.
 #![allow(clippy::panic)] // how a member dies
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ pub struct Death;
 #[derive(Debug)]
 pub struct Memory {
     words: LocalSegment,
+    steps: shuttle::sync::atomic::AtomicU64,
     state: Mutex<State>,
 }
 
@@ -40,7 +42,11 @@ impl Memory {
     #[must_use]
     pub fn new(bytes: u64) -> Arc<Self> {
         let state = State { alive: [false; MEMBERS], clock_ns: 1 };
-        Arc::new(Self { words: LocalSegment::new(bytes), state: Mutex::new(state) })
+        Arc::new(Self {
+            words: LocalSegment::new(bytes),
+            steps: shuttle::sync::atomic::AtomicU64::new(0),
+            state: Mutex::new(state),
+        })
     }
 
     /// Joins as a member, which dies before its operation number `dies_at`, if that is given.
@@ -59,7 +65,9 @@ impl Memory {
 impl Member {
     /// Runs the operation unless the member is dead; what it does as it unwinds has no effect.
     fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
-        shuttle::thread::yield_now();
+        // A point at which the explorer may switch. Not a yield: that tells it to prefer the others,
+        // which makes a round of what should be a choice.
+        self.memory.steps.load(Ordering::SeqCst);
         let dies = {
             let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
             let dies = *left == Some(0);
@@ -122,6 +130,7 @@ impl Segment for Member {
 
     fn wait(&self, _at: u64, _expected: u32, _limit: Duration) {
         self.operate(|_| ());
+        shuttle::thread::yield_now();
     }
 
     fn wake(&self, _at: u64, _count: u32) {

@@ -141,5 +141,5 @@ fn inv11_a_member_that_dies_at_any_operation_leaves_no_lock_behind() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
     // Every schedule kills it somewhere else.
-    shuttle::check_random(move || a_member_dies(at.fetch_add(1, Ordering::SeqCst) % 160), 8000);
+    shuttle::check_random(move || a_member_dies(at.fetch_add(1, Ordering::SeqCst) % 270), 8000);
 }
