@@ -1,169 +1,231 @@
-//! What a command writes to a block device, request by request, and what for: the tool that the
-//! WALDIO paper calls MOST.
+//! What is written to a block device, request by request, and what for: the tool that the WALDIO
+//! paper calls MOST.
 //!
-//! The kernel's `block_rq_issue` tracepoint says where each request goes and who issued it; FIEMAP
-//! says where the blocks of the database and of its logs are. What is in neither and comes from
-//! ext4's journal thread is the file system's journal.
+//! The kernel's block tracepoints say where each request goes and who issued it, FIEMAP says where the
+//! blocks of the database and of its logs are, and `debugfs` where the journal of ext4 is. Without
+//! `debugfs` the journal is told by the thread that writes it.
+//!
+//! ```no_run
+//! use duralite_iotrace::{Class, trace};
+//! # use std::path::Path;
+//! let database = Path::new("/mnt/x.db");
+//! let (trace, ()) = trace(Path::new("/mnt"), &[database.to_path_buf()], || { /* commits */ })?;
+//! let summary = trace.summary();
+//! println!("{} bytes, {} flushes", summary.of(Class::Journal).bytes, summary.flushes);
+//! # anyhow::Ok(())
+//! ```
 
+mod arrivals;
+mod command;
+mod device;
 mod draw;
-mod files;
 mod parse;
+mod ranges;
+mod trace;
 mod tracefs;
+mod watch;
 
-use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use anyhow::{Context, Result, anyhow, bail};
 
 pub use draw::{Marker, draw};
-use files::{Device, Watched};
-pub use parse::{Request, parse_line};
+pub use trace::{Class, JournalBy, Summary, Trace, TracedFile, Volume, Write};
+
+use arrivals::Arrivals;
+use device::Device;
+use parse::{Event, Mapping, parse_line, parse_mapping};
 use tracefs::Session;
+use watch::{Atlas, Target, directory_of};
 
-/// How often the files are looked at while the command runs: logs come and go.
+/// How often the files are looked at meanwhile: logs come and go.
 const LOOK: Duration = Duration::from_millis(20);
-/// How ext4's journal thread is named.
-const JOURNAL_THREAD: &str = "jbd2/";
+/// Looking takes no more than one part in so many of the time.
+const IDLE_PARTS: u32 = 9;
 
-/// What a request is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// The database file.
-    Database,
-    /// A log or journal of SQLite's or Duralite's.
-    Log,
-    /// The file system's journal.
-    Journal,
-    /// Anything else.
-    Other,
-}
-
-impl Class {
-    /// For tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Database => "database",
-            Self::Log => "log",
-            Self::Journal => "file-system journal",
-            Self::Other => "other",
-        }
-    }
-}
-
-/// A write request and what it is for.
-#[derive(Debug, Clone, Serialize)]
-pub struct Write {
-    /// Seconds since the first.
-    pub seconds: f64,
-    /// First byte on the device.
-    pub offset: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// What for.
-    pub class: Class,
-}
-
-/// Requests and bytes of one class.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Volume {
-    /// Requests.
-    pub requests: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// What was traced.
-#[derive(Debug, Clone, Serialize)]
-pub struct Trace {
-    /// Every write with content, in order.
-    pub writes: Vec<Write>,
-    /// Flushes of the device's cache.
-    pub flushes: u64,
-    /// Events that the kernel had no room for.
-    pub lost: u64,
-}
-
-impl Trace {
-    /// Sums by class.
-    #[must_use]
-    pub fn volumes(&self) -> BTreeMap<Class, Volume> {
-        let mut volumes = BTreeMap::new();
-        for write in &self.writes {
-            let volume: &mut Volume = volumes.entry(write.class).or_default();
-            volume.requests += 1;
-            volume.bytes += write.bytes;
-        }
-        volumes
-    }
-
-    fn of(requests: &[Request], watched: &Watched, lost: u64) -> Self {
-        let start = requests.first().map_or(0.0, |request| request.seconds);
-        let of_journal = |request: &&Request| request.bytes > 0 && request.task.starts_with(JOURNAL_THREAD);
-        // A commit record that waits for a flush is issued by a worker of the kernel's: it continues
-        // what the journal's thread wrote.
-        let ends: HashSet<u64> =
-            requests.iter().filter(of_journal).map(|request| request.offset + request.bytes).collect();
-        let classify = |request: &Request| match watched.class_of(request.offset) {
-            Some(class) => class,
-            None if of_journal(&request) || ends.contains(&request.offset) => Class::Journal,
-            None => Class::Other,
-        };
-        let writes = requests.iter().filter(|request| request.bytes > 0).map(|request| Write {
-            seconds: request.seconds - start,
-            offset: request.offset,
-            bytes: request.bytes,
-            class: classify(request),
-        });
-        let flushes = requests.iter().filter(|request| request.is_flush).count() as u64;
-        Self { writes: writes.collect(), flushes, lost }
-    }
-}
-
-/// Runs a command, and traces what is written meanwhile to the devices of these databases.
+/// Traces what is written to a device while `body` runs.
+///
+/// `place` is the device's node, or any file or directory on it. Of the files in `watch` those that end
+/// in `-wal`, `-journal`, `.waldio` or `.nvwal` are logs, and so is everything in directories; others
+/// are databases, which need not exist yet, and the logs beside them are watched as well.
+///
+/// Data that waits to be written is written out before, not afterwards: what `body` leaves in the page
+/// cache does not count.
 ///
 /// # Errors
-/// When not root, without tracepoints, for a database that is on no block device, or when the
-/// command cannot be started. Its own failure is its status.
-pub fn trace(databases: &[PathBuf], command: &mut Command) -> Result<(Trace, ExitStatus)> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("tracing needs root: the kernel's tracepoints are readable by nobody else");
-    }
-    let first = databases.first().context("name a database with --database")?;
-    let device = Device::of(directory_of(first))?;
-    if databases.iter().any(|database| Device::of(directory_of(database)).is_ok_and(|other| other != device))
-    {
-        bail!("the databases are on different devices; trace them one by one");
-    }
-    // The command gets the interrupt; what was set up here is taken down afterwards.
-    static WATCHING: AtomicBool = AtomicBool::new(false);
-    if !WATCHING.swap(true, Ordering::SeqCst) {
-        ctrlc::set_handler(|| ()).context("cannot watch for Ctrl-C")?;
-    }
-    let mut watched = Watched::new(databases, &device);
-    watched.look();
-    let session = Session::start(&device)?;
-    let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
-    let status = loop {
-        watched.look();
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        std::thread::sleep(LOOK);
+/// When not root, without tracepoints, and for a place that is on no block device.
+pub fn trace<R>(place: &Path, watch: &[PathBuf], body: impl FnOnce() -> R) -> Result<(Trace, R)> {
+    let is_log = |path: &Path| {
+        let name = path.as_os_str().to_string_lossy();
+        path.is_dir() || ["-wal", "-journal", ".waldio", ".nvwal"].iter().any(|end| name.ends_with(end))
     };
-    watched.look();
-    let (text, lost) = session.finish()?;
-    let mut requests: Vec<Request> = text.lines().filter_map(parse_line).collect();
-    requests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    Ok((Trace::of(&requests, &watched, lost), status))
+    watch
+        .iter()
+        .fold(Tracer::at(place), |tracer, path| match is_log(path) {
+            true => tracer.log(path),
+            false => tracer.database(path),
+        })
+        .run(body)
 }
 
-fn directory_of(database: &Path) -> &Path {
-    database.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// What is to be traced.
+#[derive(Debug, Clone, Default)]
+pub struct Tracer {
+    place: Option<PathBuf>,
+    targets: Vec<Target>,
+    keeps_raw: bool,
+}
+
+impl Tracer {
+    /// On the device of the first file that is watched, or else of the working directory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// On a device by its node, or that of a file or directory.
+    #[must_use]
+    pub fn at(place: &Path) -> Self {
+        Self { place: Some(place.to_path_buf()), ..Self::default() }
+    }
+
+    /// Watches a database, which need not exist yet, and the logs of SQLite and Duralite beside it.
+    #[must_use]
+    pub fn database(mut self, path: &Path) -> Self {
+        self.targets.push(Target::Database(path.to_path_buf()));
+        self
+    }
+
+    /// Watches a log, or a directory of logs.
+    #[must_use]
+    pub fn log(mut self, path: &Path) -> Self {
+        self.targets.push(Target::Log(path.to_path_buf()));
+        self
+    }
+
+    /// Keeps the kernel's lines, for [`Trace::raw`].
+    #[must_use]
+    pub fn keep_raw(mut self) -> Self {
+        self.keeps_raw = true;
+        self
+    }
+
+    fn device(&self) -> Result<Device> {
+        // A file may be still to come, its directory not.
+        let place_of = |target: &Target| match target {
+            Target::Database(path) | Target::Log(path) if path.exists() => path.clone(),
+            Target::Database(path) | Target::Log(path) => directory_of(path).to_path_buf(),
+        };
+        let first = self.place.clone().or_else(|| self.targets.first().map(place_of));
+        let device = Device::of(&first.unwrap_or_else(|| PathBuf::from(".")))?;
+        for place in self.targets.iter().map(place_of) {
+            if !Device::of(&place)?.same(&device) {
+                bail!("{} is on another device than the rest; trace one device at a time", place.display());
+            }
+        }
+        Ok(device)
+    }
+
+    /// Traces while `body` runs.
+    ///
+    /// # Errors
+    /// As [`trace`]; also when the files are on several devices.
+    pub fn run<R>(self, body: impl FnOnce() -> R) -> Result<(Trace, R)> {
+        if !rustix::process::geteuid().is_root() {
+            bail!("tracing needs root: the kernel lets nobody else see what goes to a device");
+        }
+        let device = self.device()?;
+        let journal = device.journal();
+        device.settle();
+        let mut atlas = Atlas::new(self.targets, device.number, device.part.0);
+        atlas.look(now());
+        let lines = Lines { raw: self.keeps_raw.then(String::new), ..Lines::default() };
+        let collector = Collector { session: Session::start(&device)?, atlas, lines };
+        let start = now();
+        let ended = AtomicBool::new(false);
+        let (collected, value) = thread::scope(|scope| {
+            let collector = scope.spawn(|| collector.until(&ended));
+            let value = {
+                let _end = End(&ended);
+                body()
+            };
+            (collector.join(), value)
+        });
+        let (lines, atlas, lost) = collected.map_err(|_| anyhow!("the tracing thread died"))??;
+        let seconds = now() - start;
+        let block = device.ext4_block().unwrap_or_default();
+        let map = atlas.finish(journal.as_deref().unwrap_or_default(), &lines.mappings, block);
+        let mut trace = Trace::new(lines.events, start, &map, &device, journal);
+        (trace.seconds, trace.lost, trace.raw) = (seconds, lost, lines.raw);
+        Ok((trace, value))
+    }
+}
+
+/// Tells the collector to stop, also when the traced code panics.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Takes in events and looks at the files, on a thread of its own.
+struct Collector {
+    session: Session,
+    atlas: Atlas,
+    lines: Lines,
+}
+
+/// What the kernel said.
+#[derive(Default)]
+struct Lines {
+    events: Vec<Event>,
+    mappings: Vec<Mapping>,
+    raw: Option<String>,
+}
+
+impl Lines {
+    fn take(&mut self, text: &str) {
+        self.events.extend(text.lines().filter_map(parse_line));
+        self.mappings.extend(text.lines().filter_map(parse_mapping));
+        if let Some(raw) = &mut self.raw {
+            raw.push_str(text);
+        }
+    }
+}
+
+impl Collector {
+    /// Also tells how many events were lost.
+    fn until(mut self, ended: &AtomicBool) -> Result<(Lines, Atlas, u64)> {
+        let arrivals = Arrivals::new(&self.atlas.directories());
+        let mut next = Instant::now();
+        while !ended.load(Ordering::Acquire) {
+            let begun = Instant::now();
+            if begun >= next {
+                self.atlas.look(now());
+                let text = self.session.drain().context("while tracing")?;
+                self.lines.take(&text);
+                next = begun + LOOK.max(begun.elapsed() * IDLE_PARTS);
+            }
+            if arrivals.wait(next.saturating_duration_since(Instant::now())) {
+                let begun = Instant::now();
+                self.atlas.glance(now());
+                thread::sleep(begun.elapsed() * IDLE_PARTS);
+            }
+        }
+        self.atlas.look(now());
+        let (text, lost) = self.session.finish()?;
+        self.lines.take(&text);
+        Ok((self.lines, self.atlas, lost))
+    }
+}
+
+/// Seconds of the clock that the trace is set to.
+fn now() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -11,13 +11,18 @@ const EXTENT_LAST: u32 = 1;
 const EXTENT_UNKNOWN: u32 = 2;
 const EXTENT_DELAYED: u32 = 4;
 const EXTENT_ENCODED: u32 = 8;
+const EXTENT_NOT_ALIGNED: u32 = 0x100;
 const EXTENT_INLINE: u32 = 0x200;
+const EXTENT_TAIL: u32 = 0x400;
 const EXTENT_UNWRITTEN: u32 = 0x800;
 const EXTENT_SHARED: u32 = 0x2000;
 /// Blocks that a write would have to allocate, initialise or move: not yet written, compressed,
 /// inside the inode, or shared with another file.
 const EXTENT_UNREADY: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_INLINE | EXTENT_UNWRITTEN | EXTENT_SHARED;
+/// Extents without a place of their own on the device.
+const EXTENT_NOWHERE: u32 =
+    EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_NOT_ALIGNED | EXTENT_INLINE | EXTENT_TAIL;
 const BATCH: usize = 64;
 
 /// A run of a file's blocks.
@@ -25,8 +30,8 @@ const BATCH: usize = 64;
 pub struct Extent {
     /// First byte in the file.
     pub at: u64,
-    /// First byte on the device.
-    pub device_at: u64,
+    /// First byte on the device; `None` when it has no place of its own there, or none yet.
+    pub device_at: Option<u64>,
     /// Bytes.
     pub len: u64,
     /// Whether the blocks are allocated and initialised, so that writing them changes no metadata.
@@ -55,14 +60,15 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// The extents of a file's first `len` bytes; `None` where the file system does not tell.
+/// The extents of a file's first `len` bytes as they are now: what waits in the page cache stays
+/// there. `None` where the file system does not tell.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
-    extents_between(file, 0, len)
+    extents_between(file, 0, len, 0)
 }
 
-/// Whether every byte below `len` is allocated and initialised; `None` where the file system does
-/// not tell.
+/// Whether every byte below `len` is allocated and initialised, once what waits is written out;
+/// `None` where the file system does not tell.
 #[must_use]
 pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
     is_range_initialised(file, 0, len)
@@ -70,7 +76,7 @@ pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
 
 /// The same of the bytes `from..to`.
 pub(super) fn is_range_initialised(file: &File, from: u64, to: u64) -> Option<bool> {
-    Some(covers(&extents_between(file, from, to)?, from, to))
+    Some(covers(&extents_between(file, from, to, FLAG_SYNC)?, from, to))
 }
 
 /// Whether written extents, in the order of the file, leave out no byte of `from..to`.
@@ -88,14 +94,14 @@ fn covers(extents: &[Extent], from: u64, to: u64) -> bool {
     reached >= to
 }
 
-fn extents_between(file: &File, from: u64, to: u64) -> Option<Vec<Extent>> {
+fn extents_between(file: &File, from: u64, to: u64, flags: u32) -> Option<Vec<Extent>> {
     let mut found = Vec::new();
     let mut start = from;
     while start < to {
         let mut request = Request {
             start,
             length: to - start,
-            flags: FLAG_SYNC,
+            flags,
             mapped: 0,
             count: BATCH as u32,
             reserved: 0,
@@ -110,7 +116,7 @@ fn extents_between(file: &File, from: u64, to: u64) -> Option<Vec<Extent>> {
         let Some(last) = mapped.last() else { break };
         found.extend(mapped.iter().map(|extent| Extent {
             at: extent.logical,
-            device_at: extent.physical,
+            device_at: (extent.flags & EXTENT_NOWHERE == 0).then_some(extent.physical),
             len: extent.length,
             written: extent.flags & EXTENT_UNREADY == 0,
         }));
@@ -147,8 +153,25 @@ mod tests {
     }
 
     #[test]
+    fn looking_writes_nothing_out() {
+        let file = tempfile::tempfile().unwrap();
+        rustix::io::pwrite(&file, &[1; 8192], 0).unwrap();
+        let Some(found) = extents(&file, u64::MAX) else {
+            return eprintln!("skipped: this file system does not tell where blocks are");
+        };
+        let placed = |found: &[Extent]| {
+            found.iter().filter(|extent| extent.device_at.is_some()).map(|extent| extent.len).sum::<u64>()
+        };
+        if rustix::fs::fstatfs(&file).unwrap().f_type == 0xEF53 {
+            assert_eq!(placed(&found), 0, "ext4 allocates when it writes");
+        }
+        file.sync_all().unwrap();
+        assert_eq!(extents(&file, u64::MAX).map(|found| placed(&found)), Some(8192));
+    }
+
+    #[test]
     fn gaps_and_unready_extents_are_noticed() {
-        let extent = |at, len, written| Extent { at, device_at: 1 << 30, len, written };
+        let extent = |at, len, written| Extent { at, device_at: Some(1 << 30), len, written };
         assert!(covers(&[], 5, 5));
         assert!(!covers(&[], 0, 1));
         assert!(covers(&[extent(0, 8, true), extent(8, 8, true)], 0, 16));

@@ -1,0 +1,232 @@
+//! Traces of writes whose requests are known, on a loop device with ext4. Runs as root only.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
+use tempfile::TempDir;
+
+/// One at a time: each would see what the others make the kernel do.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A mounted ext4, gone when dropped.
+struct Disk {
+    dir: TempDir,
+    device: Option<String>,
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output =
+        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+impl Disk {
+    /// Makes one; `None`, with a note, where that cannot be.
+    fn new() -> Option<Self> {
+        let why = match Self::make() {
+            Ok(disk) => return Some(disk),
+            Err(why) => why,
+        };
+        eprintln!("skipped: cannot trace a loop device with ext4: {why}");
+        let required = std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1");
+        let root = rustix::process::geteuid().is_root();
+        assert!(!(root && required), "DURALITE_REQUIRE_RIGS is set: {why}");
+        None
+    }
+
+    fn make() -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("not root".to_owned());
+        }
+        let mut disk = Self { dir: tempfile::tempdir().map_err(|error| error.to_string())?, device: None };
+        let image = disk.dir.path().join("image").display().to_string();
+        let file = File::create(&image).map_err(|error| error.to_string())?;
+        file.set_len(64 << 20).map_err(|error| error.to_string())?;
+        fs::create_dir(disk.path()).map_err(|error| error.to_string())?;
+        // Everything at once: nothing is left to be initialised while something is counted.
+        let eager = "lazy_itable_init=0,lazy_journal_init=0";
+        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &image])?;
+        let device = run("losetup", &["--find", "--show", &image])?;
+        disk.device = Some(device.clone());
+        run("mount", &["-o", "noatime", &device, &disk.path().display().to_string()])?;
+        // Whether there are tracepoints.
+        trace(&disk.path(), &[], || ()).map_err(|error| format!("{error:#}"))?;
+        Ok(disk)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    fn file(&self, name: &str, bytes: usize) -> PathBuf {
+        let path = self.path().join(name);
+        fs::write(&path, vec![0; bytes]).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if let Some(device) = &self.device {
+            let mount = self.path().display().to_string();
+            if run("umount", &[&mount]).is_err() {
+                let _ = run("umount", &["-l", &mount]);
+            }
+            let _ = run("losetup", &["--detach", device]);
+        }
+    }
+}
+
+fn dd(file: &Path, arguments: &[&str]) {
+    let mut command = Command::new("dd");
+    command.arg("if=/dev/zero").arg(format!("of={}", file.display())).arg("bs=4096").args(arguments);
+    assert!(command.stderr(Stdio::null()).status().unwrap().success());
+}
+
+fn volume(requests: u64, bytes: u64) -> Volume {
+    Volume { requests, bytes }
+}
+
+fn check(trace: &Trace) -> Summary {
+    let summary = trace.summary();
+    assert_eq!(summary.lost, 0);
+    assert_eq!(summary.classes.values().map(|volume| volume.bytes).sum::<u64>(), summary.total.bytes);
+    assert_eq!(trace.journal_by_others, 0, "places and tasks agree on what is the journal's");
+    let own = format!("duralite-{}", std::process::id());
+    let instances = fs::read_dir("/sys/kernel/tracing/instances").unwrap();
+    let left =
+        instances.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(&own));
+    assert_eq!(left.count(), 0, "trace instances left behind");
+    summary
+}
+
+#[test]
+fn overwrites_of_a_log_are_counted_exactly_and_wake_no_journal() {
+    let _alone = ALONE.lock().unwrap();
+    let Some(disk) = Disk::new() else { return };
+    let log = disk.file("x.db-wal", 1 << 20);
+    let before = fs::metadata(&log).unwrap().modified().unwrap();
+    let watch = [disk.path().join("x.db")];
+    let (trace, ()) =
+        trace(&disk.path(), &watch, || dd(&log, &["count=50", "oflag=direct", "conv=notrunc"])).unwrap();
+    assert_ne!(fs::metadata(&log).unwrap().modified().unwrap(), before, "it did write");
+    let summary = check(&trace);
+    assert_eq!(summary.of(Class::Log), volume(50, 50 * 4096));
+    assert_eq!(summary.of(Class::Journal), volume(0, 0));
+    assert_eq!((summary.total, summary.flushes), (volume(50, 50 * 4096), 0));
+    assert!(trace.writes.iter().all(|write| write.bytes == 4096 && write.took.is_some()));
+    assert!(trace.writes.windows(2).all(|pair| pair[1].offset == pair[0].offset + 4096));
+    assert_eq!(trace.files.len(), 1);
+    assert_eq!(
+        (trace.files[0].path.clone(), trace.files[0].volume),
+        (log.canonicalize().unwrap(), summary.total)
+    );
+}
+
+#[test]
+fn appends_are_the_databases_and_the_journals() {
+    let _alone = ALONE.lock().unwrap();
+    let Some(disk) = Disk::new() else { return };
+    let database = disk.path().join("x.db");
+    let (trace, ()) = trace(&disk.path(), std::slice::from_ref(&database), || {
+        dd(&database, &["count=20", "conv=fdatasync"])
+    })
+    .unwrap();
+    let summary = check(&trace);
+    assert_eq!(summary.of(Class::Database).bytes, 20 * 4096);
+    let journal = summary.of(Class::Journal);
+    assert!(journal.bytes >= 3 * 4096 && summary.flushes > 0, "{summary:?}");
+    assert_eq!((trace.journal_by, summary.of(Class::Log)), (JournalBy::Place, volume(0, 0)));
+    for marker in [Marker::Square, Marker::Circle] {
+        draw(&trace, "an append", marker, &disk.dir.path().join("append.png")).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_written_out_is_not_written_out_by_looking() {
+    let _alone = ALONE.lock().unwrap();
+    let Some(disk) = Disk::new() else { return };
+    let database = disk.file("x.db", 4096);
+    let (trace, ()) = trace(&disk.path(), std::slice::from_ref(&database), || {
+        for seek in 1..9 {
+            dd(&database, &["count=1", "conv=notrunc", &format!("seek={seek}")]);
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+    })
+    .unwrap();
+    assert_eq!(check(&trace).of(Class::Database), volume(0, 0));
+}
+
+#[test]
+fn logs_that_live_for_a_moment_and_blocks_that_pass_on_are_told() {
+    let _alone = ALONE.lock().unwrap();
+    let Some(disk) = Disk::new() else { return };
+    let database = disk.file("x.db", 1 << 16);
+    let journal = disk.path().join("x.db-journal");
+    let rounds = 60;
+    let (trace, ()) = trace(&disk.path(), std::slice::from_ref(&database), || {
+        for _ in 0..rounds {
+            fs::write(&journal, vec![1; 8192]).unwrap();
+            File::open(&journal).unwrap().sync_data().unwrap();
+            fs::remove_file(&journal).unwrap();
+        }
+    })
+    .unwrap();
+    let summary = check(&trace);
+    assert_eq!(summary.of(Class::Log), volume(rounds, rounds * 8192));
+    assert_eq!(summary.of(Class::Database), volume(0, 0));
+}
+
+#[test]
+fn a_command_keeps_its_status_and_its_raw_lines() {
+    let _alone = ALONE.lock().unwrap();
+    let Some(disk) = Disk::new() else { return };
+    let elsewhere = disk.path().join("logs");
+    fs::create_dir(&elsewhere).unwrap();
+    let log = disk.file("logs/duralite-1.waldio", 1 << 16);
+    let script = format!(
+        "dd if=/dev/zero of={} bs=4096 count=3 oflag=direct conv=notrunc 2>&-; exit 7",
+        log.display()
+    );
+    let tracer = || Tracer::new().database(&disk.path().join("x.db")).log(&elsewhere).keep_raw();
+    let (trace, status) = tracer().command(Command::new("sh").args(["-c", &script])).unwrap();
+    assert_eq!(status.code(), Some(7));
+    assert_eq!(check(&trace).of(Class::Log), volume(3, 3 * 4096));
+    assert!(trace.raw.is_some_and(|raw| raw.matches("block_rq_issue").count() == 3));
+    let error = tracer().command(&mut Command::new("/does/not/exist")).unwrap_err();
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    assert_eq!(kind, Some(std::io::ErrorKind::NotFound));
+    let error = tracer().database(Path::new("/proc/x.db")).command(&mut Command::new("true")).unwrap_err();
+    assert!(error.to_string().contains("no block device"), "{error}");
+}
+
+#[test]
+fn a_panic_leaves_no_instance_behind() {
+    let _alone = ALONE.lock().unwrap();
+    let Some(disk) = Disk::new() else { return };
+    let place = disk.path();
+    let result = std::panic::catch_unwind(|| trace(&place, &[], || panic!("on purpose")));
+    assert!(result.is_err());
+    let (trace, ()) = trace(&place, &[], || ()).unwrap();
+    check(&trace);
+}
+
+#[test]
+fn what_cannot_be_traced_is_said() {
+    if !rustix::process::geteuid().is_root() {
+        let error = trace(Path::new("/"), &[], || ()).unwrap_err().to_string();
+        return assert!(error.contains("root"), "{error}");
+    }
+    let error = trace(Path::new("/proc"), &[], || ()).unwrap_err().to_string();
+    assert!(error.contains("no block device"), "{error}");
+    let error = trace(Path::new("/does/not/exist"), &[], || ()).unwrap_err().to_string();
+    assert!(error.contains("/does/not/exist"), "{error}");
+}
