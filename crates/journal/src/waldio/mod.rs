@@ -286,12 +286,14 @@ impl Waldio {
                 .and_then(|rest| rest.first_chunk::<{ RECORD_HEADER_BYTES as usize }>())
                 .ok_or_else(|| self.damaged(at, "a transaction's records"))?;
             let record = RecordHeader::decode(record).map_err(corrupt)?;
-            let content = bytes.get(within..within + record.record_bytes as usize).unwrap_or_default();
+            let content = bytes
+                .get(within..within + record.record_bytes as usize)
+                .ok_or_else(|| self.damaged(at, "a transaction's records"))?;
             let change = |page: &mut [u8]| apply_ranges(page, content);
             if !self.chains.found(at + within as u64, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }
-            within += record.record_bytes.next_multiple_of(8) as usize;
+            within = (within + content.len()).next_multiple_of(8);
         }
         let (first, count) = self.chains.staged_frames();
         let complete =

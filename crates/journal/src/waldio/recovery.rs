@@ -193,7 +193,8 @@ impl Scan<'_> {
             if group.ordered {
                 ordered_from = at;
             }
-            sequence += group.transactions;
+            // A number that no log reaches is damage, which taking the transactions in will name.
+            sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
         }
     }
