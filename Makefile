@@ -32,7 +32,7 @@ lint: ## formatting and clippy, warnings as errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-fuzz: ## fuzz log recovery for FUZZ_SECONDS (default 60)
+fuzz: ## fuzz every decoder, the engines and recovery for FUZZ_SECONDS (default 60)
 	@scripts/setup fuzz
 	@scripts/fuzz $(FUZZ_SECONDS)
 

@@ -205,9 +205,9 @@ impl<E: Engine> WalStream<E> {
     }
 
     fn refresh(&mut self) -> Result<(), JournalError> {
-        let had_staged = self.engine.has_staged();
         self.engine.refresh()?;
-        if had_staged && !self.engine.has_staged() {
+        // The engine may have dropped what was staged in a call that did not come through here.
+        if !self.open.headers.is_empty() && !self.engine.has_staged() {
             self.open = OpenTransaction::default();
         }
         Ok(())

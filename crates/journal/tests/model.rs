@@ -205,6 +205,10 @@ fn inv11_processes_that_take_turns_agree() {
                     model.commit(transaction);
                 }
             }
+            // As before a page goes home: past the stream, which must notice what the engine has dropped.
+            if rng.chance(4) {
+                processes[rng.below(3) as usize].engine_mut().refresh().expect("refresh");
+            }
             // Not everybody looks every time: a view may be many generations old.
             let reader = rng.below(6) as usize;
             if let Some(process) = processes.get_mut(reader) {

@@ -1,0 +1,437 @@
+//! What SQLite does to its log, in any order, on both engines: commits, spills, savepoints, rollbacks,
+//! restarts, reads, by two processes, on media that fill up, fail, and lose power. It always reads
+//! back what a plain file would hold, and after a power loss at least what was acknowledged.
+#![no_main]
+
+#[path = "stream/crash.rs"]
+mod crash;
+#[path = "stream/model.rs"]
+mod model;
+#[path = "stream/rig.rs"]
+mod rig;
+
+use std::sync::LazyLock;
+
+use duralite_journal::{ErrorKind, JournalError};
+use duralite_medium::{MediumError, block::BlockOp};
+use libfuzzer_sys::arbitrary::{self, Unstructured};
+use libfuzzer_sys::fuzz_target;
+
+use model::{Model, Step, Transaction, Write};
+use rig::{Rig, Stream};
+
+/// Frames after which a log is started over, and steps after which a history ends.
+const MOST_FRAMES: usize = 100;
+const MOST_STEPS: usize = 50;
+
+/// Prints what an input does, to read a failure: with `FUZZ_TRACE` set.
+static TRACE: LazyLock<bool> = LazyLock::new(|| std::env::var_os("FUZZ_TRACE").is_some());
+
+macro_rules! trace {
+    ($($words:tt)*) => { if *TRACE { eprintln!($($words)*) } };
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Unstructured::new(data);
+    // An input that ends too early just ends.
+    if let Ok(mut history) = History::begin(&mut input) {
+        let _ = history.run(&mut input);
+        history.end(&mut input);
+    }
+});
+
+struct History {
+    rig: Rig,
+    processes: [Stream; 2],
+    model: Model,
+    /// The log before the transaction committed last, which a writer may replace that has not seen it.
+    before: Option<Model>,
+    /// What a power loss may leave: from what was acknowledged last to what was sealed last.
+    possible: Vec<Model>,
+    /// The medium was told to fail.
+    faulty: bool,
+}
+
+/// Why a history does not go on as it is.
+enum Stop {
+    /// The power is off, or the medium failed and the log refuses to go on.
+    Crash,
+    Input,
+}
+
+impl From<libfuzzer_sys::arbitrary::Error> for Stop {
+    fn from(_: libfuzzer_sys::arbitrary::Error) -> Self {
+        Self::Input
+    }
+}
+
+impl History {
+    fn begin(input: &mut Unstructured) -> arbitrary::Result<Self> {
+        let rig = Rig::arbitrary(input)?;
+        let model = Model::new(rig.page_bytes());
+        let processes = rig.processes().expect("an empty log");
+        let possible = vec![model.clone()];
+        trace!("{rig:?}");
+        Ok(Self { rig, processes, model, before: None, possible, faulty: false })
+    }
+
+    fn run(&mut self, input: &mut Unstructured) -> arbitrary::Result<()> {
+        for _ in 0..MOST_STEPS {
+            if input.is_empty() {
+                break;
+            }
+            match self.step(input) {
+                Ok(()) if !self.rig.has_crashed() => {}
+                Ok(()) | Err(Stop::Crash) => self.recover(input)?,
+                Err(Stop::Input) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// A last power loss, after which the log can be used on.
+    fn end(&mut self, input: &mut Unstructured) {
+        // Until it was a power loss, and the medium is another one.
+        loop {
+            if self.recover(input).is_err() {
+                return;
+            }
+            if !self.faulty {
+                break;
+            }
+        }
+        if (self.model.is_empty() || self.model.frames() >= MOST_FRAMES) && self.restart(0, 1).is_err() {
+            unreachable!("nothing was told to fail");
+        }
+        if !self.model.is_empty() {
+            let steps = [Step::Append { page_number: 1, content: self.model.page(1), db_pages: 3 }];
+            let (transaction, after) = self.model.write(&steps);
+            match self.write(0, &transaction.writes) {
+                Ok(()) => self.model = after,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{error}"),
+            }
+        }
+        self.check_all();
+    }
+
+    /// A power loss that has not happened yet leaves everything.
+    fn settle(&mut self) {
+        if !self.rig.has_crashed() {
+            self.possible = vec![self.model.clone()];
+        }
+    }
+
+    /// Failures that the medium was not told to make are bugs, except for a lack of space.
+    fn fails<T>(&self, error: &JournalError) -> Result<T, Stop> {
+        trace!("{error}");
+        assert!(self.faulty, "failed without a fault: {error}");
+        Err(Stop::Crash)
+    }
+
+    fn step(&mut self, input: &mut Unstructured) -> Result<(), Stop> {
+        let which = usize::from(input.arbitrary::<bool>()?);
+        let kind = input.int_in_range(0..=15)?;
+        trace!("process {which}, step {kind}, {} frames before", self.model.frames());
+        match kind {
+            0 => self.truncate(which)?,
+            1 => self.restart(which, input.arbitrary()?)?,
+            2 => self.roll_back(which, input)?,
+            3 => self.join(which)?,
+            4 => self.revive()?,
+            5 => {
+                let engine = self.processes[which].engine_mut();
+                if let Err(error) = engine.refresh().and_then(|()| engine.harden()) {
+                    return self.fails(&error);
+                }
+                self.settle();
+            }
+            6 => self.read(which, input)?,
+            7 => self.tell_medium(input)?,
+            8 => self.nonsense(which, input)?,
+            _ => self.commit(which, input)?,
+        }
+        if self.rig.has_crashed() || self.faulty {
+            return Ok(());
+        }
+        if input.ratio(1, 3)? {
+            self.check_all()
+        } else {
+            self.check(which)
+        }
+        Ok(())
+    }
+
+    /// A process dies, and another one comes.
+    fn join(&mut self, which: usize) -> Result<(), Stop> {
+        match self.rig.join() {
+            Ok(stream) => self.processes[which] = stream,
+            Err(error) => return self.fails(&error),
+        }
+        Ok(())
+    }
+
+    /// Every process dies, but the machine goes on. What was sealed and not waited for may be gone.
+    fn revive(&mut self) -> Result<(), Stop> {
+        match self.rig.revive() {
+            Ok(processes) => self.processes = processes,
+            Err(error) => return self.fails(&error),
+        }
+        let found = contents(&mut self.processes[0]);
+        self.model = self.find(&found);
+        self.before = None;
+        if self.rig.recovery_is_durable() {
+            self.settle();
+        }
+        Ok(())
+    }
+
+    /// The possible log with this content.
+    fn find(&self, found: &[u8]) -> Model {
+        let index = self.possible.iter().rposition(|model| model.to_bytes() == found);
+        let Some(index) = index else {
+            let lengths: Vec<_> = self.possible.iter().map(Model::len).collect();
+            panic!("recovered {} bytes, possible are {lengths:?}", found.len());
+        };
+        self.possible[index].clone()
+    }
+
+    fn truncate(&mut self, which: usize) -> Result<(), Stop> {
+        // A cut behind the end changes nothing.
+        if let Err(error) = self.processes[which].truncate(self.model.len()) {
+            return self.fails(&error);
+        }
+        let retire = self.model.frames() % 2 == 1;
+        let mut after = self.model.clone();
+        after.truncate();
+        self.possible.push(after.clone());
+        let stream = &mut self.processes[which];
+        let done = if retire { stream.engine_mut().retire() } else { stream.truncate(0) };
+        self.before = None;
+        match done {
+            Ok(()) => self.model = after,
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.possible.pop();
+                return Ok(());
+            }
+            Err(error) => return self.fails(&error),
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn restart(&mut self, which: usize, salt: u32) -> Result<(), Stop> {
+        let mut after = self.model.clone();
+        let bytes = after.restart(salt);
+        self.possible.push(after.clone());
+        match self.processes[which].write(0, &bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.possible.pop();
+                return Ok(());
+            }
+            Err(error) => return self.fails(&error),
+        }
+        (self.model, self.before) = (after, None);
+        self.settle();
+        Ok(())
+    }
+
+    /// A transaction that is written in part.
+    fn roll_back(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
+        if self.model.is_empty() {
+            return Ok(());
+        }
+        let steps = self.model.steps(input, self.rig.most_frames())?;
+        let (transaction, _) = self.model.write(&steps);
+        let keep = input.int_in_range(0..=transaction.commit_page)?;
+        match self.write(which, &transaction.writes[..keep]) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Full => Ok(()),
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    fn commit(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
+        if self.model.is_empty() || self.model.frames() > MOST_FRAMES {
+            self.restart(which, input.arbitrary()?)?;
+        }
+        if self.model.is_empty() || self.rig.has_crashed() {
+            return Ok(());
+        }
+        let replaces = input.ratio(1, 10)?;
+        let base = self.before.clone().filter(|_| replaces).unwrap_or_else(|| self.model.clone());
+        let steps = base.steps(input, self.rig.most_frames())?;
+        let (mut transaction, after) = base.write(&steps);
+        let in_pieces = input.ratio(1, 4)?;
+        if in_pieces {
+            cut(&mut transaction, input)?;
+        }
+        trace!("{steps:?}, replaces {}", base.frames() < self.model.frames());
+        // Sealed somewhere among these writes: both outcomes count from the first on.
+        self.possible.push(after.clone());
+        let look = !in_pieces && input.ratio(1, 4)?;
+        for (i, write) in transaction.writes.iter().enumerate() {
+            match self.processes[which].write(write.at, &write.bytes) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Full => {
+                    self.possible.pop();
+                    if base.frames() < self.model.frames() {
+                        // What it staged over frames that nobody was to see stays in their way.
+                        self.join(which)?;
+                    }
+                    return Ok(());
+                }
+                Err(error) => return self.fails(&error),
+            }
+            if look && write.is_page() && i < transaction.commit_page {
+                // SQLite reads what it spilled.
+                let mut back = vec![0; write.bytes.len()];
+                match self.processes[which].read(write.at, &mut back) {
+                    Ok(count) => assert!(count == back.len() && back == write.bytes, "a spilled page"),
+                    Err(error) => return self.fails(&error),
+                }
+            }
+        }
+        if let Err(error) = self.processes[which].sync() {
+            return self.fails(&error);
+        }
+        self.before = Some(base);
+        self.model = after;
+        let ticket = self.processes[which].take_ticket();
+        if input.ratio(3, 4)? {
+            if let Some(ticket) = ticket {
+                let committer = self.processes[which].engine().committer().expect("a committer");
+                if let Err(error) = committer.wait(ticket) {
+                    return self.fails(&error);
+                }
+            }
+            if self.rig.acknowledged_is_durable() {
+                self.settle();
+            }
+        } else if self.rig.sealed_is_durable() {
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, which: usize, writes: &[Write]) -> Result<(), JournalError> {
+        writes.iter().try_for_each(|write| self.processes[which].write(write.at, &write.bytes))
+    }
+
+    fn read(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
+        let expected = self.model.to_bytes();
+        let from = input.int_in_range(0..=expected.len())?;
+        let to = input.int_in_range(from..=expected.len())?;
+        let mut piece = vec![0; to - from];
+        match self.processes[which].read(from as u64, &mut piece) {
+            Ok(count) => assert!(count == piece.len() && piece == expected[from..to], "{from}..{to}"),
+            Err(error) => return self.fails(&error),
+        }
+        // Behind the end there is what this process has spilled, or nothing.
+        let far = input.int_in_range(expected.len() as u64..=u64::MAX)?;
+        if let Err(error) = self.processes[which].read(far, &mut [0; 9]) {
+            return self.fails(&error);
+        }
+        Ok(())
+    }
+
+    /// Space ends or comes back, or an operation of the device is going to fail.
+    fn tell_medium(&mut self, input: &mut Unstructured) -> Result<(), Stop> {
+        match input.int_in_range(0..=3)? {
+            0 => self.rig.limit(Some(input.int_in_range(0..=1 << 17)?)),
+            1 => self.rig.limit(None),
+            2 => self.rig.crash_after(input.int_in_range(0..=60)?, input.arbitrary()?),
+            _ => {
+                let operation = *input.choose(&[BlockOp::Write, BlockOp::Flush, BlockOp::Read])?;
+                let error = MediumError::Unsupported { what: "a fault that was asked for" };
+                self.faulty |= self.rig.fail(operation, input.int_in_range(0..=12)?, error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A write that SQLite never makes. Whoever sees it refused attaches anew, as after any failure; and
+    /// nothing committed is touched by it.
+    fn nonsense(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
+        // Nothing is open that the write could complete.
+        self.join(which)?;
+        let at = match input.int_in_range(0..=3)? {
+            0 => input.int_in_range(1..=self.model.len() + 5000)?,
+            1 => input.int_in_range(1..=31)?,
+            2 => self.model.len() + input.int_in_range(0..=24)?,
+            _ => input.int_in_range(1..=u64::MAX)?,
+        };
+        let byte = input.arbitrary()?;
+        // Less than a frame: a frame could be a transaction.
+        let length = input.int_in_range(0..=self.rig.page_bytes() + 23)?;
+        let _ = self.processes[which].write(at, &vec![byte; length]);
+        let _ = self.processes[which].sync();
+        if let Some(size) =
+            self.model.len().checked_sub(input.int_in_range(1..=600)?).filter(|size| *size > 0)
+        {
+            let cut = self.processes[which].truncate(size);
+            assert!(cut.is_err(), "a cut into committed frames");
+        }
+        self.join(which)?;
+        Ok(())
+    }
+
+    fn check(&mut self, which: usize) {
+        let stream = &mut self.processes[which];
+        assert_eq!(stream.size().expect("size"), self.model.len());
+        let mut found = vec![0; self.model.len() as usize];
+        assert_eq!(stream.read(0, &mut found).expect("read"), found.len());
+        let expected = self.model.to_bytes();
+        let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!(differs, None, "what process {which} reads differs there");
+        self.model.check_pages(stream);
+    }
+
+    fn check_all(&mut self) {
+        (0..self.processes.len()).for_each(|which| self.check(which));
+    }
+
+    /// Goes on after a power loss: if none happened on the way, one happens now.
+    fn recover(&mut self, input: &mut Unstructured) -> arbitrary::Result<()> {
+        if self.faulty && !self.rig.has_crashed() && input.arbitrary()? {
+            // Only the processes end. What the medium still shows it may not hold.
+            if self.revive().is_ok() {
+                return Ok(());
+            }
+        }
+        trace!("power loss, one of {} states", self.possible.len());
+        let image = self.rig.image(input)?;
+        let next = self.rig.over(image.clone());
+        let mut processes = next.processes().expect("recovery");
+        let found = contents(&mut processes[0]);
+        self.model = self.find(&found);
+        assert!(contents(&mut processes[1]) == found, "processes differ");
+        // Recovering what was recovered gives the same, whether or not the recovery's own writes have
+        // reached the medium.
+        for image in [image, next.image(input)?] {
+            let again = next.over(image).processes().map(|mut processes| contents(&mut processes[0]));
+            assert!(again.expect("second recovery") == found, "recovering twice differs");
+        }
+        (self.rig, self.processes) = (next, processes);
+        (self.before, self.faulty) = (None, false);
+        self.possible = vec![self.model.clone()];
+        Ok(())
+    }
+}
+
+fn contents(stream: &mut Stream) -> Vec<u8> {
+    let mut bytes = vec![0; stream.size().expect("size") as usize];
+    assert_eq!(stream.read(0, &mut bytes).expect("read"), bytes.len());
+    bytes
+}
+
+/// SQLite splits writes where it syncs at a sector boundary: anywhere in a header or a page.
+fn cut(transaction: &mut Transaction, input: &mut Unstructured) -> arbitrary::Result<()> {
+    let which = input.int_in_range(0..=transaction.writes.len() - 1)?;
+    let Write { at, bytes } = transaction.writes[which].clone();
+    let (head, tail) = bytes.split_at(input.int_in_range(1..=bytes.len() - 1)?);
+    let tail = Write { at: at + head.len() as u64, bytes: tail.to_vec() };
+    transaction.writes[which].bytes = head.to_vec();
+    transaction.writes.insert(which + 1, tail);
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! A log of either engine on a medium that may lose power, and the processes that use it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use duralite_journal::engine::Engine;
+use duralite_journal::nvwal::Nvwal;
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{SHARED_BYTES, Waldio};
+use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode, WaldioOptions};
+use duralite_logfmt::waldio::Layout;
+use duralite_logfmt::{LogId, nvwal, waldio};
+use duralite_medium::block::{Block as _, BlockOp, Durability, RecordingBlock};
+use duralite_medium::{LocalSegment, MediumError, Nvm as _, RecordingNvm, Segment};
+use libfuzzer_sys::arbitrary::{self, Unstructured};
+
+use crate::crash::{Choices, Crashing};
+
+pub type Stream = WalStream<Box<dyn Engine>>;
+
+/// The log and what it is on.
+pub enum Rig {
+    Nvwal {
+        nvm: Arc<Crashing<RecordingNvm>>,
+        superblock: nvwal::Superblock,
+        options: NvwalOptions,
+    },
+    Waldio {
+        block: Arc<Crashing<RecordingBlock>>,
+        /// What the living processes share.
+        segment: Arc<dyn Segment>,
+        superblock: waldio::Superblock,
+        options: WaldioOptions,
+    },
+}
+
+impl Rig {
+    /// An empty log of any shape.
+    pub fn arbitrary(input: &mut Unstructured) -> arbitrary::Result<Self> {
+        let page_bytes = *input.choose(&[512, 512, 512, 1024, 4096, 65536])?;
+        let log_id = LogId([9; 16]);
+        let limit_bytes = *input.choose(&[64 << 10, 256 << 10, 1 << 20, 64 << 20])?;
+        let cache_bytes = *input.choose(&[0, 2048, 1 << 20])?;
+        if input.arbitrary()? {
+            let options = NvwalOptions {
+                sync: *input.choose(&SyncMode::ALL)?,
+                diff: input.ratio(3, 4)?,
+                heap: *input.choose(&[HeapMode::User, HeapMode::System])?,
+                block_bytes: *input.choose(&[8192, 0])?,
+                limit_bytes,
+                cache_bytes,
+            };
+            let (block_bytes, limit_blocks) = Nvwal::shape(&options, page_bytes);
+            let superblock = nvwal::Superblock {
+                page_bytes,
+                log_id,
+                db_inode: 1,
+                db_birth_ns: 2,
+                block_bytes,
+                limit_blocks,
+                blocks_offset: nvwal::Superblock::blocks_offset_for(limit_blocks),
+                path: b"/fuzz.db".to_vec(),
+            };
+            let nvm = RecordingNvm::new(0, superblock.file_bytes(limit_blocks));
+            Nvwal::format(&nvm, &superblock).expect("format");
+            return Ok(Self::Nvwal { nvm: Arc::new(Crashing::new(nvm)), superblock, options });
+        }
+        let options = WaldioOptions {
+            layout: *input.choose(&Layout::ALL)?,
+            durability: *input.choose(&[Durability::Full, Durability::Fua, Durability::Normal])?,
+            group_synch: *input.choose(&[0, 0, 0, 5])?,
+            // Nothing may depend on the time.
+            group_interval: Duration::from_secs(3600),
+            limit_bytes,
+            cache_bytes,
+            ..WaldioOptions::default()
+        };
+        let superblock = waldio::Superblock {
+            page_bytes,
+            log_id,
+            db_inode: 1,
+            db_birth_ns: 2,
+            block_bytes: *input.choose(&[512, 512, 1024, 4096])?,
+            layout: options.layout,
+            limit_bytes,
+            path: b"/fuzz.db".to_vec(),
+        };
+        let block = RecordingBlock::new(superblock.block_bytes);
+        Waldio::format(&block, &superblock).expect("format");
+        Ok(Self::Waldio { block: Arc::new(Crashing::new(block)), segment: fresh(), superblock, options })
+    }
+
+    /// The same log on a medium with this content.
+    pub fn over(&self, image: Vec<u8>) -> Self {
+        match self {
+            Self::Nvwal { superblock, options, .. } => {
+                let capacity = superblock.file_bytes(superblock.limit_blocks);
+                let nvm = Arc::new(Crashing::new(RecordingNvm::from_bytes(image, capacity)));
+                Self::Nvwal { nvm, superblock: superblock.clone(), options: options.clone() }
+            }
+            Self::Waldio { superblock, options, .. } => {
+                let block = RecordingBlock::from_bytes(image, superblock.block_bytes);
+                Self::Waldio {
+                    block: Arc::new(Crashing::new(block)),
+                    segment: fresh(),
+                    superblock: superblock.clone(),
+                    options: options.clone(),
+                }
+            }
+        }
+    }
+
+    /// The first process, which recovers the log, and one that joins it.
+    pub fn processes(&self) -> Result<[Stream; 2], JournalError> {
+        Ok([self.attach(true)?, self.attach(false)?])
+    }
+
+    /// The same when all processes have died.
+    pub fn revive(&mut self) -> Result<[Stream; 2], JournalError> {
+        if let Self::Waldio { segment, .. } = self {
+            *segment = fresh();
+        }
+        self.processes()
+    }
+
+    /// Another process.
+    pub fn join(&self) -> Result<Stream, JournalError> {
+        self.attach(false)
+    }
+
+    fn attach(&self, first: bool) -> Result<Stream, JournalError> {
+        let path = Path::new("fuzz");
+        let engine: Box<dyn Engine> = match self {
+            Self::Nvwal { nvm, options, .. } => {
+                let mut engine = Nvwal::open(nvm.clone(), path, options.clone())?;
+                if first {
+                    engine.recover_heap()?;
+                }
+                Box::new(engine)
+            }
+            Self::Waldio { block, segment, superblock, options } => {
+                let (block, segment) = (block.clone(), segment.clone());
+                Box::new(Waldio::attach(block, superblock.clone(), path, options, segment, 0, first)?)
+            }
+        };
+        let mut stream = WalStream::new(engine);
+        assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+        Ok(stream)
+    }
+
+    pub fn page_bytes(&self) -> usize {
+        match self {
+            Self::Nvwal { superblock, .. } => superblock.page_bytes as usize,
+            Self::Waldio { superblock, .. } => superblock.page_bytes as usize,
+        }
+    }
+
+    /// Steps of the largest transactions: the largest pages are to outgrow what is kept in memory.
+    pub fn most_frames(&self) -> usize {
+        if self.page_bytes() == 65536 { 24 } else { 8 }
+    }
+
+    /// Whether a transaction is durable as soon as it is sealed.
+    pub fn sealed_is_durable(&self) -> bool {
+        matches!(self, Self::Nvwal { options, .. } if options.sync != SyncMode::Async)
+    }
+
+    /// Whether one that was waited for is.
+    pub fn acknowledged_is_durable(&self) -> bool {
+        match self {
+            Self::Nvwal { .. } => self.sealed_is_durable(),
+            Self::Waldio { options, .. } => {
+                options.durability != Durability::Normal && options.group_synch == 0
+            }
+        }
+    }
+
+    /// Whether recovery makes everything durable that it finds.
+    pub fn recovery_is_durable(&self) -> bool {
+        matches!(self, Self::Waldio { .. })
+    }
+
+    pub fn has_crashed(&self) -> bool {
+        match self {
+            Self::Nvwal { nvm, .. } => nvm.has_crashed(),
+            Self::Waldio { block, .. } => block.has_crashed(),
+        }
+    }
+
+    /// What the power loss left that has happened, or what one leaves now.
+    pub fn image(&self, input: &mut Unstructured) -> arbitrary::Result<Vec<u8>> {
+        let mut choices = Choices::new(input.arbitrary()?);
+        Ok(match self {
+            Self::Nvwal { nvm, .. } => nvm.image(&mut choices),
+            Self::Waldio { block, .. } => block.image(&mut choices),
+        })
+    }
+
+    /// Loses power after so many operations.
+    pub fn crash_after(&self, operations: u64, seed: u32) {
+        let choices = Choices::new(seed);
+        match self {
+            Self::Nvwal { nvm, .. } => nvm.crash_after(operations, choices),
+            Self::Waldio { block, .. } => block.crash_after(operations, choices),
+        }
+    }
+
+    /// Leaves room for so many bytes more, or for everything.
+    pub fn limit(&self, room: Option<u64>) {
+        match self {
+            Self::Nvwal { nvm, .. } => nvm.inner.set_grow_limit(room.map(|room| nvm.len() + room)),
+            Self::Waldio { block, .. } => {
+                block.inner.set_limit(room.map_or(u64::MAX, |room| block.len() + room));
+            }
+        }
+    }
+
+    /// Makes an operation fail, where the medium can.
+    pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) -> bool {
+        match self {
+            Self::Nvwal { .. } => false,
+            Self::Waldio { block, .. } => {
+                block.inner.fail(operation, before, error);
+                true
+            }
+        }
+    }
+}
+
+fn fresh() -> Arc<dyn Segment> {
+    Arc::new(LocalSegment::new(SHARED_BYTES))
+}
+
+impl fmt::Debug for Rig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nvwal { superblock, options, .. } => write!(f, "{superblock:?} {options:?}"),
+            Self::Waldio { superblock, options, .. } => write!(f, "{superblock:?} {options:?}"),
+        }
+    }
+}

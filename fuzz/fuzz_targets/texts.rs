@@ -1,0 +1,83 @@
+//! Any text where people and the kernel write text: settings from URIs and the environment, the
+//! names of logs, and lines of the kernel's block trace.
+#![no_main]
+
+// These are private to their crates, and stay so: nobody else is to parse such texts.
+#[allow(dead_code)]
+#[path = "../../crates/iotrace/src/parse.rs"]
+mod parse;
+#[allow(dead_code)]
+#[path = "../../crates/sqlite-vfs/src/settings.rs"]
+mod settings;
+
+use duralite_logfmt::LogId;
+use libfuzzer_sys::fuzz_target;
+use settings::{NAMES, Settings};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&mode, bytes)) = data.split_first() else { return };
+    let text = String::from_utf8_lossy(bytes);
+    match mode % 4 {
+        0 => NAMES.iter().for_each(|name| set_and_show(name, &text)),
+        1 => resolve(&text),
+        2 => trace_lines(&text),
+        _ => {
+            if let Ok(id) = text.parse::<LogId>() {
+                assert_eq!(id.to_string(), text.to_lowercase());
+            }
+        }
+    }
+});
+
+/// What a setting shows is what sets it.
+fn set_and_show(name: &str, value: &str) {
+    let mut settings = Settings::default();
+    match settings.set(name, value) {
+        Ok(()) => {
+            let shown = settings.value_of(name).unwrap();
+            if (name, shown.as_str()) == ("background_checkpoint", "1") {
+                // One frame can be had as "01" only: "1" is a switch.
+                return;
+            }
+            let mut again = Settings::default();
+            again.set(name, &shown).unwrap();
+            assert_eq!(again.value_of(name).unwrap(), shown);
+            assert_eq!(again.options, settings.options);
+        }
+        Err(message) => assert!(message.contains(name)),
+    }
+}
+
+/// Lines `name=value` as parameters, and `NAME=value` as the environment.
+fn resolve(text: &str) {
+    let find = |wanted: &str| {
+        let mut pairs = text.lines().filter_map(|line| line.split_once('='));
+        pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+    };
+    let names = || text.lines().map(|line| line.split('=').next().unwrap_or_default().to_owned());
+    if settings::refuse_unknown(names(), names()).is_err() {
+        return;
+    }
+    let Ok(first) = Settings::resolve(find, find) else { return };
+    // The parameters for another connection give the same settings, without a conflict.
+    let given = first.parameters();
+    let again = |name: &str| given.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
+    let second = Settings::resolve(again, |_| None).expect("its own parameters");
+    assert_eq!(second.conflict_with(&first), None);
+    assert_eq!(second.parameters(), given);
+    for (name, value) in &given {
+        assert_eq!(first.value_of(name).as_ref(), Some(value));
+    }
+}
+
+fn trace_lines(text: &str) {
+    for line in text.lines() {
+        if let Some(event) = parse::parse_line(line) {
+            assert!(event.bytes > 0 || event.action == parse::Action::Other);
+            assert!(!event.fua || event.bytes > 0);
+        }
+        if let Some(mapping) = parse::parse_mapping(line) {
+            assert!(mapping.block.checked_add(mapping.blocks).is_some());
+        }
+    }
+}
