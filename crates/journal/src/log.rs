@@ -227,10 +227,7 @@ impl Log {
     /// # Errors
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))?;
-        // Of no use without the log, and harmless when it stays.
-        drop(std::fs::remove_file(pool::segment_path(&self.path)));
-        Ok(())
+        pool::remove(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

@@ -54,7 +54,8 @@ pub enum MediumError {
 
 impl MediumError {
     /// The error of a failed system call.
-    pub(crate) fn from_errno(op: &'static str, source: Errno) -> Self {
+    #[must_use]
+    pub fn from_errno(op: &'static str, source: Errno) -> Self {
         if source == Errno::NOSPC || source == Errno::DQUOT {
             Self::NoSpace
         } else if source == Errno::OPNOTSUPP || source == Errno::NOSYS {

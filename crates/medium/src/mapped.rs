@@ -223,12 +223,29 @@ impl FileNvm {
 
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
+            // Blocks that are allocated and not initialised would each commit the file system's
+            // journal when they are touched first. What the file had already may be in use: another
+            // process has grown it.
+            self.initialise(from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
             rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
         self.populate(from, to)?;
         self.len.fetch_max(to, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Writes zeros into a range that nobody has stored in.
+    fn initialise(&self, from: u64, to: u64) -> Result<(), MediumError> {
+        static PIECE: [u8; 1 << 16] = [0; 1 << 16];
+        let mut at = from;
+        while at < to {
+            let piece = &PIECE[..PIECE.len().min((to - at) as usize)];
+            let written = rustix::io::pwrite(&self.file, piece, at);
+            at += written.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
+        }
         Ok(())
     }
 

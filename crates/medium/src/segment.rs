@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
 use crate::{MediumError, checked_end};
@@ -118,6 +118,8 @@ impl FileSegment {
     /// the file is shorter than it should be, or an error of the file system.
     pub fn join(file: File, bytes: u64, fresh: bool) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
+        let length_of = || rustix::fs::fstat(&file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
+        let had = length_of().map_err(|errno| failed("fstat", errno))?;
         if fresh {
             // Backed by space from the start: a store into a hole of a full file system kills. What
             // the file has already is kept, since a full file system may not give it back.
@@ -127,8 +129,7 @@ impl FileSegment {
                 Err(errno) => return Err(failed("fallocate", errno)),
             }
         }
-        let length = rustix::fs::fstat(&file).map_err(|errno| failed("fstat", errno))?.st_size;
-        if u64::try_from(length).unwrap_or(0) < bytes {
+        if length_of().map_err(|errno| failed("fstat", errno))? < bytes {
             return Err(MediumError::Unsupported { what: "a shared segment of another size" });
         }
         let member = (0..MEMBERS)
@@ -154,7 +155,13 @@ impl FileSegment {
         let base = base.map_err(|errno| failed("mmap", errno))?;
         let base = NonNull::new(base.cast()).ok_or(failed("mmap", Errno::NOMEM))?;
         let segment = Self { base, bytes, file, member };
-        if fresh {
+        // What the file did not have is zeros already.
+        if fresh && had > 0 {
+            // All pages in one call, where the kernel can do that; else one by one as they are touched.
+            // SAFETY: the whole mapping, whose content stays as it is.
+            let _ = unsafe {
+                rustix::mm::madvise(segment.base.as_ptr().cast(), segment.bytes, Advice::LinuxPopulateWrite)
+            };
             // SAFETY: the whole mapping, which nobody else uses yet.
             unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, segment.bytes) };
         }

@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use duralite_journal::JournalError;
 use duralite_journal::engine::{Committer, Ticket};
+use duralite_journal::{JournalError, PoolConfig};
 use duralite_locks::{FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
@@ -34,6 +34,8 @@ pub struct Db {
     pub wal_name: PagerName,
     pub read_only: bool,
     settings: Mutex<Settings>,
+    /// Where a new log goes; found out once.
+    pool: OnceLock<Result<PoolConfig, String>>,
     /// The lock SQLite holds.
     lock: AtomicI32,
     /// Set when syncing the file has failed: the kernel tells once, and a second sync that
@@ -70,6 +72,7 @@ impl Db {
             wal_name,
             read_only,
             settings: Mutex::new(settings),
+            pool: OnceLock::new(),
             lock: AtomicI32::new(ffi::LOCK_NONE),
             sync_failed: AtomicBool::new(false),
             ticket: Mutex::default(),
@@ -80,6 +83,12 @@ impl Db {
 
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a new log of this database goes; a message says why it goes nowhere.
+    pub fn pool(&self) -> Result<&PoolConfig, &str> {
+        let found = self.pool.get_or_init(|| self.settings().pool(&self.path));
+        found.as_ref().map_err(String::as_str)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use duralite_journal::pool::sync_names;
 use duralite_journal::{DatabaseIdentity, JournalError, Log, PoolConfig, PoolKind};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
@@ -41,7 +42,7 @@ enum Attempt {
 /// Finds or makes what serves the WAL of `db`. SQLite holds at least SHARED.
 pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
     let deadline = Instant::now() + PATIENCE;
-    let pool = db.settings().pool(&db.path);
+    let pool = db.pool();
     loop {
         match db.header()? {
             DatabaseHeader::Guarded { log_id, .. } => {
@@ -53,7 +54,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
             _ => return Ok(WalServer::Base),
         }
-        let Some(pool) = pool.as_ref().ok().filter(|_| !db.read_only) else {
+        let Some(pool) = pool.ok().filter(|_| !db.read_only) else {
             return Ok(WalServer::Base);
         };
         if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) {
@@ -110,10 +111,9 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 
 /// Refuses a pool that could not hold a log, before the application relies on it.
 fn check_pool(db: &Db) -> Result<(), Failure> {
-    let settings = db.settings();
-    let pool = match settings.pool(&db.path) {
+    let pool = match db.pool() {
         Ok(pool) => pool,
-        Err(why) if matches!(settings.journal, Journal::Waldio | Journal::Nvwal) => {
+        Err(why) if matches!(db.settings().journal, Journal::Waldio | Journal::Nvwal) => {
             return Err(Failure::cannot_open(why));
         }
         // SQLite's own log serves it, and `PRAGMA duralite` says why.
@@ -181,20 +181,28 @@ fn identity_of(db: &Db) -> Result<DatabaseIdentity, Failure> {
 
 /// Where a log may be: as configured, in shared memory, beside the database.
 fn find_pool(db: &Db, id: LogId) -> Result<PoolConfig, Failure> {
+    let configured = db.pool().ok().cloned();
+    if let Some(pool) = configured.clone().filter(|pool| Log::exists(pool, id)) {
+        return Ok(pool);
+    }
     let settings = db.settings();
-    let mut candidates: Vec<PoolConfig> = settings.pool(&db.path).into_iter().collect();
     let beside = db.path.parent().map(Path::to_path_buf);
     let named =
         [settings.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), settings.log_dir.clone(), beside];
-    for dir in named.into_iter().flatten() {
-        let memory = if duralite_medium::is_dax(&dir) { PoolKind::Dax } else { PoolKind::Emulate };
-        candidates.push(PoolConfig { kind: memory, dir: dir.clone() });
-        candidates.push(PoolConfig { kind: PoolKind::Disk, dir });
+    let dirs: Vec<_> = named.into_iter().flatten().collect();
+    let searched = configured.map(|pool| pool.dir).or_else(|| dirs.first().cloned()).unwrap_or_default();
+    let mut found = dirs.into_iter().flat_map(|dir| {
+        [PoolKind::Emulate, PoolKind::Disk].map(|kind| PoolConfig { kind, dir: dir.clone() })
+    });
+    let Some(mut pool) = found.find(|pool| Log::exists(pool, id)) else {
+        let missing = JournalError::Missing { database: db.path.clone(), id, searched };
+        return Err(Failure::of(&missing, During::Open));
+    };
+    // Logs in memory have the same name on both kinds of it.
+    if pool.kind == PoolKind::Emulate && duralite_medium::is_dax(&pool.dir) {
+        pool.kind = PoolKind::Dax;
     }
-    let searched = candidates.first().map(|pool| pool.dir.clone()).unwrap_or_default();
-    candidates.into_iter().find(|pool| Log::exists(pool, id)).ok_or_else(|| {
-        Failure::of(&JournalError::Missing { database: db.path.clone(), id, searched }, During::Open)
-    })
+    Ok(pool)
 }
 
 fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
@@ -285,7 +293,12 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     let id = log.id();
     let mut masked = plain;
     guard::mask(0, &mut masked, id);
-    if let Err(failure) = write_header(db, &masked) {
+    // The rollback journal under which the database came to be in WAL mode is deleted, but its name
+    // may come back with a power loss, and SQLite would roll the guard back.
+    let guarded = sync_names(&db.path)
+        .map_err(|error| Failure::of(&error, During::Open))
+        .and_then(|()| write_header(db, &masked));
+    if let Err(failure) = guarded {
         // The log may go only if the database does not name it.
         if write_header(db, &plain).is_ok()
             && let Err(error) = log.unlink()

@@ -9,7 +9,7 @@ use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
 use duralite_medium::block::{Block, BlockOptions, FileBlock};
 use duralite_medium::{MediumError, Segment};
 
-use super::{DatabaseIdentity, files, head};
+use super::{DatabaseIdentity, files, head, tap};
 use crate::engine::Engine;
 use crate::waldio::Waldio;
 use crate::{EngineOptions, JournalError};
@@ -24,7 +24,7 @@ pub(super) fn format(
     page_bytes: u32,
 ) -> Result<(), JournalError> {
     let wanted = Some(options.waldio.block_bytes).filter(|bytes| *bytes != 0);
-    let block = blocks(options, path, file, wanted, false)?;
+    let block = tapped(path, blocks(options, path, file, wanted, false)?)?;
     let superblock = Superblock {
         page_bytes,
         log_id,
@@ -35,7 +35,7 @@ pub(super) fn format(
         limit_bytes: options.waldio.limit_bytes.max(AREA_BYTES * 8),
         path: db.path_hint().to_vec(),
     };
-    Waldio::format(&block, &superblock)
+    Waldio::format(block.as_ref(), &superblock)
 }
 
 /// Opens a log; whoever is alone recovers it.
@@ -48,7 +48,7 @@ pub(super) fn open(
     alone: bool,
 ) -> Result<Box<dyn Engine>, JournalError> {
     let superblock = superblock_of(path, file)?;
-    let block = Arc::new(blocks(options, path, file, Some(superblock.block_bytes), false)?);
+    let block = tapped(path, blocks(options, path, file, Some(superblock.block_bytes), false)?)?;
     let engine = Waldio::attach(block, superblock, path, &options.waldio, segment, base, alone)?;
     Ok(Box::new(engine))
 }
@@ -64,6 +64,11 @@ fn blocks(
     let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
     let options = BlockOptions { block_bytes, access: options.waldio.access, read_only };
     FileBlock::open(file, path, &options).map_err(failed)
+}
+
+fn tapped(path: &Path, block: FileBlock) -> Result<Arc<dyn Block>, JournalError> {
+    tap::block(path, Arc::new(block))
+        .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 
 fn superblock_of(path: &Path, file: &File) -> Result<Superblock, JournalError> {

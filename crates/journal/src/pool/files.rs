@@ -6,9 +6,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
+use duralite_medium::MediumError;
+use duralite_medium::block::sync_directory;
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
+use rustix::io::Errno;
 
-use super::DatabaseIdentity;
+use super::tap::{self, FileStep};
+use super::{DatabaseIdentity, segment_path};
 use crate::JournalError;
 
 /// Where this process's open files have names.
@@ -16,7 +20,8 @@ const OWN_FILES: &str = "/proc/self/fd";
 
 /// A new log file with the owner and mode of the database (invariant 13).
 pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
-    let file = open_new(dir, path, db.mode & 0o666)
+    let file = tap::step(FileStep::Create, path)
+        .and_then(|()| open_new(dir, path, db.mode & 0o666))
         .map_err(|error| JournalError::io("make a log in", dir, &error))?;
     adjust(&file, db.mode & 0o666, db).map_err(|error| {
         drop(std::fs::remove_file(path));
@@ -58,22 +63,45 @@ fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Gives a complete log its name, if it has none yet, and makes that durable.
-pub(super) fn publish(dir: &Path, path: &Path, file: &File) -> io::Result<()> {
+pub(super) fn publish(path: &Path, file: &File) -> io::Result<()> {
+    tap::step(FileStep::Sync, path)?;
     file.sync_all()?;
+    tap::step(FileStep::Publish, path)?;
     if file.metadata()?.nlink() == 0 {
         let own = Path::new(OWN_FILES).join(file.as_raw_fd().to_string());
         linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
     }
-    File::open(dir)?.sync_all()
+    sync_names(path)
+}
+
+/// Makes the names in a file's directory durable. A directory that may be used and not be read is
+/// left alone, as by SQLite.
+pub(super) fn sync_names(path: &Path) -> io::Result<()> {
+    tap::step(FileStep::SyncDirectory, path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match sync_directory(dir) {
+        Err(MediumError::Io { op: "open", source: Errno::ACCESS }) => Ok(()),
+        Err(MediumError::Io { source, .. }) => Err(source.into()),
+        Err(error) => Err(io::Error::other(error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Deletes a log, and the memory that its users shared, which is of no use without it and
+/// harmless when it stays.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    tap::step(FileStep::Remove, path)?;
+    std::fs::remove_file(path)?;
+    drop(std::fs::remove_file(segment_path(path)));
+    Ok(())
 }
 
 /// Opens an existing log.
 pub(super) fn open(path: &Path, write: bool) -> Result<File, JournalError> {
-    OpenOptions::new()
-        .read(true)
-        .write(write)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    tap::step(FileStep::Open, path)
+        .and_then(|()| options.open(path))
         .map_err(|error| JournalError::io("open the log", path, &error))
 }
 
@@ -81,6 +109,7 @@ pub(super) fn open(path: &Path, write: bool) -> Result<File, JournalError> {
 /// and group may use it.
 pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
+    tap::step(FileStep::OpenShared, path).map_err(failed)?;
     let mode = db.mode & 0o660;
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).mode(mode);

@@ -5,6 +5,7 @@ mod disk;
 mod files;
 mod head;
 mod nvram;
+mod tap;
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -20,8 +21,10 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::engine::Engine;
 use crate::{EngineOptions, ErrorKind, JournalError};
 pub use disk::{open_blocks_read_only, open_disk_read_only};
+pub(crate) use files::remove;
 use head::Head;
 pub use nvram::{map_read_only, open_read_only};
+pub use tap::{FileStep, Tap, Tapped, tap};
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.
 pub const LOCKS_OFFSET: u64 = 4096;
@@ -104,6 +107,14 @@ pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> 
         return Ok(Box::new(open_disk_read_only(path)?));
     }
     Ok(Box::new(open_read_only(path)?))
+}
+
+/// Makes the names in a file's directory durable.
+///
+/// # Errors
+/// `Io`.
+pub fn sync_names(path: &Path) -> Result<(), JournalError> {
+    files::sync_names(path).map_err(|error| JournalError::io("sync the directory of", path, &error))
 }
 
 /// The file through which the processes that use a log share memory.
@@ -206,7 +217,7 @@ pub(crate) fn create(
             _ => nvram::format(pool, options, db, &path, &file, id, page_bytes)?,
         }
         file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
-        files::publish(&pool.dir, &path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
+        files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         Ok(segment)
     };
     make()
@@ -285,6 +296,7 @@ fn join_segment(
         PoolKind::Disk => crate::waldio::SHARED_BYTES,
         _ => 0,
     };
+    tap::step(FileStep::MapShared, &path).map_err(|error| JournalError::io("map", &path, &error))?;
     let segment = FileSegment::join(files::open_segment(&path, db)?, ENGINE_OFFSET + engine_bytes, alone)
         .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
     if alone {
@@ -334,8 +346,7 @@ fn refuse_orphans(pool: &PoolConfig, db: &DatabaseIdentity) -> Result<(), Journa
             return Err(JournalError::Orphan { log: path, database: db.path.clone(), commits });
         }
         if db.owns(&head) {
-            drop(std::fs::remove_file(&path));
-            drop(std::fs::remove_file(segment_path(&path)));
+            drop(files::remove(&path));
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use duralite_logfmt::nvwal::{
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::{FileNvm, MapOptions, Nvm};
 
-use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head, tap};
 use crate::engine::Engine;
 use crate::nvwal::{Nvwal, NvwalOptions};
 use crate::{EngineOptions, JournalError};
@@ -37,8 +37,8 @@ pub(super) fn format(
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: db.path_hint().to_vec(),
     };
-    let nvm = map(pool.kind, options, path, file, &superblock, false)?;
-    Nvwal::format(&nvm, &superblock)
+    let nvm = tapped(path, map(pool.kind, options, path, file, &superblock, false)?)?;
+    Nvwal::format(nvm.as_ref(), &superblock)
 }
 
 /// Maps and opens a log; whoever is alone repairs its heap.
@@ -50,7 +50,7 @@ pub(super) fn open(
     alone: bool,
 ) -> Result<Box<dyn Engine>, JournalError> {
     let superblock = check(path, file, &head::first_bytes(path, file, SUPERBLOCK_BYTES)?)?;
-    let nvm = Arc::new(map(pool.kind, options, path, file, &superblock, false)?);
+    let nvm = tapped(path, map(pool.kind, options, path, file, &superblock, false)?)?;
     let mut engine = Nvwal::open(nvm, path, options.nvwal.clone())?;
     if alone {
         engine.recover_heap()?;
@@ -76,6 +76,10 @@ fn map(
     };
     FileNvm::map(file, path, &options)
         .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+}
+
+fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
+    tap::nvm(path, Arc::new(nvm)).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 
 /// Opens a log to look at it: nothing is stored, no lock is taken.

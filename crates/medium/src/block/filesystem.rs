@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statfs, statx};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use crate::MediumError;
 const REFUSED: [&str; 12] =
     ["nfs", "nfs4", "9p", "virtiofs", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "ncpfs", "coda"];
 /// File systems that lose everything with the power.
-const VOLATILE: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
+const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
 /// The types that `statfs` gives those that have one of their own, for when no mount is listed.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
@@ -52,12 +53,36 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
         MediumError::from_errno("stat", Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
     let device = fs::metadata(path).map_err(failed)?.st_dev();
-    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     // The type's width differs between machines; no type needs more than 32 bits.
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
-    judge(path, name_of(&mounts, mount_id(path), &device), kind)
+    let mount = Mount { id: mount_id(path), device, kind };
+    // Reading the list of mounts takes longer than the rest of an open. Only FUSE has file systems that
+    // differ under one type.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
+        return Ok(found.clone());
+    }
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let found = judge(path, name_of(&mounts, mount.id, &device), kind)?;
+    known.truncate(KNOWN_MOUNTS - 1);
+    known.insert(0, (mount, found.clone()));
+    Ok(found)
 }
+
+/// A mount, as far as what is found out about it can be remembered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Mount {
+    id: Option<u64>,
+    device: u64,
+    kind: u32,
+}
+
+/// The mounts that were asked for last, newest first.
+static KNOWN: Mutex<Vec<(Mount, FileSystem)>> = Mutex::new(Vec::new());
+const KNOWN_MOUNTS: usize = 16;
+/// What `statfs` says of anything in user space.
+const FUSE: u32 = 0x6573_5546;
 
 /// The mount that a path is in; `None` on kernels before 5.8.
 fn mount_id(path: &Path) -> Option<u64> {
@@ -124,7 +149,6 @@ mod tests {
 
     #[test]
     fn file_systems_of_others_are_refused_by_name_or_type() {
-        const FUSE: u32 = 0x6573_5546;
         const EXT4: u32 = 0xEF53;
         let judged = |mount, kind| judge(Path::new("/d"), name_of(MOUNTS, mount, "-"), kind);
         for (mount, kind, name) in [

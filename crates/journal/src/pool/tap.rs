@@ -1,0 +1,101 @@
+//! Where what a log does to its medium and its directory can be watched, or made to fail: for
+//! tests of durability, through the very code that users run.
+//!
+//! A tap is looked for once, when a log is opened; without one nothing stands in between.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use duralite_medium::block::Block;
+use duralite_medium::{MediumError, Nvm};
+
+/// A step of making, opening or deleting a log's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileStep {
+    /// A file for a new log is made, without a name yet where the file system can do that.
+    Create,
+    /// A new log's file is synced, before it gets its name.
+    Sync,
+    /// It gets its name.
+    Publish,
+    /// The directory is synced, after which the name is durable.
+    SyncDirectory,
+    /// An existing log is opened.
+    Open,
+    /// The file of the memory that processes share is opened.
+    OpenShared,
+    /// That memory is mapped.
+    MapShared,
+    /// A log's name is removed.
+    Remove,
+}
+
+/// What stands between logs and their media.
+pub trait Tap: Send + Sync {
+    /// Called before a step, which is left undone on an error.
+    ///
+    /// # Errors
+    /// The one that the step is to fail with.
+    fn step(&self, step: FileStep, log: &Path) -> io::Result<()>;
+
+    /// Stands before the memory of a log that is being mapped.
+    ///
+    /// # Errors
+    /// The one that mapping is to fail with.
+    fn nvm(&self, log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError>;
+
+    /// Stands before the blocks of a log that is being opened.
+    ///
+    /// # Errors
+    /// The one that opening is to fail with.
+    fn block(&self, log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError>;
+}
+
+static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Tap>)>> = RwLock::new(Vec::new());
+
+/// A tap in force until this is dropped. Logs that are open stay tapped.
+pub struct Tapped {
+    dir: PathBuf,
+}
+
+/// Puts a tap before every log in a directory that is opened from now on.
+#[must_use]
+pub fn tap(dir: &Path, tap: Arc<dyn Tap>) -> Tapped {
+    let mut taps = TAPS.write().unwrap_or_else(PoisonError::into_inner);
+    taps.retain(|(other, _)| other != dir);
+    taps.push((dir.to_path_buf(), tap));
+    Tapped { dir: dir.to_path_buf() }
+}
+
+impl Drop for Tapped {
+    fn drop(&mut self) {
+        let mut taps = TAPS.write().unwrap_or_else(PoisonError::into_inner);
+        taps.retain(|(dir, _)| *dir != self.dir);
+    }
+}
+
+fn of(log: &Path) -> Option<Arc<dyn Tap>> {
+    let taps = TAPS.read().unwrap_or_else(PoisonError::into_inner);
+    let dir = log.parent()?;
+    taps.iter().find(|(tapped, _)| tapped == dir).map(|(_, tap)| Arc::clone(tap))
+}
+
+/// Announces a step.
+pub(super) fn step(step: FileStep, log: &Path) -> io::Result<()> {
+    of(log).map_or(Ok(()), |tap| tap.step(step, log))
+}
+
+pub(super) fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+    match of(log) {
+        None => Ok(nvm),
+        Some(tap) => tap.nvm(log, nvm),
+    }
+}
+
+pub(super) fn block(log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+    match of(log) {
+        None => Ok(block),
+        Some(tap) => tap.block(log, block),
+    }
+}
