@@ -1,0 +1,126 @@
+//! The content of a disk, sparse, in pages that copies share until one of them is written.
+
+use std::sync::Arc;
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+
+pub(crate) type Page = [u8; PAGE];
+pub(crate) const ZEROS: &Page = &[0; PAGE];
+
+/// The content of a disk. Pages never written, or written with zeros, take no memory; a clone
+/// shares all pages with its original.
+#[derive(Clone, Debug, Default)]
+pub struct Pages {
+    pages: Vec<Option<Arc<Page>>>,
+}
+
+impl Pages {
+    /// Zeros; `bytes` is rounded up to whole pages.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self { pages: vec![None; bytes.div_ceil(PAGE as u64) as usize] }
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        (self.pages.len() * PAGE) as u64
+    }
+
+    /// Whether its size is zero.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Fills `out` with what is at offset `at`, in bytes; beyond the end there are zeros.
+    pub fn read(&self, at: u64, out: &mut [u8]) {
+        let mut rest = out;
+        for (index, within, len) in spans(at, rest.len()) {
+            let (head, tail) = rest.split_at_mut(len);
+            match self.page(index) {
+                Some(page) => head.copy_from_slice(&page[within..within + len]),
+                None => head.fill(0),
+            }
+            rest = tail;
+        }
+    }
+
+    /// Puts `bytes` at offset `at`, in bytes; grows when they reach beyond the end.
+    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (index, within, len) in spans(at, bytes.len()) {
+            let (head, tail) = rest.split_at(len);
+            if index >= self.pages.len() {
+                self.pages.resize(index + 1, None);
+            }
+            write_page(&mut self.pages[index], within, head);
+            rest = tail;
+        }
+    }
+
+    /// The page with this number; `None` is zeros.
+    pub(crate) fn page(&self, index: usize) -> Option<&Page> {
+        self.pages.get(index)?.as_deref()
+    }
+}
+
+impl PartialEq for Pages {
+    fn eq(&self, other: &Self) -> bool {
+        let count = self.pages.len().max(other.pages.len());
+        self.len() == other.len()
+            && (0..count).all(|index| self.page(index).unwrap_or(ZEROS) == other.page(index).unwrap_or(ZEROS))
+    }
+}
+
+impl Eq for Pages {}
+
+fn write_page(slot: &mut Option<Arc<Page>>, within: usize, bytes: &[u8]) {
+    if let Ok(whole) = <&Page>::try_from(bytes) {
+        *slot = (whole != ZEROS).then(|| Arc::new(*whole));
+    } else if slot.is_some() || bytes != &ZEROS[..bytes.len()] {
+        let page = Arc::make_mut(slot.get_or_insert_with(|| Arc::new(*ZEROS)));
+        page[within..within + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// The pages that a range touches: number, offset within, length, in bytes.
+fn spans(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let end = at + len as u64;
+    let mut next = at;
+    std::iter::from_fn(move || {
+        (next < end).then(|| {
+            let within = (next % PAGE as u64) as usize;
+            let len = (PAGE - within).min((end - next) as usize);
+            let span = ((next / PAGE as u64) as usize, within, len);
+            next += len as u64;
+            span
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_a_flat_buffer() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut flat = vec![0_u8; 10 * PAGE];
+        let mut pages = Pages::new(flat.len() as u64);
+        for _ in 0..500 {
+            let at = random.usize(..flat.len());
+            let len = random.usize(..=(flat.len() - at).min(3 * PAGE));
+            let before = pages.clone();
+            let bytes = vec![random.u8(..3); len];
+            pages.write(at as u64, &bytes);
+            let mut read = vec![9; flat.len()];
+            before.read(0, &mut read);
+            assert_eq!(read, flat, "a clone changed with its original");
+            flat[at..at + len].copy_from_slice(&bytes);
+            pages.read(0, &mut read);
+            assert_eq!(read, flat);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A file system on a loop device.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+
+use crate::error::Error;
+use crate::loop_device::LoopDevice;
+
+/// Which file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystemKind {
+    /// ext4 with 4-KiB blocks and a journal of 4 MiB. 8 MiB are enough of a disk.
+    Ext4,
+    /// xfs with one allocation group. Takes 16 MiB of a disk at least.
+    Xfs,
+}
+
+impl FileSystemKind {
+    /// Its name for `mount`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+        }
+    }
+
+    pub(crate) fn mkfs(self) -> &'static str {
+        match self {
+            Self::Ext4 => "mkfs.ext4",
+            Self::Xfs => "mkfs.xfs",
+        }
+    }
+
+    /// As small as it goes, and finished when made: nothing is initialised in the background.
+    fn mkfs_options(self) -> &'static [&'static str] {
+        match self {
+            Self::Ext4 => &[
+                "-q",
+                "-F",
+                "-b",
+                "4096",
+                "-N",
+                "128",
+                "-m",
+                "0",
+                "-J",
+                "size=4",
+                "-O",
+                "^resize_inode",
+                "-E",
+                "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
+            ],
+            // Below 300 MiB it is not meant for use.
+            Self::Xfs => &["--unsupported", "-q", "-f", "-K", "-d", "agcount=1", "-m", "reflink=0"],
+        }
+    }
+
+    /// Options that mounting needs here.
+    fn mount_options(self) -> &'static str {
+        match self {
+            Self::Ext4 => "",
+            // Images of one volume have one UUID, and are mounted beside it and each other.
+            Self::Xfs => "nouuid",
+        }
+    }
+}
+
+/// A new directory to mount something at.
+pub fn mount_point() -> Result<TempDir, Error> {
+    let dir = tempfile::Builder::new().prefix("logdisk-").tempdir();
+    dir.map_err(Error::io("make a directory in", &std::env::temp_dir()))
+}
+
+/// A mounted file system; unmounted when dropped.
+#[derive(Debug)]
+pub struct Mount {
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl Mount {
+    /// Mounts a device at a directory, with options as `mount -o` takes them.
+    pub fn new(device: &Path, dir: &Path, kind: FileSystemKind, options: &str) -> Result<Self, Error> {
+        let mut flags = MountFlags::empty();
+        let mut data = Vec::new();
+        for option in [options, kind.mount_options()].iter().flat_map(|list| list.split(',')) {
+            match option {
+                "" | "rw" | "defaults" => {}
+                "ro" => flags |= MountFlags::RDONLY,
+                "noatime" => flags |= MountFlags::NOATIME,
+                "sync" => flags |= MountFlags::SYNCHRONOUS,
+                other => data.push(other),
+            }
+        }
+        let failed = |source| Error::Mount { device: device.to_owned(), kind: kind.name(), source };
+        let data = std::ffi::CString::new(data.join(",")).map_err(|error| failed(error.into()))?;
+        mount(device, dir, kind.name(), flags, data.as_c_str()).map_err(|error| failed(error.into()))?;
+        Ok(Self { dir: dir.to_owned(), mounted: true })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Unmounts it. On an error it is out of sight, but lives until its last file is closed.
+    pub fn unmount(mut self) -> Result<(), Error> {
+        self.take_down().map_err(Error::io("unmount", &self.dir))
+    }
+
+    fn take_down(&mut self) -> Result<(), Errno> {
+        if !std::mem::take(&mut self.mounted) {
+            return Ok(());
+        }
+        // A process forked elsewhere holds our files until it has executed its program.
+        for wait in [1, 4, 16, 64, 256] {
+            match unmount(&self.dir, UnmountFlags::empty()) {
+                Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(wait)),
+                result => return result,
+            }
+        }
+        unmount(&self.dir, UnmountFlags::DETACH)?;
+        Err(Errno::BUSY)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = self.take_down();
+    }
+}
+
+/// A mounted file system on a loop device over a file. Dropped, it is unmounted and the device
+/// detached; if files on it are still open then, both happen when the last of them is closed.
+#[derive(Debug)]
+pub struct Volume {
+    // Goes before what it needs.
+    mount: Mount,
+    device: LoopDevice,
+    _dir: TempDir,
+}
+
+impl Volume {
+    /// Makes a file system on a file and mounts it. `mkfs_options` are appended to those that make
+    /// it small; `mount_options` are as `mount -o` takes them, such as `nobarrier`.
+    ///
+    /// # Errors
+    /// When the loop device, `mkfs` or mounting fails.
+    pub fn make(
+        file: &Path,
+        kind: FileSystemKind,
+        mkfs_options: &[&str],
+        mount_options: &str,
+    ) -> Result<Self, Error> {
+        let device = attach(file)?;
+        let program = kind.mkfs();
+        let failed = |message: String| Error::Program { program, message };
+        let output = Command::new(program)
+            .args(kind.mkfs_options())
+            .args(mkfs_options)
+            .arg(device.path())
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
+        if !output.status.success() {
+            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        }
+        Self::on(device, kind, mount_options)
+    }
+
+    /// Mounts the file system that a file holds.
+    ///
+    /// # Errors
+    /// When the loop device or mounting fails.
+    pub fn mount_existing(file: &Path, kind: FileSystemKind, mount_options: &str) -> Result<Self, Error> {
+        Self::on(attach(file)?, kind, mount_options)
+    }
+
+    fn on(device: LoopDevice, kind: FileSystemKind, options: &str) -> Result<Self, Error> {
+        let dir = mount_point()?;
+        Ok(Self { mount: Mount::new(device.path(), dir.path(), kind, options)?, device, _dir: dir })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.mount.path()
+    }
+
+    /// Its loop device.
+    #[must_use]
+    pub fn device(&self) -> PathBuf {
+        self.device.path().to_owned()
+    }
+
+    /// Unmounts it and says whether that went well.
+    ///
+    /// # Errors
+    /// When files on it are open; it goes with the last of them.
+    pub fn unmount(self) -> Result<(), Error> {
+        self.mount.unmount()
+    }
+}
+
+fn attach(file: &Path) -> Result<LoopDevice, Error> {
+    let backing = File::options().read(true).write(true).open(file).map_err(Error::io("open", file))?;
+    LoopDevice::attach(&backing, file)
+}

@@ -1,0 +1,273 @@
+//! The rig itself: what was synced survives, and what was not may be lost.
+#![allow(clippy::unwrap_used)] // helpers of tests fail as tests do
+
+mod common;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logdisk::{
+    DiskEvent, DiskModel, EventLog, FileSystemKind, ImageMounter, LogDisk, PAGE, Pages, Piece, Volume,
+};
+use fastrand::Rng;
+
+use common::{DISK, rig};
+
+/// What direct I/O takes.
+#[repr(align(4096))]
+struct Aligned([u8; 2 * PAGE]);
+
+/// Events of the disk, and of the test in between.
+#[derive(Clone, Debug, PartialEq)]
+enum Event {
+    Disk(DiskEvent),
+    Mark(&'static str),
+}
+
+impl From<DiskEvent> for Event {
+    fn from(event: DiskEvent) -> Self {
+        Self::Disk(event)
+    }
+}
+
+fn random() -> Rng {
+    let seed = std::env::var("SEED").ok().map_or(1, |text| text.parse().unwrap());
+    println!("SEED={seed}");
+    Rng::with_seed(seed)
+}
+
+/// What `work` leaves in the log of a disk with this file system.
+fn record(
+    kind: FileSystemKind,
+    mount_options: &str,
+    work: impl FnOnce(&Path, &EventLog<Event>),
+) -> Vec<Event> {
+    let log = Arc::new(EventLog::<Event>::default());
+    let disk = LogDisk::new(DISK, log.clone()).unwrap();
+    let volume = Volume::make(disk.file(), kind, &[], mount_options).unwrap();
+    work(volume.path(), &log);
+    log.take()
+}
+
+/// A file with synced content.
+fn put(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+    File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
+}
+
+/// Crash images at every event from the mark `from` on, one for each of `chances`, in 1/10, that a
+/// piece arrives.
+fn crash_images(events: &[Event], from: &'static str, chances: &[u8], mut visit: impl FnMut(&Pages)) {
+    let mut random = random();
+    let mut model = DiskModel::new(Pages::new(DISK));
+    let mut begun = false;
+    for event in events {
+        match event {
+            Event::Disk(event) => model.apply(event),
+            Event::Mark(mark) => begun |= *mark == from,
+        }
+        for &chance in chances.iter().filter(|_| begun) {
+            let piece = if random.bool() { Piece::Sector } else { Piece::Page };
+            visit(&model.crash_image(piece, |_| random.u8(..10) < chance));
+        }
+    }
+    assert!(begun);
+}
+
+fn synced_data_survives(kind: FileSystemKind) {
+    if !rig(kind) {
+        return;
+    }
+    let content: Vec<u8> = (0..9000_u32).map(|byte| (byte % 251) as u8).collect();
+    let events = record(kind, "", |dir, log| {
+        put(&dir.join("synced"), &content);
+        log.push(Event::Mark("synced"));
+        // More to do for the file system, and for the crash.
+        for number in 0..8 {
+            std::fs::write(dir.join(format!("unsynced{number}")), &content).unwrap();
+        }
+        put(&dir.join("other"), &content);
+        std::fs::remove_file(dir.join("unsynced3")).unwrap();
+        put(&dir.join("other"), &content[..100]);
+    });
+    let mut mounter = ImageMounter::new(kind, "");
+    crash_images(&events, "synced", &[0, 3, 3, 5, 5, 5, 8, 8, 10], |image| {
+        let read = mounter.with_image(image, |dir| std::fs::read(dir.join("synced")).unwrap()).unwrap();
+        assert!(read == content);
+    });
+    let timings = mounter.timings();
+    assert!(timings.images > 30, "{timings:?}");
+    println!(
+        "{}: {} images; each {:.1?} to restore, {:.1?} to mount, {:.1?} to check, {:.1?} to unmount",
+        kind.name(),
+        timings.images,
+        timings.restore / timings.images,
+        timings.mount / timings.images,
+        timings.body / timings.images,
+        timings.unmount / timings.images,
+    );
+}
+
+#[test]
+fn synced_data_survives_on_ext4() {
+    synced_data_survives(FileSystemKind::Ext4);
+}
+
+#[test]
+fn synced_data_survives_on_xfs() {
+    synced_data_survives(FileSystemKind::Xfs);
+}
+
+#[test]
+fn written_but_unsynced_data_may_be_lost_or_torn() {
+    if !rig(FileSystemKind::Ext4) {
+        return;
+    }
+    let events = record(FileSystemKind::Ext4, "", |dir, log| {
+        put(&dir.join("file"), &[1; 2 * PAGE]);
+        // Written to the device at once, but nobody tells it to keep that.
+        let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let file = File::options().write(true).custom_flags(direct).open(dir.join("file")).unwrap();
+        file.write_all_at(&Aligned([2; 2 * PAGE]).0, 0).unwrap();
+        log.push(Event::Mark("written"));
+        log.push(Event::Mark("once more"));
+    });
+    let begun = events.iter().position(|event| *event == Event::Mark("written")).unwrap();
+    let (mut lost, mut torn, mut there) = (0, 0, 0);
+    let mut mounter = ImageMounter::new(FileSystemKind::Ext4, "");
+    // Unmounting, later in the log, syncs it.
+    crash_images(&events[..begun + 2], "written", &[0, 5, 5, 5, 10], |image| {
+        let read = mounter.with_image(image, |dir| std::fs::read(dir.join("file")).unwrap()).unwrap();
+        match read.iter().filter(|&&byte| byte == 2).count() {
+            0 => lost += 1,
+            some if some == read.len() => there += 1,
+            _ => torn += 1,
+        }
+    });
+    assert!(lost > 0 && torn > 0 && there > 0, "{lost} lost, {torn} torn, {there} there");
+}
+
+#[test]
+fn without_barriers_synced_data_is_lost() {
+    if !rig(FileSystemKind::Ext4) {
+        return;
+    }
+    let events = record(FileSystemKind::Ext4, "nobarrier", |dir, log| {
+        put(&dir.join("synced"), &[1; 9000]);
+        log.push(Event::Mark("synced"));
+        log.push(Event::Mark("once more"));
+    });
+    let begun = events.iter().position(|event| *event == Event::Mark("synced")).unwrap();
+    let mut lost = 0;
+    let mut mounter = ImageMounter::new(FileSystemKind::Ext4, "");
+    crash_images(&events[..begun + 2], "synced", &[0, 3, 5, 8, 10], |image| {
+        let read = mounter.with_image(image, |dir| std::fs::read(dir.join("synced")).unwrap_or_default());
+        lost += u32::from(read.is_ok_and(|read| read != [1; 9000]));
+    });
+    assert!(lost > 0);
+}
+
+#[test]
+fn events_are_in_the_order_of_the_requests() {
+    for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs] {
+        if !rig(kind) {
+            continue;
+        }
+        let patterns: Vec<Vec<u8>> = (0..20).map(|byte| vec![0x40 + byte; PAGE]).collect();
+        let events = record(kind, "", |dir, log| {
+            put(&dir.join("file"), &[1; PAGE]);
+            let file = File::options().write(true).open(dir.join("file")).unwrap();
+            for pattern in &patterns {
+                log.push(Event::Mark("begin"));
+                file.write_all_at(pattern, 0).unwrap();
+                file.sync_data().unwrap();
+                log.push(Event::Mark("end"));
+            }
+        });
+        let mut calls = events.split(|event| *event == Event::Mark("begin")).skip(1);
+        for pattern in &patterns {
+            let call = calls.next().unwrap();
+            let written = call.iter().position(|event| {
+                matches!(event, Event::Disk(DiskEvent::Write { bytes, .. }) if bytes[..] == pattern[..])
+            });
+            let synced = call.iter().rposition(|event| *event == Event::Disk(DiskEvent::Sync));
+            let end = call.iter().position(|event| *event == Event::Mark("end"));
+            // The last call is followed by the unmounting.
+            let synced_in_call = call[..end.unwrap()].contains(&Event::Disk(DiskEvent::Sync));
+            assert!(written.is_some() && written < end && written < synced, "{written:?} {synced:?} {end:?}");
+            assert!(synced_in_call);
+        }
+    }
+}
+
+#[test]
+fn the_log_is_complete() {
+    for kind in [FileSystemKind::Ext4, FileSystemKind::Xfs] {
+        if !rig(kind) {
+            continue;
+        }
+        let log = Arc::new(EventLog::<DiskEvent>::default());
+        let disk = LogDisk::new(DISK, log.clone()).unwrap();
+        let volume = Volume::make(disk.file(), kind, &[], "discard").unwrap();
+        put(&volume.path().join("file"), &[1; 100_000]);
+        // Zeros by the device, and what ext4 discards when it is mounted so.
+        let file = File::options().write(true).open(volume.path().join("file")).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::ZERO_RANGE, 5000, 50_000).unwrap();
+        std::fs::write(volume.path().join("gone"), [1; 100_000]).unwrap();
+        rustix::fs::syncfs(&file).unwrap();
+        std::fs::remove_file(volume.path().join("gone")).unwrap();
+        rustix::fs::syncfs(&file).unwrap();
+        drop(file);
+        volume.unmount().unwrap();
+        let mut model = DiskModel::new(Pages::new(DISK));
+        log.take().iter().for_each(|event| model.apply(event));
+        assert!(model.crash_image(Piece::Sector, |_| true) == disk.content());
+        // And the file system on it is one that can be mounted again.
+        let volume = Volume::mount_existing(disk.file(), kind, "ro").unwrap();
+        assert_eq!(std::fs::read(volume.path().join("file")).unwrap().len(), 100_000);
+        assert!(!volume.path().join("gone").exists());
+    }
+}
+
+#[test]
+fn each_image_is_what_is_mounted() {
+    if !rig(FileSystemKind::Ext4) {
+        return;
+    }
+    let events = record(FileSystemKind::Ext4, "", |dir, log| {
+        for (number, mark) in ["a", "b", "c"].into_iter().enumerate() {
+            put(&dir.join("file"), &vec![number as u8; 200_000]);
+            log.push(Event::Mark(mark));
+        }
+    });
+    let mut model = DiskModel::new(Pages::new(DISK));
+    let mut images = Vec::new();
+    for event in &events {
+        match event {
+            Event::Disk(event) => model.apply(event),
+            Event::Mark(_) => images.push(model.durable().clone()),
+        }
+    }
+    let mut random = random();
+    let mut mounter = ImageMounter::new(FileSystemKind::Ext4, "");
+    for _ in 0..100 {
+        let number = random.usize(..images.len());
+        let read = mounter.with_image(&images[number], |dir| {
+            // What one body leaves must not be seen by the next.
+            assert!(!dir.join("left").exists());
+            std::fs::write(dir.join("left"), [9; 300_000]).unwrap();
+            let mut read = Vec::new();
+            let mut file = File::options().read(true).write(true).open(dir.join("file")).unwrap();
+            file.read_to_end(&mut read).unwrap();
+            file.write_all_at(&[9; 200_000], 0).unwrap();
+            read
+        });
+        assert!(read.unwrap() == vec![number as u8; 200_000]);
+    }
+}
