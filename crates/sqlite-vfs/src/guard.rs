@@ -286,6 +286,9 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     let DatabaseHeader::Plain { page_bytes, wal: true } = guard::inspect(&plain[..len]) else {
         return Ok(Attempt::LookAgain);
     };
+    // What is read here may not be durable: a process may have died that had lifted the guard. Making a
+    // log deletes a spent one, which after a power loss the guard would name.
+    db.sync(ffi::SYNC_FULL)?;
     let identity = identity_of(db)?;
     let settings = db.settings().clone();
     let mut log = Log::create(pool, &settings.options, &identity, page_bytes)

@@ -29,6 +29,8 @@ pub(crate) struct Heap {
     pub(crate) path: PathBuf,
     mode: HeapMode,
     grown: u32,
+    /// Whether `grown` is what another process stored.
+    grown_by_another: bool,
     /// Where the search for a free block begins.
     hint: u32,
 }
@@ -44,7 +46,7 @@ impl Heap {
         path: PathBuf,
         mode: HeapMode,
     ) -> Result<Self, JournalError> {
-        let mut heap = Self { nvm, superblock, path, mode, grown: 0, hint: 0 };
+        let mut heap = Self { nvm, superblock, path, mode, grown: 0, grown_by_another: false, hint: 0 };
         heap.refresh_grown()?;
         Ok(heap)
     }
@@ -117,6 +119,10 @@ impl Heap {
             result.map_err(|source| self.medium(source))?;
         }
         self.set_state(block, BlockState::Pending);
+        if std::mem::take(&mut self.grown_by_another) {
+            // It may have died before the new size was durable, which this block may rely on.
+            self.nvm.flush(GROWN_OFFSET, 8);
+        }
         self.nvm.fence();
         let header = encode_block_header(generation, block);
         self.nvm.store(self.at(block, 0), &header);
@@ -246,6 +252,7 @@ impl Heap {
                 return Err(damaged(duralite_logfmt::FormatError::Short { what: "the log file" }));
             }
             self.grown = grown;
+            self.grown_by_another = true;
         }
         Ok(())
     }

@@ -65,6 +65,9 @@ pub struct Nvwal {
     writer: Writer,
     /// Ranges sealed without being flushed.
     unhardened: Vec<(u64, u64)>,
+    /// What another process stored last, seen and perhaps not flushed: it may have died in between.
+    /// Durable before anything is marked that builds on it.
+    doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
     record: Vec<u8>,
@@ -140,6 +143,7 @@ impl Nvwal {
             last_order: Order::Ordered,
             writer: Writer::default(),
             unhardened: Vec::new(),
+            doubtful: Vec::new(),
             activity: Activity::default(),
             payload: Vec::new(),
             record: Vec::new(),
@@ -213,6 +217,7 @@ impl Nvwal {
             Some(header)
         };
         self.enter_generation(active, slot, wal_header);
+        self.doubtful = vec![(at, at + SLOT_BYTES as u64), (ACTIVE_OFFSET, ACTIVE_OFFSET + 8)];
         Ok(())
     }
 
@@ -230,6 +235,7 @@ impl Nvwal {
         self.chains.clear();
         self.writer = Writer::default();
         self.unhardened.clear();
+        self.doubtful.clear();
     }
 
     /// One step of [`Engine::refresh`]: the next committed transaction of the generation that the
@@ -272,8 +278,12 @@ impl Nvwal {
             return Err(self.heap.corrupt(found.start.block, found.start.offset, what));
         }
         self.chains.commit(header.last_frame, header.db_pages, Some(header.wal_checksum));
-        if found.order == Order::Async {
-            self.unhardened.extend(found.extents(&self.heap));
+        // Whoever marked it had made durable what came before.
+        self.doubtful.clear();
+        let extents = found.extents(&self.heap);
+        match found.order {
+            Order::Async => self.unhardened.extend(extents),
+            Order::Ordered | Order::Fenced => self.doubtful = extents,
         }
         self.blocks.extend(&found.blocks);
         self.tail = found.end;
@@ -424,6 +434,7 @@ impl Engine for Nvwal {
     }
 
     fn harden(&mut self) -> Result<(), JournalError> {
+        self.settle_doubtful();
         if self.unhardened.is_empty() {
             return Ok(());
         }

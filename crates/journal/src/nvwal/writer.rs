@@ -129,6 +129,8 @@ impl Nvwal {
     }
 
     fn link_new_block(&mut self, from: u32) -> Result<u32, JournalError> {
+        // The block may be in use in the generation that a crash would go back to.
+        self.settle_doubtful();
         let block = self.heap.allocate(self.slot.generation)?;
         self.heap.link(from, self.slot.generation, block);
         Ok(block)
@@ -157,6 +159,15 @@ impl Nvwal {
         Ok(())
     }
 
+    /// Makes durable what another process stored last.
+    pub(super) fn settle_doubtful(&mut self) {
+        if !self.doubtful.is_empty() {
+            flush_all(self.heap.nvm.as_ref(), &self.doubtful);
+            self.heap.nvm.fence();
+            self.doubtful.clear();
+        }
+    }
+
     /// Commits the staged frames (algorithm 1, lines 21 to 36).
     pub(super) fn seal_staged(&mut self, commit: &Commit) -> Result<(), JournalError> {
         let (first, count) = self.chains.staged_frames();
@@ -169,6 +180,10 @@ impl Nvwal {
         self.store_header_and_terminator(&mut open, commit);
         let mark = encode_mark(order, self.slot.generation, sequence);
         let mark_at = self.heap.at(open.start.block, open.start.offset);
+        match order {
+            Order::Ordered => open.dirty.append(&mut self.doubtful),
+            Order::Fenced | Order::Async => self.settle_doubtful(),
+        }
         let nvm = &self.heap.nvm;
         match order {
             Order::Ordered => {
@@ -229,6 +244,8 @@ impl Nvwal {
         if header.page_bytes != self.heap.superblock.page_bytes {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
+        // As for a new block.
+        self.settle_doubtful();
         let first = match self.heap.allocate(self.slot.generation + 1) {
             Ok(block) => block,
             Err(_) if !self.blocks.is_empty() => {
@@ -252,6 +269,8 @@ impl Nvwal {
             return Err(JournalError::LimitReached { limit_bytes: u64::from(generation) });
         }
         self.drop_staged();
+        // The slot that is written over may be the one that a crash would go back to.
+        self.settle_doubtful();
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };
         let nvm = self.heap.nvm.clone();
