@@ -227,7 +227,9 @@ impl Log {
     /// # Errors
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
-        pool::remove(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))
+        pool::remove(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))?;
+        self.path.parent().into_iter().for_each(pool::forget_segments);
+        Ok(())
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

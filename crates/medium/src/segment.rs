@@ -168,6 +168,20 @@ impl FileSegment {
         Ok(segment)
     }
 
+    /// Whether any process is a member of the segment in this file.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn has_members(file: &File) -> Result<bool, MediumError> {
+        let mut lock = lock_of(0);
+        lock.l_len = MEMBERS as i64;
+        // SAFETY: an open file and a complete lock description.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
+            return Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()));
+        }
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    }
+
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let end = checked_end(at, len, self.bytes as u64);
         assert!(end.is_ok(), "{len} bytes at {at} are outside the segment");

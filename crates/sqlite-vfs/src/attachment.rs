@@ -53,6 +53,10 @@ impl Attachment {
             // Dropping the last reference takes the lock that is held here.
             drop(attached);
             let conflict = settings.conflict_with(&found.in_force());
+            // The thread that checkpoints has connections too, and those do not ask for a thread.
+            if conflict.is_none() && settings.background_checkpoint > 0 {
+                found.in_force().background_checkpoint = settings.background_checkpoint;
+            }
             return conflict.map_or(Ok(found), |message| Err(Failure::cannot_open(message)));
         }
         let log = attach().map_err(|error| Failure::of(&error, During::Open))?;
@@ -129,6 +133,12 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         if let Some(maintenance) = self.maintenance.get() {
             maintenance.stop();
+        }
+        // Acknowledged under Group Synch, and in memory that goes with the last process.
+        if self.in_force().options.waldio.group_synch > 0
+            && let Some(committer) = self.committer()
+        {
+            let _ = committer.wait_all();
         }
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {

@@ -36,7 +36,7 @@ pub const NAMES: [&str; 22] = [
 ];
 
 /// Settings of a live log that every connection of a process shares.
-const SHARED: [&str; 14] = [
+const SHARED: [&str; 13] = [
     "sync",
     "diff",
     "heap",
@@ -50,7 +50,6 @@ const SHARED: [&str; 14] = [
     "device_block",
     "group_synch",
     "group_interval_ms",
-    "background_checkpoint",
 ];
 /// Variables that are no settings: the library's own, the Python package's, the tests'.
 const OTHER_VARIABLES: [&str; 6] = [

@@ -129,3 +129,16 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, J
         Err(error) => Err(failed(error)),
     }
 }
+
+/// The file of the shared segment, locked: one process at a time makes or attaches a log.
+pub(super) fn lock_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
+    loop {
+        let file = open_segment(path, db)?;
+        file.lock().map_err(|error| JournalError::io("lock", path, &error))?;
+        let links = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?.nlink();
+        // Somebody may have deleted it before it was locked.
+        if links > 0 {
+            return Ok(file);
+        }
+    }
+}

@@ -185,6 +185,8 @@ pub(crate) struct OpenLog {
     pub(crate) file: File,
     /// Whether nobody else had the log when it was opened.
     pub(crate) alone: bool,
+    /// Keeps others from attaching until the log has been checked.
+    pub(crate) attaching: Option<File>,
 }
 
 /// Makes a log for a database. It and its directory entry are durable on return.
@@ -199,6 +201,7 @@ pub(crate) fn create(
         return Err(JournalError::io("use the log's directory", &pool.dir, &error));
     }
     refuse_orphans(pool, db)?;
+    forget_segments(&pool.dir);
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| JournalError::Io {
         op: "draw random bytes for",
@@ -209,6 +212,7 @@ pub(crate) fn create(
     let id = LogId(id);
     let path = pool.log_path(id);
     let file = files::create(&pool.dir, &path, db)?;
+    let making = files::lock_segment(&segment_path(&path), db)?;
     let make = || {
         // Before the log, which makes do with what room is left.
         let segment = join_segment(pool, &path, db, true)?;
@@ -220,8 +224,9 @@ pub(crate) fn create(
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         Ok(segment)
     };
-    make()
-        .and_then(|segment| open(pool, options, &path, file, segment, true))
+    let made = make();
+    drop(making);
+    made.and_then(|segment| open(pool, options, &path, file, segment, true))
         .map_err(|error| at_pool(error, &pool.dir))
         .inspect_err(|_| {
             drop(std::fs::remove_file(&path));
@@ -266,22 +271,41 @@ pub(crate) fn attach(
     }
     // One at a time: between finding itself alone and saying that it is there, a process must
     // not be overtaken by another that then finds itself alone too.
-    let attaching = files::open_segment(&segment_path(&path), db)?;
-    attaching.lock().map_err(|error| JournalError::io("lock", &segment_path(&path), &error))?;
+    let attaching = files::lock_segment(&segment_path(&path), db)?;
     let links = file.metadata().map_err(|error| JournalError::io("examine", &path, &error))?.nlink();
     if links == 0 {
         drop(std::fs::remove_file(segment_path(&path)));
         return Err(missing());
     }
-    let alone = match file.try_lock() {
-        Ok(()) => true,
-        Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", &path, &error)),
-    };
+    let alone = find_alone(&file, &path, &attaching)?;
     let segment = join_segment(pool, &path, db, alone)?;
-    let log = open(pool, options, &path, file, segment, alone)?;
+    let mut log = open(pool, options, &path, file, segment, alone)?;
+    log.attaching = Some(attaching);
     log.file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
     Ok(log)
+}
+
+/// Whether nobody else has the log. The kernel gives the locks of a dead process back one after
+/// another, so that its lock of the log may outlive the one that attachers wait for: only a
+/// member that lives, of a segment that was completed, proves that somebody is there.
+fn find_alone(file: &File, path: &Path, attaching: &File) -> Result<bool, JournalError> {
+    use std::os::unix::fs::FileExt;
+    let start = std::time::Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
+        }
+        let mut magic = [0; 8];
+        let complete = attaching.read_at(&mut magic, 0).is_ok() && magic == SEGMENT_MAGIC.to_le_bytes();
+        let living = FileSegment::has_members(attaching)
+            .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
+        if complete && living || start.elapsed() > std::time::Duration::from_secs(2) {
+            return Ok(false);
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
 }
 
 /// Joins those who use the log, as the first if `alone`.
@@ -299,9 +323,7 @@ fn join_segment(
     tap::step(FileStep::MapShared, &path).map_err(|error| JournalError::io("map", &path, &error))?;
     let segment = FileSegment::join(files::open_segment(&path, db)?, ENGINE_OFFSET + engine_bytes, alone)
         .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
-    if alone {
-        segment.store(0, SEGMENT_MAGIC);
-    } else if segment.load(0) != SEGMENT_MAGIC {
+    if !alone && segment.load(0) != SEGMENT_MAGIC {
         let what = "another version of Duralite uses this database; use the same version everywhere";
         return Err(JournalError::Busy { path, what });
     }
@@ -320,7 +342,28 @@ fn open(
         PoolKind::Disk => disk::open(options, path, &file, segment.clone(), ENGINE_OFFSET, alone)?,
         _ => nvram::open(pool, options, path, &file, alone)?,
     };
-    Ok(OpenLog { engine, segment, path: path.to_path_buf(), file, alone })
+    // Last: from here on others may join.
+    if alone {
+        segment.store(0, SEGMENT_MAGIC);
+    }
+    Ok(OpenLog { engine, segment, path: path.to_path_buf(), file, alone, attaching: None })
+}
+
+/// Deletes shared memory whose log is gone: processes died while they made or deleted one. Who
+/// makes a log holds the lock until it has its name.
+pub(crate) fn forget_segments(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+        let gone = || ["nvwal", "waldio"].iter().all(|end| !path.with_extension(end).exists());
+        if !name.starts_with(b"duralite-") || !name.ends_with(b".shm") || !gone() {
+            continue;
+        }
+        let Ok(file) = files::open(&path, true) else { continue };
+        if file.try_lock().is_ok() && gone() {
+            drop(std::fs::remove_file(&path));
+        }
+    }
 }
 
 /// Looks through the pool for logs of an earlier database at this path: one with commits is

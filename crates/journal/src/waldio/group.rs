@@ -548,6 +548,8 @@ impl Group {
             Layout::Delta => self.complete_header(content, generation, offset)?,
             Layout::Embedded => 1,
         };
+        // Whoever sealed the last of it may have made the file longer.
+        self.learn_len(offset + whole.len() as u64)?;
         self.block.commit(offset, whole, self.options.durability).map_err(|source| self.failed(source))?;
         self.activity.groups.fetch_add(1, Ordering::Relaxed);
         self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
@@ -650,6 +652,22 @@ impl Group {
         self.set(INTENT_STATE, empty | retired);
         self.set(INTENT, u64::from(generation));
         self.finish_switch(&leader)
+    }
+
+    /// Completes a switch whose process died: what it announced is decided, and nobody may take in
+    /// the generation before. One that is under way is left to its process.
+    pub(crate) fn adopt_switch(&self) -> Result<(), JournalError> {
+        while self.get(INTENT) != self.get(GENERATION) {
+            if let Some(leader) = self.try_lead() {
+                return self.finish_switch(&leader);
+            }
+            let holder = self.get(LEADER);
+            self.depose_dead_leader()?;
+            if self.get(LEADER) == holder {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     /// Carries out a switch that has begun: this process's own, or one whose process died.

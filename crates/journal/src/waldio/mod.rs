@@ -431,6 +431,7 @@ impl Engine for Waldio {
     fn refresh(&mut self) -> Result<(), JournalError> {
         loop {
             self.group.check()?;
+            self.group.adopt_switch()?;
             let generation = self.group.generation();
             let followed = if generation == self.generation { Ok(()) } else { self.enter(generation) };
             let followed = followed.and_then(|()| self.follow());
