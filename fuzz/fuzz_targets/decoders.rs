@@ -351,9 +351,12 @@ fn frames(input: &mut Unstructured) -> Result<()> {
         page_number: if input.arbitrary()? { 1 } else { input.int_in_range(1..=u32::MAX)? },
         db_pages: input.arbitrary()?,
         frame: input.int_in_range(1..=u32::MAX)?,
+        transaction: input.arbitrary()?,
+        starts_transaction: input.arbitrary()?,
         starts_group: input.arbitrary()?,
         ordered: input.arbitrary()?,
     };
+    let generation = generation % waldio::GENERATION_LIMIT;
     let offset = if input.arbitrary()? { input.arbitrary()? } else { waldio::DATA_OFFSET };
     let mut page = page(input, page_bytes as usize)?;
     if input.ratio(2, 3)? {

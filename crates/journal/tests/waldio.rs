@@ -578,6 +578,60 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
     }
 }
 
+/// A process writes a large transaction and dies before it is sealed; another one seals a small one at
+/// the same place. What is left of the large one behind it is no transaction, and no part of one.
+#[test]
+fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successor() {
+    let superblock = superblock(Layout::Embedded, 512, 16 << 20);
+    let options = options(Layout::Embedded, Durability::Full);
+    let block = RecordingBlock::new(BLOCK);
+    Waldio::format(&block, &superblock).expect("format");
+    let mut rng = Rng(11);
+    let world = World::new(Arc::new(block), superblock.clone(), options.clone());
+    let mut stream = world.process(true).expect("attach");
+    let mut model = Model::new(512, 900);
+    let (offset, data) = model.restart();
+    stream.write(offset, &data).expect("write");
+    let commit = |stream: &mut WalStream<Waldio>, writes: &[(u64, Vec<u8>)]| {
+        writes.iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+        wait(stream).expect("commit");
+    };
+    let first = model.transaction(&mut rng, false);
+    commit(&mut stream, &first.writes);
+    model.commit(first);
+    let bytes_of = |stream: WalStream<Waldio>, world: World| {
+        drop(stream);
+        let recorded = RecordingBlock::from_bytes(vec![0; world.block.len() as usize], BLOCK);
+        let mut bytes = vec![0; recorded.len() as usize];
+        world.block.read(0, &mut bytes).expect("read");
+        bytes
+    };
+    let before = bytes_of(stream, world);
+    let on_top = |writes: &[(u64, Vec<u8>)]| {
+        let block = RecordingBlock::from_bytes(before.clone(), BLOCK);
+        let world = World::new(Arc::new(block), superblock.clone(), options.clone());
+        let mut stream = world.process(true).expect("attach");
+        commit(&mut stream, writes);
+        let used = stream.engine().used_bytes();
+        (bytes_of(stream, world), used)
+    };
+    let mut large = model.clone();
+    let (dead, _) = on_top(&large.append_all_pages(&mut rng));
+    for _ in 0..8 {
+        let small = model.transaction(&mut rng, false);
+        let (sealed, used) = on_top(&small.writes);
+        let mut left = dead.clone();
+        left[..used as usize].copy_from_slice(&sealed[..used as usize]);
+        let world = World::new(
+            Arc::new(RecordingBlock::from_bytes(left, BLOCK)),
+            superblock.clone(),
+            options.clone(),
+        );
+        let mut stream = world.process(true).expect("recovery");
+        assert!(contents(&mut stream).expect("read") == model.after(&small), "not the small one alone");
+    }
+}
+
 #[test]
 fn other_settings_are_refused_while_a_log_is_in_use() {
     let superblock = superblock(Layout::Delta, 512, 1 << 20);

@@ -16,7 +16,7 @@ pub const AREA_BYTES: u64 = 4096;
 /// Where the log's blocks begin: behind the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 /// Generations stay below this.
-pub const GENERATION_LIMIT: u32 = 1 << 30;
+pub const GENERATION_LIMIT: u32 = 1 << 29;
 
 /// How frames are laid out in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -348,8 +348,10 @@ impl TxHeader {
 }
 
 /// Bytes of the mark that makes a page a frame of the `embedded` layout.
-pub const MARK_BYTES: usize = 24;
+pub const MARK_BYTES: usize = 32;
+const MARK_CHECKED: usize = 24;
 
+const MARK_STARTS_TRANSACTION: u32 = 1 << 29;
 const MARK_STARTS_GROUP: u32 = 1 << 30;
 const MARK_ORDERED: u32 = 1 << 31;
 
@@ -362,6 +364,11 @@ pub struct Mark {
     pub db_pages: u32,
     /// WAL frame number.
     pub frame: u32,
+    /// Hash of all pages of its transaction: a frame that another transaction left behind, which was
+    /// begun at the same place and never sealed, is not taken for a part of this one.
+    pub transaction: u64,
+    /// Whether it is the first of its transaction.
+    pub starts_transaction: bool,
     /// Whether it is the first of what one write made durable.
     pub starts_group: bool,
     /// Whether everything before its group was durable when the group was written.
@@ -369,21 +376,33 @@ pub struct Mark {
 }
 
 impl Mark {
+    /// Whether a frame may stand behind one of this unfinished transaction; with `None`, behind a
+    /// finished one or at the beginning.
+    #[must_use]
+    pub fn follows(&self, transaction: Option<u64>) -> bool {
+        match transaction {
+            None => self.starts_transaction,
+            Some(hash) => !self.starts_transaction && self.transaction == hash,
+        }
+    }
+
     fn fields(&self, generation: u32) -> [u8; MARK_BYTES] {
         let mut out = [0; MARK_BYTES];
         let group = if self.starts_group { MARK_STARTS_GROUP } else { 0 };
+        let transaction = if self.starts_transaction { MARK_STARTS_TRANSACTION } else { 0 };
         let ordered = if self.ordered { MARK_ORDERED } else { 0 };
         put(&mut out, 0, &self.page_number.to_le_bytes());
         put(&mut out, 4, &self.db_pages.to_le_bytes());
-        put(&mut out, 8, &(generation | group | ordered).to_le_bytes());
+        put(&mut out, 8, &(generation | transaction | group | ordered).to_le_bytes());
         put(&mut out, 12, &self.frame.to_le_bytes());
+        put(&mut out, 16, &self.transaction.to_le_bytes());
         out
     }
 }
 
 /// Where a frame's mark may be, in the order in which both sides look.
 ///
-/// Inside the page it takes 24 bytes that are zero: those at the page's end (reserved bytes, or
+/// Inside the page it takes 32 bytes that are zero: those at the page's end (reserved bytes, or
 /// an overflow page that is not full), or at either end of the unallocated gap of a b-tree page
 /// (SQLite file format, section 1.6). Filling them changes nothing that says where the gap is.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
@@ -449,12 +468,20 @@ pub fn encode_frame(
     out.resize(start + bytes as usize, 0);
     let mut fields = mark.fields(generation);
     let check = mark_check(page, &fields, seed_of(id, generation, offset));
-    put(&mut fields, 16, &check.to_le_bytes());
+    put(&mut fields, MARK_CHECKED, &check.to_le_bytes());
     put(out, start + place.unwrap_or(page.len()), &fields);
 }
 
 fn mark_check(page: &[u8], fields: &[u8], seed: u64) -> u64 {
-    xxh3_64_with_seed(&fields[..16], xxh3_64_with_seed(page, seed))
+    xxh3_64_with_seed(&fields[..MARK_CHECKED], xxh3_64_with_seed(page, seed))
+}
+
+/// The hash of a transaction's pages, with their numbers.
+#[must_use]
+pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64 {
+    pages.fold(0, |hash, (page_number, page)| {
+        xxh3_64_with_seed(&page_number.to_le_bytes(), xxh3_64_with_seed(page, hash))
+    })
 }
 
 /// Reads the frame at a place in the log: its mark, and how many bytes of `bytes` it takes.
@@ -475,20 +502,22 @@ pub fn decode_frame(
         for at in inside.chain(Some(behind).filter(|_| !first_page)) {
             let Some(fields) = bytes.get(at..at + MARK_BYTES) else { continue };
             let word = u32_le(fields, 8);
-            if word & !(MARK_ORDERED | MARK_STARTS_GROUP) != generation {
+            if word & !(MARK_ORDERED | MARK_STARTS_GROUP | MARK_STARTS_TRANSACTION) != generation {
                 continue;
             }
             page.copy_from_slice(content);
             if at < behind {
                 page[at..at + MARK_BYTES].fill(0);
             }
-            if mark_check(page, fields, seed_of(id, generation, offset)) != u64_le(fields, 16) {
+            if mark_check(page, fields, seed_of(id, generation, offset)) != u64_le(fields, MARK_CHECKED) {
                 continue;
             }
             let mark = Mark {
                 page_number: u32_le(fields, 0),
                 db_pages: u32_le(fields, 4),
                 frame: u32_le(fields, 12),
+                transaction: u64_le(fields, 16),
+                starts_transaction: word & MARK_STARTS_TRANSACTION != 0,
                 starts_group: word & MARK_STARTS_GROUP != 0,
                 ordered: word & MARK_ORDERED != 0,
             };
@@ -603,7 +632,16 @@ mod tests {
     }
 
     fn mark() -> Mark {
-        Mark { page_number: 3, db_pages: 9, frame: 4, starts_group: true, ordered: false }
+        let (transaction, starts_transaction) = (77, true);
+        Mark {
+            page_number: 3,
+            db_pages: 9,
+            frame: 4,
+            transaction,
+            starts_transaction,
+            starts_group: true,
+            ordered: false,
+        }
     }
 
     /// A leaf page with `cells` pointers and cells from `content` on.

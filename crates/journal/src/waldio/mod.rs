@@ -312,6 +312,7 @@ impl Waldio {
         let mut page = vec![0; page_bytes as usize];
         let mut bytes = Vec::new();
         let mut at = self.end.max(self.group.start_of(self.generation));
+        let mut transaction = None;
         loop {
             bytes.resize(longest.min(sealed.saturating_sub(at)) as usize, 0);
             self.read_log(at, &mut bytes)?;
@@ -324,6 +325,10 @@ impl Waldio {
             let Some((mark, taken)) = found else {
                 return Err(self.damaged(at, "a frame"));
             };
+            if !mark.follows(transaction) {
+                return Err(self.damaged(at, "a transaction's frames"));
+            }
+            transaction = Some(mark.transaction);
             if !self.chains.has_staged() && mark.frame > self.committed() + 1 {
                 return Err(self.damaged(at, "the order of frames"));
             }

@@ -203,6 +203,7 @@ impl Scan<'_> {
     /// group begins.
     fn frames(&self) -> Result<(u64, u64), JournalError> {
         let (mut end, mut at, mut ordered_from) = (DATA_OFFSET, DATA_OFFSET, DATA_OFFSET);
+        let mut transaction = None;
         let mut page = vec![0; self.superblock.page_bytes as usize];
         let mut bytes = Vec::new();
         loop {
@@ -212,12 +213,17 @@ impl Scan<'_> {
             let Some((mark, taken)) = self.frame(&bytes, &mut page, at) else {
                 return Ok((end, ordered_from));
             };
+            if !mark.follows(transaction) {
+                return Ok((end, ordered_from));
+            }
             if mark.starts_group && mark.ordered {
                 ordered_from = at;
             }
             at += u64::from(taken);
+            transaction = Some(mark.transaction);
             if mark.db_pages != 0 {
                 end = at;
+                transaction = None;
             }
         }
     }

@@ -8,7 +8,7 @@ use duralite_logfmt::FormatError;
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::waldio::{
     BodyHash, GROUP_HEADER_BYTES, GroupHeader, Layout, Mark, Superblock, TX_HEADER_BYTES, TxHeader,
-    decode_frame, encode_frame, frame_bytes, has_room_for_mark,
+    decode_frame, encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
 };
 use duralite_medium::block::Durability;
 
@@ -356,6 +356,7 @@ impl Waldio {
     fn encode_frames(&self, frames: &[(u32, Box<[u8]>)], commit: &Commit, placing: Placing) -> Vec<u8> {
         let Superblock { block_bytes, log_id, .. } = *self.superblock();
         let start = self.group.offset_of(self.generation, placing.at);
+        let transaction = transaction_hash(frames.iter().map(|(number, page)| (*number, &**page)));
         let mut bytes = Vec::new();
         for (frame, (page_number, page)) in (commit.first_frame..).zip(frames) {
             let first = frame == commit.first_frame;
@@ -363,6 +364,8 @@ impl Waldio {
                 page_number: *page_number,
                 db_pages: if frame == commit.last_frame { commit.db_pages } else { 0 },
                 frame,
+                transaction,
+                starts_transaction: first,
                 starts_group: first && placing.starts_group,
                 ordered: self.group.is_ordered(),
             };
