@@ -5,6 +5,7 @@
 
 mod bench;
 mod checkpoint;
+mod crashtest;
 mod info;
 mod iotrace;
 mod locate;
@@ -49,6 +50,14 @@ enum Command {
     Bench(bench::Options),
     /// Trace what a command writes to the device of a database, and what for (needs root)
     Iotrace(iotrace::Options),
+    /// Look for a crash that loses an acknowledged commit
+    Crashtest(crashtest::Options),
+    /// One process of those that `crashtest` kills
+    #[command(hide = true, name = crashtest::WORKER)]
+    CrashtestWorker {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// One process of a crowd that `bench` measures
     #[command(hide = true)]
     BenchWorker { uri: String, milliseconds: u64 },
@@ -76,6 +85,8 @@ fn main() -> ExitCode {
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
         Command::Bench(options) => bench::run(&options),
         Command::Iotrace(options) => iotrace::run(&options),
+        Command::Crashtest(options) => crashtest::run(&options),
+        Command::CrashtestWorker { arguments } => Ok(duralite_killtest::worker_main(&arguments)),
         Command::BenchWorker { uri, milliseconds } => {
             duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
                 .map(|()| ExitCode::SUCCESS)

@@ -1,0 +1,243 @@
+//! `duralite crashtest`: evidence that no crash loses an acknowledged commit.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use duralite_crashtest::{
+    Engine, FaultPlan, FileSystemKind, Length, Mutants, Outcome, Plan, PowerPlan, Violation, cut, explore,
+    inject, missing_rig, register, replay,
+};
+
+use crate::print_text;
+
+/// States of one window when something was left out on purpose.
+const MUTANT_WINDOW_STATES: usize = 24;
+/// Processes that are killed with one choice of settings.
+const KILLS_OF_A_PLAN: u64 = 500;
+/// The command that runs one process of those that are killed.
+pub(crate) const WORKER: &str = "crashtest-worker";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only this engine: nvwal or waldio; as controls stock, and stock-off, which has to fail
+    #[arg(long, value_name = "NAME")]
+    engine: Vec<Engine>,
+    /// Crash states of memory and blocks to recover, for each engine
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    states: u64,
+    /// Most states of one window between two barriers
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    window_states: usize,
+    /// Images of power cuts on a real file system to recover, for each engine (needs root)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    images: u64,
+    /// The file system for them: ext4 or xfs
+    #[arg(long, value_name = "NAME", default_value = "ext4", value_parser = file_system)]
+    file_system: FileSystemKind,
+    /// Its mount options; with nobarrier commits have to be lost
+    #[arg(long, value_name = "OPTIONS", default_value = "")]
+    mount_options: String,
+    /// Processes to kill, for each engine
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kills: u64,
+    /// Let every N-th call of a workload fail, each in a run of its own
+    #[arg(long, value_name = "N")]
+    faults: Option<u64>,
+    /// Leave out every flush, fence and sync in turn, and show which of that is noticed; for so many
+    /// workloads
+    #[arg(long, value_name = "N")]
+    mutations: Option<u64>,
+    /// Steps of a workload
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    steps: u32,
+    /// The first workload's seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Where states that fail are kept
+    #[arg(long, value_name = "DIR", default_value = "out/crashtest")]
+    keep: PathBuf,
+    /// Write the results to this file too, as a table in Markdown
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+    /// Recover a kept state again, and nothing else
+    #[arg(long, value_name = "DIR")]
+    replay: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    if let Some(dir) = &options.replay {
+        return Ok(match replay(dir)? {
+            Ok(number) => {
+                println!("recovers: {number} transactions");
+                ExitCode::SUCCESS
+            }
+            Err(what) => {
+                println!("{what}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    register()?;
+    let mut run = Run { options, table: String::new(), calls: String::new(), broken: false };
+    run.all()?;
+    if let Some(path) = &options.table {
+        let mut table =
+            format!("| engine | what | result | seconds |\n| --- | --- | --- | --- |\n{}", run.table);
+        if !run.calls.is_empty() {
+            let head = "| engine | left out | calls | what came of it |\n| --- | --- | --- | --- |\n";
+            write!(table, "\n{head}{}", run.calls)?;
+        }
+        std::fs::write(path, table).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(if run.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    table: String,
+    /// A row for each call that was left out.
+    calls: String,
+    broken: bool,
+}
+
+impl Run<'_> {
+    fn all(&mut self) -> Result<()> {
+        let options = self.options;
+        let engines = if options.engine.is_empty() { Engine::OWN.to_vec() } else { options.engine.clone() };
+        let (seed, length) = (options.seed, Length { steps: options.steps });
+        for engine in engines {
+            if options.states > 0 {
+                let (states, window_states) = (options.states, options.window_states);
+                let plan = Plan { engine, seed, states, length, window_states };
+                self.part(engine, "crash states of memory and blocks", || explore(&plan))?;
+            }
+            if options.images > 0 {
+                if let Some(why) = missing_rig(options.file_system) {
+                    anyhow::bail!("power cuts cannot be tried here: {why}");
+                }
+                let (file_system, images) = (options.file_system, options.images);
+                let mount_options = options.mount_options.clone();
+                let plan = PowerPlan { engine, file_system, mount_options, seed, images, length };
+                self.part(engine, &format!("power cuts on {}", file_system.name()), || cut(&plan))?;
+            }
+            if options.kills > 0 {
+                self.kills(engine)?;
+            }
+            if let Some(every) = options.faults {
+                let plan = FaultPlan { engine, seed, length, every, every_allocation: every * 8 };
+                self.part(engine, "faults", || inject(&plan))?;
+            }
+            if let Some(workloads) = options.mutations {
+                self.mutations(engine, workloads, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one kind of test, and reports what came of it.
+    fn part<T: std::fmt::Display>(
+        &mut self,
+        engine: Engine,
+        what: &str,
+        body: impl FnOnce() -> Result<Result<T, Box<Violation>>>,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let result = match body()? {
+            Ok(tally) => tally.to_string(),
+            Err(violation) => {
+                self.broken = true;
+                let again = if violation.contents.is_empty() {
+                    format!("duralite crashtest --engine {engine} --seed {}", violation.seed)
+                } else {
+                    format!("duralite crashtest --replay {}", violation.keep(&self.options.keep)?.display())
+                };
+                format!("BROKEN: {violation}; again: {again}")
+            }
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        print_text(&format!("{engine}: {what}: {result} ({seconds:.0} s)\n"))?;
+        writeln!(self.table, "| {engine} | {what} | {result} | {seconds:.0} |")?;
+        Ok(())
+    }
+
+    fn kills(&mut self, engine: Engine) -> Result<()> {
+        let started = Instant::now();
+        let tested = match engine {
+            Engine::Nvwal => duralite_killtest::Engine::Nvwal,
+            Engine::Waldio => duralite_killtest::Engine::Waldio,
+            Engine::Stock | Engine::StockOff => return Ok(()),
+        };
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let worker = duralite_killtest::Worker { program, arguments: vec![WORKER.into()] };
+        let mut kills = 0;
+        let mut acknowledged = 0;
+        let mut result = None;
+        for seed in self.options.seed.. {
+            let left = self.options.kills - kills.min(self.options.kills);
+            if left == 0 {
+                break;
+            }
+            let plan = duralite_killtest::Plan::varied(tested, left.min(KILLS_OF_A_PLAN) as u32, seed);
+            match duralite_killtest::run(&plan, &worker, &mut |_| {}) {
+                Ok(report) => {
+                    kills += report.total_kills();
+                    acknowledged += report.acknowledged;
+                }
+                Err(error) => {
+                    self.broken = true;
+                    result = Some(format!("BROKEN: {error:#}"));
+                    break;
+                }
+            }
+        }
+        let counted = format!("{kills} processes killed, {acknowledged} commits acknowledged, none lost");
+        let result = result.unwrap_or(counted);
+        let seconds = started.elapsed().as_secs_f64();
+        print_text(&format!("{engine}: deaths of processes: {result} ({seconds:.0} s)\n"))?;
+        writeln!(self.table, "| {engine} | deaths of processes | {result} | {seconds:.0} |")?;
+        Ok(())
+    }
+
+    fn mutations(&mut self, engine: Engine, workloads: u64, length: Length) -> Result<()> {
+        let started = Instant::now();
+        let seed = self.options.seed;
+        let mutants = Mutants::record(engine, seed..seed + workloads, length)?;
+        let (mut noticed, mut missed, mut not_noticed) = (0, 0, Vec::new());
+        for mutation in mutants.all() {
+            let Outcome { calls, states, caught, .. } = mutants.try_out(&mutation, MUTANT_WINDOW_STATES)?;
+            let what = match caught {
+                Some(what) => {
+                    noticed += 1;
+                    format!("noticed after {states} states: {what}")
+                }
+                None => {
+                    not_noticed.push(mutation.clone());
+                    let why = mutation.explanation().unwrap_or_else(|| {
+                        missed += 1;
+                        "NOBODY KNOWS WHY"
+                    });
+                    format!("not noticed in {states} states: {why}")
+                }
+            };
+            print_text(&format!("{engine}: {mutation} ({calls} calls): {what}\n"))?;
+            writeln!(self.calls, "| {engine} | {mutation} | {calls} | {what} |")?;
+        }
+        self.broken |= missed > 0;
+        let seconds = started.elapsed().as_secs_f64();
+        let result = format!("{noticed} noticed, {} explained, {missed} missed", not_noticed.len() - missed);
+        print_text(&format!("{engine}: calls left out: {result} ({seconds:.0} s)\n"))?;
+        writeln!(self.table, "| {engine} | calls left out | {result} | {seconds:.0} |")?;
+        Ok(())
+    }
+}
+
+fn file_system(name: &str) -> Result<FileSystemKind, String> {
+    [FileSystemKind::Ext4, FileSystemKind::Xfs]
+        .into_iter()
+        .find(|kind| kind.name() == name)
+        .ok_or_else(|| "there are ext4 and xfs".to_owned())
+}

@@ -1,0 +1,93 @@
+//! What a workload did that durability depends on, in the order in which it happened.
+#![allow(missing_docs)] // offsets, lengths and sizes are bytes
+
+use std::path::PathBuf;
+
+use duralite_logdisk::DiskEvent;
+
+/// A file, by the number of its making: one that is deleted and made again is another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u32);
+
+/// Where in the source a call came from, as an index into [`Recording::sites`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SiteId(pub u32);
+
+/// How a file becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// Mapped memory: lines of 64 bytes, flushed and fenced.
+    Memory,
+    /// Sectors of 512 bytes, in any order until a sync.
+    Sectors,
+}
+
+/// One step.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Bytes were stored in memory.
+    Store { file: FileId, at: u64, bytes: Box<[u8]> },
+    /// Lines began to be written back.
+    Flush { file: FileId, at: u64, len: u64, site: SiteId },
+    /// What was flushed became durable.
+    Fence { file: FileId, site: SiteId },
+    /// Bytes were written to a file.
+    Write { file: FileId, at: u64, bytes: Box<[u8]> },
+    /// What was written became durable.
+    Sync { file: FileId, site: SiteId },
+    /// Of what was written, this range became durable.
+    SyncRange { file: FileId, at: u64, len: u64, site: SiteId },
+    /// The file got another size.
+    Truncate { file: FileId, size: u64 },
+    /// The file grew by zeros, durably.
+    Extend { file: FileId, size: u64 },
+    /// A path got this file, or none.
+    Name { path: PathBuf, file: Option<FileId> },
+    /// The names in the directory of a path became durable.
+    SyncNames { path: PathBuf, site: SiteId },
+    /// A request of the disk that everything is on, where there is one.
+    Disk(DiskEvent),
+    /// A transaction is about to be committed.
+    Begin { number: u32 },
+    /// All transactions up to this one must be found from now on.
+    Acknowledged { number: u32 },
+}
+
+impl Event {
+    /// The call site, if it is a call that makes something durable.
+    #[must_use]
+    pub fn site(&self) -> Option<SiteId> {
+        match self {
+            Self::Flush { site, .. }
+            | Self::Fence { site, .. }
+            | Self::Sync { site, .. }
+            | Self::SyncRange { site, .. }
+            | Self::SyncNames { site, .. } => Some(*site),
+            _ => None,
+        }
+    }
+}
+
+/// A file that a recording speaks of.
+#[derive(Clone, Debug)]
+pub struct RecordedFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// How it becomes durable.
+    pub kind: FileKind,
+    /// What was durable in it when the recording began.
+    pub initial: Vec<u8>,
+}
+
+/// A run of a workload.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// Every file, by number.
+    pub files: Vec<RecordedFile>,
+    /// The names that were durable when the recording began.
+    pub names: Vec<(PathBuf, FileId)>,
+    /// What happened.
+    pub events: Vec<Event>,
+    /// The call sites.
+    pub sites: Vec<String>,
+}

@@ -1,0 +1,254 @@
+//! Faults at the n-th call for every n: errors of the device, lack of space, short writes, failed syncs,
+//! failed mappings, and memory that SQLite does not get.
+//!
+//! Each has to end in an error that SQLite tells, without a panic; whoever reads on sees a prefix of the
+//! commits; after the connections are closed and opened again everything acknowledged is there; and the
+//! same holds if the power fails instead.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::event::FileKind;
+use crate::failure::Violation;
+use crate::memory::sample;
+use crate::model::Model;
+use crate::oracle::{self, Depth};
+use crate::recorder::{Call, Fault, Recorder};
+use crate::setup::{Engine, Setup};
+use crate::stage::Stage;
+use crate::tap::heap;
+use crate::transactions::Reference;
+use crate::workload::{self, Bounds, Length, Script};
+
+/// Crash states looked at behind a fault.
+const CRASHES: usize = 3;
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultPlan {
+    /// The engine.
+    pub engine: Engine,
+    /// The workload's seed.
+    pub seed: u64,
+    /// Its steps.
+    pub length: Length,
+    /// Every so many-th call fails, in a run of its own.
+    pub every: u64,
+    /// The same for requests of memory.
+    pub every_allocation: u64,
+}
+
+/// What has been done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultTally {
+    /// Faults by what failed.
+    pub faults: BTreeMap<String, u64>,
+    /// Faults of which SQLite told the application.
+    pub told: u64,
+    /// Faults that somebody made good: with a second try, or because nothing depended on it.
+    pub absorbed: u64,
+    /// Crash states behind faults that were recovered.
+    pub crashes: u64,
+}
+
+impl FaultTally {
+    /// Number of faults.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    fn add(&mut self, other: Self) {
+        for (what, count) in other.faults {
+            *self.faults.entry(what).or_default() += count;
+        }
+        self.told += other.told;
+        self.absorbed += other.absorbed;
+        self.crashes += other.crashes;
+    }
+}
+
+impl fmt::Display for FaultTally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds: Vec<_> = self.faults.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        let Self { told, absorbed, crashes, .. } = self;
+        let total = self.total();
+        write!(
+            f,
+            "{total} faults ({}), {told} told, {absorbed} made good; {crashes} crash states behind them",
+            kinds.join(", ")
+        )
+    }
+}
+
+/// What is to fail.
+#[derive(Clone, Copy, Debug)]
+enum Which {
+    Call(Fault),
+    Allocation(u64),
+}
+
+/// Lets every call of a workload fail in turn, on every processor.
+///
+/// # Errors
+/// What could not be run at all. A fault that breaks a promise is the inner error.
+pub fn inject(plan: &FaultPlan) -> Result<Result<FaultTally, Box<Violation>>> {
+    let setup = Setup { threads: 1, ..Setup::for_seed(plan.engine, plan.seed) };
+    let (calls, allocations, begun) = count(plan, &setup)?;
+    let reference = Reference::new(plan.seed, begun + 3)?;
+    let mut all: Vec<Which> = Vec::new();
+    for nth in (0..calls).step_by(plan.every.max(1) as usize) {
+        all.push(Which::Call(Fault { nth, sticky: nth % 3 == 2 }));
+    }
+    all.extend((0..allocations).step_by(plan.every_allocation.max(1) as usize).map(Which::Allocation));
+    let next = AtomicU64::new(0);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let work = || -> Result<Result<FaultTally, Box<Violation>>> {
+        let mut tally = FaultTally::default();
+        while let Some(which) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+            if let Some(violation) = one(plan, &setup, &reference, *which, &mut tally)? {
+                return Ok(Err(violation));
+            }
+        }
+        Ok(Ok(tally))
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut sum = FaultTally::default();
+    for result in results {
+        match result.map_err(|_| anyhow!("a thread of the rig panicked"))?? {
+            Ok(tally) => sum.add(tally),
+            Err(violation) => return Ok(Err(violation)),
+        }
+    }
+    Ok(Ok(sum))
+}
+
+/// Calls and requests of memory of a run without faults.
+fn count(plan: &FaultPlan, setup: &Setup) -> Result<(u64, u64, u32)> {
+    let stage = Stage::new()?;
+    let recorder = recorder_of(&stage);
+    recorder.set_fault(None);
+    heap::refuse(None);
+    let begun = workload::under_tap(&stage, &recorder, || {
+        Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
+    })
+    .context("the workload without faults")?;
+    Ok((recorder.calls(), heap::asked(), begun))
+}
+
+fn recorder_of(stage: &Stage) -> Arc<Recorder> {
+    let recorder = Arc::new(Recorder::default());
+    recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
+    recorder
+}
+
+fn one(
+    plan: &FaultPlan,
+    setup: &Setup,
+    reference: &Reference,
+    which: Which,
+    tally: &mut FaultTally,
+) -> Result<Option<Box<Violation>>> {
+    let stage = Stage::new()?;
+    let recorder = recorder_of(&stage);
+    let panics = panics::count();
+    match which {
+        Which::Call(fault) => recorder.set_fault(Some(fault)),
+        Which::Allocation(nth) => heap::refuse(Some(nth)),
+    }
+    let mut bounds = Bounds::default();
+    let ended = workload::under_tap(&stage, &recorder, || {
+        let mut script = Script::new(&stage, setup, plan.seed, &recorder)?;
+        let ended = script.all_steps(plan.length);
+        bounds =
+            Bounds { acknowledged: if setup.waits { script.committed() } else { 0 }, begun: script.begun() };
+        if ended.is_err() {
+            // Whoever goes on without opening anew sees a prefix, or an error.
+            script.look_on(reference)?;
+        }
+        ended
+    });
+    let what_failed = match which {
+        Which::Call(_) => recorder.injected().map(|(call, _)| name_of(call)),
+        Which::Allocation(_) => Some("requests of memory"),
+    };
+    heap::refuse(None);
+    recorder.set_fault(None);
+    *tally.faults.entry(what_failed.unwrap_or("calls that did not come").to_owned()).or_default() += 1;
+    let broken = |what: String, bounds| {
+        let what = format!("{which:?} ({}): {what}", what_failed.unwrap_or("nothing"));
+        let (setup, seed) = (setup.clone(), plan.seed);
+        Ok(Some(Box::new(Violation { what, setup, seed, position: 0, bounds, contents: Vec::new() })))
+    };
+    match ended {
+        Ok(()) => tally.absorbed += 1,
+        Err(error) => match error.downcast_ref::<rusqlite::Error>() {
+            Some(_) => tally.told += 1,
+            None => return broken(format!("{error:#}"), bounds),
+        },
+    }
+    if panics::count() > panics {
+        return broken("something panicked".into(), bounds);
+    }
+    // The application ends, and comes back: nothing fails any more.
+    if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::UseOn) {
+        return broken(format!("after it was opened again: {what}"), bounds);
+    }
+    // The power fails instead, at some barrier behind the fault.
+    let recording = recorder.finish();
+    let mut random = fastrand::Rng::with_seed(plan.seed ^ tally.total());
+    for _ in 0..CRASHES {
+        let at = random.usize(..=recording.events.len());
+        let mut model = Model::new(&recording, &stage.home());
+        let mut bounds = Bounds::default();
+        for event in &recording.events[..at] {
+            model.apply(event);
+            bounds.apply(event);
+        }
+        let choices = model.choices();
+        stage.set(&model.crash(&choices, &sample(&choices, &mut random)))?;
+        tally.crashes += 1;
+        if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::Recover) {
+            return broken(format!("after a crash at event {at}: {what}"), bounds);
+        }
+    }
+    Ok(None)
+}
+
+fn name_of(call: Call) -> &'static str {
+    match call {
+        Call::Read => "reads",
+        Call::Write => "writes",
+        Call::Sync => "syncs",
+        Call::Allocate => "allocations of space",
+        Call::Name => "openings and deletions",
+        Call::Map => "mappings",
+    }
+}
+
+/// Panics anywhere in the process: those that are caught before they reach C count too.
+mod panics {
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static PANICS: AtomicU64 = AtomicU64::new(0);
+    static HOOK: Once = Once::new();
+
+    pub fn count() -> u64 {
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                PANICS.fetch_add(1, Ordering::Relaxed);
+                before(info);
+            }));
+        });
+        PANICS.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,34 @@
+//! What a crash may leave of a database and its log, explored through the code that users run.
+//!
+//! A workload of SQL runs under [`tap`]s that record every store, flush, fence, write and sync of the
+//! engines, of the VFS and of SQLite itself. [`model`] says what of that is durable at each moment, and
+//! builds the states that a crash may leave; [`memory`] has each of them recovered, and [`oracle`]
+//! judges the result against [`transactions`], whose outcome stock SQLite has computed.
+
+mod event;
+mod failure;
+mod faults;
+mod memory;
+mod model;
+mod mutations;
+mod oracle;
+mod power;
+mod recorder;
+mod setup;
+mod sites;
+mod stage;
+mod tap;
+mod transactions;
+mod workload;
+
+pub use duralite_logdisk::FileSystemKind;
+pub use event::Recording;
+pub use failure::{Violation, replay};
+pub use faults::{FaultPlan, FaultTally, inject};
+pub use memory::{Explorer, Limits, Plan, Tally, explore};
+pub use mutations::{Mutants, Mutation, Outcome};
+pub use power::{PowerPlan, PowerTally, cut, missing_rig};
+pub use setup::{Engine, Setup};
+pub use stage::Stage;
+pub use tap::register;
+pub use workload::{Length, Run, record};

@@ -1,0 +1,413 @@
+//! The explorer: every crash state of every window of a recording, recovered by the real code.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::event::{Event, FileKind, Recording};
+use crate::failure::Violation;
+use crate::model::{Choice, Contents, Model};
+use crate::oracle::{self, Depth};
+use crate::recorder::Recorder;
+use crate::setup::{Engine, Setup};
+use crate::stage::Stage;
+use crate::transactions::Reference;
+use crate::workload::{self, Bounds, Length, Run};
+
+/// A window with at most so many lines in doubt is explored exhaustively.
+const EXHAUSTIVE_LINES: usize = 12;
+/// Of so many states one is used on, and one is crashed again while it is recovered.
+const USE_ON_EVERY: u64 = 16;
+const CRASH_AGAIN_EVERY: u64 = 128;
+/// At one of so many, every process dies first, and power fails when others have gone on.
+const DIE_EVERY: u64 = 192;
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The engine.
+    pub engine: Engine,
+    /// The first run's seed; runs follow with the next ones.
+    pub seed: u64,
+    /// Stop when so many states have been recovered.
+    pub states: u64,
+    /// Steps in a run.
+    pub length: Length,
+    /// Most states of one window: exhaustive exploration gives way to samples beyond.
+    pub window_states: usize,
+}
+
+/// What has been done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs recorded.
+    pub runs: u64,
+    /// Windows between two barriers.
+    pub windows: u64,
+    /// Of these, those of which every state was recovered.
+    pub exhaustive: u64,
+    /// States recovered.
+    pub states: u64,
+    /// Of these, those that a crash during recovery left.
+    pub during_recovery: u64,
+    /// Of these, those that a power failure left after processes had died and others had gone on.
+    pub after_death: u64,
+    /// Of these, those that were used on.
+    pub used_on: u64,
+}
+
+impl Tally {
+    /// Adds another.
+    pub fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.windows += other.windows;
+        self.exhaustive += other.exhaustive;
+        self.states += other.states;
+        self.during_recovery += other.during_recovery;
+        self.after_death += other.after_death;
+        self.used_on += other.used_on;
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { runs, windows, exhaustive, states, during_recovery, after_death, used_on } = self;
+        write!(
+            f,
+            "{states} states of {windows} windows ({exhaustive} exhaustively) in {runs} runs; \
+             {during_recovery} of a crash during recovery, {after_death} after the death of processes, \
+             {used_on} used on"
+        )
+    }
+}
+
+/// Explores runs until the plan is fulfilled, on every processor.
+///
+/// # Errors
+/// What could not be run at all. A state that breaks the oracle is the inner error.
+pub fn explore(plan: &Plan) -> Result<Result<Tally, Box<Violation>>> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let next = AtomicU64::new(plan.seed);
+    let each = Plan { states: plan.states.div_ceil(workers), ..*plan };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| explore_runs(&each, &next))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut all = Tally::default();
+    for result in results {
+        match result.map_err(|_| anyhow::anyhow!("a thread of the explorer panicked"))?? {
+            Ok(tally) => all.add(tally),
+            Err(violation) => return Ok(Err(violation)),
+        }
+    }
+    Ok(Ok(all))
+}
+
+fn explore_runs(plan: &Plan, next: &AtomicU64) -> Result<Result<Tally, Box<Violation>>> {
+    let mut tally = Tally::default();
+    while tally.states < plan.states {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        let setup = Setup::for_seed(plan.engine, seed);
+        let stage = Stage::new()?;
+        let run = workload::record(&stage, &setup, seed, plan.length, false)
+            .with_context(|| format!("the workload of seed {seed} with {}", setup.settings))?;
+        tally.runs += 1;
+        let explorer = Explorer::new(stage, setup, seed, &run)?;
+        let limits =
+            Limits { states: plan.states - tally.states, window_states: plan.window_states, near: None };
+        match explorer.run(&run.recording, &limits, &mut tally)? {
+            None => {}
+            Some(violation) => return Ok(Err(violation)),
+        }
+    }
+    Ok(Ok(tally))
+}
+
+/// When an exploration ends.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// So many states in all.
+    pub states: u64,
+    /// Most of one window.
+    pub window_states: usize,
+    /// Only the windows that end at these events.
+    pub near: Option<BTreeSet<usize>>,
+}
+
+/// Explores one run on the stage where it ran.
+pub struct Explorer {
+    stage: Stage,
+    setup: Setup,
+    seed: u64,
+    reference: Reference,
+}
+
+impl Explorer {
+    /// An explorer of a run.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
+        // One more, for what is committed after recovery.
+        let reference = Reference::new(seed, run.begun + 3)?;
+        Ok(Self { stage, setup, seed, reference })
+    }
+
+    /// Explores a recording; returns the first violation.
+    ///
+    /// # Errors
+    /// What could not be run at all.
+    pub fn run(
+        &self,
+        recording: &Recording,
+        limits: &Limits,
+        tally: &mut Tally,
+    ) -> Result<Option<Box<Violation>>> {
+        let mut model = Model::new(recording, &self.stage.home());
+        let mut bounds = Bounds::default();
+        let mut changed = false;
+        let end = tally.states.saturating_add(limits.states);
+        let wanted = |position: usize| limits.near.as_ref().is_none_or(|near| near.contains(&position));
+        for (position, event) in recording.events.iter().enumerate() {
+            if Model::is_barrier(event) && changed && wanted(position) {
+                if let Some(violation) = self.window(&model, bounds, position, limits.window_states, tally)? {
+                    return Ok(Some(violation));
+                }
+                if tally.states >= end {
+                    return Ok(None);
+                }
+                changed = false;
+            }
+            model.apply(event);
+            bounds.apply(event);
+            changed |= !matches!(event, Event::Flush { .. } | Event::Begin { .. });
+        }
+        self.window(&model, bounds, recording.events.len(), limits.window_states, tally)
+    }
+
+    /// Recovers the states that a crash may leave at this point.
+    fn window(
+        &self,
+        model: &Model,
+        bounds: Bounds,
+        position: usize,
+        window_states: usize,
+        tally: &mut Tally,
+    ) -> Result<Option<Box<Violation>>> {
+        let choices = model.choices();
+        let (vectors, exhaustive) = pick(&choices, window_states, self.seed ^ position as u64);
+        tally.windows += 1;
+        tally.exhaustive += u64::from(exhaustive);
+        for chosen in vectors {
+            let contents = model.crash(&choices, &chosen);
+            let nth = tally.states;
+            tally.states += 1;
+            let depth = if nth.is_multiple_of(USE_ON_EVERY) { Depth::UseOn } else { Depth::Recover };
+            tally.used_on += u64::from(depth == Depth::UseOn);
+            if let Some(violation) = self.state(&contents, bounds, position, depth)? {
+                return Ok(Some(violation));
+            }
+            if nth.is_multiple_of(DIE_EVERY)
+                && let Some(violation) = self.die(model, bounds, position, tally)?
+            {
+                return Ok(Some(violation));
+            }
+            if nth.is_multiple_of(CRASH_AGAIN_EVERY)
+                && let Some(violation) = self.crash_again(&contents, bounds, position, tally)?
+            {
+                return Ok(Some(violation));
+            }
+        }
+        Ok(None)
+    }
+
+    fn state(
+        &self,
+        contents: &Contents,
+        bounds: Bounds,
+        position: usize,
+        depth: Depth,
+    ) -> Result<Option<Box<Violation>>> {
+        self.stage.set(contents)?;
+        match oracle::check(&self.stage, &self.setup, &self.reference, bounds, depth) {
+            Ok(_) => Ok(None),
+            Err(what) => Ok(Some(self.violation(what, bounds, position, contents))),
+        }
+    }
+
+    fn violation(
+        &self,
+        what: String,
+        bounds: Bounds,
+        position: usize,
+        contents: &Contents,
+    ) -> Box<Violation> {
+        let contents =
+            contents.iter().map(|(path, content)| (self.relative(path), content.clone())).collect();
+        let (setup, seed) = (self.setup.clone(), self.seed);
+        Box::new(Violation { what, setup, seed, position, bounds, contents })
+    }
+
+    fn relative(&self, path: &std::path::Path) -> std::path::PathBuf {
+        let root = self.stage.home();
+        path.strip_prefix(root.parent().unwrap_or(&root)).unwrap_or(path).to_path_buf()
+    }
+
+    /// Recovers a state under recording, and explores what crashes during that leave.
+    fn crash_again(
+        &self,
+        contents: &Contents,
+        bounds: Bounds,
+        position: usize,
+        tally: &mut Tally,
+    ) -> Result<Option<Box<Violation>>> {
+        self.stage.set(contents)?;
+        let recorder = Arc::new(Recorder::default());
+        for (path, content) in contents {
+            if let Some(content) = content {
+                let is_memory = path.extension().is_some_and(|end| end == "nvwal");
+                let kind = if is_memory { FileKind::Memory } else { FileKind::Sectors };
+                recorder.begin_with(path, kind, content.clone());
+            }
+        }
+        // With the checkpoint that the last close makes.
+        let recovered = workload::under_tap(&self.stage, &recorder, || {
+            oracle::check(&self.stage, &self.setup, &self.reference, bounds, Depth::Close)
+        });
+        if recovered.is_err() {
+            return Ok(None);
+        }
+        let recording = recorder.finish();
+        let before = tally.states;
+        let violation = self.sampled(&recording, bounds, position, tally)?;
+        tally.during_recovery += tally.states - before;
+        Ok(violation)
+    }
+
+    /// Every process dies at this point, others recover what it left and commit on top of it, and then
+    /// power fails.
+    fn die(
+        &self,
+        model: &Model,
+        bounds: Bounds,
+        position: usize,
+        tally: &mut Tally,
+    ) -> Result<Option<Box<Violation>>> {
+        let (contents, residue) = model.survive();
+        self.stage.set(&contents)?;
+        let recorder = Arc::new(Recorder::continuing(residue));
+        let went_on = workload::under_tap(&self.stage, &recorder, || {
+            let note = |event| recorder.note(event);
+            oracle::go_on(&self.stage, &self.setup, &self.reference, bounds, &note)
+        });
+        if let Err(what) = went_on {
+            let what = format!("after the death of every process: {what}");
+            return Ok(Some(self.violation(what, bounds, position, &contents)));
+        }
+        let before = tally.states;
+        let violation = self.sampled(&recorder.finish(), bounds, position, tally)?;
+        tally.after_death += tally.states - before;
+        Ok(violation)
+    }
+
+    /// Recovers some states of each window of a short recording.
+    fn sampled(
+        &self,
+        recording: &Recording,
+        mut bounds: Bounds,
+        position: usize,
+        tally: &mut Tally,
+    ) -> Result<Option<Box<Violation>>> {
+        let mut model = Model::new(recording, &self.stage.home());
+        let mut random = fastrand::Rng::with_seed(self.seed ^ tally.states);
+        let end = [None];
+        for event in recording.events.iter().map(Some).chain(end) {
+            if event.is_none_or(Model::is_barrier) {
+                let choices = model.choices();
+                let nothing = vec![0; choices.len()];
+                for chosen in [nothing, sample(&choices, &mut random)] {
+                    let left = model.crash(&choices, &chosen);
+                    tally.states += 1;
+                    if let Some(violation) = self.state(&left, bounds, position, Depth::Recover)? {
+                        return Ok(Some(violation));
+                    }
+                }
+            }
+            if let Some(event) = event {
+                model.apply(event);
+                bounds.apply(event);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The states of a window to recover, each once; and whether they are all of them: every combination,
+/// or, where that would be too many, every subset of the lines and other pieces with each whole or not
+/// at all, and samples with parts of their stores.
+fn pick(choices: &[Choice], most: usize, seed: u64) -> (Vec<Vec<u32>>, bool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let combinations =
+        choices.iter().try_fold(1_usize, |all, choice| all.checked_mul(choice.states as usize));
+    if let Some(all) = combinations
+        && all <= most
+    {
+        return ((0..all).map(|index| nth_combination(choices, index)).collect(), true);
+    }
+    let mut seen = HashSet::new();
+    let mut vectors = Vec::new();
+    let mut add = |vector: Vec<u32>, vectors: &mut Vec<Vec<u32>>| {
+        let bytes: Vec<u8> = vector.iter().flat_map(|state| state.to_le_bytes()).collect();
+        if seen.insert(xxh3_64(&bytes)) {
+            vectors.push(vector);
+        }
+    };
+    let subsets = 1_usize.checked_shl(choices.len() as u32).filter(|_| choices.len() <= EXHAUSTIVE_LINES);
+    let exhaustive = subsets.is_some_and(|subsets| subsets <= most);
+    if let Some(subsets) = subsets.filter(|_| exhaustive) {
+        for subset in 0..subsets {
+            let whole = |(index, choice): (usize, &Choice)| {
+                if subset >> index & 1 == 1 { choice.states - 1 } else { 0 }
+            };
+            add(choices.iter().enumerate().map(whole).collect(), &mut vectors);
+        }
+    } else {
+        add(vec![0; choices.len()], &mut vectors);
+        add(choices.iter().map(|choice| choice.states - 1).collect(), &mut vectors);
+    }
+    let samples = if exhaustive { vectors.len() / 2 } else { most.saturating_sub(vectors.len()) };
+    for _ in 0..samples {
+        add(sample(choices, &mut random), &mut vectors);
+    }
+    (vectors, exhaustive)
+}
+
+fn nth_combination(choices: &[Choice], mut index: usize) -> Vec<u32> {
+    let mut digit = |choice: &Choice| {
+        let states = choice.states as usize;
+        let digit = index % states;
+        index /= states;
+        digit as u32
+    };
+    choices.iter().map(&mut digit).collect()
+}
+
+/// One state by chance. The extremes are the likeliest, and the likeliest to be wrong; how much is
+/// lost differs from state to state.
+pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<u32> {
+    let lost = random.u8(1..=7);
+    let one = |choice: &Choice| {
+        if random.u8(..8) < lost {
+            0
+        } else if random.bool() {
+            choice.states - 1
+        } else {
+            random.u32(..choice.states)
+        }
+    };
+    choices.iter().map(one).collect()
+}

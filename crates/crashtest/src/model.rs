@@ -1,0 +1,381 @@
+//! What is durable after part of a recording, and what a crash then may leave.
+//!
+//! - Memory: of each line any prefix of the stores since it was last flushed and fenced, word by word.
+//!   Lines are written back spontaneously at any time, and one that is flushed but not yet fenced may
+//!   or may not have arrived. Words of 8 bytes are atomic.
+//! - Files on a device: of each sector of 512 bytes any version since the last sync, and any size since
+//!   then; what no chosen version fills is as it was before, or zeros.
+//! - Names in a log's directory: any state since that directory was last synced. Names in the
+//!   database's directory are SQLite's business, and become durable with any later sync there, as on
+//!   file systems with a journal of their metadata.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::event::{Event, FileId, FileKind, RecordedFile, Recording};
+
+const LINE: u64 = 64;
+const SECTOR: usize = 512;
+
+/// What a path holds after a crash; `None` when there is no such file.
+pub type Contents = Vec<(PathBuf, Option<Vec<u8>>)>;
+
+#[derive(Debug, Default)]
+struct Line {
+    /// Words stored since the line was last durable, oldest first.
+    stores: Vec<(u64, [u8; 8])>,
+    flushed: usize,
+}
+
+#[derive(Debug)]
+struct File {
+    kind: FileKind,
+    /// What programs see.
+    visible: Vec<u8>,
+    durable: Vec<u8>,
+    lines: BTreeMap<u64, Line>,
+    sectors: BTreeMap<u64, Vec<[u8; SECTOR]>>,
+    /// Sizes since the last sync.
+    sizes: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Name {
+    durable: Option<FileId>,
+    /// What it stood for since it was last durable.
+    pending: Vec<Option<FileId>>,
+}
+
+/// Everything that a crash may leave in more than one state.
+#[derive(Debug)]
+pub struct Model {
+    files: Vec<File>,
+    names: BTreeMap<PathBuf, Name>,
+    /// The database's directory.
+    home: PathBuf,
+    paths: Vec<PathBuf>,
+}
+
+/// One thing that a crash may leave in one of several states: 0 is the durable one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    place: Place,
+    /// Number of states.
+    pub states: u32,
+    /// Whether it is a line of memory.
+    pub is_line: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Line(FileId, u64),
+    Sector(FileId, u64),
+    Size(FileId),
+    /// The n-th path in order.
+    Name(usize),
+}
+
+impl Model {
+    /// The state in which a recording began. Names below `home` follow the rule for the database.
+    #[must_use]
+    pub fn new(recording: &Recording, home: &Path) -> Self {
+        let files = recording.files.iter().map(|file| File {
+            kind: file.kind,
+            visible: file.initial.clone(),
+            durable: file.initial.clone(),
+            lines: BTreeMap::new(),
+            sectors: BTreeMap::new(),
+            sizes: Vec::new(),
+        });
+        let names = recording
+            .names
+            .iter()
+            .map(|(path, file)| (path.clone(), Name { durable: Some(*file), pending: Vec::new() }));
+        Self {
+            files: files.collect(),
+            names: names.collect(),
+            home: home.to_path_buf(),
+            paths: recording.files.iter().map(|file| file.path.clone()).collect(),
+        }
+    }
+
+    /// Whether an event makes something durable for good, so that fewer states are possible after it.
+    #[must_use]
+    pub fn is_barrier(event: &Event) -> bool {
+        matches!(
+            event,
+            Event::Fence { .. } | Event::Sync { .. } | Event::SyncRange { .. } | Event::SyncNames { .. }
+        )
+    }
+
+    /// Takes the next event of the recording.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Store { file, at, bytes } => self.files[file.0 as usize].store(*at, bytes),
+            Event::Flush { file, at, len, .. } => self.files[file.0 as usize].flush(*at, *len),
+            Event::Fence { file, .. } => self.files[file.0 as usize].fence(),
+            Event::Write { file, at, bytes } => self.files[file.0 as usize].write(*at, bytes),
+            Event::Truncate { file, size } => self.files[file.0 as usize].truncate(*size),
+            Event::Extend { file, size } => self.files[file.0 as usize].extend(*size),
+            Event::Sync { file, .. } => {
+                self.files[file.0 as usize].sync();
+                if self.paths[file.0 as usize].starts_with(&self.home) {
+                    let home = self.home.clone();
+                    self.settle_names(|path| path.starts_with(&home));
+                }
+            }
+            Event::SyncRange { file, at, len, .. } => self.files[file.0 as usize].sync_range(*at, *len),
+            Event::Name { path, file } => self.names.entry(path.clone()).or_default().pending.push(*file),
+            Event::SyncNames { path, .. } => {
+                let dir = path.parent().map(Path::to_path_buf);
+                self.settle_names(|path| path.parent() == dir.as_deref());
+            }
+            Event::Disk(_) | Event::Begin { .. } | Event::Acknowledged { .. } => {}
+        }
+    }
+
+    /// What the death of every process leaves: everything that was done, durable or not. As a recording of
+    /// what is durable and, as its first events, of what is not, since power may fail later.
+    #[must_use]
+    pub fn survive(&self) -> (Contents, Recording) {
+        let mut recording = Recording::default();
+        for (file, path) in self.files.iter().zip(&self.paths) {
+            let (path, kind, initial) = (path.clone(), file.kind, file.durable.clone());
+            recording.files.push(RecordedFile { path, kind, initial });
+        }
+        for (index, file) in self.files.iter().enumerate() {
+            file.redo(FileId(index as u32), &mut recording.events);
+        }
+        let mut contents = Contents::new();
+        for (path, name) in &self.names {
+            if let Some(id) = name.durable {
+                recording.names.push((path.clone(), id));
+            }
+            let pending = name.pending.iter().map(|file| Event::Name { path: path.clone(), file: *file });
+            recording.events.extend(pending);
+            let last = name.pending.last().copied().unwrap_or(name.durable);
+            let content = last.map(|id| self.files[id.0 as usize].visible.clone());
+            contents.push((path.clone(), content));
+        }
+        (contents, recording)
+    }
+
+    fn settle_names(&mut self, which: impl Fn(&Path) -> bool) {
+        for (_, name) in self.names.iter_mut().filter(|(path, _)| which(path)) {
+            if let Some(last) = name.pending.last() {
+                name.durable = *last;
+                name.pending.clear();
+            }
+        }
+    }
+
+    /// Everything that is in doubt.
+    #[must_use]
+    pub fn choices(&self) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for (index, name) in self.names.values().enumerate() {
+            if !name.pending.is_empty() {
+                let states = 1 + name.pending.len() as u32;
+                choices.push(Choice { place: Place::Name(index), states, is_line: false });
+            }
+        }
+        for (index, file) in self.files.iter().enumerate() {
+            let id = FileId(index as u32);
+            if !self.is_reachable(id) {
+                continue;
+            }
+            choices.extend(file.lines.iter().map(|(line, stores)| Choice {
+                place: Place::Line(id, *line),
+                states: 1 + stores.stores.len() as u32,
+                is_line: true,
+            }));
+            choices.extend(file.sectors.iter().map(|(sector, versions)| Choice {
+                place: Place::Sector(id, *sector),
+                states: 1 + versions.len() as u32,
+                is_line: false,
+            }));
+            if !file.sizes.is_empty() {
+                let states = 1 + file.sizes.len() as u32;
+                choices.push(Choice { place: Place::Size(id), states, is_line: false });
+            }
+        }
+        choices
+    }
+
+    /// Whether any name may lead to the file.
+    fn is_reachable(&self, id: FileId) -> bool {
+        self.names.values().any(|name| name.durable == Some(id) || name.pending.contains(&Some(id)))
+    }
+
+    /// What a crash leaves with these states chosen, in the order of [`Model::choices`].
+    #[must_use]
+    pub fn crash(&self, choices: &[Choice], chosen: &[u32]) -> Contents {
+        let mut images: Vec<Option<Vec<u8>>> = vec![None; self.files.len()];
+        let mut names: Vec<Option<FileId>> = self.names.values().map(|name| name.durable).collect();
+        let mut sizes: Vec<Option<u64>> = vec![None; self.files.len()];
+        for (choice, state) in choices.iter().zip(chosen) {
+            let Some(nth) = state.checked_sub(1) else { continue };
+            match choice.place {
+                Place::Name(index) => {
+                    if let Some(name) = self.names.values().nth(index) {
+                        names[index] = name.pending.get(nth as usize).copied().flatten();
+                    }
+                }
+                Place::Size(id) => {
+                    sizes[id.0 as usize] = self.files[id.0 as usize].sizes.get(nth as usize).copied();
+                }
+                Place::Line(id, line) => {
+                    let file = &self.files[id.0 as usize];
+                    let image = images[id.0 as usize].get_or_insert_with(|| file.durable.clone());
+                    if let Some(line) = file.lines.get(&line) {
+                        put_words(image, &line.stores[..=nth as usize]);
+                    }
+                }
+                Place::Sector(id, sector) => {
+                    let file = &self.files[id.0 as usize];
+                    let image = images[id.0 as usize].get_or_insert_with(|| file.durable.clone());
+                    if let Some(content) = file.sectors.get(&sector).and_then(|all| all.get(nth as usize)) {
+                        let at = sector as usize * SECTOR;
+                        if image.len() < at + SECTOR {
+                            image.resize(at + SECTOR, 0);
+                        }
+                        image[at..at + SECTOR].copy_from_slice(content);
+                    }
+                }
+            }
+        }
+        let content_of = |id: FileId| {
+            let file = &self.files[id.0 as usize];
+            let mut image = images[id.0 as usize].clone().unwrap_or_else(|| file.durable.clone());
+            if file.kind == FileKind::Sectors {
+                image.resize(sizes[id.0 as usize].unwrap_or(file.durable.len() as u64) as usize, 0);
+            }
+            image
+        };
+        self.names.keys().zip(names).map(|(path, id)| (path.clone(), id.map(content_of))).collect()
+    }
+}
+
+fn put_words(image: &mut [u8], stores: &[(u64, [u8; 8])]) {
+    for (at, word) in stores {
+        let at = *at as usize;
+        let end = (at + 8).min(image.len());
+        image[at..end].copy_from_slice(&word[..end - at]);
+    }
+}
+
+impl File {
+    /// The steps from what is durable to what is visible. Memory: what was flushed and not fenced may be
+    /// lost like the rest, and must be flushed again.
+    fn redo(&self, file: FileId, events: &mut Vec<Event>) {
+        for (at, word) in self.lines.values().flat_map(|line| &line.stores) {
+            events.push(Event::Store { file, at: *at, bytes: Box::new(*word) });
+        }
+        for size in &self.sizes {
+            events.push(Event::Truncate { file, size: *size });
+        }
+        for (sector, versions) in &self.sectors {
+            for content in versions {
+                let at = sector * SECTOR as u64;
+                let room = (self.visible.len() as u64).saturating_sub(at).min(SECTOR as u64);
+                events.push(Event::Write { file, at, bytes: content[..room as usize].into() });
+            }
+        }
+    }
+
+    fn store(&mut self, at: u64, bytes: &[u8]) {
+        let end = at + bytes.len() as u64;
+        if self.visible.len() < end as usize {
+            self.extend(end);
+        }
+        self.visible[at as usize..end as usize].copy_from_slice(bytes);
+        let mut word_at = at / 8 * 8;
+        while word_at < end {
+            let mut word = [0; 8];
+            let from = word_at as usize;
+            let until = (from + 8).min(self.visible.len());
+            word[..until - from].copy_from_slice(&self.visible[from..until]);
+            self.lines.entry(word_at / LINE).or_default().stores.push((word_at, word));
+            word_at += 8;
+        }
+    }
+
+    fn flush(&mut self, at: u64, len: u64) {
+        if len > 0 {
+            for line in self.lines.range_mut(at / LINE..=(at + len - 1) / LINE).map(|(_, line)| line) {
+                line.flushed = line.stores.len();
+            }
+        }
+    }
+
+    fn fence(&mut self) {
+        let durable = &mut self.durable;
+        self.lines.retain(|_, line| {
+            put_words(durable, &line.stores[..line.flushed]);
+            line.stores.drain(..line.flushed);
+            line.flushed = 0;
+            !line.stores.is_empty()
+        });
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let (from, end) = (at as usize, at as usize + bytes.len());
+        if self.visible.len() < end {
+            self.visible.resize(end, 0);
+            self.sizes.push(end as u64);
+        }
+        self.visible[from..end].copy_from_slice(bytes);
+        for sector in from / SECTOR..end.div_ceil(SECTOR) {
+            let mut content = [0; SECTOR];
+            let start = sector * SECTOR;
+            let until = (start + SECTOR).min(self.visible.len());
+            content[..until - start].copy_from_slice(&self.visible[start..until]);
+            self.sectors.entry(sector as u64).or_default().push(content);
+        }
+    }
+
+    fn truncate(&mut self, size: u64) {
+        if size != self.visible.len() as u64 {
+            self.visible.resize(size as usize, 0);
+            self.sizes.push(size);
+        }
+    }
+
+    fn extend(&mut self, size: u64) {
+        if self.visible.len() < size as usize {
+            self.visible.resize(size as usize, 0);
+            self.durable.resize(size as usize, 0);
+        }
+    }
+
+    fn sync_range(&mut self, at: u64, len: u64) {
+        let sectors = at / SECTOR as u64..(at + len).div_ceil(SECTOR as u64);
+        for sector in sectors {
+            if self.sectors.remove(&sector).is_some() {
+                let from = sector as usize * SECTOR;
+                let until = (from + SECTOR).min(self.visible.len());
+                if self.durable.len() < until {
+                    self.durable.resize(until, 0);
+                }
+                self.durable[from..until].copy_from_slice(&self.visible[from..until]);
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        if self.kind != FileKind::Sectors {
+            return;
+        }
+        if self.sizes.is_empty() {
+            for sector in std::mem::take(&mut self.sectors).into_keys() {
+                let from = sector as usize * SECTOR;
+                let until = (from + SECTOR).min(self.visible.len());
+                self.durable[from..until].copy_from_slice(&self.visible[from..until]);
+            }
+        } else {
+            self.sectors.clear();
+            self.sizes.clear();
+            self.durable.clone_from(&self.visible);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Whether the explorer bites: recordings from which something that durability needs has been taken.
+//!
+//! A medium that skips every call from one place in the source leaves the same trace as a program
+//! without that call. So one run, recorded with the places that its calls came from, stands for as many
+//! broken programs as it has places.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+
+use crate::event::{Event, FileKind, Recording, SiteId};
+use crate::memory::{Explorer, Limits, Tally};
+use crate::setup::{Engine, Setup};
+use crate::stage::Stage;
+use crate::workload::{self, Length, Run};
+
+/// Barriers behind a changed event that are looked at for what it did.
+const REACH: usize = 8;
+
+/// What is done to a recording.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mutation {
+    /// Every call from one place is left out.
+    Omit {
+        /// `flush`, `fence`, `sync` or `names`.
+        kind: &'static str,
+        /// Where it is called, innermost first.
+        site: String,
+    },
+    /// All of these at once.
+    OmitAll(Vec<Mutation>),
+    /// Commit marks are made durable before what they vouch for.
+    EarlyMark,
+    /// Pages go home, durably, before the log that they come from is durable.
+    HomeFirst,
+}
+
+impl std::fmt::Display for Mutation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Omit { kind, site } => write!(f, "no {kind} at {site}"),
+            Self::OmitAll(all) => write!(f, "none of these {} calls", all.len()),
+            Self::EarlyMark => f.write_str("commit mark durable first"),
+            Self::HomeFirst => f.write_str("home durable before the log"),
+        }
+    }
+}
+
+/// Functions of which a call may be left out unnoticed, and why.
+const EXPLAINED: [(&str, &str); 11] = [
+    ("set_state", "the table of block states is a hint: after a crash the list of blocks decides"),
+    ("allocate", "as for the table; what the block holds is fenced again before anything names it"),
+    ("free", "as for the table"),
+    ("reconcile", "as for the table"),
+    ("store_link", "the commit's own fence follows before anything relies on the link"),
+    ("append_to", "the eager order of the paper; the commit's own fence follows"),
+    ("switch_generation", "another fence follows at once, when the blocks of the old generation are freed"),
+    (
+        "settle_doubtful",
+        "needed when the process before has died without flushing: explored as states after deaths",
+    ),
+    ("publish", "the content is durable already, by the flush that formatted it: this is for owner and mode"),
+    ("sync_names", "the database was synced just before, which is enough where metadata is journalled"),
+    ("format", "the sync before the file gets its name covers it"),
+];
+
+/// The same for those that a failed flush needs, which the engine's own tests (inv09) try.
+const AFTER_FAILED_FLUSH: [&str; 1] = ["settle"];
+
+impl Mutation {
+    /// Why it may go unnoticed.
+    #[must_use]
+    pub fn explanation(&self) -> Option<&'static str> {
+        let Self::Omit { site, .. } = self else { return None };
+        let explains =
+            |name: &str| site.split(" < ").any(|frame| frame.rsplit_once(':').is_some_and(|f| f.0 == name));
+        let failed_flush = AFTER_FAILED_FLUSH.iter().any(|name| explains(name));
+        let why = EXPLAINED.iter().find(|(name, _)| explains(name)).map(|(_, why)| *why);
+        why.or_else(|| {
+            failed_flush.then_some("needed after a flush that failed, which inv09 tests of the engine try")
+        })
+    }
+}
+
+/// What came of a mutation.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was done.
+    pub mutation: Mutation,
+    /// Calls that it concerned.
+    pub calls: usize,
+    /// States recovered until one broke the oracle, or in all.
+    pub states: u64,
+    /// What was wrong with it; `None` when nothing was found.
+    pub caught: Option<String>,
+}
+
+/// Runs of an engine with the places of their calls.
+pub struct Mutants {
+    runs: Vec<(Explorer, Run)>,
+}
+
+impl Mutants {
+    /// Records runs with these seeds.
+    ///
+    /// # Errors
+    /// What a workload says.
+    pub fn record(engine: Engine, seeds: impl Iterator<Item = u64>, length: Length) -> Result<Self> {
+        let mut runs = Vec::new();
+        for seed in seeds {
+            // Under a weaker promise much may be left out without breaking it.
+            let sound = |setup: &Setup| setup.waits && setup.threads == 1;
+            let mut others = (0..100).map(|offset| Setup::for_seed(engine, seed + 1000 * offset));
+            let setup = others.find(sound).context("no setup")?;
+            let stage = Stage::new()?;
+            let run = workload::record(&stage, &setup, seed, length, true)
+                .with_context(|| format!("the workload of seed {seed}"))?;
+            runs.push((Explorer::new(stage, setup, seed, &run)?, run));
+        }
+        Ok(Self { runs })
+    }
+
+    /// Everything that can be left out or done in another order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Mutation> {
+        let mut all = BTreeSet::new();
+        for (_, run) in &self.runs {
+            for event in &run.recording.events {
+                if let Some(mutation) = omission(&run.recording, event) {
+                    all.insert(mutation);
+                }
+            }
+        }
+        let has_memory = self
+            .runs
+            .iter()
+            .any(|(_, run)| run.recording.files.iter().any(|file| file.kind == FileKind::Memory));
+        let early = has_memory.then_some(Mutation::EarlyMark);
+        all.into_iter().chain(early).chain([Mutation::HomeFirst]).collect()
+    }
+
+    /// Explores the runs with a mutation until a state breaks the oracle.
+    ///
+    /// # Errors
+    /// What could not be run at all.
+    pub fn try_out(&self, mutation: &Mutation, window_states: usize) -> Result<Outcome> {
+        let mut tally = Tally::default();
+        let mut calls = 0;
+        for (explorer, run) in &self.runs {
+            let (events, changed) = mutate(&run.recording, mutation);
+            if changed.is_empty() {
+                continue;
+            }
+            calls += changed.len();
+            let mutant = Recording { events, ..run.recording.clone() };
+            let limits = Limits { states: u64::MAX, window_states, near: Some(reach(&mutant, &changed)) };
+            if let Some(violation) = explorer.run(&mutant, &limits, &mut tally)? {
+                let caught = Some(violation.what.clone());
+                return Ok(Outcome { mutation: mutation.clone(), calls, states: tally.states, caught });
+            }
+        }
+        Ok(Outcome { mutation: mutation.clone(), calls, states: tally.states, caught: None })
+    }
+}
+
+fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
+    let kind = match event {
+        Event::Flush { .. } => "flush",
+        Event::Fence { .. } => "fence",
+        Event::Sync { .. } | Event::SyncRange { .. } => "sync",
+        Event::SyncNames { .. } => "sync of names",
+        _ => return None,
+    };
+    let SiteId(index) = event.site()?;
+    Some(Mutation::Omit { kind, site: recording.sites.get(index as usize)?.clone() })
+}
+
+/// The changed events, and the positions in them from which on the change shows.
+fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>) {
+    match mutation {
+        Mutation::Omit { .. } => mutate(recording, &Mutation::OmitAll(vec![mutation.clone()])),
+        Mutation::OmitAll(all) => {
+            let (mut events, mut changed) = (Vec::new(), Vec::new());
+            for event in &recording.events {
+                if omission(recording, event).is_some_and(|omitted| all.contains(&omitted)) {
+                    changed.push(events.len());
+                } else {
+                    events.push(event.clone());
+                }
+            }
+            (events, changed)
+        }
+        Mutation::EarlyMark => early_marks(&recording.events),
+        Mutation::HomeFirst => home_first(recording),
+    }
+}
+
+/// Moves each store of one word with its flush and fence to before the fence that precedes it, and what
+/// that fence was for behind it.
+fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
+    let (mut out, mut changed): (Vec<Event>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut rest = events;
+    while let [first, others @ ..] = rest {
+        if let [Event::Store { bytes, .. }, Event::Flush { .. }, Event::Fence { .. }, ..] = rest
+            && bytes.len() == 8
+            && let Some(Event::Fence { .. }) = out.last()
+        {
+            // Back to the last fence but one: the flushes of what the mark vouches for lie between.
+            let last = out.len() - 1;
+            let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
+            let at = from.map_or(0, |position| position + 1);
+            changed.push(at);
+            out.splice(at..at, rest[..3].iter().cloned());
+            rest = &rest[3..];
+            continue;
+        }
+        out.push(first.clone());
+        rest = others;
+    }
+    (out, changed)
+}
+
+/// Keeps the log from becoming durable between a commit and the next sync of the database, and takes
+/// back what was acknowledged meanwhile: what is left to be found is the wrong order.
+fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
+    let is_log = |file: crate::event::FileId| {
+        let path = &recording.files[file.0 as usize].path;
+        path.extension().is_some_and(|end| end == "nvwal" || end == "waldio")
+    };
+    let is_home = |event: &Event| {
+        matches!(event, Event::Sync { file, .. }
+            if recording.files[file.0 as usize].path.extension().is_some_and(|end| end == "db"))
+    };
+    let mut begun = false;
+    let (mut out, mut changed) = (Vec::new(), Vec::new());
+    let mut held: BTreeMap<usize, Event> = BTreeMap::new();
+    for event in &recording.events {
+        match event {
+            Event::Begin { .. } => begun = true,
+            Event::Sync { file, .. } | Event::SyncRange { file, .. } | Event::Fence { file, .. }
+                if begun && is_log(*file) =>
+            {
+                held.insert(file.0 as usize, event.clone());
+                changed.push(out.len());
+                continue;
+            }
+            Event::Acknowledged { .. } if !held.is_empty() => continue,
+            _ => {}
+        }
+        out.push(event.clone());
+        if is_home(event) {
+            out.extend(std::mem::take(&mut held).into_values());
+        }
+    }
+    (out, changed)
+}
+
+/// The barriers at which a change may show.
+fn reach(recording: &Recording, changed: &[usize]) -> BTreeSet<usize> {
+    let mut near = BTreeSet::new();
+    for from in changed {
+        let behind = recording.events.iter().enumerate().skip(*from);
+        let barriers = behind.filter(|(_, event)| crate::model::Model::is_barrier(event));
+        near.extend(barriers.take(REACH).map(|(position, _)| position));
+    }
+    near.insert(recording.events.len());
+    near
+}

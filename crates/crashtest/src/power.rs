@@ -1,0 +1,297 @@
+//! Power cuts on a real file system: the workload runs on a disk that logs its writes and syncs, and
+//! every image that a power cut could leave is mounted, recovered and judged.
+//!
+//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and what a crash leaves
+//! of both is chosen together.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, anyhow};
+use duralite_logdisk::{
+    DiskEvent, DiskModel, FileSystemKind, ImageMounter, LogDisk, Pages, Piece, Sink, Volume,
+};
+
+use crate::event::Event;
+use crate::failure::Violation;
+use crate::memory::sample;
+use crate::model::{Contents, Model};
+use crate::oracle::{self, Depth};
+use crate::recorder::Recorder;
+use crate::setup::{Engine, Setup};
+use crate::stage::Stage;
+use crate::tap::PoolTap;
+use crate::transactions::Reference;
+use crate::workload::{Bounds, Length, Script, crowd};
+
+const DISK_BYTES: u64 = 16 << 20;
+/// Images at each sync: what differs between them is what of the unsynced writes arrived.
+const IMAGES_PER_SYNC: u32 = 6;
+/// Of so many images one is used on after recovery.
+const USE_ON_EVERY: u64 = 8;
+
+/// How far to go.
+#[derive(Clone, Debug)]
+pub struct PowerPlan {
+    /// The engine.
+    pub engine: Engine,
+    /// The file system.
+    pub file_system: FileSystemKind,
+    /// More mount options for the run, such as `nobarrier`, under which commits have to be lost.
+    pub mount_options: String,
+    /// The first run's seed.
+    pub seed: u64,
+    /// Stop when so many images have been recovered.
+    pub images: u64,
+    /// Steps in a run.
+    pub length: Length,
+}
+
+/// What has been done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PowerTally {
+    /// Runs recorded.
+    pub runs: u64,
+    /// Moments at which the disk was cut off: before a sync, or when something was acknowledged.
+    pub syncs: u64,
+    /// Images mounted and recovered.
+    pub images: u64,
+    /// Images with torn blocks that the file system itself would not mount; not among the others.
+    pub refused: u64,
+}
+
+impl fmt::Display for PowerTally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { runs, syncs, images, refused } = self;
+        write!(f, "{images} images at {syncs} moments in {runs} runs; {refused} more, torn, were not mounted")
+    }
+}
+
+/// Why power cuts cannot be tried on this machine; `None` when they can.
+#[must_use]
+pub fn missing_rig(file_system: FileSystemKind) -> Option<String> {
+    duralite_logdisk::missing_rig(file_system)
+}
+
+/// Takes the disk's requests into the recording.
+struct Requests(Arc<Recorder>);
+
+impl Sink for Requests {
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.0.note(Event::Disk(DiskEvent::Write { at, bytes: bytes.into() }));
+    }
+
+    fn sync(&self) {
+        self.0.note(Event::Disk(DiskEvent::Sync));
+    }
+}
+
+/// Cuts runs off until the plan is fulfilled, on every processor.
+///
+/// # Errors
+/// What could not be run at all. An image that breaks the oracle is the inner error.
+pub fn cut(plan: &PowerPlan) -> Result<Result<PowerTally, Box<Violation>>> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let next = AtomicU64::new(plan.seed);
+    let each = PowerPlan { images: plan.images.div_ceil(workers), ..plan.clone() };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| cut_runs(&each, &next))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut all = PowerTally::default();
+    for result in results {
+        match result.map_err(|_| anyhow!("a thread of the rig panicked"))?? {
+            Ok(tally) => {
+                all.runs += tally.runs;
+                all.syncs += tally.syncs;
+                all.images += tally.images;
+                all.refused += tally.refused;
+            }
+            Err(violation) => return Ok(Err(violation)),
+        }
+    }
+    Ok(Ok(all))
+}
+
+fn cut_runs(plan: &PowerPlan, next: &AtomicU64) -> Result<Result<PowerTally, Box<Violation>>> {
+    let mut tally = PowerTally::default();
+    let mut mounter = ImageMounter::new(plan.file_system, "");
+    while tally.images < plan.images {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        let setup = Setup::for_seed(plan.engine, seed);
+        let run = Cut::record(plan, setup, seed).with_context(|| format!("the workload of seed {seed}"))?;
+        tally.runs += 1;
+        if let Some(violation) = run.explore(plan, &mut mounter, &mut tally)? {
+            return Ok(Err(violation));
+        }
+    }
+    Ok(Ok(tally))
+}
+
+/// A recorded run.
+struct Cut {
+    setup: Setup,
+    seed: u64,
+    recording: crate::event::Recording,
+    reference: Reference,
+    /// Where memory is set up, which is on no disk.
+    memory: Stage,
+}
+
+impl Cut {
+    fn record(plan: &PowerPlan, setup: Setup, seed: u64) -> Result<Self> {
+        let recorder = Arc::new(Recorder::default());
+        let disk = LogDisk::new(DISK_BYTES, Arc::new(Requests(Arc::clone(&recorder))))?;
+        let volume = Volume::make(disk.file(), plan.file_system, &[], &plan.mount_options)?;
+        let memory = Stage::new()?;
+        let in_memory = setup.engine == Engine::Nvwal;
+        let stage = stage_on(volume.path(), in_memory.then_some(&memory))?;
+        std::fs::File::create(stage.database())?.sync_all()?;
+        let begun = {
+            let _tap = in_memory.then(|| {
+                let tap = Arc::new(PoolTap::new(Arc::clone(&recorder)));
+                duralite_journal::pool::tap(&stage.pool(), tap)
+            });
+            if setup.threads > 1 {
+                crowd(&stage, &setup, seed, plan.length, &recorder)?
+            } else {
+                Script::new(&stage, &setup, seed, &recorder)?.run(plan.length)?
+            }
+        };
+        volume.unmount()?;
+        let recording = recorder.finish();
+        Ok(Self { setup, seed, recording, reference: Reference::new(seed, begun + 2)?, memory })
+    }
+
+    fn explore(
+        &self,
+        plan: &PowerPlan,
+        mounter: &mut ImageMounter,
+        tally: &mut PowerTally,
+    ) -> Result<Option<Box<Violation>>> {
+        let mut disk = DiskModel::new(Pages::new(DISK_BYTES));
+        // Nothing in memory follows the rule for databases.
+        let mut memory = Model::new(&self.recording, Path::new("/nowhere"));
+        let mut bounds = Bounds::default();
+        let mut random = fastrand::Rng::with_seed(self.seed ^ 0xd15c);
+        for (position, event) in self.recording.events.iter().enumerate() {
+            let cuts_here = match event {
+                Event::Disk(DiskEvent::Sync) => disk.pending() > 0,
+                // And where nothing is flushed before it is acknowledged.
+                Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
+                _ => false,
+            };
+            if cuts_here && bounds.begun > 0 {
+                tally.syncs += 1;
+                for nth in 0..IMAGES_PER_SYNC {
+                    let (image, torn) = image_of(&disk, nth, &mut random);
+                    let choices = memory.choices();
+                    let left = memory.crash(&choices, &sample(&choices, &mut random));
+                    tally.images += 1;
+                    let depth =
+                        if tally.images.is_multiple_of(USE_ON_EVERY) { Depth::UseOn } else { Depth::Recover };
+                    match self.recover(mounter, &image, &left, bounds, depth)? {
+                        Judged::Sound => {}
+                        // Its superblock is larger than a sector, and checked before the journal is read.
+                        Judged::Refused if torn => {
+                            tally.images -= 1;
+                            tally.refused += 1;
+                        }
+                        Judged::Refused => {
+                            let what = "the file system cannot be mounted".into();
+                            return Ok(Some(self.violation(what, position, bounds, &image)));
+                        }
+                        Judged::Broken(what) => {
+                            return Ok(Some(self.violation(what, position, bounds, &image)));
+                        }
+                    }
+                    if tally.images >= plan.images {
+                        return Ok(None);
+                    }
+                }
+            }
+            match event {
+                Event::Disk(request) => disk.apply(request),
+                other => memory.apply(other),
+            }
+            bounds.apply(event);
+        }
+        Ok(None)
+    }
+
+    /// Recovers an image.
+    fn recover(
+        &self,
+        mounter: &mut ImageMounter,
+        image: &Pages,
+        left: &Contents,
+        bounds: Bounds,
+        depth: Depth,
+    ) -> Result<Judged> {
+        let in_memory = self.setup.engine == Engine::Nvwal;
+        self.memory.set(left)?;
+        let judged = mounter.with_image(image, |path| -> Result<Judged> {
+            let stage = stage_on(path, in_memory.then_some(&self.memory))?;
+            let judged = oracle::check(&stage, &self.setup, &self.reference, bounds, depth);
+            Ok(judged.map_or_else(Judged::Broken, |_| Judged::Sound))
+        });
+        match judged {
+            Ok(judged) => judged,
+            Err(duralite_logdisk::Error::Mount { .. }) => Ok(Judged::Refused),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn violation(&self, what: String, position: usize, bounds: Bounds, image: &Pages) -> Box<Violation> {
+        let mut bytes = vec![0; image.len() as usize];
+        image.read(0, &mut bytes);
+        let contents = vec![("disk.img".into(), Some(bytes))];
+        Box::new(Violation { what, setup: self.setup.clone(), seed: self.seed, position, bounds, contents })
+    }
+}
+
+/// What came of an image.
+enum Judged {
+    Sound,
+    /// The file system would not mount it.
+    Refused,
+    /// It breaks the oracle.
+    Broken(String),
+}
+
+fn stage_on(volume: &Path, memory: Option<&Stage>) -> Result<Stage> {
+    let home = volume.canonicalize()?.join("home");
+    std::fs::create_dir_all(&home)?;
+    let pool = memory.map_or_else(|| home.clone(), Stage::pool);
+    Ok(Stage::of(home, pool))
+}
+
+/// What a power cut leaves: nothing unsynced, everything, all but the newest, sectors by chance, pages by
+/// chance. Also whether blocks of the file system may be torn.
+fn image_of(disk: &DiskModel, nth: u32, random: &mut fastrand::Rng) -> (Pages, bool) {
+    let writes = disk.pending();
+    let image = match nth {
+        0 => disk.crash_image(Piece::Page, |_| false),
+        1 => disk.crash_image(Piece::Page, |_| true),
+        2 => {
+            let kept = random.usize(..=writes);
+            disk.crash_image(Piece::Page, |piece| piece.write < kept)
+        }
+        3 => {
+            // One write is missing.
+            let lost = random.usize(..writes.max(1));
+            disk.crash_image(Piece::Page, |piece| piece.write != lost)
+        }
+        4 => {
+            let share = random.u8(1..=7);
+            disk.crash_image(Piece::Sector, |_| random.u8(..8) < share)
+        }
+        _ => {
+            let share = random.u8(1..=7);
+            disk.crash_image(Piece::Page, |_| random.u8(..8) < share)
+        }
+    };
+    (image, nth == 4)
+}

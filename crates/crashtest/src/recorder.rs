@@ -1,0 +1,226 @@
+//! Recording what happens below a workload, and making the n-th call fail.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::event::{Event, FileId, FileKind, RecordedFile, Recording, SiteId};
+use crate::sites::Sites;
+
+/// What kind of call may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Call {
+    /// Reading from a device.
+    Read,
+    /// Writing to a device.
+    Write,
+    /// Making writes durable, or a directory's names.
+    Sync,
+    /// Taking space.
+    Allocate,
+    /// Opening, making or deleting a file.
+    Name,
+    /// Mapping memory.
+    Map,
+}
+
+/// The failure of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// An error of the device; of a write the first half is done.
+    Io,
+    /// No space left.
+    NoSpace,
+}
+
+/// Which call is to fail.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The n-th call, counted from 0, of any kind.
+    pub nth: u64,
+    /// As well every later call of that kind, until the fault is taken away.
+    pub sticky: bool,
+}
+
+/// A recording in the making, shared by all that is recorded. One call at a time: what is
+/// recorded is the order in which things happened.
+pub struct Recorder {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    recording: Recording,
+    current: HashMap<PathBuf, FileId>,
+    sites: Option<Sites>,
+    running: bool,
+    calls: u64,
+    fault: Option<Fault>,
+    /// Every call that could have failed, if they are counted.
+    failed: Option<(Call, Failure)>,
+    broken: Option<Call>,
+}
+
+/// The recorder while a call runs.
+pub struct Step<'a>(MutexGuard<'a, State>);
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new(false)
+    }
+}
+
+impl Recorder {
+    /// An empty recording that begins at once; with `sites` each call that makes something durable is
+    /// noted with where it came from, which takes some microseconds.
+    #[must_use]
+    pub fn new(sites: bool) -> Self {
+        let state = State { running: true, sites: sites.then(Sites::default), ..State::default() };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Begins a step; others wait until the result is dropped.
+    pub fn step(&self) -> Step<'_> {
+        Step(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes a call fail.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        let mut step = self.step();
+        step.0.calls = 0;
+        step.0.fault = fault;
+        step.0.failed = None;
+        step.0.broken = None;
+    }
+
+    /// Number of calls that can fail, since the fault was set.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.step().0.calls
+    }
+
+    /// The failure that was injected, if it came to that.
+    #[must_use]
+    pub fn injected(&self) -> Option<(Call, Failure)> {
+        self.step().0.failed
+    }
+
+    /// Notes something that the workload says.
+    pub fn note(&self, event: Event) {
+        self.step().push(event);
+    }
+
+    /// Says what is durable in a file before anything happens to it.
+    pub fn begin_with(&self, path: &Path, kind: FileKind, content: Vec<u8>) {
+        let mut step = self.step();
+        let id = step.add(path, kind, content);
+        step.0.recording.names.push((path.to_path_buf(), id));
+    }
+
+    /// Goes on from a recording.
+    #[must_use]
+    pub fn continuing(recording: Recording) -> Self {
+        let it = Self::default();
+        {
+            let mut step = it.step();
+            for (path, file) in &recording.names {
+                step.0.current.insert(path.clone(), *file);
+            }
+            for event in &recording.events {
+                if let Event::Name { path, file } = event {
+                    match file {
+                        Some(file) => step.0.current.insert(path.clone(), *file),
+                        None => step.0.current.remove(path),
+                    };
+                }
+            }
+            step.0.recording = recording;
+        }
+        it
+    }
+
+    /// Ends the recording. Calls that still come are let through.
+    #[must_use]
+    pub fn finish(&self) -> Recording {
+        let mut step = self.step();
+        step.0.running = false;
+        let mut recording = std::mem::take(&mut step.0.recording);
+        if let Some(sites) = &mut step.0.sites {
+            recording.sites = sites.resolve();
+        }
+        recording
+    }
+}
+
+impl Step<'_> {
+    /// Whether this call is to fail, and how. Errors of a device are injected into all, lack of space
+    /// where space is taken.
+    pub fn due(&mut self, call: Call) -> Option<Failure> {
+        let state = &mut *self.0;
+        let nth = state.calls;
+        state.calls += 1;
+        let fault = state.fault?;
+        let again = fault.sticky && state.broken == Some(call);
+        if nth != fault.nth && !again {
+            return None;
+        }
+        let failure = match call {
+            Call::Allocate => Failure::NoSpace,
+            Call::Map | Call::Read | Call::Sync | Call::Name => Failure::Io,
+            Call::Write if nth.is_multiple_of(2) => Failure::NoSpace,
+            Call::Write => Failure::Io,
+        };
+        state.failed.get_or_insert((call, failure));
+        state.broken = Some(call);
+        Some(failure)
+    }
+
+    /// Adds what happened.
+    pub fn push(&mut self, event: Event) {
+        if self.0.running {
+            self.0.recording.events.push(event);
+        }
+    }
+
+    /// Where this call came from.
+    pub fn site(&mut self) -> SiteId {
+        let running = self.0.running;
+        match &mut self.0.sites {
+            Some(sites) if running => sites.here(),
+            _ => SiteId(0),
+        }
+    }
+
+    fn add(&mut self, path: &Path, kind: FileKind, initial: Vec<u8>) -> FileId {
+        let id = FileId(self.0.recording.files.len() as u32);
+        self.0.recording.files.push(RecordedFile { path: path.to_path_buf(), kind, initial });
+        self.0.current.insert(path.to_path_buf(), id);
+        id
+    }
+
+    /// The file at a path, which is new to the recording if it has none.
+    pub fn file(&mut self, path: &Path, kind: FileKind) -> FileId {
+        match self.0.current.get(path) {
+            Some(id) => *id,
+            None => self.add(path, kind, Vec::new()),
+        }
+    }
+
+    /// A file was made: what was at the path before is another one.
+    pub fn made(&mut self, path: &Path, kind: FileKind) -> FileId {
+        self.add(path, kind, Vec::new())
+    }
+
+    /// A path stands for a file from now on.
+    pub fn named(&mut self, path: &Path, kind: FileKind) {
+        let file = Some(self.file(path, kind));
+        self.push(Event::Name { path: path.to_path_buf(), file });
+    }
+
+    /// A path stands for nothing any more.
+    pub fn removed(&mut self, path: &Path) {
+        if self.0.current.remove(path).is_some() {
+            self.push(Event::Name { path: path.to_path_buf(), file: None });
+        }
+    }
+}

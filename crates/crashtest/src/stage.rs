@@ -1,0 +1,132 @@
+//! A directory with a database and one with its logs, in which crash states are set up.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::model::Contents;
+use crate::setup::Setup;
+
+const SHARED_MEMORY: &str = "/dev/shm";
+const PIECE: usize = 4096;
+
+/// Where a workload runs and its crash states are recovered: in memory if there is any, since what is
+/// durable is the model's business.
+pub struct Stage {
+    home: PathBuf,
+    pool: PathBuf,
+    /// Deleted with the stage, if it has made its directories.
+    _root: Option<TempDir>,
+}
+
+impl Stage {
+    /// An empty stage, with an empty database: a log names the file that it belongs to, so every state
+    /// is set up in the same one.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn new() -> Result<Self> {
+        let memory = Path::new(SHARED_MEMORY);
+        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let parent = parent.canonicalize()?;
+        let root = tempfile::Builder::new().prefix("duralite-crash-").tempdir_in(parent)?;
+        let (home, pool) = (root.path().join("home"), root.path().join("pool"));
+        std::fs::create_dir(&home)?;
+        std::fs::create_dir(&pool)?;
+        let stage = Self { home, pool, _root: Some(root) };
+        File::create(stage.database())?;
+        Ok(stage)
+    }
+
+    /// A stage in directories that are there.
+    #[must_use]
+    pub fn of(home: PathBuf, pool: PathBuf) -> Self {
+        Self { home, pool, _root: None }
+    }
+
+    /// The database's directory.
+    #[must_use]
+    pub fn home(&self) -> PathBuf {
+        self.home.clone()
+    }
+
+    /// The logs' directory.
+    #[must_use]
+    pub fn pool(&self) -> PathBuf {
+        self.pool.clone()
+    }
+
+    /// Whether the database has the path that its logs were made for: a log that no database names any
+    /// more is recognised, and deleted, by that.
+    #[must_use]
+    pub fn keeps_paths(&self) -> bool {
+        self._root.is_some()
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.home().join("a.db")
+    }
+
+    /// Sets up a state; what else is there goes.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn set(&self, contents: &Contents) -> Result<()> {
+        for dir in [self.home(), self.pool()] {
+            for entry in std::fs::read_dir(dir)? {
+                let path = entry?.path();
+                if path != self.database() {
+                    std::fs::remove_file(path)?;
+                }
+            }
+        }
+        for (path, content) in contents {
+            let Some(content) = content else { continue };
+            write_sparsely(path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// A connection that waits for nobody, with a small cache, so that large transactions spill.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn connect(&self, setup: &Setup) -> rusqlite::Result<Connection> {
+        let conn = Connection::open(setup.uri(&self.database(), &self.pool()))?;
+        conn.busy_timeout(std::time::Duration::ZERO)?;
+        let (page_bytes, synchronous) = (setup.page_bytes, setup.synchronous());
+        conn.execute_batch(&format!(
+            "PRAGMA page_size={page_bytes}; PRAGMA cache_size=8; PRAGMA wal_autocheckpoint=0;
+             PRAGMA synchronous={synchronous}"
+        ))?;
+        Ok(conn)
+    }
+}
+
+/// Writes a file's content into whatever is there, zeros as holes.
+fn write_sparsely(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.set_len(content.len() as u64)?;
+    let is_zero = |piece: &[u8]| piece.iter().all(|byte| *byte == 0);
+    let mut from = None;
+    let pieces = content.chunks(PIECE).map(is_zero).chain([true]).enumerate();
+    for (index, zero) in pieces {
+        match (zero, from) {
+            (false, None) => from = Some(index * PIECE),
+            (true, Some(start)) => {
+                let end = (index * PIECE).min(content.len());
+                file.write_all_at(&content[start..end], start as u64)?;
+                from = None;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! What stands between the system under test and its media: it records, and fails where it is told.
+
+mod block;
+pub mod heap;
+mod nvm;
+mod vfs;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_journal::pool::{FileStep, Tap};
+use duralite_medium::block::Block;
+use duralite_medium::{MediumError, Nvm};
+use rustix::io::Errno;
+
+pub use vfs::{register, tap_files};
+
+use crate::event::{Event, FileKind};
+use crate::recorder::{Call, Failure, Recorder};
+
+/// A tap of a pool of logs.
+pub struct PoolTap {
+    recorder: Arc<Recorder>,
+}
+
+impl PoolTap {
+    /// A tap that records there.
+    #[must_use]
+    pub fn new(recorder: Arc<Recorder>) -> Self {
+        Self { recorder }
+    }
+}
+
+fn medium_error(operation: &'static str, failure: Failure) -> MediumError {
+    match failure {
+        Failure::Io => MediumError::from_errno(operation, Errno::IO),
+        Failure::NoSpace => MediumError::NoSpace,
+    }
+}
+
+/// A log's kind, by the end of its name.
+fn kind_of(log: &Path) -> FileKind {
+    if log.extension().is_some_and(|end| end == "nvwal") { FileKind::Memory } else { FileKind::Sectors }
+}
+
+impl Tap for PoolTap {
+    fn step(&self, step: FileStep, log: &Path) -> io::Result<()> {
+        let mut recorded = self.recorder.step();
+        let call = match step {
+            FileStep::Sync | FileStep::SyncDirectory => Call::Sync,
+            FileStep::MapShared => Call::Map,
+            FileStep::Create
+            | FileStep::Publish
+            | FileStep::Open
+            | FileStep::OpenShared
+            | FileStep::Remove => Call::Name,
+        };
+        if recorded.due(call).is_some() {
+            return Err(Errno::IO.into());
+        }
+        match step {
+            FileStep::Create => {
+                recorded.made(log, kind_of(log));
+            }
+            FileStep::Sync => {
+                let (file, site) = (recorded.file(log, kind_of(log)), recorded.site());
+                recorded.push(Event::Sync { file, site });
+            }
+            FileStep::Publish => recorded.named(log, kind_of(log)),
+            FileStep::SyncDirectory => {
+                let site = recorded.site();
+                recorded.push(Event::SyncNames { path: log.to_path_buf(), site });
+            }
+            FileStep::Remove => recorded.removed(log),
+            FileStep::Open | FileStep::OpenShared | FileStep::MapShared => {}
+        }
+        Ok(())
+    }
+
+    fn nvm(&self, log: &Path, inner: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        let mut recorded = self.recorder.step();
+        if let Some(failure) = recorded.due(Call::Map) {
+            return Err(medium_error("mmap", failure));
+        }
+        let file = recorded.file(log, FileKind::Memory);
+        Ok(Arc::new(nvm::TappedNvm { inner, file, recorder: Arc::clone(&self.recorder) }))
+    }
+
+    fn block(&self, log: &Path, inner: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        let mut recorded = self.recorder.step();
+        if let Some(failure) = recorded.due(Call::Name) {
+            return Err(medium_error("open", failure));
+        }
+        let file = recorded.file(log, FileKind::Sectors);
+        Ok(Arc::new(block::TappedBlock { inner, file, recorder: Arc::clone(&self.recorder) }))
+    }
+}

@@ -1,0 +1,133 @@
+//! Memory that is recorded.
+
+use std::fmt;
+use std::sync::Arc;
+
+use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
+
+use super::medium_error;
+use crate::event::{Event, FileId};
+use crate::recorder::{Call, Recorder};
+
+/// Records what is done to the memory below.
+pub struct TappedNvm {
+    pub inner: Arc<dyn Nvm>,
+    pub file: FileId,
+    pub recorder: Arc<Recorder>,
+}
+
+impl fmt::Debug for TappedNvm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl TappedNvm {
+    fn allocate(
+        &self,
+        operation: &'static str,
+        end: u64,
+        body: impl FnOnce() -> Result<(), MediumError>,
+    ) -> Result<(), MediumError> {
+        let mut step = self.recorder.step();
+        if let Some(failure) = step.due(Call::Allocate) {
+            return Err(medium_error(operation, failure));
+        }
+        body()?;
+        step.push(Event::Extend { file: self.file, size: end });
+        Ok(())
+    }
+}
+
+impl Nvm for TappedNvm {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), MediumError> {
+        self.allocate("fallocate", len, || self.inner.grow(len))
+    }
+
+    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
+        self.inner.refresh_len(at_least)
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) {
+        self.inner.read(at, buf);
+    }
+
+    fn load_u64(&self, at: u64) -> u64 {
+        self.inner.load_u64(at)
+    }
+
+    fn store(&self, at: u64, bytes: &[u8]) {
+        let mut step = self.recorder.step();
+        self.inner.store(at, bytes);
+        step.push(Event::Store { file: self.file, at, bytes: bytes.into() });
+    }
+
+    fn store_u64(&self, at: u64, value: u64) {
+        let mut step = self.recorder.step();
+        self.inner.store_u64(at, value);
+        step.push(Event::Store { file: self.file, at, bytes: Box::new(value.to_le_bytes()) });
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8]) {
+        let mut step = self.recorder.step();
+        let site = step.site();
+        self.inner.stream(at, bytes);
+        step.push(Event::Store { file: self.file, at, bytes: bytes.into() });
+        step.push(Event::Flush { file: self.file, at, len: bytes.len() as u64, site });
+    }
+
+    fn flush(&self, at: u64, len: u64) {
+        let mut step = self.recorder.step();
+        let site = step.site();
+        self.inner.flush(at, len);
+        step.push(Event::Flush { file: self.file, at, len, site });
+    }
+
+    fn fence(&self) {
+        let mut step = self.recorder.step();
+        let site = step.site();
+        self.inner.fence();
+        step.push(Event::Fence { file: self.file, site });
+    }
+
+    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.allocate("fallocate", at + len, || self.inner.system_allocate(at, len))
+    }
+
+    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        // What is left there is unspecified: the old content is the harder case for recovery.
+        let mut step = self.recorder.step();
+        if let Some(failure) = step.due(Call::Allocate) {
+            return Err(medium_error("fallocate", failure));
+        }
+        self.inner.system_free(at, len)
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.inner.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn set_latency(&self, latency: Latency) {
+        self.inner.set_latency(latency);
+    }
+
+    fn latency(&self) -> Latency {
+        self.inner.latency()
+    }
+}

@@ -1,0 +1,151 @@
+//! Numbered transactions: what the n-th does is given by seed and number alone, so that stock SQLite
+//! can say what the database holds after it.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Result};
+use xxhash_rust::xxh3::Xxh3;
+
+/// The SQL of a transaction, without BEGIN and COMMIT.
+#[must_use]
+pub fn sql(seed: u64, number: u32) -> String {
+    if number == 1 {
+        return "CREATE TABLE counter(only INTEGER PRIMARY KEY, total INTEGER NOT NULL);
+                CREATE TABLE items(id INTEGER PRIMARY KEY, tag TEXT, by INTEGER, body BLOB);
+                CREATE INDEX items_tag ON items(tag);
+                INSERT INTO counter VALUES(0, 1);"
+            .into();
+    }
+    let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number));
+    let mut text = String::new();
+    for _ in 0..random.u32(1..=3) {
+        match random.u8(..16) {
+            0..8 => insert(&mut text, &mut random, number, 1),
+            8 | 9 => {
+                let (at, tag) = (random.u32(..number * 4), random.u32(..50));
+                text += &format!("UPDATE items SET tag = 't{tag}', by = {number} WHERE id % 37 = {at} % 37;");
+            }
+            10 => text += &format!("DELETE FROM items WHERE id % 11 = {};", random.u32(..11)),
+            11 => {
+                let body = blob(&mut random, 900);
+                let remainder = random.u32(..7);
+                text +=
+                    &format!("UPDATE items SET body = x'{body}' WHERE id % 7 = {remainder} AND id % 3 = 0;");
+            }
+            12 => insert(&mut text, &mut random, number, 12),
+            13 => {
+                // Onto overflow pages.
+                let body = blob(&mut random, 5000);
+                text += &format!("INSERT INTO items(tag, by, body) VALUES('large', {number}, x'{body}');");
+            }
+            14 => {
+                let table = random.u32(..3);
+                text += &format!(
+                    "CREATE TABLE IF NOT EXISTS side{table}(a, b); INSERT INTO side{table} VALUES({number}, 'x');"
+                );
+            }
+            _ => text += &format!("DROP TABLE IF EXISTS side{};", random.u32(..3)),
+        }
+    }
+    // Small for ever: a state is looked at in microseconds.
+    text += "DELETE FROM items WHERE id < (SELECT max(id) FROM items) - 60;";
+    text += &format!("UPDATE counter SET total = {number};");
+    text
+}
+
+fn insert(text: &mut String, random: &mut fastrand::Rng, number: u32, rows: u32) {
+    for _ in 0..rows {
+        let (tag, length) = (random.u32(..50), random.usize(10..120));
+        let body = blob(random, length);
+        *text += &format!("INSERT INTO items(tag, by, body) VALUES('t{tag}', {number}, x'{body}');");
+    }
+}
+
+fn blob(random: &mut fastrand::Rng, length: usize) -> String {
+    let word = random.u64(..).to_le_bytes();
+    word.iter().cycle().take(length).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A hash of everything that a database holds.
+///
+/// # Errors
+/// What SQLite says.
+pub fn digest(conn: &Connection) -> Result<u64> {
+    let mut hash = Xxh3::new();
+    // One snapshot for all of it.
+    conn.execute_batch("BEGIN")?;
+    let schema = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name";
+    let tables = add_rows(conn, schema, &mut hash)?;
+    for table in tables {
+        hash.update(table.as_bytes());
+        add_rows(conn, &format!("SELECT rowid, * FROM {table} ORDER BY rowid"), &mut hash)?;
+    }
+    conn.execute_batch("COMMIT")?;
+    Ok(hash.digest())
+}
+
+/// Hashes the rows of a query; returns the names of tables in it.
+fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>> {
+    let mut tables = Vec::new();
+    let mut statement = conn.prepare(sql)?;
+    let columns = statement.column_count();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if row.get_ref(0)? == ValueRef::Text(b"table") {
+            tables.push(row.get(1)?);
+        }
+        for column in 0..columns {
+            match row.get_ref(column)? {
+                ValueRef::Null => hash.update(&[0]),
+                ValueRef::Integer(number) => hash.update(&number.to_le_bytes()),
+                ValueRef::Real(number) => hash.update(&number.to_le_bytes()),
+                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+                    hash.update(&bytes.len().to_le_bytes());
+                    hash.update(bytes);
+                }
+            }
+        }
+    }
+    Ok(tables)
+}
+
+/// What the database holds after each transaction, as stock SQLite says.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    seed: u64,
+    /// The digest after transaction n, from 0 on.
+    digests: Vec<u64>,
+}
+
+impl Reference {
+    /// The digests after transactions 0 to `last`.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn new(seed: u64, last: u32) -> Result<Self> {
+        let conn = Connection::open_in_memory()?;
+        let mut digests = vec![digest(&conn)?];
+        for number in 1..=last {
+            conn.execute_batch(&sql(seed, number))?;
+            digests.push(digest(&conn)?);
+        }
+        Ok(Self { seed, digests })
+    }
+
+    /// The transactions' seed.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The number of the transaction after which a database has this digest.
+    #[must_use]
+    pub fn number_of(&self, digest: u64) -> Option<u32> {
+        self.digests.iter().position(|known| *known == digest).map(|number| number as u32)
+    }
+
+    /// The digest after a transaction.
+    #[must_use]
+    pub fn after(&self, number: u32) -> Option<u64> {
+        self.digests.get(number as usize).copied()
+    }
+}

@@ -1,0 +1,358 @@
+//! Runs of SQL under recording: commits of several connections, rollbacks, checkpoints of every kind,
+//! readers that pin the log, logs that start over and grow, and the guard's coming and going.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use rusqlite::Connection;
+
+use crate::event::{Event, FileKind, Recording};
+use crate::recorder::Recorder;
+use crate::setup::Setup;
+use crate::stage::Stage;
+use crate::tap::{PoolTap, tap_files};
+use crate::transactions::{self, Reference};
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Length {
+    /// Steps, each a transaction or something else.
+    pub steps: u32,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What happened.
+    pub recording: Recording,
+    /// Number of the last transaction begun.
+    pub begun: u32,
+}
+
+/// Runs a workload on an empty stage and records it.
+///
+/// # Errors
+/// Whatever SQLite answered that it should not have.
+pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bool) -> Result<Run> {
+    let recorder = Arc::new(Recorder::new(sites));
+    recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
+    let begun = under_tap(stage, &recorder, || {
+        if setup.threads > 1 {
+            crowd(stage, setup, seed, length, &recorder)
+        } else {
+            Script::new(stage, setup, seed, &recorder)?.run(length)
+        }
+    })?;
+    Ok(Run { recording: recorder.finish(), begun })
+}
+
+/// Runs something on a stage while its files and logs are recorded.
+pub fn under_tap<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce() -> T) -> T {
+    let tap = Arc::new(PoolTap::new(Arc::clone(recorder)));
+    let _pool = duralite_journal::pool::tap(&stage.pool(), tap.clone());
+    let _names = duralite_journal::pool::tap(&stage.home(), tap);
+    let _home = tap_files(&stage.home(), Arc::clone(recorder));
+    body()
+}
+
+/// One thread with several connections: what it does is given by its seed.
+pub struct Script<'a> {
+    stage: &'a Stage,
+    setup: &'a Setup,
+    seed: u64,
+    recorder: &'a Recorder,
+    random: fastrand::Rng,
+    connections: Vec<Connection>,
+    /// Whether the last connection has a snapshot.
+    pinned: bool,
+    committed: u32,
+    begun: u32,
+}
+
+impl<'a> Script<'a> {
+    /// A script whose connections are open and in WAL mode.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn new(stage: &'a Stage, setup: &'a Setup, seed: u64, recorder: &'a Recorder) -> Result<Self> {
+        let random = fastrand::Rng::with_seed(seed ^ 0x5c21);
+        let connections = Vec::new();
+        let mut script =
+            Self { stage, setup, seed, recorder, random, connections, pinned: false, committed: 0, begun: 0 };
+        script.open()?;
+        Ok(script)
+    }
+
+    /// The number of the last commit.
+    #[must_use]
+    pub fn committed(&self) -> u32 {
+        self.committed
+    }
+
+    /// The number of the last transaction begun.
+    #[must_use]
+    pub fn begun(&self) -> u32 {
+        self.begun
+    }
+
+    fn open(&mut self) -> Result<()> {
+        for _ in 0..3 {
+            let conn = self.stage.connect(self.setup).context("cannot open")?;
+            use_wal(&conn)?;
+            self.connections.push(conn);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.pinned = false;
+        for conn in self.connections.drain(..) {
+            conn.close().map_err(|(_, error)| error).context("cannot close")?;
+        }
+        Ok(())
+    }
+
+    /// Runs the script.
+    ///
+    /// # Errors
+    /// What SQLite says, of the first step that fails.
+    pub fn run(mut self, length: Length) -> Result<u32> {
+        self.all_steps(length).map(|()| self.begun)
+    }
+
+    /// Takes every step, and closes the connections.
+    ///
+    /// # Errors
+    /// What SQLite says, of the first step that fails.
+    pub fn all_steps(&mut self, length: Length) -> Result<()> {
+        self.commit()?;
+        for _ in 0..length.steps {
+            self.step()?;
+        }
+        self.close()
+    }
+
+    /// Reads through every connection that is open: each sees the state after some commit, or an error.
+    ///
+    /// # Errors
+    /// When one sees anything else.
+    pub fn look_on(&self, reference: &Reference) -> Result<()> {
+        for conn in &self.connections {
+            let _ = roll_back(conn);
+            if let Ok(digest) = transactions::digest(conn) {
+                let seen = reference.number_of(digest);
+                anyhow::ensure!(
+                    seen.is_some_and(|number| number <= self.begun),
+                    "a connection sees the state after no transaction"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next step.
+    ///
+    /// # Errors
+    /// What SQLite says.
+    pub fn step(&mut self) -> Result<()> {
+        match self.random.u8(..24) {
+            0..15 => self.commit(),
+            15 => self.roll_back(),
+            16..19 => self.checkpoint(),
+            19 | 20 => self.pin_or_release(),
+            21 => self.reopen(),
+            22 if self.random.bool() => self.change_mode(),
+            22 => self.vacuum(),
+            _ => self.replace(),
+        }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        let number = self.committed + 1;
+        let writers = self.connections.len() - usize::from(self.pinned);
+        let conn = &self.connections[self.random.usize(..writers)];
+        self.recorder.note(Event::Begin { number });
+        self.begun = number;
+        let text = transactions::sql(self.seed, number);
+        let committed = conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT"));
+        if let Err(error) = committed {
+            // The log is full and may not grow: what SQLite's users do then is a checkpoint.
+            if is_full(&error) {
+                roll_back(conn)?;
+                self.unpin()?;
+                let conn = &self.connections[0];
+                checkpoint(conn, "TRUNCATE")?;
+                conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT"))
+                    .with_context(|| format!("transaction {number}, after a checkpoint"))?;
+            } else {
+                return Err(error).with_context(|| format!("transaction {number}"));
+            }
+        }
+        self.committed = number;
+        if self.setup.waits {
+            self.recorder.note(Event::Acknowledged { number });
+        }
+        Ok(())
+    }
+
+    fn roll_back(&mut self) -> Result<()> {
+        let number = self.committed + 1;
+        let text = transactions::sql(self.seed ^ 1, number.max(2));
+        let conn = &self.connections[0];
+        match conn.execute_batch(&format!("BEGIN IMMEDIATE; {text}")) {
+            Err(error) if !is_full(&error) => Err(error).context("a transaction to be rolled back"),
+            _ => roll_back(conn),
+        }
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        let kind = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"][self.random.usize(..4)];
+        checkpoint(&self.connections[self.random.usize(..2)], kind)
+    }
+
+    fn pin_or_release(&mut self) -> Result<()> {
+        if self.pinned {
+            return self.unpin();
+        }
+        if let Some(conn) = self.connections.last() {
+            conn.execute_batch("BEGIN; SELECT count(*) FROM counter")?;
+            self.pinned = true;
+        }
+        Ok(())
+    }
+
+    fn unpin(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.pinned)
+            && let Some(conn) = self.connections.last()
+        {
+            conn.execute_batch("COMMIT")?;
+        }
+        Ok(())
+    }
+
+    /// The last close lifts the guard and deletes the log.
+    fn reopen(&mut self) -> Result<()> {
+        self.close()?;
+        self.recorder.note(Event::Acknowledged { number: self.committed });
+        self.open()
+    }
+
+    fn replace(&mut self) -> Result<()> {
+        let conn = self.connections.remove(0);
+        conn.close().map_err(|(_, error)| error)?;
+        let conn = self.stage.connect(self.setup)?;
+        use_wal(&conn)?;
+        self.connections.insert(0, conn);
+        Ok(())
+    }
+
+    fn change_mode(&mut self) -> Result<()> {
+        self.close()?;
+        self.recorder.note(Event::Acknowledged { number: self.committed });
+        let conn = self.stage.connect(self.setup)?;
+        conn.query_row("PRAGMA journal_mode=DELETE", [], |_| Ok(()))?;
+        conn.close().map_err(|(_, error)| error)?;
+        self.open()
+    }
+
+    fn vacuum(&mut self) -> Result<()> {
+        self.unpin()?;
+        match self.connections[0].execute_batch("VACUUM") {
+            Err(error) if !is_full(&error) => Err(error).context("VACUUM"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn use_wal(conn: &Connection) -> Result<()> {
+    let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
+    if mode == "wal" { Ok(()) } else { Err(anyhow!("the journal mode is {mode}")) }
+}
+
+fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
+    conn.query_row(&format!("PRAGMA wal_checkpoint({kind})"), [], |_| Ok(()))
+        .with_context(|| format!("{kind} checkpoint"))
+}
+
+fn roll_back(conn: &Connection) -> Result<()> {
+    // SQLite has done it by itself after some errors.
+    if !conn.is_autocommit() {
+        conn.execute_batch("ROLLBACK")?;
+    }
+    Ok(())
+}
+
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+}
+
+/// Several threads that commit at once, so that groups have several members.
+pub fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
+    let first = stage.connect(setup)?;
+    use_wal(&first)?;
+    let commit = |conn: &Connection| -> Result<()> {
+        conn.execute_batch("BEGIN IMMEDIATE")?;
+        let number = match conn.query_row("SELECT total FROM counter", [], |row| row.get::<_, u32>(0)) {
+            Ok(total) => total + 1,
+            Err(_) => 1,
+        };
+        conn.execute_batch(&transactions::sql(seed, number))?;
+        recorder.note(Event::Begin { number });
+        conn.execute_batch("COMMIT").with_context(|| format!("transaction {number}"))?;
+        if setup.waits {
+            recorder.note(Event::Acknowledged { number });
+        }
+        Ok(())
+    };
+    commit(&first)?;
+    let each = length.steps / setup.threads;
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..setup.threads)
+            .map(|_| {
+                scope.spawn(|| -> Result<()> {
+                    let conn = stage.connect(setup)?;
+                    conn.busy_timeout(Duration::from_secs(20))?;
+                    for _ in 0..each {
+                        match commit(&conn) {
+                            Err(error) if error.downcast_ref().is_some_and(is_full) => {
+                                roll_back(&conn)?;
+                                checkpoint(&conn, "TRUNCATE")?;
+                            }
+                            other => other?,
+                        }
+                    }
+                    conn.close().map_err(|(_, error)| error)?;
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+    });
+    for result in results {
+        result.map_err(|_| anyhow!("a thread of the workload panicked"))??;
+    }
+    let total = first.query_row("SELECT total FROM counter", [], |row| row.get(0))?;
+    first.close().map_err(|(_, error)| error)?;
+    Ok(total)
+}
+
+/// The last transactions begun and acknowledged, as events go by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bounds {
+    /// At least so many must be found.
+    pub acknowledged: u32,
+    /// At most so many may be found.
+    pub begun: u32,
+}
+
+impl Bounds {
+    /// Takes the next event.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Begin { number } => self.begun = self.begun.max(*number),
+            Event::Acknowledged { number } => self.acknowledged = self.acknowledged.max(*number),
+            _ => {}
+        }
+    }
+}

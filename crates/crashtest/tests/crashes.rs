@@ -1,0 +1,147 @@
+//! Crashes explored through real SQLite, in the amount that every test run has time for, and controls
+//! that have to fail. `make proof` does the same at length.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use duralite_crashtest::{
+    Engine, FaultPlan, FileSystemKind, Length, Mutants, Mutation, Plan, PowerPlan, Violation, cut, explore,
+    inject, missing_rig, register, replay,
+};
+
+/// Where states that fail are kept.
+const KEEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/crashtest");
+
+fn seed() -> u64 {
+    std::env::var("DURALITE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+/// Asserts that nothing was found.
+fn hold<T: Display>(what: &str, body: impl FnOnce() -> Result<Result<T, Box<Violation>>>) {
+    register().unwrap();
+    let started = Instant::now();
+    match body().unwrap() {
+        Ok(tally) => println!("{what}: {tally} ({:.0} s)", started.elapsed().as_secs_f64()),
+        Err(violation) => {
+            let kept = violation.keep(Path::new(KEEP)).unwrap();
+            panic!("{violation}; again: duralite crashtest --replay {}", kept.display());
+        }
+    }
+}
+
+/// Asserts that something was found, and returns it.
+fn find<T: Display>(body: impl FnOnce() -> Result<Result<T, Box<Violation>>>) -> Box<Violation> {
+    register().unwrap();
+    match body().unwrap() {
+        Ok(tally) => panic!("the control was not noticed: {tally}"),
+        Err(violation) => violation,
+    }
+}
+
+fn memory(engine: Engine, states: u64) -> Plan {
+    Plan { engine, seed: seed(), states, length: Length { steps: 40 }, window_states: 256 }
+}
+
+fn power(engine: Engine, file_system: FileSystemKind, images: u64) -> PowerPlan {
+    let mount_options = String::new();
+    PowerPlan { engine, file_system, mount_options, seed: seed(), images, length: Length { steps: 40 } }
+}
+
+/// Whether power cuts can be tried; if not, that is said, and is a failure where they could be.
+fn has_rig(file_system: FileSystemKind) -> bool {
+    let Some(why) = missing_rig(file_system) else { return true };
+    eprintln!("skipped: no power cuts on {}: {why}", file_system.name());
+    let required = std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1");
+    assert!(!(required && rustix::process::geteuid().is_root()), "DURALITE_REQUIRE_RIGS is set: {why}");
+    false
+}
+
+#[test]
+fn inv07_states_that_a_crash_leaves_recover_on_nvwal() {
+    hold("nvwal", || explore(&memory(Engine::Nvwal, 50_000)));
+}
+
+#[test]
+fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
+    hold("waldio", || explore(&memory(Engine::Waldio, 50_000)));
+}
+
+#[test]
+fn inv07_images_of_power_cuts_recover() {
+    for (file_system, images) in [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100)] {
+        for engine in Engine::OWN {
+            if has_rig(file_system) {
+                let what = format!("{engine} on {}", file_system.name());
+                hold(&what, || cut(&power(engine, file_system, images)));
+            }
+        }
+    }
+}
+
+#[test]
+fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
+    for engine in Engine::OWN {
+        for offset in 0..2 {
+            let (seed, length) = (seed() + offset, Length { steps: 12 });
+            let plan = FaultPlan { engine, seed, length, every: 1, every_allocation: 16 };
+            hold(&format!("faults on {engine}"), || inject(&plan));
+        }
+    }
+}
+
+/// The rig itself: what it finds nothing wrong with is not Duralite.
+#[test]
+fn control_stock_sqlite_survives() {
+    hold("stock", || explore(&memory(Engine::Stock, 5_000)));
+    if has_rig(FileSystemKind::Ext4) {
+        hold("stock on ext4", || cut(&power(Engine::Stock, FileSystemKind::Ext4, 200)));
+    }
+}
+
+#[test]
+fn control_without_syncs_sqlite_loses_commits() {
+    let violation = find(|| explore(&memory(Engine::StockOff, 50_000)));
+    assert!(violation.what.contains("was acknowledged"), "{violation}");
+    // The kept state alone shows it too.
+    let dir = tempfile::tempdir().unwrap();
+    let kept = violation.keep(dir.path()).unwrap();
+    assert!(replay(&kept).unwrap().is_err());
+    if has_rig(FileSystemKind::Ext4) {
+        find(|| cut(&power(Engine::StockOff, FileSystemKind::Ext4, 2_000)));
+    }
+}
+
+#[test]
+fn control_without_barriers_ext4_loses_commits() {
+    if has_rig(FileSystemKind::Ext4) {
+        let plan = power(Engine::Waldio, FileSystemKind::Ext4, 2_000);
+        find(|| cut(&PowerPlan { mount_options: "nobarrier".into(), ..plan }));
+    }
+}
+
+#[test]
+fn control_changed_orders_and_missing_calls_are_noticed() {
+    register().unwrap();
+    for (engine, calls) in [
+        (Engine::Nvwal, ["fence at seal_staged", "flush at flush_all", "sync at base_sync"].as_slice()),
+        (Engine::Waldio, ["sync at write_group", "sync at base_sync"].as_slice()),
+    ] {
+        let mutants = Mutants::record(engine, seed()..seed() + 2, Length { steps: 24 }).unwrap();
+        let all = mutants.all();
+        let order = |mutation: &&Mutation| matches!(mutation, Mutation::EarlyMark | Mutation::HomeFirst);
+        for mutation in all.iter().filter(order) {
+            assert!(mutants.try_out(mutation, 24).unwrap().caught.is_some(), "{engine}: {mutation}");
+        }
+        for call in calls {
+            let matching: Vec<_> =
+                all.iter().filter(|mutation| mutation.to_string().contains(&format!("no {call}"))).collect();
+            assert!(!matching.is_empty(), "{engine}: no {call} among {all:?}");
+            let noticed =
+                matching.iter().any(|mutation| mutants.try_out(mutation, 24).unwrap().caught.is_some());
+            assert!(noticed, "{engine}: no {call} is not noticed");
+        }
+    }
+}

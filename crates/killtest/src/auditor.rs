@@ -1,0 +1,182 @@
+//! Compares what is in the database with what was acknowledged: a process of its own, so that it
+//! can hang or die without the one that asks.
+//!
+//! It answers each line that it is given by one of its own: `ok` and the number of transactions.
+
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use duralite_testkit::stock;
+use rusqlite::Connection;
+
+use crate::acks::Acknowledged;
+use crate::board::Note;
+use crate::site::{DATABASE, check_plain};
+use crate::worker::{Kept, Orders};
+use crate::{Phase, ledger};
+
+/// Rows that a light check looks at, at least.
+const NEWEST: i64 = 200;
+
+/// What an auditor can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Makes the database.
+    Create(u32, u32),
+    /// A check of what is newest, on a connection that stays open.
+    Light,
+    /// The same, on a connection of its own.
+    Visit,
+    /// A check of everything, on a connection that stays open.
+    Full,
+    /// A check of everything, then the last close, and a check by stock SQLite; whether shared
+    /// memory may be left.
+    Settle(bool),
+}
+
+impl Question {
+    pub(crate) fn line(self) -> String {
+        match self {
+            Self::Create(page_bytes, auto_vacuum) => format!("create {page_bytes} {auto_vacuum}"),
+            Self::Light => "light".to_owned(),
+            Self::Visit => "visit".to_owned(),
+            Self::Full => "full".to_owned(),
+            Self::Settle(allow_segments) => format!("settle {allow_segments}"),
+        }
+    }
+
+    fn parse(line: &str) -> Result<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Ok(match words[..] {
+            ["create", page_bytes, auto_vacuum] => Self::Create(page_bytes.parse()?, auto_vacuum.parse()?),
+            ["light"] => Self::Light,
+            ["visit"] => Self::Visit,
+            ["full"] => Self::Full,
+            ["settle", allow_segments] => Self::Settle(allow_segments.parse()?),
+            _ => bail!("unknown question: {line}"),
+        })
+    }
+}
+
+struct Auditor<'a> {
+    orders: &'a Orders,
+    acknowledged: Acknowledged,
+    conn: Option<Kept>,
+    /// What this connection has seen: with it, the log has had a process all the time.
+    seen: i64,
+}
+
+pub(crate) fn serve(orders: &Orders, note: &Note) -> Result<()> {
+    let acknowledged = Acknowledged::open(&orders.acks)?;
+    let mut auditor = Auditor { orders, acknowledged, conn: None, seen: 0 };
+    note.phase(Phase::Ready)?;
+    for line in std::io::stdin().lock().lines() {
+        let question = Question::parse(&line?)?;
+        note.phase(Phase::Reading)?;
+        let total = auditor.answer(question).with_context(|| question.line())?;
+        note.phase(Phase::Ready)?;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "ok {total}")?;
+        out.flush()?;
+    }
+    auditor.close()
+}
+
+impl Auditor<'_> {
+    fn answer(&mut self, question: Question) -> Result<i64> {
+        match question {
+            Question::Create(page_bytes, auto_vacuum) => self.create(page_bytes, auto_vacuum),
+            Question::Light => self.check(false),
+            Question::Full => self.check(true),
+            Question::Visit => {
+                self.close()?;
+                let total = self.check(false)?;
+                self.close()?;
+                Ok(total)
+            }
+            Question::Settle(allow_segments) => {
+                self.check(true)?;
+                self.close()?;
+                self.check_stock(allow_segments)
+            }
+        }
+    }
+
+    fn create(&mut self, page_bytes: u32, auto_vacuum: u32) -> Result<i64> {
+        let conn = duralite_testkit::connect(&self.orders.uri).context("cannot make the database")?;
+        conn.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA auto_vacuum={auto_vacuum};"))?;
+        let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
+        ensure!(mode == "wal", "the journal mode is {mode}");
+        ledger::create(&conn)?;
+        crate::worker::close(Kept::new(conn))?;
+        Ok(0)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.seen = 0;
+        self.conn.take().map_or(Ok(()), crate::worker::close)
+    }
+
+    fn check(&mut self, all: bool) -> Result<i64> {
+        // First what was acknowledged, so that what is read then must have it.
+        let lowest = self.acknowledged.refresh()?;
+        let conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => crate::worker::open(&self.orders.uri, self.orders.busy)?,
+        };
+        let conn = self.conn.insert(conn);
+        let total = begin(conn, self.orders.busy)?;
+        ensure!(total >= self.seen, "lost: {total} transactions are there, and {} were seen", self.seen);
+        verify(conn, &self.acknowledged, total, lowest, all)?;
+        conn.execute_batch("COMMIT").context("COMMIT")?;
+        self.seen = total;
+        self.acknowledged.forget_before(total - ledger::WINDOW);
+        Ok(total)
+    }
+
+    /// Nobody has the database open.
+    fn check_stock(&mut self, allow_segments: bool) -> Result<i64> {
+        let path = self.orders.board.with_file_name(DATABASE);
+        check_plain(&path, &self.orders.pool, allow_segments)?;
+        let conn = Kept::new(open_stock(&path)?);
+        let total = begin(&conn, Duration::ZERO)?;
+        verify(&conn, &self.acknowledged, total, None, true).context("stock SQLite")?;
+        conn.execute_batch("COMMIT")?;
+        crate::worker::close(conn)?;
+        check_plain(&path, &self.orders.pool, allow_segments)?;
+        Ok(total)
+    }
+}
+
+fn open_stock(path: &Path) -> Result<Connection> {
+    ensure!(path.exists(), "the database is gone");
+    Ok(stock(path))
+}
+
+/// Begins to read; returns how many transactions there are.
+fn begin(conn: &Connection, busy: Duration) -> Result<i64> {
+    crate::worker::patiently(busy, "BEGIN", || {
+        if conn.is_autocommit() {
+            conn.execute_batch("BEGIN")?;
+        }
+        ledger::total(conn)
+    })
+}
+
+fn verify(
+    conn: &Connection,
+    acknowledged: &Acknowledged,
+    total: i64,
+    lowest: Option<i64>,
+    all: bool,
+) -> Result<()> {
+    let newest = acknowledged.newest();
+    ensure!(total >= newest, "lost: {total} transactions are there, and {newest} was acknowledged");
+    let owner = |n| acknowledged.owner(n);
+    if all {
+        return ledger::verify_all(conn, total, owner);
+    }
+    ledger::verify_rows(conn, lowest.unwrap_or(total).min(total - NEWEST), total, owner)
+}

@@ -1,0 +1,352 @@
+//! The processes of a run: started, watched, stopped, killed, and reaped.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::auditor::Question;
+use crate::board::Board;
+use crate::site::Site;
+use crate::worker::Orders;
+use crate::{Phase, Plan, Role, Worker, stacks};
+
+/// How often somebody who waits looks after the others.
+const GLANCE: Duration = Duration::from_millis(50);
+/// How long a process that was aimed at has to come to that moment.
+const AIM: Duration = Duration::from_millis(8);
+
+/// A process. It is killed when this is dropped.
+struct Member {
+    child: Child,
+    role: Role,
+    id: u64,
+    stopped: bool,
+    /// Killed, and not replaced yet.
+    dead: bool,
+    steps: u64,
+    since: Instant,
+}
+
+impl Member {
+    fn signal(&self, signal: Signal) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), signal).context("cannot send a signal")
+    }
+
+    fn name(&self) -> String {
+        format!("{} {} (process {})", self.role.name(), self.id, self.child.id())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An auditor, and the ends of its pipes.
+struct Audit {
+    member: Member,
+    questions: ChildStdin,
+    answers: Receiver<String>,
+}
+
+/// All processes of a run.
+pub(crate) struct Crowd<'a> {
+    plan: &'a Plan,
+    worker: &'a Worker,
+    site: &'a Site,
+    board: Board,
+    messages: File,
+    members: Vec<Member>,
+    audit: Option<Audit>,
+    next_id: u64,
+    epoch: u32,
+}
+
+impl<'a> Crowd<'a> {
+    pub(crate) fn new(plan: &'a Plan, worker: &'a Worker, site: &'a Site) -> Result<Self> {
+        let messages = OpenOptions::new().create(true).append(true).open(site.messages())?;
+        let board = Board::create(&site.board())?;
+        Ok(Self {
+            plan,
+            worker,
+            site,
+            board,
+            messages,
+            members: Vec::new(),
+            audit: None,
+            next_id: 1,
+            epoch: 0,
+        })
+    }
+
+    pub(crate) fn started(&self) -> u64 {
+        self.next_id - 1
+    }
+
+    /// What was acknowledged so far is void: settings allow it to be lost.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.epoch += 1;
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    fn command(&mut self, role: Role, slot: usize) -> Result<(Command, u64)> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let orders = Orders {
+            role,
+            parent: std::process::id(),
+            slot: slot as u64,
+            id,
+            seed: self.plan.seed,
+            acknowledge: self.plan.acknowledge,
+            busy: self.plan.busy_timeout,
+            board: self.site.board(),
+            acks: self.site.acks(self.epoch),
+            pool: self.site.pool().to_owned(),
+            uri: self.site.uri().to_owned(),
+        };
+        let mut command = Command::new(&self.worker.program);
+        command.args(&self.worker.arguments).args(orders.arguments());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("DURALITE_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("DURALITE_LOG", "stderr");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(self.messages.try_clone()?);
+        Ok((command, id))
+    }
+
+    fn spawn(&self, mut command: Command, role: Role, id: u64) -> Result<Member> {
+        let program = self.worker.program.display();
+        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        Ok(Member { child, role, id, stopped: false, dead: false, steps: 0, since: Instant::now() })
+    }
+
+    fn member(&mut self, role: Role, slot: usize) -> Result<Member> {
+        let (command, id) = self.command(role, slot)?;
+        self.spawn(command, role, id)
+    }
+
+    /// Starts a process of each role; nobody of an earlier cast lives.
+    pub(crate) fn start(&mut self, cast: &[Role]) -> Result<()> {
+        self.members.clear();
+        for (slot, role) in cast.iter().enumerate() {
+            let member = self.member(*role, slot)?;
+            self.members.push(member);
+        }
+        // What a keeper keeps is kept only once it is there.
+        for slot in (0..cast.len()).filter(|slot| cast[*slot] == Role::Keeper) {
+            self.wait_until(slot, self.plan.hang, |phase| phase == Phase::Ready)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a process in the place of one that was killed.
+    pub(crate) fn replace(&mut self, slot: usize) -> Result<()> {
+        let role = self.members[slot].role;
+        self.members[slot] = self.member(role, slot)?;
+        Ok(())
+    }
+
+    /// Waits until a process is doing this, or for some milliseconds.
+    pub(crate) fn aim(&mut self, slot: usize, moment: Phase) -> Result<()> {
+        self.wait_until(slot, AIM, |phase| phase == moment)
+    }
+
+    fn wait_until(&mut self, slot: usize, limit: Duration, wanted: impl Fn(Phase) -> bool) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            let entry = self.board.entry(slot)?;
+            if entry.id == self.members[slot].id && wanted(entry.phase) {
+                return Ok(());
+            }
+            if start.elapsed() < Duration::from_millis(1) {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+                self.watch()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stop(&mut self, slot: usize) -> Result<()> {
+        self.members[slot].stopped = true;
+        self.members[slot].signal(Signal::STOP)
+    }
+
+    pub(crate) fn go_on(&mut self, slot: usize) -> Result<()> {
+        self.members[slot].since = Instant::now();
+        self.members[slot].stopped = false;
+        self.members[slot].signal(Signal::CONT)
+    }
+
+    /// Kills these at once; returns their roles.
+    pub(crate) fn kill(&mut self, slots: &[usize]) -> Result<Vec<Role>> {
+        // Whoever has ended by itself has failed, and must not be taken for killed.
+        self.watch()?;
+        for slot in slots {
+            self.members[*slot].signal(Signal::KILL)?;
+        }
+        slots.iter().map(|slot| self.bury(*slot)).collect()
+    }
+
+    fn bury(&mut self, slot: usize) -> Result<Role> {
+        use std::os::unix::process::ExitStatusExt as _;
+        let member = &mut self.members[slot];
+        let status = member.child.wait().context("cannot wait for a process")?;
+        if status.signal() != Some(Signal::KILL.as_raw()) {
+            let name = member.name();
+            return Err(self.ended(&name, status));
+        }
+        member.dead = true;
+        Ok(member.role)
+    }
+
+    /// Kills all, the auditor too; returns their roles.
+    pub(crate) fn wipe(&mut self, order: &[usize]) -> Result<Vec<Role>> {
+        self.watch()?;
+        for (place, slot) in order.iter().enumerate() {
+            if place == order.len() / 2
+                && let Some(audit) = &self.audit
+            {
+                audit.member.signal(Signal::KILL)?;
+            }
+            self.members[*slot].signal(Signal::KILL)?;
+        }
+        let mut roles = order.iter().map(|slot| self.bury(*slot)).collect::<Result<Vec<_>>>()?;
+        self.members.clear();
+        // Dropping it reaps it.
+        roles.extend(self.audit.take().map(|_| Role::Auditor));
+        Ok(roles)
+    }
+
+    /// Asks all to close and end, and waits until they have.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.board.ask_to_end(true)?;
+        let start = Instant::now();
+        for slot in 0..self.members.len() {
+            loop {
+                if let Some(status) = self.members[slot].child.try_wait()? {
+                    if !status.success() {
+                        return Err(self.ended(&self.members[slot].name(), status));
+                    }
+                    break;
+                }
+                if start.elapsed() > self.plan.hang {
+                    return Err(self.hangs(&self.members[slot], "does not end"));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.members.clear();
+        self.audit = None;
+        self.board.ask_to_end(false)
+    }
+
+    /// Finds who has ended by itself, and who makes no progress.
+    pub(crate) fn watch(&mut self) -> Result<()> {
+        for slot in 0..self.members.len() {
+            let member = &mut self.members[slot];
+            if member.dead {
+                continue;
+            }
+            if let Some(status) = member.child.try_wait()? {
+                let name = member.name();
+                return Err(self.ended(&name, status));
+            }
+            let entry = self.board.entry(slot)?;
+            let member = &mut self.members[slot];
+            if member.stopped || (entry.id == member.id && entry.steps != member.steps) {
+                member.steps = entry.steps;
+                member.since = Instant::now();
+            } else if member.since.elapsed() > self.plan.hang {
+                let what = format!("makes no progress, in phase {:?}", entry.phase);
+                return Err(self.hangs(&self.members[slot], &what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever failed first is named: what others then say follows from it.
+    fn ended(&self, name: &str, status: ExitStatus) -> anyhow::Error {
+        let bytes = std::fs::read(self.site.messages()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let first = text.lines().position(|line| line.starts_with("failure: "));
+        let reasons = text.lines().take(first.map_or(usize::MAX, |at| at + 1));
+        let reasons: Vec<&str> = reasons.filter(|line| !line.trim().is_empty()).collect();
+        // What the library refused stands before what SQLite made of it.
+        let last = reasons[reasons.len().saturating_sub(2)..].join("; ");
+        anyhow::anyhow!("{name} ended by itself ({status}): {last}")
+    }
+
+    fn hangs(&self, member: &Member, what: &str) -> anyhow::Error {
+        // Who is in whose way shows only from all of them.
+        for other in self.members.iter().chain(self.audit.iter().map(|audit| &audit.member)) {
+            if other.id != member.id {
+                stacks::describe(other.child.id(), &self.site.path(&format!("stacks-{}", other.id)));
+            }
+        }
+        let stacks = stacks::describe(member.child.id(), &self.site.path(&format!("stacks-{}", member.id)));
+        anyhow::anyhow!("hang: {} {what}; {stacks}", member.name())
+    }
+
+    fn audit(&mut self) -> Result<&mut Audit> {
+        if self.audit.is_none() {
+            // Beyond all other slots.
+            let (mut command, id) = self.command(Role::Auditor, 1000)?;
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut member = self.spawn(command, Role::Auditor, id)?;
+            let questions = member.child.stdin.take().context("no pipe")?;
+            let output = member.child.stdout.take().context("no pipe")?;
+            let (sender, answers) = channel();
+            // It ends with the pipe, or with the first line that nobody takes.
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+            self.audit = Some(Audit { member, questions, answers });
+        }
+        self.audit.as_mut().context("no auditor")
+    }
+
+    /// Asks the auditor, and looks after the others meanwhile. An error is a loss, or a hang.
+    pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
+        let start = Instant::now();
+        let audit = self.audit()?;
+        // One that has ended shows below.
+        let _ = writeln!(audit.questions, "{}", question.line());
+        loop {
+            let audit = self.audit()?;
+            match audit.answers.recv_timeout(GLANCE) {
+                Ok(line) if line.starts_with("ok ") => return Ok(()),
+                Ok(line) => bail!("the auditor said {line}"),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let (status, name) = (audit.member.child.wait()?, audit.member.name());
+                    return Err(self.ended(&name, status));
+                }
+                Err(RecvTimeoutError::Timeout) if start.elapsed() > self.plan.hang => {
+                    let what = format!("does not answer {question:?}");
+                    let Some(audit) = &self.audit else { bail!("no auditor") };
+                    return Err(self.hangs(&audit.member, &what));
+                }
+                Err(RecvTimeoutError::Timeout) => self.watch()?,
+            }
+        }
+    }
+}

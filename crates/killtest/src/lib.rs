@@ -1,0 +1,32 @@
+//! Proof by attack that the death of any process at any instruction loses nothing (invariant 7).
+//!
+//! Processes of several roles share one database and are killed with SIGKILL at random moments,
+//! one, some, or all at once. Each transaction has a number, which it takes from a counter in the
+//! database, so that the order of commits is the order of the numbers whoever makes them. What was
+//! acknowledged stands in a file; an auditor, a process of its own, compares. A process that was
+//! killed is replaced, the others go on.
+//!
+//! [`run`] carries out a [`Plan`]; the processes are started through a [`Worker`] and run
+//! [`worker_main`].
+
+mod acks;
+mod auditor;
+mod board;
+mod crowd;
+mod ledger;
+mod plan;
+mod report;
+mod role;
+mod run;
+mod schedule;
+mod site;
+mod stacks;
+mod worker;
+
+pub use duralite_testkit::Engine;
+pub use plan::{Acknowledge, Plan};
+pub use report::Report;
+pub use role::{Phase, Role};
+pub use run::run;
+pub use schedule::{Check, Schedule, Step, Stop};
+pub use worker::{Worker, worker_main};

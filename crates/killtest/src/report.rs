@@ -1,0 +1,67 @@
+//! What a run has done so far.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Role;
+
+/// Counts of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Processes killed, by [`Role::index`].
+    pub kills: [u64; Role::ALL.len()],
+    /// Transactions that were acknowledged.
+    pub acknowledged: u64,
+    /// Checks of what is newest.
+    pub light_checks: u64,
+    /// Checks of everything.
+    pub full_checks: u64,
+    /// How often all processes were killed at once.
+    pub wipes: u64,
+    /// How often all was closed, and the file was checked with stock SQLite.
+    pub settled: u64,
+    /// Processes stopped for a while before they were killed.
+    pub stopped: u64,
+    /// Processes stopped for a while that then went on.
+    pub continued: u64,
+    /// Processes started.
+    pub started: u64,
+    /// The time so far.
+    pub elapsed: Duration,
+}
+
+impl Report {
+    /// All processes killed.
+    #[must_use]
+    pub fn total_kills(&self) -> u64 {
+        self.kills.iter().sum()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.elapsed.as_secs_f64();
+        write!(f, "{} kills (", self.total_kills())?;
+        let mut separator = "";
+        for role in Role::ALL {
+            let count = self.kills[role.index()];
+            if count > 0 {
+                write!(f, "{separator}{} {count}", role.name())?;
+                separator = ", ";
+            }
+        }
+        write!(
+            f,
+            "), {} acknowledged, {} light and {} full checks, {} times all killed, {} settled, \
+             {} stopped and killed, {} stopped and continued, {seconds:.1} s, {:.1} kills/s",
+            self.acknowledged,
+            self.light_checks,
+            self.full_checks,
+            self.wipes,
+            self.settled,
+            self.stopped,
+            self.continued,
+            self.total_kills() as f64 / seconds.max(0.001),
+        )
+    }
+}

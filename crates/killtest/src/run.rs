@@ -1,0 +1,150 @@
+//! Carries out a plan.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::acks::RECORD;
+use crate::auditor::Question;
+use crate::crowd::Crowd;
+use crate::schedule::{Check, Schedule, Step};
+use crate::site::Site;
+use crate::{Plan, Report, Role, Worker};
+
+/// Below this a sleep is too coarse.
+const SPIN: Duration = Duration::from_micros(150);
+
+/// Carries out a plan, and reports after each step. Every process that it starts has ended when it
+/// returns.
+///
+/// # Errors
+/// One line: what was lost, hung, starved or left behind, where the files are kept, and the
+/// arguments that repeat the run.
+pub fn run(plan: &Plan, worker: &Worker, progress: &mut dyn FnMut(&Report)) -> Result<Report> {
+    let site = Site::new(plan)?;
+    let mut report = Report::default();
+    let result = attack(plan, worker, &site, &mut report, progress);
+    match result {
+        Ok(()) => Ok(report),
+        Err(error) => {
+            let kills = report.total_kills();
+            let kept = site.keep();
+            Err(anyhow::anyhow!("{error:#}; after {kills} kills; {kept}; to repeat: {plan}"))
+        }
+    }
+}
+
+fn attack(
+    plan: &Plan,
+    worker: &Worker,
+    site: &Site,
+    report: &mut Report,
+    progress: &mut dyn FnMut(&Report),
+) -> Result<()> {
+    let start = Instant::now();
+    let mut crowd = Crowd::new(plan, worker, site)?;
+    let auto_vacuum = [0, 1, 2][(plan.seed % 3) as usize];
+    crowd.ask(Question::Create(plan.page_bytes, auto_vacuum))?;
+    for step in Schedule::new(plan) {
+        let over = report.total_kills() >= u64::from(plan.kills);
+        match step {
+            Step::Start(cast) => {
+                if over {
+                    break;
+                }
+                crowd.start(&cast)?;
+            }
+            Step::Strike { .. } if over => break,
+            Step::Strike { victims, aim, delay, stop, replace_first, check } => {
+                if let (Some(first), Some(moment)) = (victims.first(), aim) {
+                    crowd.aim(*first, moment)?;
+                }
+                pass(delay);
+                let mut victims = &victims[..];
+                if let (Some(stop), Some((first, others))) = (stop, victims.split_first()) {
+                    crowd.stop(*first)?;
+                    pass(stop.time);
+                    if stop.goes_on {
+                        crowd.go_on(*first)?;
+                        victims = others;
+                        report.continued += 1;
+                    } else {
+                        report.stopped += 1;
+                    }
+                }
+                count(report, &crowd.kill(victims)?);
+                if !replace_first {
+                    ask(&mut crowd, check, report)?;
+                }
+                for slot in victims {
+                    crowd.replace(*slot)?;
+                }
+                if replace_first {
+                    ask(&mut crowd, check, report)?;
+                }
+            }
+            Step::Wipe { order, delay, settle } => {
+                pass(delay);
+                count(report, &crowd.wipe(&order)?);
+                report.wipes += 1;
+                if plan.is_weak() {
+                    crowd.begin_epoch();
+                }
+                if settle {
+                    crowd.ask(Question::Settle(plan.allow_segments))?;
+                    report.full_checks += 1;
+                    report.settled += 1;
+                }
+            }
+        }
+        report.elapsed = start.elapsed();
+        report.started = crowd.started();
+        report.acknowledged = acknowledged(site, crowd.epoch());
+        progress(report);
+    }
+    // Those that live have survived; they close as they please, and nothing is left then.
+    crowd.end().context("at the end")?;
+    crowd.ask(Question::Settle(plan.allow_segments)).context("at the end")?;
+    report.settled += 1;
+    report.full_checks += 1;
+    report.elapsed = start.elapsed();
+    report.acknowledged = acknowledged(site, crowd.epoch());
+    progress(report);
+    Ok(())
+}
+
+fn ask(crowd: &mut Crowd<'_>, check: Check, report: &mut Report) -> Result<()> {
+    match check {
+        Check::Light => crowd.ask(Question::Light)?,
+        Check::Visit => crowd.ask(Question::Visit)?,
+        Check::Full => crowd.ask(Question::Full)?,
+    }
+    if check == Check::Full {
+        report.full_checks += 1;
+    } else {
+        report.light_checks += 1;
+    }
+    Ok(())
+}
+
+fn count(report: &mut Report, roles: &[Role]) {
+    for role in roles {
+        report.kills[role.index()] += 1;
+    }
+}
+
+fn acknowledged(site: &Site, epoch: u32) -> u64 {
+    let length = |epoch| std::fs::metadata(site.acks(epoch)).map_or(0, |file| file.len());
+    (0..=epoch).map(length).sum::<u64>() / RECORD
+}
+
+/// Waits, and not much longer than it is told.
+fn pass(time: Duration) {
+    let start = Instant::now();
+    if let Some(most) = time.checked_sub(SPIN) {
+        std::thread::sleep(most);
+    }
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}

@@ -1,0 +1,177 @@
+//! Who is killed when, and what is checked: decided by the seed alone.
+
+use std::time::Duration;
+
+use crate::{Phase, Plan, Role};
+
+/// What is checked after a strike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// What is newest, by a connection that stays open or is opened now.
+    Light,
+    /// What is newest, by a connection of its own that is closed again.
+    Visit,
+    /// Everything.
+    Full,
+}
+
+/// A process is stopped before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// For how long.
+    pub time: Duration,
+    /// Whether it goes on afterwards, and is not killed.
+    pub goes_on: bool,
+}
+
+/// One step of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Processes of these roles are started; none is running.
+    Start(Vec<Role>),
+    /// Some are killed, and replaced.
+    Strike {
+        /// Who of those started.
+        victims: Vec<usize>,
+        /// What the first victim is to be doing when the delay begins, if it comes to that soon.
+        aim: Option<Phase>,
+        /// How long to wait.
+        delay: Duration,
+        /// The first victim is stopped first.
+        stop: Option<Stop>,
+        /// Whether the check waits until the replacements have been started.
+        replace_first: bool,
+        /// What is checked.
+        check: Check,
+    },
+    /// All are killed at once, in this order.
+    Wipe {
+        /// Who of those started.
+        order: Vec<usize>,
+        /// How long to wait.
+        delay: Duration,
+        /// Whether the database is then opened, checked, closed, and checked with stock SQLite.
+        settle: bool,
+    },
+}
+
+/// Kills between two times that all are killed. In short rounds whoever recovers the log is killed,
+/// while others wait to attach it.
+const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
+/// Where the bias to short delays ends.
+const LONGEST: u64 = 20_000;
+const LONGEST_AIMED: u64 = 3_000;
+const LONGEST_STOP: u64 = 250;
+
+/// The steps of a run, without end.
+pub struct Schedule {
+    rng: fastrand::Rng,
+    roles: Vec<Role>,
+    weak: bool,
+    full_check_every: u32,
+    cast: Vec<Role>,
+    left: u32,
+    /// Nobody of the cast has been killed yet.
+    fresh: bool,
+    since_full_check: u32,
+}
+
+impl Schedule {
+    /// The steps for a plan.
+    #[must_use]
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            rng: fastrand::Rng::with_seed(plan.seed ^ 0x6b69_6c6c),
+            roles: plan.roles(),
+            weak: plan.is_weak(),
+            full_check_every: plan.full_check_every.max(1),
+            cast: Vec::new(),
+            left: 0,
+            fresh: false,
+            since_full_check: 0,
+        }
+    }
+
+    /// Most often all; now and then few, so that paths of who is alone are under attack too.
+    fn choose_cast(&mut self) -> Vec<Role> {
+        let only = |wanted: &[Role]| -> Vec<Role> {
+            self.roles.iter().copied().filter(|role| wanted.contains(role)).collect()
+        };
+        let mut cast = match self.rng.u32(..10) {
+            0 | 1 => only(&[Role::Opener]),
+            2 => only(&[Role::Opener]).into_iter().take(1).collect(),
+            3 => only(&[Role::Writer]),
+            4 => only(&[Role::Writer, Role::Opener]),
+            _ => Vec::new(),
+        };
+        if cast.is_empty() {
+            cast.clone_from(&self.roles);
+        }
+        if self.weak {
+            // While one lives that has the log, nothing may be lost.
+            cast.push(Role::Keeper);
+        }
+        cast
+    }
+
+    /// Up to `longest`, as often below a tenth, a hundredth of it as above.
+    fn short_delay(&mut self, longest: u64) -> Duration {
+        let longest = [longest, longest / 10, longest / 100][self.rng.usize(..3)];
+        Duration::from_micros(self.rng.u64(..=longest))
+    }
+
+    fn strike(&mut self) -> Step {
+        let mut victims: Vec<usize> =
+            (0..self.cast.len()).filter(|slot| self.cast[*slot] != Role::Keeper).collect();
+        self.rng.shuffle(&mut victims);
+        let most = victims.len().saturating_sub(1).max(1);
+        let wanted = if self.rng.u32(..5) == 0 { self.rng.usize(1..=most) } else { 1 };
+        victims.truncate(wanted);
+        let moments = victims.first().map_or(&[][..], |slot| self.cast[*slot].moments());
+        let fresh = std::mem::take(&mut self.fresh);
+        let aim = (self.rng.bool() && !moments.is_empty()).then(|| moments[self.rng.usize(..moments.len())]);
+        // They all open at once, and one of them recovers.
+        let aim = if fresh && self.rng.u32(..4) > 0 { Some(Phase::Opening) } else { aim };
+        let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { LONGEST });
+        let stop = (self.rng.u32(..12) == 0).then(|| {
+            let time = self.short_delay(LONGEST_STOP * 1000);
+            Stop { time, goes_on: self.rng.u32(..3) == 0 }
+        });
+        self.since_full_check += victims.len() as u32;
+        let check = if self.since_full_check >= self.full_check_every {
+            self.since_full_check = 0;
+            Check::Full
+        } else if self.rng.u32(..3) == 0 {
+            Check::Visit
+        } else {
+            Check::Light
+        };
+        self.left = self.left.saturating_sub(victims.len() as u32);
+        Step::Strike { victims, aim, delay, stop, replace_first: self.rng.bool(), check }
+    }
+
+    fn wipe(&mut self) -> Step {
+        let mut order: Vec<usize> = (0..self.cast.len()).collect();
+        self.rng.shuffle(&mut order);
+        self.cast.clear();
+        Step::Wipe { order, delay: self.short_delay(LONGEST), settle: self.rng.bool() }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        if self.roles.is_empty() {
+            return None;
+        }
+        if self.cast.is_empty() {
+            self.cast = self.choose_cast();
+            let round = ROUNDS[self.rng.usize(..ROUNDS.len())].clone();
+            self.left = self.rng.u32(round);
+            self.fresh = true;
+            return Some(Step::Start(self.cast.clone()));
+        }
+        Some(if self.left == 0 { self.wipe() } else { self.strike() })
+    }
+}

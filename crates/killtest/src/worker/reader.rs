@@ -1,0 +1,52 @@
+//! Reads what is newest, and now and then everything; what is there never becomes less.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Session;
+use crate::{Phase, ledger};
+
+/// Rows read at once.
+const NEWEST: i64 = 100;
+
+pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
+    let conn = session.open()?;
+    let mut last = 0;
+    while !session.note.should_end()? {
+        session.note.phase(Phase::Reading)?;
+        let total = session.patiently("BEGIN", || {
+            if conn.is_autocommit() {
+                conn.execute_batch("BEGIN")?;
+            }
+            ledger::total(&conn)
+        })?;
+        ensure!(total >= last, "lost: {total} transactions are there, and there were {last}");
+        last = total;
+        if session.rng.u32(..50) == 0 {
+            ledger::verify_all(&conn, total, |_| None).context("a reader's check")?;
+        } else {
+            ledger::verify_rows(&conn, total - NEWEST, total, |_| None).context("a reader's check")?;
+        }
+        if session.rng.u32(..4) == 0 {
+            std::thread::sleep(Duration::from_micros(session.rng.u64(..5000)));
+        }
+        // The same snapshot still.
+        let again = ledger::total(&conn)?;
+        ensure!(again == total, "a snapshot changed from {total} to {again} transactions");
+        conn.execute_batch("COMMIT").context("COMMIT")?;
+        session.note.phase(Phase::Ready)?;
+        std::thread::sleep(Duration::from_micros(session.rng.u64(..2000)));
+    }
+    session.close(conn)
+}
+
+/// Stays connected.
+pub(super) fn keep(session: &mut Session<'_>) -> Result<()> {
+    let conn = session.open()?;
+    while !session.note.should_end()? {
+        session.note.phase(Phase::Ready)?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    session.close(conn)
+}

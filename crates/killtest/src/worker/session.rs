@@ -1,0 +1,152 @@
+//! What the roles share: opening, patience with *busy*, and one numbered transaction.
+
+use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rusqlite::{Connection, ErrorCode};
+
+use super::Orders;
+use crate::acks::Acks;
+use crate::board::Note;
+use crate::{Acknowledge, Phase, ledger};
+
+/// A process, its randomness, and what it remembers.
+pub(crate) struct Session<'a> {
+    orders: &'a Orders,
+    pub(super) note: &'a Note,
+    acks: Acks,
+    pub(super) rng: fastrand::Rng,
+    /// The newest transaction that it has acknowledged.
+    acknowledged: i64,
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::SqliteFailure(failure, _)
+        if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Tries until it is not busy. Who is busy for longer than the timeout starves: nobody holds a lock
+/// for that long, and nobody is stopped for that long.
+pub(crate) fn patiently<T>(
+    limit: Duration,
+    what: &str,
+    mut attempt: impl FnMut() -> rusqlite::Result<T>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) => {
+                let waited = start.elapsed();
+                if waited >= limit {
+                    bail!("starvation: {what} was busy for {} ms: {error}", waited.as_millis());
+                }
+                // SQLite does not call the busy handler where it fears a deadlock.
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            result => return result.with_context(|| what.to_owned()),
+        }
+    }
+}
+
+/// A connection that is closed by [`close`] only: a process that has found a loss must not fold the
+/// log into the database, and delete it, when it ends.
+pub(crate) type Kept = ManuallyDrop<Connection>;
+
+/// A connection that has attached the log.
+pub(crate) fn open(uri: &str, busy: Duration) -> Result<Kept> {
+    patiently(busy, "opening", || {
+        let conn = ManuallyDrop::new(duralite_testkit::connect(uri)?);
+        conn.busy_timeout(busy)?;
+        conn.set_prepared_statement_cache_capacity(32);
+        ledger::total(&conn)?;
+        Ok(conn)
+    })
+}
+
+/// Closes a connection.
+pub(crate) fn close(conn: Kept) -> Result<()> {
+    ManuallyDrop::into_inner(conn).close().map_err(|(_, error)| error).context("closing")
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(orders: &'a Orders, note: &'a Note, acks: Acks, rng: fastrand::Rng) -> Self {
+        Self { orders, note, acks, rng, acknowledged: 0 }
+    }
+
+    pub(super) fn patiently<T>(&self, what: &str, attempt: impl FnMut() -> rusqlite::Result<T>) -> Result<T> {
+        patiently(self.orders.busy, what, attempt)
+    }
+
+    /// Opens the database, with pragmas that are as good as any.
+    pub(super) fn open(&mut self) -> Result<Kept> {
+        self.note.phase(Phase::Opening)?;
+        let conn = open(&self.orders.uri, self.orders.busy)?;
+        let synchronous = ["FULL", "FULL", "NORMAL", "OFF"][self.rng.usize(..4)];
+        let cache = [-2000, 10, 3][self.rng.usize(..3)];
+        let checkpoint = [1000, 1000, 100, 20, 0][self.rng.usize(..5)];
+        conn.execute_batch(&format!(
+            "PRAGMA synchronous={synchronous}; PRAGMA cache_size={cache};
+             PRAGMA wal_autocheckpoint={checkpoint};"
+        ))
+        .context("pragmas")?;
+        self.note.phase(Phase::Ready)?;
+        Ok(conn)
+    }
+
+    pub(super) fn close(&self, conn: Kept) -> Result<()> {
+        self.note.phase(Phase::Closing)?;
+        close(conn)
+    }
+
+    /// Checks, as anybody may at any time, that what this process has acknowledged is there.
+    pub(super) fn notice_loss(&self, conn: &Connection, total: i64) -> Result<()> {
+        let mine = self.acknowledged;
+        ensure!(total >= mine, "lost: {total} transactions are there, and {mine} was acknowledged");
+        if mine > (total - ledger::WINDOW).max(0) {
+            let owner = ledger::owner(conn, mine)?;
+            let own = self.orders.id;
+            ensure!(owner == own, "lost: transaction {mine}, acknowledged here, is that of process {owner}");
+        }
+        Ok(())
+    }
+
+    fn begin(&self, conn: &Connection) -> Result<()> {
+        self.note.phase(Phase::Begin)?;
+        self.patiently("BEGIN IMMEDIATE", || conn.execute_batch("BEGIN IMMEDIATE"))?;
+        self.note.phase(Phase::Changing)
+    }
+
+    /// Commits the next transaction, and acknowledges it.
+    pub(super) fn commit_one(&mut self, conn: &Connection) -> Result<()> {
+        self.begin(conn)?;
+        let total = ledger::total(conn)?;
+        self.notice_loss(conn, total)?;
+        let n = total + 1;
+        if self.rng.u32(..16) == 0 {
+            conn.execute_batch("SAVEPOINT s")?;
+            ledger::junk(conn, self.rng.i64(1..20))?;
+            conn.execute_batch("ROLLBACK TO s; RELEASE s")?;
+        }
+        ledger::change(conn, n, self.orders.id).with_context(|| format!("transaction {n}"))?;
+        if self.orders.acknowledge == Acknowledge::BeforeCommit {
+            self.acks.record(n, self.orders.id)?;
+        }
+        self.note.phase(Phase::Commit)?;
+        self.patiently("COMMIT", || conn.execute_batch("COMMIT"))?;
+        if self.orders.acknowledge == Acknowledge::AfterCommit {
+            self.acks.record(n, self.orders.id)?;
+        }
+        self.acknowledged = n;
+        self.note.phase(Phase::Ready)
+    }
+
+    /// Changes a lot, and rolls back.
+    pub(super) fn roll_back(&mut self, conn: &Connection) -> Result<()> {
+        self.begin(conn)?;
+        ledger::junk(conn, self.rng.i64(1..200))?;
+        self.note.phase(Phase::Housekeeping)?;
+        conn.execute_batch("ROLLBACK").context("ROLLBACK")?;
+        self.note.phase(Phase::Ready)
+    }
+}

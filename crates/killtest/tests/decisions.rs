@@ -1,0 +1,79 @@
+//! A seed decides everything that a run decides.
+
+use duralite_killtest::{Engine, Plan, Role, Schedule, Step};
+
+fn steps(plan: &Plan) -> Vec<Step> {
+    Schedule::new(plan).take(2000).collect()
+}
+
+#[test]
+fn the_same_seed_decides_the_same() {
+    for engine in [Engine::Nvwal, Engine::Waldio] {
+        for seed in 0..20 {
+            let plan = Plan::varied(engine, 100, seed);
+            assert_eq!(steps(&plan), steps(&Plan::varied(engine, 100, seed)));
+            assert_ne!(steps(&plan), steps(&Plan { seed: seed + 1, ..plan }));
+        }
+    }
+}
+
+#[test]
+fn the_text_of_a_plan_repeats_it() {
+    for seed in 0..20 {
+        let mut plan = Plan::varied(Engine::Waldio, 300, seed);
+        plan.allow_segments = seed % 2 == 0;
+        plan.directory = (seed % 3 == 0).then(|| "/somewhere".into());
+        let text = plan.to_string();
+        // As a shell takes it.
+        let arguments: Vec<String> = text.split(' ').map(|word| word.replace('\'', "")).collect();
+        let again = Plan::parse(arguments.iter().map(String::as_str)).unwrap();
+        assert_eq!(again.to_string(), text);
+    }
+    assert!(Plan::parse(["seed"]).is_err());
+    assert!(Plan::parse(["colour=red"]).is_err());
+    assert!(Plan::parse(["engine=ppl"]).is_err());
+}
+
+#[test]
+fn everybody_is_killed_and_casts_are_complete() {
+    let plan = Plan::new(Engine::Waldio, 100, 7);
+    let (mut cast, mut killed, mut wipes) = (Vec::new(), Vec::new(), 0);
+    for step in steps(&plan) {
+        match step {
+            Step::Start(roles) => cast = roles,
+            Step::Strike { victims, .. } => {
+                assert!(!victims.is_empty());
+                killed.extend(victims.iter().map(|slot| cast[*slot]));
+            }
+            Step::Wipe { mut order, .. } => {
+                order.sort_unstable();
+                assert_eq!(order, (0..cast.len()).collect::<Vec<_>>());
+                wipes += 1;
+            }
+        }
+    }
+    for role in [Role::Writer, Role::Checkpointer, Role::Opener, Role::Reader] {
+        assert!(killed.contains(&role), "{role:?}");
+    }
+    assert!(wipes > 10);
+}
+
+#[test]
+fn a_keeper_dies_only_with_all_others() {
+    let settings = String::from("group_synch=8");
+    let plan = Plan { settings, ..Plan::new(Engine::Waldio, 100, 7) };
+    assert!(plan.is_weak());
+    let mut cast = Vec::new();
+    for step in steps(&plan) {
+        match step {
+            Step::Start(roles) => {
+                cast = roles;
+                assert!(cast.contains(&Role::Keeper));
+            }
+            Step::Strike { victims, .. } => {
+                assert!(victims.iter().all(|slot| cast[*slot] != Role::Keeper));
+            }
+            Step::Wipe { .. } => {}
+        }
+    }
+}

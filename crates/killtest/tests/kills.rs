@@ -1,0 +1,68 @@
+//! Processes die at any instruction, and nothing acknowledged is lost (invariants 4, 7, 11).
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+use duralite_killtest::{Acknowledge, Engine, Plan, Report, Worker, run};
+
+fn worker() -> Worker {
+    Worker { program: env!("CARGO_BIN_EXE_duralite-killtest").into(), arguments: vec!["worker".into()] }
+}
+
+fn seed(default: u64) -> u64 {
+    std::env::var("DURALITE_SEED").map_or(default, |seed| seed.parse().unwrap())
+}
+
+fn kills(plan: &Plan) -> Report {
+    let report = run(plan, &worker(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    eprintln!("{plan}: {report}");
+    assert!(report.total_kills() >= u64::from(plan.kills) && report.acknowledged > 0, "{report}");
+    report
+}
+
+#[test]
+fn inv07_150_kills_on_nvwal() {
+    let report = kills(&Plan::new(Engine::Nvwal, 150, seed(1)));
+    assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
+}
+
+#[test]
+fn inv07_150_kills_on_waldio() {
+    let report = kills(&Plan::new(Engine::Waldio, 150, seed(1)));
+    assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
+}
+
+#[test]
+fn inv11_kills_with_threads_in_the_background() {
+    let settings = String::from("background_checkpoint=60&layout=embedded");
+    kills(&Plan { settings, ..Plan::new(Engine::Waldio, 60, seed(2)) });
+}
+
+#[test]
+fn inv11_only_the_death_of_all_loses_what_group_synch_may_lose() {
+    let settings = String::from("group_synch=16&group_interval_ms=2");
+    kills(&Plan { settings, ..Plan::new(Engine::Waldio, 60, seed(3)) });
+}
+
+/// Nobody could lose anything and this test pass: a worker that acknowledges too early is found.
+fn an_early_acknowledgement_is_found(engine: Engine) {
+    let acknowledge = Acknowledge::BeforeCommit;
+    let plan = Plan { acknowledge, ..Plan::new(engine, 400, seed(4)) };
+    let Err(error) = run(&plan, &worker(), &mut |_| {}) else { panic!("nobody noticed") };
+    let message = error.to_string();
+    let found = message.contains("lost: ") || message.contains("was acknowledged");
+    assert!(found, "another failure: {message}");
+    assert!(message.contains("to repeat: ") && message.contains("seed=4"), "{message}");
+    // The message names what was kept.
+    for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-killtest-")) {
+        let _ = std::fs::remove_dir_all(kept);
+    }
+}
+
+#[test]
+fn inv04_an_early_acknowledgement_on_nvwal_is_found() {
+    an_early_acknowledgement_is_found(Engine::Nvwal);
+}
+
+#[test]
+fn inv04_an_early_acknowledgement_on_waldio_is_found() {
+    an_early_acknowledgement_is_found(Engine::Waldio);
+}
