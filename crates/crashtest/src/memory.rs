@@ -20,8 +20,10 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most so many lines in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// Of so many states one is used on, and one is crashed again while it is recovered.
-const USE_ON_EVERY: u64 = 16;
+/// Of so many states one is recovered twice, one is used on, and one is crashed again while it is
+/// recovered.
+const TWICE_EVERY: u64 = 4;
+const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
 /// At one of so many, every process dies first, and power fails when others have gone on.
 const DIE_EVERY: u64 = 192;
@@ -56,6 +58,8 @@ pub struct Tally {
     pub during_recovery: u64,
     /// Of these, those that a power failure left after processes had died and others had gone on.
     pub after_death: u64,
+    /// Of these, those that were recovered twice.
+    pub twice: u64,
     /// Of these, those that were used on.
     pub used_on: u64,
 }
@@ -69,18 +73,19 @@ impl Tally {
         self.states += other.states;
         self.during_recovery += other.during_recovery;
         self.after_death += other.after_death;
+        self.twice += other.twice;
         self.used_on += other.used_on;
     }
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { runs, windows, exhaustive, states, during_recovery, after_death, used_on } = self;
+        let Self { runs, windows, exhaustive, states, during_recovery, after_death, twice, used_on } = self;
         write!(
             f,
             "{states} states of {windows} windows ({exhaustive} exhaustively) in {runs} runs; \
              {during_recovery} of a crash during recovery, {after_death} after the death of processes, \
-             {used_on} used on"
+             {twice} recovered twice, {used_on} used on"
         )
     }
 }
@@ -206,7 +211,12 @@ impl Explorer {
             let contents = model.crash(&choices, &chosen);
             let nth = tally.states;
             tally.states += 1;
-            let depth = if nth.is_multiple_of(USE_ON_EVERY) { Depth::UseOn } else { Depth::Recover };
+            let depth = match nth {
+                nth if nth.is_multiple_of(USE_ON_EVERY) => Depth::UseOn,
+                nth if nth.is_multiple_of(TWICE_EVERY) => Depth::Recover,
+                _ => Depth::Once,
+            };
+            tally.twice += u64::from(depth != Depth::Once);
             tally.used_on += u64::from(depth == Depth::UseOn);
             if let Some(violation) = self.state(&contents, bounds, position, depth)? {
                 return Ok(Some(violation));
@@ -332,7 +342,7 @@ impl Explorer {
                 for chosen in [nothing, sample(&choices, &mut random)] {
                     let left = model.crash(&choices, &chosen);
                     tally.states += 1;
-                    if let Some(violation) = self.state(&left, bounds, position, Depth::Recover)? {
+                    if let Some(violation) = self.state(&left, bounds, position, Depth::Once)? {
                         return Ok(Some(violation));
                     }
                 }

@@ -74,7 +74,8 @@ impl Stage {
         self.home().join("a.db")
     }
 
-    /// Sets up a state; what else is there goes.
+    /// Sets up a state; what else is there goes, but for the shared memory of logs that stay: that is a
+    /// file, which a power loss leaves with anything in it.
     ///
     /// # Errors
     /// What the file system says.
@@ -82,7 +83,10 @@ impl Stage {
         for dir in [self.home(), self.pool()] {
             for entry in std::fs::read_dir(dir)? {
                 let path = entry?.path();
-                if path != self.database() {
+                let is_shared = path.extension().is_some_and(|end| end == "shm");
+                let stays = |log: &PathBuf| is_shared && path.with_extension("") == log.with_extension("");
+                let keep = contents.iter().any(|(log, content)| content.is_some() && stays(log));
+                if path != self.database() && !keep {
                     std::fs::remove_file(path)?;
                 }
             }
