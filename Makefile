@@ -5,7 +5,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build lint fuzz clean
+.PHONY: help demo test bench build lint fuzz proof clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -35,6 +35,11 @@ lint: ## formatting and clippy, warnings as errors
 fuzz: ## fuzz every decoder, the engines and recovery for FUZZ_SECONDS (default 60)
 	@scripts/setup fuzz
 	@scripts/fuzz $(FUZZ_SECONDS)
+
+proof: ## all evidence for durability at length (half an hour and more); tables into docs/fault-model.md
+	@scripts/setup proof
+	cargo build --release -p duralite -p duralite-cli
+	@scripts/proof
 
 clean: ## remove everything built
 	rm -rf target fuzz/target out python/src/duralite/libduralite.so
