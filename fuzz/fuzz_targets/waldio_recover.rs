@@ -74,7 +74,7 @@ fn repair_checksums(bytes: &mut [u8]) {
         return;
     }
     bytes[..8].copy_from_slice(b"DURALDIO");
-    bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&duralite_logfmt::waldio::VERSION.to_le_bytes());
     let superblock = xxh3_64(&bytes[..1088]);
     bytes[1088..1096].copy_from_slice(&superblock.to_le_bytes());
     let seed = u64::from_le_bytes(bytes[16..24].try_into().unwrap());

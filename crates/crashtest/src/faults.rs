@@ -133,20 +133,26 @@ pub fn inject(plan: &FaultPlan) -> Result<Result<FaultTally, Box<Violation>>> {
 /// Calls and requests of memory of a run without faults.
 fn count(plan: &FaultPlan, setup: &Setup) -> Result<(u64, u64, u32)> {
     let stage = Stage::new()?;
-    let recorder = recorder_of(&stage);
+    let recorder = recorder_of(&stage, setup)?;
     recorder.set_fault(None);
     heap::refuse(None);
     let begun = workload::under_tap(&stage, &recorder, || {
-        Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
+        Script::new(&stage, setup, plan.seed, &recorder)?.keeping_mode().run(plan.length)
     })
     .context("the workload without faults")?;
     Ok((recorder.calls(), heap::asked(), begun))
 }
 
-fn recorder_of(stage: &Stage) -> Arc<Recorder> {
+/// A recorder of a stage whose database is in WAL mode already: what a failing device does to a rollback
+/// journal is SQLite's own affair.
+fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
+    let plain = Setup { engine: Engine::Stock, ..setup.clone() };
+    let conn = stage.connect(&plain)?;
+    conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+    conn.close().map_err(|(_, error)| error)?;
     let recorder = Arc::new(Recorder::default());
-    recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
-    recorder
+    recorder.begin_with(&stage.database(), FileKind::Sectors, std::fs::read(stage.database())?);
+    Ok(recorder)
 }
 
 fn one(
@@ -157,7 +163,7 @@ fn one(
     tally: &mut FaultTally,
 ) -> Result<Option<Box<Violation>>> {
     let stage = Stage::new()?;
-    let recorder = recorder_of(&stage);
+    let recorder = recorder_of(&stage, setup)?;
     let panics = panics::count();
     match which {
         Which::Call(fault) => recorder.set_fault(Some(fault)),
@@ -165,7 +171,7 @@ fn one(
     }
     let mut bounds = Bounds::default();
     let ended = workload::under_tap(&stage, &recorder, || {
-        let mut script = Script::new(&stage, setup, plan.seed, &recorder)?;
+        let mut script = Script::new(&stage, setup, plan.seed, &recorder)?.keeping_mode();
         let ended = script.all_steps(plan.length);
         bounds =
             Bounds { acknowledged: if setup.waits { script.committed() } else { 0 }, begun: script.begun() };
@@ -203,7 +209,11 @@ fn one(
     }
     // The power fails instead, at some barrier behind the fault.
     let recording = recorder.finish();
-    let mut random = fastrand::Rng::with_seed(plan.seed ^ tally.total());
+    let nth = match which {
+        Which::Call(fault) => fault.nth,
+        Which::Allocation(nth) => nth << 32,
+    };
+    let mut random = fastrand::Rng::with_seed(plan.seed ^ nth);
     for _ in 0..CRASHES {
         let at = random.usize(..=recording.events.len());
         let mut model = Model::new(&recording, &stage.home());

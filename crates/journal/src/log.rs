@@ -116,6 +116,12 @@ impl Log {
         self.stream.take_ticket()
     }
 
+    /// A number that differs whenever another transaction is the newest one.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.stream.engine().version()
+    }
+
     /// Number of committed frames known since the last operation.
     #[must_use]
     pub fn frames(&self) -> u32 {

@@ -226,6 +226,36 @@ fn inv11_processes_that_take_turns_agree() {
     });
 }
 
+/// What was committed without waiting becomes durable with the next commit that waits, in whatever
+/// order that one is written.
+#[test]
+fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
+    for sync in [SyncMode::Lazy, SyncMode::Eager, SyncMode::Checksum] {
+        for_seeds(200, |seed| {
+            let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+            let options = options(SyncMode::Async, HeapMode::User, true);
+            let nvm = Arc::new(fresh_medium(&options, 512));
+            let mut stream = open(nvm.clone(), &options).expect("open");
+            let mut model = Model::new(512, 20);
+            let (offset, data) = model.restart();
+            stream.write(offset, &data).expect("restart");
+            for sync in [SyncMode::Async, sync] {
+                let nvwal = NvwalOptions { sync, ..options.clone() };
+                let settings = duralite_journal::EngineOptions { nvwal, ..Default::default() };
+                stream.engine_mut().configure(&settings);
+                let transaction = model.transaction(&mut rng, false);
+                for (offset, data) in &transaction.writes {
+                    stream.write(*offset, data).expect("write");
+                }
+                model.commit(transaction);
+            }
+            let left: Arc<dyn Nvm> = Arc::new(nvm.crash(&mut || rng.next()));
+            let mut recovered = open(left, &options).expect("recovery");
+            assert!(contents(&mut recovered) == model.committed, "{sync:?}: a commit that waited is lost");
+        });
+    }
+}
+
 /// SQLite splits writes where it syncs at a sector boundary: anywhere in a header or a page.
 #[test]
 fn writes_in_pieces_mean_the_same() {

@@ -26,7 +26,9 @@ pub enum FormatError {
     #[error("not a Duralite log (wrong magic number)")]
     Magic,
     /// A log written by another version of the format.
-    #[error("log format version {0}; this build reads version {known}", known = nvwal::VERSION)]
+    #[error(
+        "log format version {0}, which this build does not read; use the version of Duralite that wrote it"
+    )]
     Version(u32),
     /// Fewer bytes than the structure has.
     #[error("{what} is cut short")]

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
 /// The format version this build writes and reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the superblock and of each generation slot: no device's block is larger.
 pub const AREA_BYTES: u64 = 4096;
 /// Where the log's blocks begin: behind the superblock and two generation slots.

@@ -124,6 +124,17 @@ impl Attachment {
         &self.locks
     }
 
+    /// Makes durable what Group Synch has acknowledged, which is in memory that goes with the last
+    /// process.
+    pub fn flush_group(&self) {
+        if self.in_force().options.waldio.group_synch > 0
+            && let Some(committer) = self.committer()
+        {
+            // An error has poisoned the log: whoever commits next is told.
+            let _ = committer.wait_all();
+        }
+    }
+
     pub fn id(&self) -> LogId {
         self.key.log
     }
@@ -133,12 +144,6 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         if let Some(maintenance) = self.maintenance.get() {
             maintenance.stop();
-        }
-        // Acknowledged under Group Synch, and in memory that goes with the last process.
-        if self.in_force().options.waldio.group_synch > 0
-            && let Some(committer) = self.committer()
-        {
-            let _ = committer.wait_all();
         }
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         if attached.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {

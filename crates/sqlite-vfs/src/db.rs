@@ -139,6 +139,9 @@ impl Db {
     /// Lets go of the log.
     pub fn detach(&self) {
         let previous = std::mem::take(&mut *self.state());
+        if let Some(attachment) = &previous.attached {
+            attachment.flush_group();
+        }
         drop(previous);
     }
 
@@ -154,11 +157,12 @@ impl Db {
     /// after [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         let mut log = attachment.log();
-        let before = log.frames();
+        let before = log.version();
         log.write(offset, data)?;
-        let (frames, ticket) = (log.frames(), log.take_ticket());
+        let (frames, version, ticket) = (log.frames(), log.version(), log.take_ticket());
         drop(log);
-        if frames > before {
+        // Not by the number of frames: a transaction may take the place of one whose process died.
+        if version != before {
             attachment.committed(frames, ticket.is_none());
         }
         if let Some(ticket) = ticket {

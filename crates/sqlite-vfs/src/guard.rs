@@ -298,6 +298,7 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     guard::mask(0, &mut masked, id);
     // The rollback journal under which the database came to be in WAL mode is deleted, but its name
     // may come back with a power loss, and SQLite would roll the guard back.
+    sync_leftover_journal(db)?;
     let guarded = sync_names(&db.path)
         .map_err(|error| Failure::of(&error, During::Open))
         .and_then(|()| write_header(db, &masked));
@@ -311,6 +312,21 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
         return Err(failure);
     }
     Attachment::get(&identity, id, &settings, || Ok(log)).map(Attempt::Raised)
+}
+
+/// Makes the size of a rollback journal durable that SQLite has truncated and left: a power loss
+/// could bring back what it held.
+fn sync_leftover_journal(db: &Db) -> Result<(), Failure> {
+    let mut name = db.path.clone().into_os_string();
+    name.push("-journal");
+    let failed = |error: std::io::Error| {
+        Failure::new(ffi::IOERR_FSYNC, format!("cannot sync {}: {error}", Path::new(&name).display()))
+    };
+    match std::fs::File::open(&name) {
+        Ok(journal) => journal.sync_all().map_err(failed),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Under EXCLUSIVE, after SQLite has checkpointed: takes the guard off and deletes the log.

@@ -20,6 +20,9 @@ use crate::recorder::{Call, Failure, Recorder};
 /// The name of the recording VFS without Duralite above it: for SQLite's own journal modes.
 pub const VFS_NAME: &CStr = c"duralite-recorded";
 
+/// The unit in which a device writes.
+const SECTOR: usize = 512;
+
 #[derive(Clone)]
 struct Open {
     methods: &'static IoMethods,
@@ -244,7 +247,8 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, at:
     let (Ok(bytes), Ok(from)) = (usize::try_from(len), u64::try_from(at)) else { return ffi::IOERR_WRITE };
     let mut step = open.recorder.step();
     let failure = step.due(Call::Write);
-    let reached = if failure.is_some() { bytes / 2 } else { bytes };
+    // What fails has done whole sectors.
+    let reached = if failure.is_some() { bytes / 2 / SECTOR * SECTOR } else { bytes };
     if reached > 0 {
         let Some(write) = open.methods.write else { return ffi::IOERR_WRITE };
         // SAFETY: the file's own function with SQLite's buffer, or a part of it.

@@ -142,6 +142,14 @@ impl Heap {
         self.store_link(block, 0);
     }
 
+    /// Makes the link of a block durable as it is.
+    pub(crate) fn flush_link(&self, block: u32) {
+        if block < self.grown {
+            self.nvm.flush(self.at(block, 0), 8);
+            self.nvm.fence();
+        }
+    }
+
     fn store_link(&self, block: u32, word: u64) {
         let at = self.at(block, 0);
         self.nvm.store_u64(at, word);

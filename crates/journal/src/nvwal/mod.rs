@@ -156,6 +156,9 @@ impl Nvwal {
     /// `Corrupt`.
     pub fn recover_heap(&mut self) -> Result<(), JournalError> {
         self.cut_behind_tail()?;
+        // Blocks are freed by what is seen of the list, which a dead process may not have flushed.
+        self.settle_doubtful();
+        self.heap.flush_link(self.tail.block);
         self.heap.reconcile(&self.blocks);
         Ok(())
     }

@@ -181,8 +181,13 @@ impl Nvwal {
         let mark = encode_mark(order, self.slot.generation, sequence);
         let mark_at = self.heap.at(open.start.block, open.start.offset);
         match order {
-            Order::Ordered => open.dirty.append(&mut self.doubtful),
-            Order::Fenced | Order::Async => self.settle_doubtful(),
+            Order::Ordered => {
+                open.dirty.append(&mut self.doubtful);
+                open.dirty.append(&mut self.unhardened);
+            }
+            // What was committed without waiting is waited for now: more than a prefix is promised.
+            Order::Fenced => self.harden()?,
+            Order::Async => self.settle_doubtful(),
         }
         let nvm = &self.heap.nvm;
         match order {

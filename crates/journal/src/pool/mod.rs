@@ -32,7 +32,7 @@ pub const LOCKS_OFFSET: u64 = 4096;
 pub const LOCKS_BYTES: u64 = 64 << 10;
 const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 /// First word of a segment that is in use: its layout's version.
-const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"DURASEG1");
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"DURASEG2");
 
 /// What kind of medium the pool is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,8 +212,8 @@ pub(crate) fn create(
     let id = LogId(id);
     let path = pool.log_path(id);
     let file = files::create(&pool.dir, &path, db)?;
-    let making = files::lock_segment(&segment_path(&path), db)?;
     let make = || {
+        let _making = files::lock_segment(&segment_path(&path), db)?;
         // Before the log, which makes do with what room is left.
         let segment = join_segment(pool, &path, db, true)?;
         match pool.kind {
@@ -224,9 +224,8 @@ pub(crate) fn create(
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         Ok(segment)
     };
-    let made = make();
-    drop(making);
-    made.and_then(|segment| open(pool, options, &path, file, segment, true))
+    make()
+        .and_then(|segment| open(pool, options, &path, file, segment, true))
         .map_err(|error| at_pool(error, &pool.dir))
         .inspect_err(|_| {
             drop(std::fs::remove_file(&path));
@@ -293,7 +292,16 @@ fn find_alone(file: &File, path: &Path, attaching: &File) -> Result<bool, Journa
     let start = std::time::Instant::now();
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(true),
+            Ok(()) => {
+                // What a power loss left there is of another time: nobody may join it before it is
+                // completed again, should this process die meanwhile.
+                let cleared = match attaching.read_at(&mut [0; 8], 0) {
+                    Ok(8) => attaching.write_all_at(&[0; 8], 0),
+                    _ => Ok(()),
+                };
+                cleared.map_err(|error| JournalError::io("clear", &segment_path(path), &error))?;
+                return Ok(true);
+            }
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
         }
@@ -301,8 +309,13 @@ fn find_alone(file: &File, path: &Path, attaching: &File) -> Result<bool, Journa
         let complete = attaching.read_at(&mut magic, 0).is_ok() && magic == SEGMENT_MAGIC.to_le_bytes();
         let living = FileSegment::has_members(attaching)
             .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
-        if complete && living || start.elapsed() > std::time::Duration::from_secs(2) {
+        let late = start.elapsed() > std::time::Duration::from_secs(2);
+        if living && (complete || late) {
             return Ok(false);
+        }
+        if late {
+            let what = "something that does not use the database holds its log's lock";
+            return Err(JournalError::Busy { path: path.to_path_buf(), what });
         }
         std::thread::sleep(std::time::Duration::from_micros(100));
     }
@@ -355,8 +368,10 @@ pub(crate) fn forget_segments(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
         let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
-        let gone = || ["nvwal", "waldio"].iter().all(|end| !path.with_extension(end).exists());
-        if !name.starts_with(b"duralite-") || !name.ends_with(b".shm") || !gone() {
+        let is_gone = |log: &Path| matches!(log.try_exists(), Ok(false));
+        let gone = || ["nvwal", "waldio"].iter().all(|end| is_gone(&path.with_extension(end)));
+        let id = name.strip_prefix(b"duralite-").and_then(|name| name.strip_suffix(b".shm"));
+        if !id.is_some_and(|id| id.len() == 32 && id.iter().all(u8::is_ascii_hexdigit)) || !gone() {
             continue;
         }
         let Ok(file) = files::open(&path, true) else { continue };
