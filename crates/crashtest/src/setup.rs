@@ -92,7 +92,7 @@ impl Setup {
                     settings.push("heap=system".into());
                 }
                 if random.u8(..4) == 0 {
-                    settings.push("log_limit=131072".into());
+                    settings.push("log_limit=524288".into());
                 }
                 if random.u8(..3) == 0 {
                     settings.push("cache_bytes=0".into());

@@ -201,8 +201,11 @@ impl<'a> Script<'a> {
                 self.unpin()?;
                 let conn = &self.connections[0];
                 checkpoint(conn, "TRUNCATE")?;
-                conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT"))
-                    .with_context(|| format!("transaction {number}, after a checkpoint"))?;
+                match conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT")) {
+                    // It is larger than the log may become.
+                    Err(error) if is_full(&error) => return roll_back(conn),
+                    done => done.with_context(|| format!("transaction {number}, after a checkpoint"))?,
+                }
             } else {
                 return Err(error).with_context(|| format!("transaction {number}"));
             }
