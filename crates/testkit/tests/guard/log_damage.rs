@@ -53,7 +53,8 @@ fn inv12_zeroed_logs_are_refused() {
 
 #[test]
 fn inv12_a_log_of_a_later_version_is_refused() {
-    expect_refusal("version 2", |_, bytes| bytes[8] = 2);
+    expect_refusal("the next version", |_, bytes| bytes[8] += 1);
+    expect_refusal("version 255", |_, bytes| bytes[8] = 255);
 }
 
 #[test]
