@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use duralite_crashtest::{
-    Engine, FaultPlan, FileSystemKind, Length, Mutants, Outcome, Plan, PowerPlan, Violation, cut, explore,
+    Engine, FaultPlan, FileSystemKind, Length, Mutants, Outcome, Plan, PowerPlan, Verdict, cut, explore,
     inject, missing_rig, register, replay,
 };
 
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 0)]
     images: u64,
     /// The file system for them: ext4 or xfs
-    #[arg(long, value_name = "NAME", default_value = "ext4", value_parser = file_system)]
+    #[arg(long, value_name = "NAME", default_value = "ext4")]
     file_system: FileSystemKind,
     /// Its mount options; with nobarrier commits have to be lost
     #[arg(long, value_name = "OPTIONS", default_value = "")]
@@ -71,8 +71,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if let Some(dir) = &options.replay {
         return Ok(match replay(dir)? {
-            Ok(number) => {
-                println!("recovers: {number} transactions");
+            Ok(()) => {
+                println!("recovers");
                 ExitCode::SUCCESS
             }
             Err(what) => {
@@ -138,30 +138,35 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Prints what came of one kind of test, and adds it to the table.
+    fn report(&mut self, engine: Engine, what: &str, result: &str, started: Instant) -> Result<()> {
+        let seconds = started.elapsed().as_secs_f64();
+        print_text(&format!("{engine}: {what}: {result} ({seconds:.0} s)\n"))?;
+        writeln!(self.table, "| {engine} | {what} | {result} | {seconds:.0} |")?;
+        Ok(())
+    }
+
     /// Runs one kind of test, and reports what came of it.
     fn part<T: std::fmt::Display>(
         &mut self,
         engine: Engine,
         what: &str,
-        body: impl FnOnce() -> Result<Result<T, Box<Violation>>>,
+        body: impl FnOnce() -> Verdict<T>,
     ) -> Result<()> {
         let started = Instant::now();
         let result = match body()? {
             Ok(tally) => tally.to_string(),
             Err(violation) => {
                 self.broken = true;
-                let again = if violation.contents.is_empty() {
-                    format!("duralite crashtest --engine {engine} --seed {}", violation.seed)
+                let again = if violation.has_state() {
+                    format!("--replay {}", violation.keep(&self.options.keep)?.display())
                 } else {
-                    format!("duralite crashtest --replay {}", violation.keep(&self.options.keep)?.display())
+                    format!("--engine {engine} --seed {}", violation.seed)
                 };
-                format!("BROKEN: {violation}; again: {again}")
+                format!("BROKEN: {violation}; again: duralite crashtest {again}")
             }
         };
-        let seconds = started.elapsed().as_secs_f64();
-        print_text(&format!("{engine}: {what}: {result} ({seconds:.0} s)\n"))?;
-        writeln!(self.table, "| {engine} | {what} | {result} | {seconds:.0} |")?;
-        Ok(())
+        self.report(engine, what, &result, started)
     }
 
     fn kills(&mut self, engine: Engine) -> Result<()> {
@@ -195,18 +200,14 @@ impl Run<'_> {
             }
         }
         let counted = format!("{kills} processes killed, {acknowledged} commits acknowledged, none lost");
-        let result = result.unwrap_or(counted);
-        let seconds = started.elapsed().as_secs_f64();
-        print_text(&format!("{engine}: deaths of processes: {result} ({seconds:.0} s)\n"))?;
-        writeln!(self.table, "| {engine} | deaths of processes | {result} | {seconds:.0} |")?;
-        Ok(())
+        self.report(engine, "deaths of processes", &result.unwrap_or(counted), started)
     }
 
     fn mutations(&mut self, engine: Engine, workloads: u64, length: Length) -> Result<()> {
         let started = Instant::now();
         let seed = self.options.seed;
         let mutants = Mutants::record(engine, seed..seed + workloads, length)?;
-        let (mut noticed, mut missed, mut not_noticed) = (0, 0, Vec::new());
+        let (mut noticed, mut explained, mut missed) = (0, 0, 0);
         for mutation in mutants.all() {
             let Outcome { calls, states, caught, .. } = mutants.try_out(&mutation, MUTANT_WINDOW_STATES)?;
             let what = match caught {
@@ -215,11 +216,16 @@ impl Run<'_> {
                     format!("noticed after {states} states: {what}")
                 }
                 None => {
-                    not_noticed.push(mutation.clone());
-                    let why = mutation.explanation().unwrap_or_else(|| {
-                        missed += 1;
-                        "NOBODY KNOWS WHY"
-                    });
+                    let why = match mutation.explanation() {
+                        Some(why) => {
+                            explained += 1;
+                            why
+                        }
+                        None => {
+                            missed += 1;
+                            "NOBODY KNOWS WHY"
+                        }
+                    };
                     format!("not noticed in {states} states: {why}")
                 }
             };
@@ -227,17 +233,7 @@ impl Run<'_> {
             writeln!(self.calls, "| {engine} | {mutation} | {calls} | {what} |")?;
         }
         self.broken |= missed > 0;
-        let seconds = started.elapsed().as_secs_f64();
-        let result = format!("{noticed} noticed, {} explained, {missed} missed", not_noticed.len() - missed);
-        print_text(&format!("{engine}: calls left out: {result} ({seconds:.0} s)\n"))?;
-        writeln!(self.table, "| {engine} | calls left out | {result} | {seconds:.0} |")?;
-        Ok(())
+        let result = format!("{noticed} noticed, {explained} explained, {missed} missed");
+        self.report(engine, "calls left out", &result, started)
     }
-}
-
-fn file_system(name: &str) -> Result<FileSystemKind, String> {
-    [FileSystemKind::Ext4, FileSystemKind::Xfs]
-        .into_iter()
-        .find(|kind| kind.name() == name)
-        .ok_or_else(|| "there are ext4 and xfs".to_owned())
 }

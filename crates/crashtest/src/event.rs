@@ -1,7 +1,7 @@
 //! What a workload did that durability depends on, in the order in which it happened.
 #![allow(missing_docs)] // offsets, lengths and sizes are bytes
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use duralite_logdisk::DiskEvent;
 
@@ -20,6 +20,14 @@ pub enum FileKind {
     Memory,
     /// Sectors of 512 bytes, in any order until a sync.
     Sectors,
+}
+
+impl FileKind {
+    /// The kind of a database or of a log, by the end of its name.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        if path.extension().is_some_and(|end| end == "nvwal") { Self::Memory } else { Self::Sectors }
+    }
 }
 
 /// One step.

@@ -1,24 +1,21 @@
-//! A state that broke the oracle: told in one line, kept, and run again.
+//! A state that broke the oracle: told in one line, and kept.
 
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use duralite_journal::DatabaseIdentity;
-use duralite_logfmt::{nvwal, waldio};
+use duralite_logdisk::{FileSystemKind, Pages};
 use serde::{Deserialize, Serialize};
 
 use crate::model::Contents;
-use crate::oracle::{self, Depth};
 use crate::setup::Setup;
-use crate::stage::Stage;
-use crate::transactions::Reference;
 use crate::workload::Bounds;
 
 /// What describes a kept state.
 const DESCRIPTION: &str = "state.json";
+/// The disk of a state that a power cut left on one.
+pub(crate) const DISK: &str = "disk.img";
 
 /// A crash state that breaks the oracle.
 #[derive(Clone, Debug)]
@@ -35,6 +32,8 @@ pub struct Violation {
     pub bounds: Bounds,
     /// The state, with paths below the stage.
     pub contents: Contents,
+    /// The disk that the database is on, if it is on one of its own.
+    pub disk: Option<(FileSystemKind, Pages)>,
 }
 
 impl fmt::Display for Violation {
@@ -48,17 +47,45 @@ impl fmt::Display for Violation {
     }
 }
 
+/// A kept state but for its files.
 #[derive(Serialize, Deserialize)]
-struct Description {
+pub(crate) struct Description {
     what: String,
-    setup: Setup,
-    seed: u64,
+    pub setup: Setup,
+    pub seed: u64,
     position: usize,
     acknowledged: u32,
-    begun: u32,
+    pub begun: u32,
+    file_system: Option<String>,
+}
+
+impl Description {
+    /// # Errors
+    /// When the directory holds none.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let text = fs::read_to_string(dir.join(DESCRIPTION))
+            .with_context(|| format!("{} holds no kept state", dir.display()))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// The file system of its disk, if it is one.
+    pub fn file_system(&self) -> Result<Option<FileSystemKind>> {
+        let parse = |name: &String| name.parse().map_err(anyhow::Error::msg);
+        self.file_system.as_ref().map(parse).transpose()
+    }
+
+    pub fn bounds(&self) -> Bounds {
+        Bounds { acknowledged: self.acknowledged, begun: self.begun }
+    }
 }
 
 impl Violation {
+    /// Whether there is a state that can be kept and recovered again.
+    #[must_use]
+    pub fn has_state(&self) -> bool {
+        self.disk.is_some() || !self.contents.is_empty()
+    }
+
     /// Keeps the state below a directory; returns where.
     ///
     /// # Errors
@@ -66,11 +93,17 @@ impl Violation {
     pub fn keep(&self, below: &Path) -> Result<PathBuf> {
         let dir = below.join(format!("{}-{}-{}", self.setup.engine, self.seed, self.position));
         let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir)?;
         for (path, content) in &self.contents {
             let Some(content) = content else { continue };
             let path = dir.join(path);
             fs::create_dir_all(path.parent().unwrap_or(&dir))?;
             fs::write(&path, content)?;
+        }
+        if let Some((_, image)) = &self.disk {
+            let mut bytes = vec![0; image.len() as usize];
+            image.read(0, &mut bytes);
+            fs::write(dir.join(DISK), bytes)?;
         }
         let description = Description {
             what: self.what.clone(),
@@ -79,52 +112,9 @@ impl Violation {
             position: self.position,
             acknowledged: self.bounds.acknowledged,
             begun: self.bounds.begun,
+            file_system: self.disk.as_ref().map(|(file_system, _)| file_system.name().to_owned()),
         };
-        fs::create_dir_all(&dir)?;
         fs::write(dir.join(DESCRIPTION), serde_json::to_string_pretty(&description)?)?;
         Ok(dir)
     }
-}
-
-/// Recovers a kept state again. `Ok(Err)` says what is still wrong with it.
-///
-/// # Errors
-/// When the state cannot be read.
-pub fn replay(dir: &Path) -> Result<Result<u32, String>> {
-    let text = fs::read_to_string(dir.join(DESCRIPTION))
-        .with_context(|| format!("{} holds no kept state", dir.display()))?;
-    let Description { setup, seed, acknowledged, begun, .. } = serde_json::from_str(&text)?;
-    crate::tap::register()?;
-    let stage = Stage::new()?;
-    let mut contents = Contents::new();
-    for (from, to) in [(dir.join("home"), stage.home()), (dir.join("pool"), stage.pool())] {
-        let Ok(entries) = fs::read_dir(from) else { continue };
-        for entry in entries {
-            let entry = entry?;
-            contents.push((to.join(entry.file_name()), Some(fs::read(entry.path())?)));
-        }
-    }
-    stage.set(&contents)?;
-    for (path, _) in &contents {
-        if path.parent() == Some(&stage.pool()) {
-            give_to(path, &stage.database())?;
-        }
-    }
-    let reference = Reference::new(seed, begun + 2)?;
-    Ok(oracle::check(&stage, &setup, &reference, Bounds { acknowledged, begun }, Depth::UseOn))
-}
-
-/// Makes a log name another file as its database: the copy has another inode.
-fn give_to(log: &Path, database: &Path) -> Result<()> {
-    let identity = DatabaseIdentity::of(database)?;
-    let bytes = fs::read(log)?;
-    let file = fs::OpenOptions::new().write(true).open(log)?;
-    if let Ok(mut superblock) = waldio::Superblock::decode(&bytes) {
-        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
-        file.write_all_at(&superblock.encode(), 0)?;
-    } else if let Ok(mut superblock) = nvwal::Superblock::decode(&bytes) {
-        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
-        file.write_all_at(&superblock.encode(), 0)?;
-    }
-    Ok(())
 }

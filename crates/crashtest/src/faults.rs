@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use crate::event::FileKind;
 use crate::failure::Violation;
@@ -22,6 +23,7 @@ use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::tap::heap;
 use crate::transactions::Reference;
+use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Script};
 
 /// Crash states looked at behind a fault.
@@ -61,8 +63,10 @@ impl FaultTally {
     pub fn total(&self) -> u64 {
         self.faults.values().sum()
     }
+}
 
-    fn add(&mut self, other: Self) {
+impl AddAssign for FaultTally {
+    fn add_assign(&mut self, other: Self) {
         for (what, count) in other.faults {
             *self.faults.entry(what).or_default() += count;
         }
@@ -96,7 +100,7 @@ enum Which {
 ///
 /// # Errors
 /// What could not be run at all. A fault that breaks a promise is the inner error.
-pub fn inject(plan: &FaultPlan) -> Result<Result<FaultTally, Box<Violation>>> {
+pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     let setup = Setup { threads: 1, ..Setup::for_seed(plan.engine, plan.seed) };
     let (calls, allocations, begun) = count(plan, &setup)?;
     let reference = Reference::new(plan.seed, begun + 3)?;
@@ -106,8 +110,7 @@ pub fn inject(plan: &FaultPlan) -> Result<Result<FaultTally, Box<Violation>>> {
     }
     all.extend((0..allocations).step_by(plan.every_allocation.max(1) as usize).map(Which::Allocation));
     let next = AtomicU64::new(0);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let work = || -> Result<Result<FaultTally, Box<Violation>>> {
+    workers::on_each(|| {
         let mut tally = FaultTally::default();
         while let Some(which) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
             if let Some(violation) = one(plan, &setup, &reference, *which, &mut tally)? {
@@ -115,19 +118,7 @@ pub fn inject(plan: &FaultPlan) -> Result<Result<FaultTally, Box<Violation>>> {
             }
         }
         Ok(Ok(tally))
-    };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|thread| thread.join()).collect()
-    });
-    let mut sum = FaultTally::default();
-    for result in results {
-        match result.map_err(|_| anyhow!("a thread of the rig panicked"))?? {
-            Ok(tally) => sum.add(tally),
-            Err(violation) => return Ok(Err(violation)),
-        }
-    }
-    Ok(Ok(sum))
+    })
 }
 
 /// Calls and requests of memory of a run without faults.
@@ -191,7 +182,15 @@ fn one(
     let broken = |what: String, bounds| {
         let what = format!("{which:?} ({}): {what}", what_failed.unwrap_or("nothing"));
         let (setup, seed) = (setup.clone(), plan.seed);
-        Ok(Some(Box::new(Violation { what, setup, seed, position: 0, bounds, contents: Vec::new() })))
+        Ok(Some(Box::new(Violation {
+            what,
+            setup,
+            seed,
+            position: 0,
+            bounds,
+            contents: Vec::new(),
+            disk: None,
+        })))
     };
     match ended {
         Ok(()) => tally.absorbed += 1,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +17,7 @@ use crate::recorder::Recorder;
 use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::transactions::Reference;
+use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most so many lines in doubt is explored exhaustively.
@@ -64,9 +66,8 @@ pub struct Tally {
     pub used_on: u64,
 }
 
-impl Tally {
-    /// Adds another.
-    pub fn add(&mut self, other: Self) {
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
         self.runs += other.runs;
         self.windows += other.windows;
         self.exhaustive += other.exhaustive;
@@ -94,25 +95,13 @@ impl fmt::Display for Tally {
 ///
 /// # Errors
 /// What could not be run at all. A state that breaks the oracle is the inner error.
-pub fn explore(plan: &Plan) -> Result<Result<Tally, Box<Violation>>> {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+pub fn explore(plan: &Plan) -> Verdict<Tally> {
     let next = AtomicU64::new(plan.seed);
-    let each = Plan { states: plan.states.div_ceil(workers), ..*plan };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| explore_runs(&each, &next))).collect();
-        threads.into_iter().map(|thread| thread.join()).collect()
-    });
-    let mut all = Tally::default();
-    for result in results {
-        match result.map_err(|_| anyhow::anyhow!("a thread of the explorer panicked"))?? {
-            Ok(tally) => all.add(tally),
-            Err(violation) => return Ok(Err(violation)),
-        }
-    }
-    Ok(Ok(all))
+    let each = Plan { states: plan.states.div_ceil(workers::count()), ..*plan };
+    workers::on_each(|| explore_runs(&each, &next))
 }
 
-fn explore_runs(plan: &Plan, next: &AtomicU64) -> Result<Result<Tally, Box<Violation>>> {
+fn explore_runs(plan: &Plan, next: &AtomicU64) -> Verdict<Tally> {
     let mut tally = Tally::default();
     while tally.states < plan.states {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -256,15 +245,9 @@ impl Explorer {
         position: usize,
         contents: &Contents,
     ) -> Box<Violation> {
-        let contents =
-            contents.iter().map(|(path, content)| (self.relative(path), content.clone())).collect();
+        let contents = self.stage.relative(contents);
         let (setup, seed) = (self.setup.clone(), self.seed);
-        Box::new(Violation { what, setup, seed, position, bounds, contents })
-    }
-
-    fn relative(&self, path: &std::path::Path) -> std::path::PathBuf {
-        let root = self.stage.home();
-        path.strip_prefix(root.parent().unwrap_or(&root)).unwrap_or(path).to_path_buf()
+        Box::new(Violation { what, setup, seed, position, bounds, contents, disk: None })
     }
 
     /// Recovers a state under recording, and explores what crashes during that leave.
@@ -279,9 +262,7 @@ impl Explorer {
         let recorder = Arc::new(Recorder::default());
         for (path, content) in contents {
             if let Some(content) = content {
-                let is_memory = path.extension().is_some_and(|end| end == "nvwal");
-                let kind = if is_memory { FileKind::Memory } else { FileKind::Sectors };
-                recorder.begin_with(path, kind, content.clone());
+                recorder.begin_with(path, FileKind::of(path), content.clone());
             }
         }
         // With the checkpoint that the last close makes.

@@ -62,8 +62,6 @@ pub struct Choice {
     place: Place,
     /// Number of states.
     pub states: u32,
-    /// Whether it is a line of memory.
-    pub is_line: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +174,7 @@ impl Model {
         for (index, name) in self.names.values().enumerate() {
             if !name.pending.is_empty() {
                 let states = 1 + name.pending.len() as u32;
-                choices.push(Choice { place: Place::Name(index), states, is_line: false });
+                choices.push(Choice { place: Place::Name(index), states });
             }
         }
         for (index, file) in self.files.iter().enumerate() {
@@ -187,16 +185,14 @@ impl Model {
             choices.extend(file.lines.iter().map(|(line, stores)| Choice {
                 place: Place::Line(id, *line),
                 states: 1 + stores.stores.len() as u32,
-                is_line: true,
             }));
             choices.extend(file.sectors.iter().map(|(sector, versions)| Choice {
                 place: Place::Sector(id, *sector),
                 states: 1 + versions.len() as u32,
-                is_line: false,
             }));
             if !file.sizes.is_empty() {
                 let states = 1 + file.sizes.len() as u32;
-                choices.push(Choice { place: Place::Size(id), states, is_line: false });
+                choices.push(Choice { place: Place::Size(id), states });
             }
         }
         choices

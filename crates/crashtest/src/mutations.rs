@@ -27,8 +27,6 @@ pub enum Mutation {
         /// Where it is called, innermost first.
         site: String,
     },
-    /// All of these at once.
-    OmitAll(Vec<Mutation>),
     /// Commit marks are made durable before what they vouch for.
     EarlyMark,
     /// Pages go home, durably, before the log that they come from is durable.
@@ -39,7 +37,6 @@ impl std::fmt::Display for Mutation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Omit { kind, site } => write!(f, "no {kind} at {site}"),
-            Self::OmitAll(all) => write!(f, "none of these {} calls", all.len()),
             Self::EarlyMark => f.write_str("commit mark durable first"),
             Self::HomeFirst => f.write_str("home durable before the log"),
         }
@@ -47,7 +44,7 @@ impl std::fmt::Display for Mutation {
 }
 
 /// Functions of which a call may be left out unnoticed, and why.
-const EXPLAINED: [(&str, &str); 11] = [
+const EXPLAINED: [(&str, &str); 12] = [
     ("set_state", "the table of block states is a hint: after a crash the list of blocks decides"),
     ("allocate", "as for the table; what the block holds is fenced again before anything names it"),
     ("free", "as for the table"),
@@ -62,10 +59,8 @@ const EXPLAINED: [(&str, &str); 11] = [
     ("publish", "the content is durable already, by the flush that formatted it: this is for owner and mode"),
     ("sync_names", "the database was synced just before, which is enough where metadata is journalled"),
     ("format", "the sync before the file gets its name covers it"),
+    ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
 ];
-
-/// The same for those that a failed flush needs, which the engine's own tests (inv09) try.
-const AFTER_FAILED_FLUSH: [&str; 1] = ["settle"];
 
 impl Mutation {
     /// Why it may go unnoticed.
@@ -74,11 +69,7 @@ impl Mutation {
         let Self::Omit { site, .. } = self else { return None };
         let explains =
             |name: &str| site.split(" < ").any(|frame| frame.rsplit_once(':').is_some_and(|f| f.0 == name));
-        let failed_flush = AFTER_FAILED_FLUSH.iter().any(|name| explains(name));
-        let why = EXPLAINED.iter().find(|(name, _)| explains(name)).map(|(_, why)| *why);
-        why.or_else(|| {
-            failed_flush.then_some("needed after a flush that failed, which inv09 tests of the engine try")
-        })
+        EXPLAINED.iter().find(|(name, _)| explains(name)).map(|(_, why)| *why)
     }
 }
 
@@ -178,11 +169,10 @@ fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
 /// The changed events, and the positions in them from which on the change shows.
 fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>) {
     match mutation {
-        Mutation::Omit { .. } => mutate(recording, &Mutation::OmitAll(vec![mutation.clone()])),
-        Mutation::OmitAll(all) => {
+        Mutation::Omit { .. } => {
             let (mut events, mut changed) = (Vec::new(), Vec::new());
             for event in &recording.events {
-                if omission(recording, event).is_some_and(|omitted| all.contains(&omitted)) {
+                if omission(recording, event).as_ref() == Some(mutation) {
                     changed.push(events.len());
                 } else {
                     events.push(event.clone());

@@ -5,6 +5,7 @@ use rusqlite::config::DbConfig;
 
 use crate::event::Event;
 use crate::setup::Setup;
+use crate::sql;
 use crate::stage::Stage;
 use crate::transactions::{self, Reference};
 use crate::workload::Bounds;
@@ -116,17 +117,12 @@ fn look(conn: &Connection, reference: &Reference, bounds: Bounds) -> Result<u32,
 fn use_on(conn: &Connection, reference: &Reference, number: u32) -> Result<(), String> {
     let text = transactions::sql(reference.seed(), number + 1);
     // It may have been recovered from before it was in WAL mode.
-    let _ = conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()));
-    let full = |error: &rusqlite::Error| error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
-    let commit = || conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT"));
-    let done = match commit() {
-        Err(error) if full(&error) => {
-            if !conn.is_autocommit() {
-                conn.execute_batch("ROLLBACK").map_err(|error| error.to_string())?;
-            }
-            conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-                .map_err(|error| format!("checkpoint of a full log: {error}"))?;
-            commit()
+    let _ = sql::use_wal(conn);
+    let done = match sql::commit(conn, &text) {
+        Err(error) if sql::is_full(&error) => {
+            let emptied = sql::roll_back(conn).and_then(|()| sql::checkpoint(conn, "TRUNCATE"));
+            emptied.map_err(|error| format!("the log is full: {error:#}"))?;
+            sql::commit(conn, &text)
         }
         done => done,
     };

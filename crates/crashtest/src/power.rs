@@ -5,11 +5,12 @@
 //! of both is chosen together.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use duralite_logdisk::{
     DiskEvent, DiskModel, FileSystemKind, ImageMounter, LogDisk, Pages, Piece, Sink, Volume,
 };
@@ -17,13 +18,14 @@ use duralite_logdisk::{
 use crate::event::Event;
 use crate::failure::Violation;
 use crate::memory::sample;
-use crate::model::{Contents, Model};
+use crate::model::Model;
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
 use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::tap::PoolTap;
 use crate::transactions::Reference;
+use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, Length, Script, crowd};
 
 const DISK_BYTES: u64 = 16 << 20;
@@ -62,6 +64,15 @@ pub struct PowerTally {
     pub refused: u64,
 }
 
+impl AddAssign for PowerTally {
+    fn add_assign(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.syncs += other.syncs;
+        self.images += other.images;
+        self.refused += other.refused;
+    }
+}
+
 impl fmt::Display for PowerTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { runs, syncs, images, refused } = self;
@@ -92,30 +103,13 @@ impl Sink for Requests {
 ///
 /// # Errors
 /// What could not be run at all. An image that breaks the oracle is the inner error.
-pub fn cut(plan: &PowerPlan) -> Result<Result<PowerTally, Box<Violation>>> {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
     let next = AtomicU64::new(plan.seed);
-    let each = PowerPlan { images: plan.images.div_ceil(workers), ..plan.clone() };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(|| cut_runs(&each, &next))).collect();
-        threads.into_iter().map(|thread| thread.join()).collect()
-    });
-    let mut all = PowerTally::default();
-    for result in results {
-        match result.map_err(|_| anyhow!("a thread of the rig panicked"))?? {
-            Ok(tally) => {
-                all.runs += tally.runs;
-                all.syncs += tally.syncs;
-                all.images += tally.images;
-                all.refused += tally.refused;
-            }
-            Err(violation) => return Ok(Err(violation)),
-        }
-    }
-    Ok(Ok(all))
+    let each = PowerPlan { images: plan.images.div_ceil(workers::count()), ..plan.clone() };
+    workers::on_each(|| cut_runs(&each, &next))
 }
 
-fn cut_runs(plan: &PowerPlan, next: &AtomicU64) -> Result<Result<PowerTally, Box<Violation>>> {
+fn cut_runs(plan: &PowerPlan, next: &AtomicU64) -> Verdict<PowerTally> {
     let mut tally = PowerTally::default();
     let mut mounter = ImageMounter::new(plan.file_system, "");
     while tally.images < plan.images {
@@ -192,20 +186,26 @@ impl Cut {
                     tally.images += 1;
                     let depth =
                         if tally.images.is_multiple_of(USE_ON_EVERY) { Depth::UseOn } else { Depth::Recover };
-                    match self.recover(mounter, &image, &left, bounds, depth)? {
-                        Judged::Sound => {}
+                    self.memory.set(&left)?;
+                    let Self { memory, setup, reference, .. } = self;
+                    let judged = recover(mounter, &image, memory, setup, reference, bounds, depth)?;
+                    let what = match judged {
+                        Judged::Sound => None,
                         // Its superblock is larger than a sector, and checked before the journal is read.
                         Judged::Refused if torn => {
                             tally.images -= 1;
                             tally.refused += 1;
+                            None
                         }
-                        Judged::Refused => {
-                            let what = "the file system cannot be mounted".into();
-                            return Ok(Some(self.violation(what, position, bounds, &image)));
-                        }
-                        Judged::Broken(what) => {
-                            return Ok(Some(self.violation(what, position, bounds, &image)));
-                        }
+                        Judged::Refused => Some(REFUSED.to_owned()),
+                        Judged::Broken(what) => Some(what),
+                    };
+                    if let Some(what) = what {
+                        let (setup, seed) = (self.setup.clone(), self.seed);
+                        let contents = self.memory.relative(&left);
+                        let disk = Some((plan.file_system, image));
+                        let violation = Violation { what, setup, seed, position, bounds, contents, disk };
+                        return Ok(Some(Box::new(violation)));
                     }
                     if tally.images >= plan.images {
                         return Ok(None);
@@ -220,40 +220,40 @@ impl Cut {
         }
         Ok(None)
     }
+}
 
-    /// Recovers an image.
-    fn recover(
-        &self,
-        mounter: &mut ImageMounter,
-        image: &Pages,
-        left: &Contents,
-        bounds: Bounds,
-        depth: Depth,
-    ) -> Result<Judged> {
-        let in_memory = self.setup.engine == Engine::Nvwal;
-        self.memory.set(left)?;
-        let judged = mounter.with_image(image, |path| -> Result<Judged> {
-            let stage = stage_on(path, in_memory.then_some(&self.memory))?;
-            let judged = oracle::check(&stage, &self.setup, &self.reference, bounds, depth);
-            Ok(judged.map_or_else(Judged::Broken, |_| Judged::Sound))
-        });
-        match judged {
-            Ok(judged) => judged,
-            Err(duralite_logdisk::Error::Mount { .. }) => Ok(Judged::Refused),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn violation(&self, what: String, position: usize, bounds: Bounds, image: &Pages) -> Box<Violation> {
-        let mut bytes = vec![0; image.len() as usize];
-        image.read(0, &mut bytes);
-        let contents = vec![("disk.img".into(), Some(bytes))];
-        Box::new(Violation { what, setup: self.setup.clone(), seed: self.seed, position, bounds, contents })
+/// Mounts an image, and recovers what is on it and in memory.
+///
+/// # Errors
+/// What could not be run at all.
+pub fn recover(
+    mounter: &mut ImageMounter,
+    image: &Pages,
+    memory: &Stage,
+    setup: &Setup,
+    reference: &Reference,
+    bounds: Bounds,
+    depth: Depth,
+) -> Result<Judged> {
+    let in_memory = setup.engine == Engine::Nvwal;
+    let judged = mounter.with_image(image, |path| -> Result<Judged> {
+        let stage = stage_on(path, in_memory.then_some(memory))?;
+        let judged = oracle::check(&stage, setup, reference, bounds, depth);
+        Ok(judged.map_or_else(Judged::Broken, |_| Judged::Sound))
+    });
+    match judged {
+        Ok(judged) => judged,
+        Err(duralite_logdisk::Error::Mount { .. }) => Ok(Judged::Refused),
+        Err(error) => Err(error.into()),
     }
 }
 
+/// What is wrong with an image that is [`Judged::Refused`].
+pub const REFUSED: &str = "the file system cannot be mounted";
+
 /// What came of an image.
-enum Judged {
+pub enum Judged {
+    /// It recovers.
     Sound,
     /// The file system would not mount it.
     Refused,

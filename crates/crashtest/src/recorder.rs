@@ -56,7 +56,7 @@ struct State {
     running: bool,
     calls: u64,
     fault: Option<Fault>,
-    /// Every call that could have failed, if they are counted.
+    /// The first call that was made to fail, and how.
     failed: Option<(Call, Failure)>,
     broken: Option<Call>,
 }

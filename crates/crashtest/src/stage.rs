@@ -98,6 +98,14 @@ impl Stage {
         Ok(())
     }
 
+    /// The same contents with paths below the directory that the stage's own are in, as they are kept.
+    #[must_use]
+    pub fn relative(&self, contents: &Contents) -> Contents {
+        let root = self.home.parent().unwrap_or(&self.home);
+        let below = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_path_buf();
+        contents.iter().map(|(path, content)| (below(path), content.clone())).collect()
+    }
+
     /// A connection that waits for nobody, with a small cache, so that large transactions spill.
     ///
     /// # Errors

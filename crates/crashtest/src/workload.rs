@@ -10,6 +10,7 @@ use rusqlite::Connection;
 use crate::event::{Event, FileKind, Recording};
 use crate::recorder::Recorder;
 use crate::setup::Setup;
+use crate::sql::{self, checkpoint, is_full, roll_back, use_wal};
 use crate::stage::Stage;
 use crate::tap::{PoolTap, tap_files};
 use crate::transactions::{self, Reference};
@@ -193,22 +194,19 @@ impl<'a> Script<'a> {
         self.recorder.note(Event::Begin { number });
         self.begun = number;
         let text = transactions::sql(self.seed, number);
-        let committed = conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT"));
-        if let Err(error) = committed {
-            // The log is full and may not grow: what SQLite's users do then is a checkpoint.
-            if is_full(&error) {
+        match sql::commit(conn, &text) {
+            Err(error) if is_full(&error) => {
                 roll_back(conn)?;
                 self.unpin()?;
                 let conn = &self.connections[0];
                 checkpoint(conn, "TRUNCATE")?;
-                match conn.execute_batch(&format!("BEGIN IMMEDIATE; {text} COMMIT")) {
+                match sql::commit(conn, &text) {
                     // It is larger than the log may become.
                     Err(error) if is_full(&error) => return roll_back(conn),
                     done => done.with_context(|| format!("transaction {number}, after a checkpoint"))?,
                 }
-            } else {
-                return Err(error).with_context(|| format!("transaction {number}"));
             }
+            done => done.with_context(|| format!("transaction {number}"))?,
         }
         self.committed = number;
         if self.setup.waits {
@@ -284,28 +282,6 @@ impl<'a> Script<'a> {
             _ => Ok(()),
         }
     }
-}
-
-fn use_wal(conn: &Connection) -> Result<()> {
-    let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
-    if mode == "wal" { Ok(()) } else { Err(anyhow!("the journal mode is {mode}")) }
-}
-
-fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
-    conn.query_row(&format!("PRAGMA wal_checkpoint({kind})"), [], |_| Ok(()))
-        .with_context(|| format!("{kind} checkpoint"))
-}
-
-fn roll_back(conn: &Connection) -> Result<()> {
-    // SQLite has done it by itself after some errors.
-    if !conn.is_autocommit() {
-        conn.execute_batch("ROLLBACK")?;
-    }
-    Ok(())
-}
-
-fn is_full(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }
 
 /// Several threads that commit at once, so that groups have several members.

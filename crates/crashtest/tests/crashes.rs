@@ -6,10 +6,9 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
 use duralite_crashtest::{
-    Engine, FaultPlan, FileSystemKind, Length, Mutants, Mutation, Plan, PowerPlan, Violation, cut, explore,
-    inject, missing_rig, register, replay,
+    Engine, FaultPlan, FileSystemKind, Length, Mutants, Mutation, Plan, PowerPlan, Verdict, Violation, cut,
+    explore, inject, missing_rig, register, replay,
 };
 
 /// Where states that fail are kept.
@@ -20,7 +19,7 @@ fn seed() -> u64 {
 }
 
 /// Asserts that nothing was found.
-fn hold<T: Display>(what: &str, body: impl FnOnce() -> Result<Result<T, Box<Violation>>>) {
+fn hold<T: Display>(what: &str, body: impl FnOnce() -> Verdict<T>) {
     register().unwrap();
     let started = Instant::now();
     match body().unwrap() {
@@ -33,12 +32,19 @@ fn hold<T: Display>(what: &str, body: impl FnOnce() -> Result<Result<T, Box<Viol
 }
 
 /// Asserts that something was found, and returns it.
-fn find<T: Display>(body: impl FnOnce() -> Result<Result<T, Box<Violation>>>) -> Box<Violation> {
+fn find<T: Display>(body: impl FnOnce() -> Verdict<T>) -> Box<Violation> {
     register().unwrap();
     match body().unwrap() {
         Ok(tally) => panic!("the control was not noticed: {tally}"),
         Err(violation) => violation,
     }
+}
+
+/// Asserts that the kept state alone shows what was found.
+fn assert_replays(violation: &Violation) {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = violation.keep(dir.path()).unwrap();
+    assert_eq!(replay(&kept).unwrap().unwrap_err(), violation.what);
 }
 
 fn memory(engine: Engine, states: u64) -> Plan {
@@ -53,9 +59,7 @@ fn power(engine: Engine, file_system: FileSystemKind, images: u64) -> PowerPlan 
 /// Whether power cuts can be tried; if not, that is said, and is a failure where they could be.
 fn has_rig(file_system: FileSystemKind) -> bool {
     let Some(why) = missing_rig(file_system) else { return true };
-    eprintln!("skipped: no power cuts on {}: {why}", file_system.name());
-    let required = std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1");
-    assert!(!(required && rustix::process::geteuid().is_root()), "DURALITE_REQUIRE_RIGS is set: {why}");
+    duralite_testkit::skip(&format!("no power cuts on {}", file_system.name()), &why);
     false
 }
 
@@ -105,12 +109,9 @@ fn control_stock_sqlite_survives() {
 fn control_without_syncs_sqlite_loses_commits() {
     let violation = find(|| explore(&memory(Engine::StockOff, 50_000)));
     assert!(violation.what.contains("was acknowledged"), "{violation}");
-    // The kept state alone shows it too.
-    let dir = tempfile::tempdir().unwrap();
-    let kept = violation.keep(dir.path()).unwrap();
-    assert!(replay(&kept).unwrap().is_err());
+    assert_replays(&violation);
     if has_rig(FileSystemKind::Ext4) {
-        find(|| cut(&power(Engine::StockOff, FileSystemKind::Ext4, 2_000)));
+        assert_replays(&find(|| cut(&power(Engine::StockOff, FileSystemKind::Ext4, 2_000))));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -21,7 +22,19 @@ pub enum FileSystemKind {
     Xfs,
 }
 
+impl FromStr for FileSystemKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| format!("{name} is none of the file systems, ext4 and xfs"))
+    }
+}
+
 impl FileSystemKind {
+    /// Every one that there is.
+    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+
     /// Its name for `mount`.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -16,6 +16,6 @@ pub use ledger::Ledger;
 pub use loop_disk::{DeviceCounts, LoopDisk};
 pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};
 pub use register::register;
-pub use rig::{TinyPool, require_rigs};
+pub use rig::{TinyPool, require_rigs, skip};
 pub use rng::{Rng, for_seeds};
 pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::require_rigs;
+use crate::skip;
 
 /// A mounted ext4, gone when dropped.
 pub struct LoopDisk {
@@ -43,9 +43,7 @@ impl LoopDisk {
         match Self::make(mebibytes) {
             Ok(disk) => Some(disk),
             Err(why) => {
-                eprintln!("skipped: cannot make a loop device with ext4: {why}");
-                let root = rustix::process::geteuid().is_root();
-                assert!(!(root && require_rigs()), "DURALITE_REQUIRE_RIGS is set: {why}");
+                skip("cannot make a loop device with ext4", &why);
                 None
             }
         }

@@ -11,6 +11,16 @@ pub fn require_rigs() -> bool {
     std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1")
 }
 
+/// Says that a rig is skipped, and why.
+///
+/// # Panics
+/// When this user could run it, and `DURALITE_REQUIRE_RIGS` is set.
+pub fn skip(what: &str, why: &str) {
+    eprintln!("skipped: {what}: {why}");
+    let root = rustix::process::geteuid().is_root();
+    assert!(!(root && require_rigs()), "DURALITE_REQUIRE_RIGS is set, and {what}: {why}");
+}
+
 /// A pool on a small file system of its own, so that it can be full.
 pub struct TinyPool {
     dir: TempDir,
@@ -34,9 +44,7 @@ impl TinyPool {
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(error) => error.to_string(),
         };
-        eprintln!("skipped: cannot mount a small tmpfs: {why}");
-        let root = rustix::process::geteuid().is_root();
-        assert!(!(root && require_rigs()), "DURALITE_REQUIRE_RIGS is set, and mount failed: {why}");
+        skip("cannot mount a small tmpfs", &why);
         None
     }
 

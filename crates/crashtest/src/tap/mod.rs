@@ -39,11 +39,6 @@ fn medium_error(operation: &'static str, failure: Failure) -> MediumError {
     }
 }
 
-/// A log's kind, by the end of its name.
-fn kind_of(log: &Path) -> FileKind {
-    if log.extension().is_some_and(|end| end == "nvwal") { FileKind::Memory } else { FileKind::Sectors }
-}
-
 impl Tap for PoolTap {
     fn step(&self, step: FileStep, log: &Path) -> io::Result<()> {
         let mut recorded = self.recorder.step();
@@ -61,13 +56,13 @@ impl Tap for PoolTap {
         }
         match step {
             FileStep::Create => {
-                recorded.made(log, kind_of(log));
+                recorded.made(log, FileKind::of(log));
             }
             FileStep::Sync => {
-                let (file, site) = (recorded.file(log, kind_of(log)), recorded.site());
+                let (file, site) = (recorded.file(log, FileKind::of(log)), recorded.site());
                 recorded.push(Event::Sync { file, site });
             }
-            FileStep::Publish => recorded.named(log, kind_of(log)),
+            FileStep::Publish => recorded.named(log, FileKind::of(log)),
             FileStep::SyncDirectory => {
                 let site = recorded.site();
                 recorded.push(Event::SyncNames { path: log.to_path_buf(), site });

@@ -1,0 +1,35 @@
+//! The same work on every processor.
+
+use std::ops::AddAssign;
+
+use anyhow::{Result, anyhow};
+
+use crate::failure::Violation;
+
+/// What a test comes to: a tally, or the violation that it found. The outer error is something that
+/// could not be run at all.
+pub type Verdict<T> = Result<Result<T, Box<Violation>>>;
+
+/// Processors to work on.
+pub fn count() -> u64 {
+    std::thread::available_parallelism().map_or(1, usize::from) as u64
+}
+
+/// Runs `work` once on each processor, and adds up what came of it.
+pub fn on_each<T>(work: impl Fn() -> Verdict<T> + Sync) -> Verdict<T>
+where
+    T: Default + AddAssign + Send,
+{
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count()).map(|_| scope.spawn(&work)).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    let mut sum = T::default();
+    for result in results {
+        match result.map_err(|_| anyhow!("a thread of the rig panicked"))?? {
+            Ok(tally) => sum += tally,
+            Err(violation) => return Ok(Err(violation)),
+        }
+    }
+    Ok(Ok(sum))
+}
