@@ -126,7 +126,8 @@ impl Stage {
 fn write_sparsely(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.set_len(content.len() as u64)?;
-    let is_zero = |piece: &[u8]| piece.iter().all(|byte| *byte == 0);
+    // Compared as a whole: byte by byte this was a third of the time of an exploration.
+    let is_zero = |piece: &[u8]| piece == &[0; PIECE][..piece.len()];
     let mut from = None;
     let pieces = content.chunks(PIECE).map(is_zero).chain([true]).enumerate();
     for (index, zero) in pieces {
