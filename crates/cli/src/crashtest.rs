@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// Crash states of memory and blocks to recover, for each engine
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     states: u64,
-    /// Most states of one window between two barriers
+    /// States of a window between two barriers, where more than 12 lines or sectors are in doubt
     #[arg(long, value_name = "N", default_value_t = 256)]
     window_states: usize,
     /// Images of power cuts on a real file system to recover, for each engine (needs root)

@@ -20,7 +20,7 @@ use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Run};
 
-/// A window with at most so many lines in doubt is explored exhaustively.
+/// A window with at most so many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
 /// Of so many states one is recovered twice, one is used on, and one is crashed again while it is
 /// recovered.
@@ -41,7 +41,7 @@ pub struct Plan {
     pub states: u64,
     /// Steps in a run.
     pub length: Length,
-    /// Most states of one window: exhaustive exploration gives way to samples beyond.
+    /// States of a window with more in doubt than is explored exhaustively.
     pub window_states: usize,
 }
 
@@ -111,8 +111,12 @@ fn explore_runs(plan: &Plan, next: &AtomicU64) -> Verdict<Tally> {
             .with_context(|| format!("the workload of seed {seed} with {}", setup.settings))?;
         tally.runs += 1;
         let explorer = Explorer::new(stage, setup, seed, &run)?;
-        let limits =
-            Limits { states: plan.states - tally.states, window_states: plan.window_states, near: None };
+        let limits = Limits {
+            states: plan.states - tally.states,
+            window_states: plan.window_states,
+            exhaustive_lines: EXHAUSTIVE_LINES,
+            near: None,
+        };
         match explorer.run(&run.recording, &limits, &mut tally)? {
             None => {}
             Some(violation) => return Ok(Err(violation)),
@@ -126,8 +130,10 @@ fn explore_runs(plan: &Plan, next: &AtomicU64) -> Verdict<Tally> {
 pub struct Limits {
     /// So many states in all.
     pub states: u64,
-    /// Most of one window.
+    /// So many of one window that is not explored exhaustively.
     pub window_states: usize,
+    /// A window with at most so many lines or other pieces in doubt is explored exhaustively.
+    pub exhaustive_lines: usize,
     /// Only the windows that end at these events.
     pub near: Option<BTreeSet<usize>>,
 }
@@ -168,7 +174,7 @@ impl Explorer {
         let wanted = |position: usize| limits.near.as_ref().is_none_or(|near| near.contains(&position));
         for (position, event) in recording.events.iter().enumerate() {
             if Model::is_barrier(event) && changed && wanted(position) {
-                if let Some(violation) = self.window(&model, bounds, position, limits.window_states, tally)? {
+                if let Some(violation) = self.window(&model, bounds, position, limits, tally)? {
                     return Ok(Some(violation));
                 }
                 if tally.states >= end {
@@ -180,7 +186,7 @@ impl Explorer {
             bounds.apply(event);
             changed |= !matches!(event, Event::Flush { .. } | Event::Begin { .. });
         }
-        self.window(&model, bounds, recording.events.len(), limits.window_states, tally)
+        self.window(&model, bounds, recording.events.len(), limits, tally)
     }
 
     /// Recovers the states that a crash may leave at this point.
@@ -189,11 +195,11 @@ impl Explorer {
         model: &Model,
         bounds: Bounds,
         position: usize,
-        window_states: usize,
+        limits: &Limits,
         tally: &mut Tally,
     ) -> Result<Option<Box<Violation>>> {
         let choices = model.choices();
-        let (vectors, exhaustive) = pick(&choices, window_states, self.seed ^ position as u64);
+        let (vectors, exhaustive) = pick(&choices, limits, self.seed ^ position as u64);
         tally.windows += 1;
         tally.exhaustive += u64::from(exhaustive);
         for chosen in vectors {
@@ -340,8 +346,11 @@ impl Explorer {
 /// The states of a window to recover, each once; and whether they are all of them: every combination,
 /// or, where that would be too many, every subset of the lines and other pieces with each whole or not
 /// at all, and samples with parts of their stores.
-fn pick(choices: &[Choice], most: usize, seed: u64) -> (Vec<Vec<u32>>, bool) {
+fn pick(choices: &[Choice], limits: &Limits, seed: u64) -> (Vec<Vec<u32>>, bool) {
     let mut random = fastrand::Rng::with_seed(seed);
+    let subsets = 1_usize.checked_shl(choices.len() as u32).unwrap_or(usize::MAX);
+    let few = choices.len() <= limits.exhaustive_lines;
+    let most = if few { limits.window_states.max(subsets) } else { limits.window_states };
     let combinations =
         choices.iter().try_fold(1_usize, |all, choice| all.checked_mul(choice.states as usize));
     if let Some(all) = combinations
@@ -357,9 +366,8 @@ fn pick(choices: &[Choice], most: usize, seed: u64) -> (Vec<Vec<u32>>, bool) {
             vectors.push(vector);
         }
     };
-    let subsets = 1_usize.checked_shl(choices.len() as u32).filter(|_| choices.len() <= EXHAUSTIVE_LINES);
-    let exhaustive = subsets.is_some_and(|subsets| subsets <= most);
-    if let Some(subsets) = subsets.filter(|_| exhaustive) {
+    let exhaustive = subsets <= most;
+    if exhaustive {
         for subset in 0..subsets {
             let whole = |(index, choice): (usize, &Choice)| {
                 if subset >> index & 1 == 1 { choice.states - 1 } else { 0 }

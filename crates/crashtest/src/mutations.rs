@@ -144,7 +144,8 @@ impl Mutants {
             }
             calls += changed.len();
             let mutant = Recording { events, ..run.recording.clone() };
-            let limits = Limits { states: u64::MAX, window_states, near: Some(reach(&mutant, &changed)) };
+            let near = Some(reach(&mutant, &changed));
+            let limits = Limits { states: u64::MAX, window_states, exhaustive_lines: 0, near };
             if let Some(violation) = explorer.run(&mutant, &limits, &mut tally)? {
                 let caught = Some(violation.what.clone());
                 return Ok(Outcome { mutation: mutation.clone(), calls, states: tally.states, caught });
