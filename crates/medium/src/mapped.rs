@@ -229,23 +229,11 @@ impl FileNvm {
             // Blocks that are allocated and not initialised would each commit the file system's
             // journal when they are touched first. What the file had already may be in use: another
             // process has grown it.
-            self.initialise(from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
+            write_zeros(&self.file, from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
             rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
         self.populate(from, to)?;
         self.len.fetch_max(to, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Writes zeros into a range that nobody has stored in.
-    fn initialise(&self, from: u64, to: u64) -> Result<(), MediumError> {
-        static PIECE: [u8; 1 << 16] = [0; 1 << 16];
-        let mut at = from;
-        while at < to {
-            let piece = &PIECE[..PIECE.len().min((to - at) as usize)];
-            let written = rustix::io::pwrite(&self.file, piece, at);
-            at += written.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
-        }
         Ok(())
     }
 
@@ -508,6 +496,18 @@ fn map_shared(file: &File, bytes: usize, protection: ProtFlags, dax: bool) -> Re
     // SAFETY: the kernel chooses the address, so no memory in use is replaced.
     let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)
+}
+
+/// Writes zeros to `from..to`, which nobody has stored in.
+pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumError> {
+    static PIECE: [u8; 1 << 16] = [0; 1 << 16];
+    let mut at = from;
+    while at < to {
+        let piece = &PIECE[..PIECE.len().min((to - at) as usize)];
+        let written = rustix::io::pwrite(file, piece, at);
+        at += written.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
+    }
+    Ok(())
 }
 
 /// How kernels with and without `MAP_SYNC` refuse it.

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
+use crate::mapped::write_zeros;
 use crate::{MediumError, checked_end};
 
 /// Most processes that can be members of a segment at once.
@@ -125,7 +126,7 @@ impl FileSegment {
             // the file has already is kept, since a full file system may not give it back.
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill_with_zeros(&file, bytes)?,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, 0, bytes)?,
                 Err(errno) => return Err(failed("fallocate", errno)),
             }
         }
@@ -173,13 +174,7 @@ impl FileSegment {
     /// # Errors
     /// When the kernel does not tell.
     pub fn has_members(file: &File) -> Result<bool, MediumError> {
-        let mut lock = lock_of(0);
-        lock.l_len = MEMBERS as i64;
-        // SAFETY: an open file and a complete lock description.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
-            return Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()));
-        }
-        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+        has_others_lock(file, 0, MEMBERS)
     }
 
     fn at(&self, at: u64, len: u64) -> *mut u8 {
@@ -272,17 +267,7 @@ impl Segment for FileSegment {
     }
 
     fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        if member == self.member {
-            return Ok(true);
-        }
-        let mut lock = lock_of(member);
-        // SAFETY: an open file and a lock description that the kernel fills.
-        let code = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-        if code == 0 {
-            Ok(i32::from(lock.l_type) != libc::F_UNLCK)
-        } else {
-            Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()))
-        }
+        Ok(member == self.member || has_others_lock(&self.file, member, 1)?)
     }
 }
 
@@ -395,30 +380,20 @@ impl Segment for LocalSegment {
     }
 }
 
-fn fill_with_zeros(file: &File, bytes: u64) -> Result<(), MediumError> {
-    let zeros = [0; 4096];
-    let mut at = 0;
-    while at < bytes {
-        let count = (bytes - at).min(zeros.len() as u64) as usize;
-        let done = rustix::io::pwrite(file, &zeros[..count], at);
-        at += done.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
-    }
-    Ok(())
-}
-
-fn lock_of(member: usize) -> libc::flock {
+/// The locks of `count` members from the first on.
+fn lock_of(first: usize, count: usize) -> libc::flock {
     // SAFETY: a plain structure of numbers, for which zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = MEMBER_LOCKS + member as i64;
-    lock.l_len = 1;
+    lock.l_start = MEMBER_LOCKS + first as i64;
+    lock.l_len = count as i64;
     lock
 }
 
 /// Takes the member's lock; `false` when somebody has it.
 fn set_lock(file: &File, member: usize) -> Result<bool, MediumError> {
-    let lock = lock_of(member);
+    let lock = lock_of(member, 1);
     // SAFETY: an open file and a complete lock description.
     let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     match last_errno() {
@@ -426,6 +401,16 @@ fn set_lock(file: &File, member: usize) -> Result<bool, MediumError> {
         Errno::AGAIN | Errno::ACCESS => Ok(false),
         errno => Err(MediumError::from_errno("fcntl(F_OFD_SETLK)", errno)),
     }
+}
+
+/// Whether any of these members' locks is held through another opening of the file than this one.
+fn has_others_lock(file: &File, first: usize, count: usize) -> Result<bool, MediumError> {
+    let mut lock = lock_of(first, count);
+    // SAFETY: an open file and a complete lock description, which the kernel changes.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
+        return Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()));
+    }
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
 fn last_errno() -> Errno {

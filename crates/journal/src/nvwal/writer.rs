@@ -184,30 +184,28 @@ impl Nvwal {
             Order::Ordered => {
                 open.dirty.append(&mut self.doubtful);
                 open.dirty.append(&mut self.unhardened);
-            }
-            // What was committed without waiting is waited for now: more than a prefix is promised.
-            Order::Fenced => self.harden()?,
-            Order::Async => self.settle_doubtful(),
-        }
-        let nvm = &self.heap.nvm;
-        match order {
-            Order::Ordered => {
-                flush_all(nvm.as_ref(), &open.dirty);
+                let nvm = self.heap.nvm.as_ref();
+                flush_all(nvm, &open.dirty);
                 nvm.fence();
                 nvm.store_u64(mark_at, mark);
                 nvm.flush(mark_at, 8);
             }
             Order::Fenced => {
+                // What was committed without waiting is waited for now: more than a prefix is promised.
+                self.harden()?;
+                let nvm = self.heap.nvm.as_ref();
                 nvm.store_u64(mark_at, mark);
-                flush_all(nvm.as_ref(), &open.dirty);
+                flush_all(nvm, &open.dirty);
             }
             Order::Async => {
+                self.settle_doubtful();
+                let nvm = self.heap.nvm.as_ref();
                 nvm.store_u64(mark_at, mark);
                 nvm.flush(mark_at, 8);
                 self.unhardened.append(&mut open.dirty);
             }
         }
-        nvm.fence();
+        self.heap.nvm.fence();
         self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
         self.blocks.append(&mut open.blocks);
         self.writer.spare = open.dirty;
