@@ -53,6 +53,9 @@ const INTENT: u64 = 1408;
 const INTENT_STATE: u64 = 1416;
 const INTENT_HEADER: u64 = 1424;
 const SETTINGS: u64 = 1536;
+/// Bytes that the file has durably, as far as is known: whoever sees a longer one may see what a
+/// process left that died while it preallocated. 0 where nobody has said yet.
+const LENGTH: u64 = 1544;
 const RING: u64 = 4096;
 
 /// Bytes of sealed transactions that may wait for a leader; a power of two.
@@ -189,6 +192,8 @@ impl Group {
             // The ring is empty.
             group.set(DIRECT_END, end);
             group.set(SETTINGS, group.options.fingerprint());
+            // The flush that ends recovery has made the size durable too.
+            group.set(LENGTH, group.block.len());
         } else {
             // A process that had this member slot before may have died as the leader.
             let own = group.own();
@@ -401,33 +406,45 @@ impl Group {
         }
     }
 
-    /// Makes sure that the file reaches to a position.
+    /// Makes sure that the file reaches to a position, and that it would after a power loss.
     pub(crate) fn reserve(&self, end: u64) -> Result<(), JournalError> {
         let offset = self.offset_of(self.generation(), end).next_multiple_of(self.block_bytes());
-        if offset <= self.block.len() {
-            return Ok(());
+        if offset > self.get(LENGTH) {
+            self.extend(offset)?;
         }
-        self.learn_len(offset)?;
+        self.learn_len(offset)
+    }
+
+    /// Makes the file durably reach to an offset. That it seems to already is not enough: a commit
+    /// would then leave it to its own write to make the size and the blocks of another process
+    /// durable, which is the file system's journal's work at every commit and no promise of the
+    /// medium's.
+    fn extend(&self, offset: u64) -> Result<(), JournalError> {
+        self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
-        if offset <= length {
-            return Ok(());
-        }
-        let limit = self.superblock.limit_bytes;
-        if offset > limit {
-            return Err(JournalError::LimitReached { limit_bytes: limit });
-        }
-        let step = initial_bytes(self.superblock.block_bytes).max((length / 2).min(LARGEST_STEP));
-        let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
-        let wanted = wanted.max(offset.next_multiple_of(AREA_BYTES));
-        match self.block.preallocate(wanted) {
+        let (wanted, least) = if offset <= length {
+            (length, length)
+        } else {
+            let limit = self.superblock.limit_bytes;
+            if offset > limit {
+                return Err(JournalError::LimitReached { limit_bytes: limit });
+            }
+            let step = initial_bytes(self.superblock.block_bytes).max((length / 2).min(LARGEST_STEP));
+            let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
+            let least = offset.next_multiple_of(AREA_BYTES);
+            (wanted.max(least), least)
+        };
+        let reached = match self.block.preallocate(wanted) {
             // A smaller step may still fit.
-            Err(MediumError::NoSpace) => self.block.preallocate(offset.next_multiple_of(AREA_BYTES)),
-            done => done,
-        }
-        .map_err(|source| match source {
+            Err(MediumError::NoSpace) if wanted > least => self.block.preallocate(least).map(|()| least),
+            done => done.map(|()| wanted),
+        };
+        let reached = reached.map_err(|source| match source {
             MediumError::NoSpace => JournalError::NoSpace { dir: self.superblock_path() },
             source => self.failed(source),
-        })
+        })?;
+        self.set(LENGTH, reached);
+        Ok(())
     }
 
     /// Where a transaction goes that is written past the ring: everything before it is durable.
@@ -548,7 +565,7 @@ impl Group {
             Layout::Delta => self.complete_header(content, generation, offset)?,
             Layout::Embedded => 1,
         };
-        // Whoever sealed the last of it may have made the file longer.
+        // Whoever sealed the last of it may have made the file longer, durably.
         self.learn_len(offset + whole.len() as u64)?;
         self.block.commit(offset, whole, self.options.durability).map_err(|source| self.failed(source))?;
         self.activity.groups.fetch_add(1, Ordering::Relaxed);
@@ -684,7 +701,9 @@ impl Group {
             generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            file_bytes: self.block.len(),
+            // Not a length that is only seen: the slot may become durable before that does, and the
+            // log would then be taken for one that was cut short.
+            file_bytes: self.get(LENGTH),
         };
         write_slot(self.block.as_ref(), &slot, self.superblock.log_id)
             .map_err(|source| self.poison(self.failed(source)))?;
