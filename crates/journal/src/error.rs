@@ -94,8 +94,8 @@ pub enum JournalError {
     },
     /// Other processes use the log with other settings.
     #[error(
-        "another process uses the log with another durability or group_synch: use the same settings, or close \
-         it there first"
+        "another process uses the log with another durability or group_synch, or as another kind of memory \
+         (nvram=DIR, nvram=emulate): use the same settings, or close it there first"
     )]
     Settings,
     /// Log file and database have different owners (invariant 13).

@@ -33,6 +33,8 @@ pub const LOCKS_BYTES: u64 = 64 << 10;
 const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 /// First word of a segment that is in use: its layout's version.
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"DURASEG2");
+/// The word that says as what kind of medium the log is used, 0 where nobody has said.
+const SEGMENT_KIND: u64 = 8;
 
 /// What kind of medium the pool is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,16 @@ pub enum PoolKind {
     Emulate,
     /// A block device: `waldio`.
     Disk,
+}
+
+impl PoolKind {
+    fn word(self) -> u64 {
+        match self {
+            Self::Dax => 1,
+            Self::Emulate => 2,
+            Self::Disk => 3,
+        }
+    }
 }
 
 /// Where logs are kept.
@@ -271,22 +283,57 @@ pub(crate) fn attach(
     // One at a time: between finding itself alone and saying that it is there, a process must
     // not be overtaken by another that then finds itself alone too.
     let attaching = files::lock_segment(&segment_path(&path), db)?;
-    let links = file.metadata().map_err(|error| JournalError::io("examine", &path, &error))?.nlink();
-    if links == 0 {
-        drop(std::fs::remove_file(segment_path(&path)));
-        return Err(missing());
+    let gone = || {
+        let what = "its log has just been folded into it or put aside; open it again";
+        JournalError::Busy { path: db.path.clone(), what }
+    };
+    if !is_in_place(&path, &file)? {
+        if matches!(path.try_exists(), Ok(false)) {
+            drop(std::fs::remove_file(segment_path(&path)));
+        }
+        return Err(gone());
     }
     let alone = find_alone(&file, &path, &attaching)?;
+    if alone && pool.kind == PoolKind::Dax {
+        // It may have been used as emulated memory, on this very file system. Blocks that were first
+        // touched then are not durable, nor is what an emulated model of persistency did not
+        // flush, and a commit that survives a power loss would stand behind one that does not.
+        file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
+    }
     let segment = join_segment(pool, &path, db, alone)?;
     let mut log = open(pool, options, &path, file, segment, alone)?;
     log.attaching = Some(attaching);
+    // Here ends the wait for who folds the log without SQLite's locks. SQLite's own users cannot
+    // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.
     log.file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
+    if !is_in_place(&path, &log.file)? {
+        return Err(gone());
+    }
     Ok(log)
+}
+
+/// Whether the name of a log still leads to the file that was opened by it.
+fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
+    let failed = |error: io::Error| JournalError::io("examine", path, &error);
+    let opened = file.metadata().map_err(failed)?;
+    match path.symlink_metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Whether nobody else has the log. The kernel gives the locks of a dead process back one after
 /// another, so that its lock of the log may outlive the one that attachers wait for: only a
 /// member that lives, of a segment that was completed, proves that somebody is there.
+///
+/// Who gets the lock reads no state older than what was acknowledged. The engine's descriptors are
+/// duplicates of the one that locked, so that the lock goes with the last of them, when nothing of
+/// that process is under way any more, and it acknowledged nothing that it had not flushed (or
+/// flushed it when it let go, under Group Synch). All that it may still have is the memory that
+/// was shared, with its locks given back, and the lock of its own member slot, which nobody
+/// else takes until then. Who does not get it shares the state that is in force, whose last member
+/// may leave at any time: what it has sealed and not flushed stays in the ring for the next leader.
 fn find_alone(file: &File, path: &Path, attaching: &File) -> Result<bool, JournalError> {
     use std::os::unix::fs::FileExt;
     let start = std::time::Instant::now();
@@ -339,6 +386,13 @@ fn join_segment(
     if !alone && segment.load(0) != SEGMENT_MAGIC {
         let what = "another version of Duralite uses this database; use the same version everywhere";
         return Err(JournalError::Busy { path, what });
+    }
+    // Emulated memory and direct access to the same file promise different things, and each builds
+    // on what the other has stored.
+    if alone {
+        segment.store(SEGMENT_KIND, pool.kind.word());
+    } else if ![0, pool.kind.word()].contains(&segment.load(SEGMENT_KIND)) {
+        return Err(JournalError::Settings);
     }
     Ok(Arc::new(segment))
 }
