@@ -56,7 +56,7 @@ fn attach_while(kind: PoolKind, work: impl FnOnce(&Path)) -> Result<(), JournalE
     drop(log);
     let alone = read_write(&path);
     alone.lock().expect("lock");
-    let member = FileSegment::join(read_write(&segment_path(&path)), bytes, false).expect("member");
+    let member = FileSegment::join(read_write(&segment_path(&path)), bytes, None).expect("member");
     assert_eq!(member.member(), 0);
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| place.attach(kind, id).map(|_| ()));

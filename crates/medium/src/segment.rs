@@ -111,17 +111,18 @@ unsafe impl Send for FileSegment {}
 unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
-    /// Maps `bytes` of the file and joins as a member. With `fresh` the segment starts as zeros:
-    /// the caller has made sure that nobody else uses it.
+    /// Maps `bytes` of the file and joins as a member. With `fresh` it becomes a new segment, of which
+    /// the first so many bytes are zeros and the others may be anything: the caller has made sure
+    /// that nobody else uses it.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], [`MediumError::Unsupported`] when every member slot is taken or
     /// the file is shorter than it should be, or an error of the file system.
-    pub fn join(file: File, bytes: u64, fresh: bool) -> Result<Self, MediumError> {
+    pub fn join(file: File, bytes: u64, fresh: Option<u64>) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
         let length_of = || rustix::fs::fstat(&file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
         let had = length_of().map_err(|errno| failed("fstat", errno))?;
-        if fresh {
+        if fresh.is_some() {
             // Backed by space from the start: a store into a hole of a full file system kills. What
             // the file has already is kept, since a full file system may not give it back.
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -157,14 +158,15 @@ impl FileSegment {
         let base = NonNull::new(base.cast()).ok_or(failed("mmap", Errno::NOMEM))?;
         let segment = Self { base, bytes, file, member };
         // What the file did not have is zeros already.
-        if fresh && had > 0 {
+        if let Some(zeros) = fresh.filter(|_| had > 0) {
+            let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
             // All pages in one call, where the kernel can do that; else one by one as they are touched.
-            // SAFETY: the whole mapping, whose content stays as it is.
+            // SAFETY: a part of the mapping, whose content stays as it is.
             let _ = unsafe {
-                rustix::mm::madvise(segment.base.as_ptr().cast(), segment.bytes, Advice::LinuxPopulateWrite)
+                rustix::mm::madvise(segment.base.as_ptr().cast(), zeros, Advice::LinuxPopulateWrite)
             };
-            // SAFETY: the whole mapping, which nobody else uses yet.
-            unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, segment.bytes) };
+            // SAFETY: a part of the mapping, which nobody else uses yet.
+            unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, zeros) };
         }
         Ok(segment)
     }
@@ -429,8 +431,8 @@ mod tests {
     #[test]
     fn members_see_each_others_words_and_deaths() {
         let dir = tempfile::tempdir().unwrap();
-        let one = FileSegment::join(file(&dir), 4096, true).unwrap();
-        let two = FileSegment::join(file(&dir), 4096, false).unwrap();
+        let one = FileSegment::join(file(&dir), 4096, Some(4096)).unwrap();
+        let two = FileSegment::join(file(&dir), 4096, None).unwrap();
         assert_eq!((one.member(), two.member()), (0, 1));
         one.store(8, 7);
         assert_eq!(two.compare_exchange(8, 6, 9), Err(7));
@@ -446,7 +448,7 @@ mod tests {
         assert!(one.is_alive(0).unwrap() && one.is_alive(1).unwrap() && !one.is_alive(2).unwrap());
         drop(two);
         assert!(!one.is_alive(1).unwrap());
-        let three = FileSegment::join(file(&dir), 4096, false).unwrap();
+        let three = FileSegment::join(file(&dir), 4096, None).unwrap();
         assert_eq!(three.member(), 1);
         assert_eq!(three.load(8), 4);
     }
@@ -454,15 +456,16 @@ mod tests {
     #[test]
     fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(FileSegment::join(file(&dir), 4096, false).is_err());
-        FileSegment::join(file(&dir), 4096, true).unwrap().store(0, 1);
-        assert_eq!(FileSegment::join(file(&dir), 4096, true).unwrap().load(0), 0);
+        assert!(FileSegment::join(file(&dir), 4096, None).is_err());
+        FileSegment::join(file(&dir), 4096, Some(4096)).unwrap().store(0, 1);
+        assert_eq!(FileSegment::join(file(&dir), 4096, Some(0)).unwrap().load(0), 1);
+        assert_eq!(FileSegment::join(file(&dir), 4096, Some(8)).unwrap().load(0), 0);
     }
 
     #[test]
     fn a_sleeper_is_woken_and_does_not_sleep_on_another_value() {
         let dir = tempfile::tempdir().unwrap();
-        let segment = FileSegment::join(file(&dir), 4096, true).unwrap();
+        let segment = FileSegment::join(file(&dir), 4096, Some(4096)).unwrap();
         segment.store(16, 1 << 32 | 5);
         segment.wait(16, 4, Duration::from_secs(60));
         std::thread::scope(|scope| {
@@ -480,6 +483,6 @@ mod tests {
     #[should_panic(expected = "outside the segment")]
     fn positions_outside_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let _ = FileSegment::join(file(&dir), 4096, true).unwrap().load(4096);
+        let _ = FileSegment::join(file(&dir), 4096, Some(4096)).unwrap().load(4096);
     }
 }

@@ -32,7 +32,7 @@ pub const LOCKS_OFFSET: u64 = 4096;
 pub const LOCKS_BYTES: u64 = 64 << 10;
 const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 /// First word of a segment that is in use: its layout's version.
-const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"DURASEG2");
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"DURASEG3");
 /// The word that says as what kind of medium the log is used, 0 where nobody has said.
 const SEGMENT_KIND: u64 = 8;
 
@@ -376,12 +376,13 @@ fn join_segment(
     alone: bool,
 ) -> Result<Arc<dyn Segment>, JournalError> {
     let path = segment_path(log);
-    let engine_bytes = match pool.kind {
-        PoolKind::Disk => crate::waldio::SHARED_BYTES,
-        _ => 0,
+    let (state_bytes, engine_bytes) = match pool.kind {
+        PoolKind::Disk => (crate::waldio::STATE_BYTES, crate::waldio::SHARED_BYTES),
+        PoolKind::Dax | PoolKind::Emulate => (0, 0),
     };
+    let fresh = alone.then_some(ENGINE_OFFSET + state_bytes);
     tap::step(FileStep::MapShared, &path).map_err(|error| JournalError::io("map", &path, &error))?;
-    let segment = FileSegment::join(files::open_segment(&path, db)?, ENGINE_OFFSET + engine_bytes, alone)
+    let segment = FileSegment::join(files::open_segment(&path, db)?, ENGINE_OFFSET + engine_bytes, fresh)
         .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
     if !alone && segment.load(0) != SEGMENT_MAGIC {
         let what = "another version of Duralite uses this database; use the same version everywhere";

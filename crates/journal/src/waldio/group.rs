@@ -56,6 +56,9 @@ const SETTINGS: u64 = 1536;
 /// Bytes that the file has durably, as far as is known: whoever sees a longer one may see what a
 /// process left that died while it preallocated. 0 where nobody has said yet.
 const LENGTH: u64 = 1544;
+/// Bytes of the segment that have to be zeros at first. The ring behind them need not be: only what has
+/// been written to it is read.
+pub(crate) const STATE_BYTES: u64 = RING;
 const RING: u64 = 4096;
 
 /// Bytes of sealed transactions that may wait for a leader; a power of two.

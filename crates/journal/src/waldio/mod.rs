@@ -39,6 +39,7 @@ use writer::{Open, STAGED};
 
 /// Bytes of shared memory that processes with a log of this kind need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
+pub(crate) use group::STATE_BYTES;
 
 /// A log is not made with fewer bytes for its blocks.
 const LEAST_DATA_BYTES: u64 = 64 << 10;
