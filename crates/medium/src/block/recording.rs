@@ -7,6 +7,7 @@
 //! data may or may not have arrived, and the system has forgotten that it had to write them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Block, BlockCounters, Durability};
@@ -188,8 +189,10 @@ impl State {
         fault.map_or(Ok(()), Err)
     }
 
-    fn flush(&mut self) -> Result<(), MediumError> {
+    /// Makes what was written to these sectors durable.
+    fn flush(&mut self, sectors: Range<u64>) -> Result<(), MediumError> {
         if let Some(error) = self.due(BlockOp::Flush) {
+            // What the device could not do for these it may not have done for the others.
             self.forget_pending();
             return Err(error);
         }
@@ -200,13 +203,15 @@ impl State {
             self.omitted.remove(index);
             return Ok(());
         }
-        for (sector, versions) in std::mem::take(&mut self.pending) {
-            if let Some(content) = versions.last() {
-                let at = sector as usize * SECTOR;
+        self.pending.retain(|sector, versions| {
+            let flushed = versions.last().filter(|_| sectors.contains(sector));
+            if let Some(content) = flushed {
+                let at = *sector as usize * SECTOR;
                 self.durable[at..at + SECTOR].copy_from_slice(content);
-                self.doubtful.remove(&sector);
+                self.doubtful.remove(sector);
             }
-        }
+            flushed.is_none()
+        });
         Ok(())
     }
 }
@@ -260,28 +265,18 @@ impl Block for RecordingBlock {
         let mut state = self.lock();
         state.write(at, blocks, self.block_bytes)?;
         match durability {
-            Durability::Full => state.flush(),
+            Durability::Full => state.flush(0..u64::MAX),
             Durability::Normal => Ok(()),
             // Only what this call wrote.
             Durability::Fua => {
                 let first = at / SECTOR as u64;
-                let mut others = state.pending.split_off(&first);
-                let behind = others.split_off(&(first + (blocks.len() / SECTOR) as u64));
-                let before = std::mem::replace(&mut state.pending, others);
-                let flushed = state.flush();
-                state.pending.extend(before);
-                state.pending.extend(behind);
-                if flushed.is_err() {
-                    // What the device could not do for these it may not have done for the others.
-                    state.forget_pending();
-                }
-                flushed
+                state.flush(first..first + (blocks.len() / SECTOR) as u64)
             }
         }
     }
 
     fn flush(&self) -> Result<(), MediumError> {
-        self.lock().flush()
+        self.lock().flush(0..u64::MAX)
     }
 
     fn counters(&self) -> BlockCounters {
