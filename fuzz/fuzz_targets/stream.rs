@@ -3,8 +3,6 @@
 //! back what a plain file would hold, and after a power loss at least what was acknowledged.
 #![no_main]
 
-#[path = "stream/crash.rs"]
-mod crash;
 #[path = "stream/model.rs"]
 mod model;
 #[path = "stream/rig.rs"]

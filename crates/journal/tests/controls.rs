@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{CrashingNvm, Model, Rng, contents, fresh_medium, open};
+use common::{Model, Rng, contents, fresh_medium, open};
 use duralite_journal::{NvwalOptions, SyncMode};
 use duralite_medium::{Nvm, RecordingNvm};
 
@@ -20,11 +20,11 @@ enum Omit {
 }
 
 /// Two commits; the power fails before medium operation `crash_at`, or after both. Returns what is
-/// wrong with what is recovered, or `None`; and whether the crash came before the end.
-fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> (Option<String>, bool) {
+/// wrong with what is recovered, or `None`.
+fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     let options = NvwalOptions { sync, block_bytes: 8192, limit_bytes: 1 << 20, ..NvwalOptions::default() };
-    let mut rng = Rng(seed | 1);
-    let nvm = Arc::new(CrashingNvm::new(fresh_medium(&options, 512), crash_at, rng.clone()));
+    let nvm = Arc::new(fresh_medium(&options, 512));
+    nvm.crash_before(crash_at, seed);
     let mut stream = open(nvm.clone(), &options).expect("open");
     let mut model = Model::new(512, 20);
     let mut write = |writes: &[(u64, Vec<u8>)]| {
@@ -39,22 +39,21 @@ fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> (Option<String>,
     possible.push(model.committed.clone());
     match omit {
         Omit::Nothing => {}
-        Omit::Flush(nth) => nvm.inner.drop_flush(nth),
-        Omit::Fence(nth) => nvm.inner.drop_fence(nth),
+        Omit::Flush(nth) => nvm.drop_flush(nth),
+        Omit::Fence(nth) => nvm.drop_fence(nth),
     }
     let second = model.transaction(&mut Rng(6), false);
     write(&second.writes);
     let before_second = possible.last().cloned();
     model.commit(second);
-    let crashed = early.is_some();
     let (image, possible) = match early.map(|image| (image, possible.clone())) {
         Some(found) => found,
         None => match nvm.image() {
             Some(image) => (image, before_second.into_iter().chain([model.committed.clone()]).collect()),
-            None => (nvm.inner.crash(&mut || rng.next()), vec![model.committed.clone()]),
+            None => (nvm.crash(seed), vec![model.committed.clone()]),
         },
     };
-    (verdict(image, &options, &possible), crashed)
+    verdict(image, &options, &possible)
 }
 
 fn verdict(image: RecordingNvm, options: &NvwalOptions, possible: &[Vec<u8>]) -> Option<String> {
@@ -72,7 +71,7 @@ fn verdict(image: RecordingNvm, options: &NvwalOptions, possible: &[Vec<u8>]) ->
 fn found(sync: SyncMode, omit: Omit) -> Option<String> {
     (0..4000).find_map(|seed| {
         let crash_at = if seed % 2 == 0 { Rng(seed + 1).below(60) } else { u64::MAX };
-        run(sync, omit, crash_at, seed).0
+        run(sync, omit, crash_at, seed)
     })
 }
 

@@ -69,7 +69,7 @@ fn inv10_at_the_limit_writes_fail_and_everything_committed_stays() {
                         assert!(contents(&mut stream) == model.committed, "content differs at the limit");
                     }
                     assert!(nvm.len() <= limit);
-                    let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(&mut || rng.next()));
+                    let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
                     let mut recovered = open(crashed, &options).expect("recovery");
                     assert!(contents(&mut recovered) == model.committed, "recovered content differs");
                     frames.push(model.frames());
@@ -99,7 +99,7 @@ fn inv10_a_full_file_system_fails_the_write_and_space_that_returns_is_used() {
             assert!(matches!(error, JournalError::NoSpace { .. }), "{error}");
             assert!(contents(&mut stream) == model.committed, "content differs without space");
         }
-        let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(&mut || rng.next()));
+        let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         let mut recovered = open(crashed, &options).expect("recovery");
         assert!(contents(&mut recovered) == model.committed, "recovered content differs");
         if rng.chance(2) {

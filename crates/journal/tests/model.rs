@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{CrashingNvm, Model, Rng, contents, for_seeds, fresh_medium, open};
+use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
 use duralite_journal::engine::Engine as _;
 use duralite_journal::{HeapMode, NvwalOptions, SyncMode};
 use duralite_medium::Nvm;
@@ -32,8 +32,8 @@ fn variants() -> Vec<NvwalOptions> {
 /// One random history; a crash image is taken before medium operation `crash_at` and recovered.
 fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) -> Option<()> {
     let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    let recording = fresh_medium(options, page_bytes as u32);
-    let nvm = Arc::new(CrashingNvm::new(recording, crash_at, rng.clone()));
+    let nvm = Arc::new(fresh_medium(options, page_bytes as u32));
+    nvm.crash_before(crash_at, rng.next());
     let mut stream = open(nvm.clone(), options).expect("open");
     let mut model = Model::new(page_bytes, 20);
     for _ in 0..30 {
@@ -76,7 +76,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
         }
         assert!(contents(&mut stream) == model.committed, "live content differs");
     }
-    let image = nvm.inner.crash(&mut || rng.next());
+    let image = nvm.crash(rng.next());
     recover_and_check(image, options, &[model.committed.clone()], seed, crash_at);
     None
 }
@@ -137,8 +137,7 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_hardened_before_home_writes() {
     for_seeds(40, |seed| {
         let options = options(SyncMode::Async, HeapMode::User, true);
         let mut rng = Rng(seed * 31 + 7);
-        let recording = fresh_medium(&options, 512);
-        let nvm = Arc::new(CrashingNvm::new(recording, u64::MAX, rng.clone()));
+        let nvm = Arc::new(fresh_medium(&options, 512));
         let mut stream = open(nvm.clone(), &options).expect("open");
         let mut model = Model::new(512, 20);
         let (offset, data) = model.restart();
@@ -152,12 +151,12 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_hardened_before_home_writes() {
             model.commit(transaction);
             prefixes.push(model.committed.clone());
         }
-        let crashed: Arc<dyn Nvm> = Arc::new(nvm.inner.crash(&mut || rng.next()));
+        let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         let recovered = contents(&mut open(crashed, &options).expect("recovery"));
         assert!(prefixes.contains(&recovered), "not a prefix");
         // Invariant 5: hardened before anything goes home.
         stream.engine_mut().harden().expect("harden");
-        let hardened: Arc<dyn Nvm> = Arc::new(nvm.inner.crash(&mut || rng.next()));
+        let hardened: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         assert!(contents(&mut open(hardened, &options).expect("recovery")) == model.committed);
     });
 }
@@ -249,7 +248,7 @@ fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
                 }
                 model.commit(transaction);
             }
-            let left: Arc<dyn Nvm> = Arc::new(nvm.crash(&mut || rng.next()));
+            let left: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
             let mut recovered = open(left, &options).expect("recovery");
             assert!(contents(&mut recovered) == model.committed, "{sync:?}: a commit that waited is lost");
         });

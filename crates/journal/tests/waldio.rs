@@ -6,7 +6,7 @@
 mod common;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use common::{Model, Rng, for_seeds};
 use duralite_journal::engine::Engine as _;
@@ -15,8 +15,8 @@ use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, JournalError, WaldioOptions};
 use duralite_logfmt::LogId;
 use duralite_logfmt::waldio::{DATA_OFFSET, Layout, Superblock};
-use duralite_medium::block::{Block, BlockCounters, BlockOp, Durability, RecordingBlock};
-use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
+use duralite_medium::block::{Block, BlockOp, Durability, RecordingBlock};
+use duralite_medium::{LocalSegment, MediumError, Segment};
 
 const PAGES: usize = 20;
 const BLOCK: u32 = 512;
@@ -81,89 +81,10 @@ fn wait(stream: &mut WalStream<Waldio>) -> Result<(), JournalError> {
     }
 }
 
-/// A recording medium that takes a crash image just before its n-th write, flush or growth, and
-/// between the write and the flush of a commit.
-#[derive(Debug)]
-struct CrashingBlock {
-    inner: RecordingBlock,
-    state: Mutex<(u64, Rng, Option<Vec<u8>>)>,
-}
-
-impl CrashingBlock {
-    fn new(inner: RecordingBlock, operations: u64, rng: Rng) -> Self {
-        Self { inner, state: Mutex::new((operations, rng, None)) }
-    }
-
-    fn has_crashed(&self) -> bool {
-        self.state.lock().expect("lock").2.is_some()
-    }
-
-    fn image(&self) -> Option<Vec<u8>> {
-        self.state.lock().expect("lock").2.take()
-    }
-
-    fn crash(&self, rng: &mut Rng) -> Vec<u8> {
-        self.inner.crash(|_, states| rng.below(states as u64) as usize)
-    }
-
-    fn step(&self) {
-        let mut state = self.state.lock().expect("lock");
-        if state.0 == 0 && state.2.is_none() {
-            let mut rng = state.1.clone();
-            state.2 = Some(self.crash(&mut rng));
-        }
-        state.0 = state.0.wrapping_sub(1);
-    }
-}
-
-impl Block for CrashingBlock {
-    fn block_bytes(&self) -> u32 {
-        self.inner.block_bytes()
-    }
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
-        self.step();
-        self.inner.preallocate(len)
-    }
-    fn refresh_len(&self) -> Result<(), MediumError> {
-        self.inner.refresh_len()
-    }
-    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.inner.read(at, buf)
-    }
-    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
-        self.step();
-        self.inner.write(at, blocks)
-    }
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
-        if durability != Durability::Full {
-            self.step();
-            return self.inner.commit(at, blocks, durability);
-        }
-        self.write(at, blocks)?;
-        self.flush()
-    }
-    fn flush(&self) -> Result<(), MediumError> {
-        self.step();
-        self.inner.flush()
-    }
-    fn counters(&self) -> BlockCounters {
-        self.inner.counters()
-    }
-    fn guarantee(&self) -> Guarantee {
-        self.inner.guarantee()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-}
-
 /// What a history has done so far.
 struct History {
     world: World,
-    block: Arc<CrashingBlock>,
+    block: Arc<RecordingBlock>,
     processes: Vec<WalStream<Waldio>>,
     model: Model,
     /// What a power loss may leave: from what was acknowledged last to what was sealed last.
@@ -176,10 +97,10 @@ impl History {
         superblock: &Superblock,
         options: &WaldioOptions,
         operations: u64,
-        rng: &Rng,
+        seed: u64,
     ) -> Self {
-        let recording = RecordingBlock::from_bytes(image, BLOCK);
-        let block = Arc::new(CrashingBlock::new(recording, operations, rng.clone()));
+        let block = Arc::new(RecordingBlock::from_bytes(image, BLOCK));
+        block.crash_before(operations, seed);
         let world = World::new(block.clone(), superblock.clone(), options.clone());
         let model = Model::new(superblock.page_bytes as usize, PAGES);
         let processes = vec![world.process(true).expect("recovery"), world.process(false).expect("join")];
@@ -249,9 +170,9 @@ impl History {
     }
 
     /// Goes on after a power loss that left `image`.
-    fn recover(self, image: Vec<u8>, operations: u64, rng: &Rng, context: &str) -> Self {
+    fn recover(self, image: Vec<u8>, operations: u64, seed: u64, context: &str) -> Self {
         let Self { world, possible, .. } = self;
-        let mut next = Self::begin(image.clone(), &world.superblock, &world.options, operations, rng);
+        let mut next = Self::begin(image.clone(), &world.superblock, &world.options, operations, seed);
         let found = contents(&mut next.processes[0]).expect("contents");
         let index = possible.iter().rposition(|model| model.committed == found);
         let lengths: Vec<_> = possible.iter().map(|model| model.committed.len()).collect();
@@ -259,7 +180,7 @@ impl History {
         assert!(contents(&mut next.processes[1]).expect("contents") == found, "{context}: processes differ");
         // Recovering what was recovered gives the same, whether or not the recovery's own writes
         // have reached the device.
-        for image in [image, next.block.crash(&mut rng.clone())] {
+        for image in [image, next.block.crash_at_random(seed)] {
             let world = World::new(
                 Arc::new(RecordingBlock::from_bytes(image, BLOCK)),
                 world.superblock.clone(),
@@ -282,7 +203,7 @@ fn history(seed: u64, layout: Layout, durability: Durability, page_bytes: usize,
     Waldio::format(&fresh, &superblock).expect("format");
     let cut = |rng: &mut Rng| rng.below(120);
     let first = if losses == 0 { u64::MAX } else { cut(&mut rng) };
-    let mut now = History::begin(fresh.to_bytes(), &superblock, &options, first, &rng);
+    let mut now = History::begin(fresh.to_bytes(), &superblock, &options, first, rng.next());
     let mut left = losses;
     for step in 0..60 + 40 * losses {
         let context = format!("seed {seed}, {layout:?} {durability:?}, step {step}");
@@ -290,7 +211,7 @@ fn history(seed: u64, layout: Layout, durability: Durability, page_bytes: usize,
         if let Some(image) = now.block.image() {
             left -= 1;
             let next = if left == 0 { u64::MAX } else { cut(&mut rng) };
-            now = now.recover(image, next, &rng, &context);
+            now = now.recover(image, next, rng.next(), &context);
             continue;
         }
         let expected = now.model.committed.clone();
@@ -298,8 +219,8 @@ fn history(seed: u64, layout: Layout, durability: Durability, page_bytes: usize,
             assert!(contents(stream).expect("contents") == expected, "{context}: live content differs");
         }
     }
-    let image = now.block.crash(&mut rng);
-    now.recover(image, u64::MAX, &rng, &format!("seed {seed}, at the end"));
+    let image = now.block.crash_at_random(rng.next());
+    now.recover(image, u64::MAX, rng.next(), &format!("seed {seed}, at the end"));
 }
 
 #[test]
@@ -339,7 +260,7 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
             let fresh = RecordingBlock::new(BLOCK);
             Waldio::format(&fresh, &superblock).expect("format");
             let cut = rng.below(40);
-            let mut now = History::begin(fresh.to_bytes(), &superblock, &options, cut, &rng);
+            let mut now = History::begin(fresh.to_bytes(), &superblock, &options, cut, rng.next());
             for page in &mut now.model.pages {
                 page.fill_with(|| rng.next() as u8);
             }
@@ -367,7 +288,7 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
                     now.settle();
                 }
                 if let Some(image) = now.block.image() {
-                    now = now.recover(image, u64::MAX, &rng, &format!("seed {seed}, round {round}"));
+                    now = now.recover(image, u64::MAX, rng.next(), &format!("seed {seed}, round {round}"));
                     now.model.truncate();
                     let (offset, data) = now.model.restart();
                     now.processes[0].write(offset, &data).expect("restart");

@@ -10,8 +10,9 @@
 //! - [`Persistency::Epoch`]: the same for the stores since the last barrier, and all before it;
 //! - [`Persistency::Strict`]: every store.
 //!
-//! Words of 8 bytes are atomic. Knobs leave out the n-th flush or fence, so that a test can
-//! show that its checks would notice.
+//! Words of 8 bytes are atomic. [`RecordingNvm::crash_before`] takes such a state in the middle of
+//! whatever runs on the medium. Knobs leave out the n-th flush or fence, so that a test can show
+//! that its checks would notice.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,7 @@ struct State {
     dropped_fence: Option<u64>,
     grow_limit: Option<u64>,
     latency: Latency,
+    crash: Crash,
 }
 
 /// The stores to one line, oldest first, and how many of them its last flush covered.
@@ -49,6 +51,41 @@ struct State {
 struct Line {
     stores: Vec<(u64, [u8; 8])>,
     flushed: usize,
+}
+
+/// A crash that a recorder was told to take, and its image once it was taken.
+#[derive(Debug, Default)]
+pub(crate) struct Crash {
+    /// Steps before it, and the seed of what it leaves.
+    pub due: Option<(u64, u64)>,
+    pub image: Option<Vec<u8>>,
+}
+
+impl Crash {
+    /// Counts a step. Returns the seed of the crash if it comes before this one.
+    pub fn step(&mut self) -> Option<u64> {
+        let (before, seed) = self.due?;
+        self.due = before.checked_sub(1).map(|before| (before, seed));
+        self.due.is_none().then_some(seed)
+    }
+}
+
+/// Chooses in which of its states, 0 to `states - 1`, a crash leaves a part of a medium. A seed makes
+/// the same choices on any machine.
+pub(crate) fn chooser(mut seed: u64) -> impl FnMut(usize) -> usize {
+    // SplitMix64: good from any seed on.
+    let mut below = move |bound: usize| {
+        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
+    };
+    // The extremes are the likeliest, and the likeliest to be wrong.
+    move |states| match below(3) {
+        0 => 0,
+        1 => states - 1,
+        _ => below(states),
+    }
 }
 
 impl RecordingNvm {
@@ -78,35 +115,41 @@ impl RecordingNvm {
         self.lock().visible.clone()
     }
 
-    /// One state that a power failure at this moment may leave, chosen by `random`.
+    /// One state that a power failure at this moment may leave, chosen by `seed`.
     #[must_use]
-    pub fn crash(&self, random: &mut impl FnMut() -> u64) -> Self {
-        let state = self.lock();
-        let mut image = state.durable.clone();
-        for line in state.pending.values() {
-            let count = line.stores.len() as u64;
-            // The extremes are the likeliest, and the likeliest to be wrong.
-            let kept = match random() % 3 {
-                0 => 0,
-                1 => count,
-                _ => random() % (count + 1),
-            };
-            apply(&mut image, &line.stores[..kept as usize]);
-        }
-        Self::from_bytes(image, self.capacity).with_persistency(self.persistency)
+    pub fn crash(&self, seed: u64) -> Self {
+        self.over(self.lock().left(seed))
+    }
+
+    /// Takes what [`crash`](Self::crash) with this seed leaves before the n-th step from now on, counted
+    /// from 0: a store, stream, flush, fence or growth. The program does not notice, and nothing it
+    /// does from then on is in the [`image`](Self::image).
+    pub fn crash_before(&self, nth: u64, seed: u64) {
+        self.lock().crash.due = Some((nth, seed));
+    }
+
+    /// Whether the step has come that was to be crashed before.
+    #[must_use]
+    pub fn has_crashed(&self) -> bool {
+        self.lock().crash.image.is_some()
+    }
+
+    /// What the crash left, once it [has come](Self::has_crashed).
+    #[must_use]
+    pub fn image(&self) -> Option<Self> {
+        let image = self.lock().crash.image.clone()?;
+        Some(self.over(image))
     }
 
     /// The state that the death of every process leaves: all stores.
     #[must_use]
     pub fn survive(&self) -> Self {
-        Self::from_bytes(self.to_bytes(), self.capacity).with_persistency(self.persistency)
+        self.over(self.to_bytes())
     }
 
-    /// Number of flush and fence calls so far.
-    #[must_use]
-    pub fn event_count(&self) -> u64 {
-        let state = self.lock();
-        state.flush_calls + state.fence_calls
+    /// Another medium of this kind.
+    fn over(&self, bytes: Vec<u8>) -> Self {
+        Self::from_bytes(bytes, self.capacity).with_persistency(self.persistency)
     }
 
     /// Makes growing beyond `len` fail with [`MediumError::NoSpace`].
@@ -129,6 +172,15 @@ impl RecordingNvm {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Locks for an operation that changes the medium. A crash that is due before it comes now.
+    fn step(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if let Some(seed) = state.crash.step() {
+            state.crash.image = Some(state.left(seed));
+        }
+        state
+    }
 }
 
 fn apply(image: &mut [u8], stores: &[(u64, [u8; 8])]) {
@@ -146,6 +198,16 @@ impl State {
             "{len} bytes at {at} are outside the medium's {} bytes",
             self.visible.len()
         );
+    }
+
+    /// What a power failure leaves, chosen by `seed`.
+    fn left(&self, seed: u64) -> Vec<u8> {
+        let mut choose = chooser(seed);
+        let mut image = self.durable.clone();
+        for line in self.pending.values() {
+            apply(&mut image, &line.stores[..choose(line.stores.len() + 1)]);
+        }
+        image
     }
 
     fn store(&mut self, at: u64, bytes: &[u8], persistency: Persistency) {
@@ -210,7 +272,7 @@ impl Nvm for RecordingNvm {
 
     fn grow(&self, len: u64) -> Result<(), MediumError> {
         checked_end(0, len, self.capacity)?;
-        let mut state = self.lock();
+        let mut state = self.step();
         if state.grow_limit.is_some_and(|limit| len > limit) {
             return Err(MediumError::NoSpace);
         }
@@ -243,7 +305,7 @@ impl Nvm for RecordingNvm {
     }
 
     fn store(&self, at: u64, bytes: &[u8]) {
-        self.lock().store(at, bytes, self.persistency);
+        self.step().store(at, bytes, self.persistency);
     }
 
     fn store_u64(&self, at: u64, value: u64) {
@@ -252,17 +314,17 @@ impl Nvm for RecordingNvm {
     }
 
     fn stream(&self, at: u64, bytes: &[u8]) {
-        let mut state = self.lock();
+        let mut state = self.step();
         state.store(at, bytes, self.persistency);
         state.flush(at, bytes.len() as u64);
     }
 
     fn flush(&self, at: u64, len: u64) {
-        self.lock().flush(at, len);
+        self.step().flush(at, len);
     }
 
     fn fence(&self) {
-        self.lock().fence(self.persistency);
+        self.step().fence(self.persistency);
     }
 
     fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
@@ -301,12 +363,7 @@ mod tests {
 
     /// The contents that many crashes leave of the first bytes.
     fn outcomes(nvm: &RecordingNvm, len: usize) -> std::collections::BTreeSet<Vec<u8>> {
-        let mut seed = 42_u64;
-        let mut random = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            seed >> 33
-        };
-        (0..400).map(|_| nvm.crash(&mut random).to_bytes()[..len].to_vec()).collect()
+        (0..400).map(|seed| nvm.crash(seed).to_bytes()[..len].to_vec()).collect()
     }
 
     #[test]
@@ -363,7 +420,37 @@ mod tests {
         let strict = RecordingNvm::new(64, 64).with_persistency(Persistency::Strict);
         strict.store_u64(0, 5);
         assert_eq!(outcomes(&strict, 8).len(), 1);
-        assert_eq!(strict.crash(&mut || 0).load_u64(0), 5);
+        assert_eq!(strict.crash(0).load_u64(0), 5);
+    }
+
+    #[test]
+    fn a_crash_comes_before_the_step_it_was_told_and_changes_nothing() {
+        let steps: [fn(&RecordingNvm); 7] = [
+            |nvm| nvm.store(0, &[1; 8]),
+            |nvm| nvm.flush(0, 8),
+            |nvm| nvm.fence(),
+            |nvm| nvm.stream(0, &[2; 8]),
+            |nvm| nvm.fence(),
+            |nvm| nvm.grow(128).unwrap(),
+            |nvm| nvm.store_u64(0, 3),
+        ];
+        let possible: [&[u8]; 8] = [&[0], &[0, 1], &[0, 1], &[1], &[1, 2], &[2], &[2], &[2, 3]];
+        for (nth, possible) in possible.into_iter().enumerate() {
+            let mut seen = std::collections::BTreeSet::new();
+            for seed in 0..100 {
+                let nvm = RecordingNvm::new(64, 128);
+                nvm.crash_before(nth as u64, seed);
+                for (done, step) in steps.iter().enumerate() {
+                    assert_eq!(nvm.has_crashed(), done > nth);
+                    step(&nvm);
+                }
+                assert_eq!(nvm.load_u64(0), 3);
+                let image = nvm.image().unwrap_or_else(|| nvm.crash(seed));
+                assert_eq!(image.len(), if nth > 5 { 128 } else { 64 });
+                seen.insert(image.to_bytes()[0]);
+            }
+            assert_eq!(Vec::from_iter(seen), possible, "before step {nth}");
+        }
     }
 
     #[test]

@@ -16,19 +16,17 @@ use duralite_medium::block::{Block as _, BlockOp, Durability, RecordingBlock};
 use duralite_medium::{LocalSegment, MediumError, Nvm as _, RecordingNvm, Segment};
 use libfuzzer_sys::arbitrary::{self, Unstructured};
 
-use crate::crash::{Choices, Crashing};
-
 pub type Stream = WalStream<Box<dyn Engine>>;
 
 /// The log and what it is on.
 pub enum Rig {
     Nvwal {
-        nvm: Arc<Crashing<RecordingNvm>>,
+        nvm: Arc<RecordingNvm>,
         superblock: nvwal::Superblock,
         options: NvwalOptions,
     },
     Waldio {
-        block: Arc<Crashing<RecordingBlock>>,
+        block: Arc<RecordingBlock>,
         /// What the living processes share.
         segment: Arc<dyn Segment>,
         superblock: waldio::Superblock,
@@ -65,7 +63,7 @@ impl Rig {
             };
             let nvm = RecordingNvm::new(0, superblock.file_bytes(limit_blocks));
             Nvwal::format(&nvm, &superblock).expect("format");
-            return Ok(Self::Nvwal { nvm: Arc::new(Crashing::new(nvm)), superblock, options });
+            return Ok(Self::Nvwal { nvm: Arc::new(nvm), superblock, options });
         }
         let options = WaldioOptions {
             layout: *input.choose(&Layout::ALL)?,
@@ -89,7 +87,7 @@ impl Rig {
         };
         let block = RecordingBlock::new(superblock.block_bytes);
         Waldio::format(&block, &superblock).expect("format");
-        Ok(Self::Waldio { block: Arc::new(Crashing::new(block)), segment: fresh(), superblock, options })
+        Ok(Self::Waldio { block: Arc::new(block), segment: fresh(), superblock, options })
     }
 
     /// The same log on a medium with this content.
@@ -97,13 +95,13 @@ impl Rig {
         match self {
             Self::Nvwal { superblock, options, .. } => {
                 let capacity = superblock.file_bytes(superblock.limit_blocks);
-                let nvm = Arc::new(Crashing::new(RecordingNvm::from_bytes(image, capacity)));
+                let nvm = Arc::new(RecordingNvm::from_bytes(image, capacity));
                 Self::Nvwal { nvm, superblock: superblock.clone(), options: options.clone() }
             }
             Self::Waldio { superblock, options, .. } => {
                 let block = RecordingBlock::from_bytes(image, superblock.block_bytes);
                 Self::Waldio {
-                    block: Arc::new(Crashing::new(block)),
+                    block: Arc::new(block),
                     segment: fresh(),
                     superblock: superblock.clone(),
                     options: options.clone(),
@@ -191,28 +189,27 @@ impl Rig {
 
     /// What the power loss left that has happened, or what one leaves now.
     pub fn image(&self, input: &mut Unstructured) -> arbitrary::Result<Vec<u8>> {
-        let mut choices = Choices::new(input.arbitrary()?);
+        let seed = input.arbitrary::<u32>()?.into();
         Ok(match self {
-            Self::Nvwal { nvm, .. } => nvm.image(&mut choices),
-            Self::Waldio { block, .. } => block.image(&mut choices),
+            Self::Nvwal { nvm, .. } => nvm.image().unwrap_or_else(|| nvm.crash(seed)).to_bytes(),
+            Self::Waldio { block, .. } => block.image().unwrap_or_else(|| block.crash_at_random(seed)),
         })
     }
 
     /// Loses power after so many operations.
     pub fn crash_after(&self, operations: u64, seed: u32) {
-        let choices = Choices::new(seed);
         match self {
-            Self::Nvwal { nvm, .. } => nvm.crash_after(operations, choices),
-            Self::Waldio { block, .. } => block.crash_after(operations, choices),
+            Self::Nvwal { nvm, .. } => nvm.crash_before(operations, seed.into()),
+            Self::Waldio { block, .. } => block.crash_before(operations, seed.into()),
         }
     }
 
     /// Leaves room for so many bytes more, or for everything.
     pub fn limit(&self, room: Option<u64>) {
         match self {
-            Self::Nvwal { nvm, .. } => nvm.inner.set_grow_limit(room.map(|room| nvm.len() + room)),
+            Self::Nvwal { nvm, .. } => nvm.set_grow_limit(room.map(|room| nvm.len() + room)),
             Self::Waldio { block, .. } => {
-                block.inner.set_limit(room.map_or(u64::MAX, |room| block.len() + room));
+                block.set_limit(room.map_or(u64::MAX, |room| block.len() + room));
             }
         }
     }
@@ -222,7 +219,7 @@ impl Rig {
         match self {
             Self::Nvwal { .. } => false,
             Self::Waldio { block, .. } => {
-                block.inner.fail(operation, before, error);
+                block.fail(operation, before, error);
                 true
             }
         }

@@ -1,11 +1,11 @@
 //! What the engine tests share: a random source with a printed seed, a writer that produces the
-//! byte stream SQLite would, and a medium that takes a crash image in mid-operation.
+//! byte stream SQLite would, and a formatted medium.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
@@ -13,7 +13,7 @@ use duralite_journal::{JournalError, NvwalOptions};
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
-use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm, RecordingNvm};
+use duralite_medium::{Nvm, RecordingNvm};
 
 /// xorshift64*, so that a seed reproduces a run on any machine.
 #[derive(Clone, Debug)]
@@ -252,101 +252,5 @@ fn change(page: &mut [u8], rng: &mut Rng) {
         let length = 1 + rng.below(60) as usize;
         let start = rng.below((page.len() - length) as u64) as usize;
         page[start..start + length].fill_with(|| rng.next() as u8);
-    }
-}
-
-/// A recording medium that takes a crash image just before its n-th operation.
-#[derive(Debug)]
-pub struct CrashingNvm {
-    pub inner: RecordingNvm,
-    state: Mutex<CrashState>,
-}
-
-#[derive(Debug)]
-struct CrashState {
-    left: u64,
-    rng: Rng,
-    image: Option<RecordingNvm>,
-}
-
-impl CrashingNvm {
-    pub fn new(inner: RecordingNvm, operations: u64, rng: Rng) -> Self {
-        Self { inner, state: Mutex::new(CrashState { left: operations, rng, image: None }) }
-    }
-
-    /// The image, if the crash has happened.
-    pub fn image(&self) -> Option<RecordingNvm> {
-        self.state.lock().expect("lock").image.take()
-    }
-
-    fn step(&self) {
-        let mut state = self.state.lock().expect("lock");
-        if state.left == 0 && state.image.is_none() {
-            let mut rng = state.rng.clone();
-            state.image = Some(self.inner.crash(&mut || rng.next()));
-        }
-        state.left = state.left.wrapping_sub(1);
-    }
-}
-
-impl Nvm for CrashingNvm {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn capacity(&self) -> u64 {
-        self.inner.capacity()
-    }
-    fn grow(&self, len: u64) -> Result<(), MediumError> {
-        self.inner.grow(len)
-    }
-    fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
-        self.inner.refresh_len(at_least)
-    }
-    fn read(&self, at: u64, buf: &mut [u8]) {
-        self.inner.read(at, buf);
-    }
-    fn load_u64(&self, at: u64) -> u64 {
-        self.inner.load_u64(at)
-    }
-    fn store(&self, at: u64, bytes: &[u8]) {
-        self.step();
-        self.inner.store(at, bytes);
-    }
-    fn store_u64(&self, at: u64, value: u64) {
-        self.step();
-        self.inner.store_u64(at, value);
-    }
-    fn stream(&self, at: u64, bytes: &[u8]) {
-        self.step();
-        self.inner.stream(at, bytes);
-    }
-    fn flush(&self, at: u64, len: u64) {
-        self.step();
-        self.inner.flush(at, len);
-    }
-    fn fence(&self) {
-        self.step();
-        self.inner.fence();
-    }
-    fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
-        self.inner.system_allocate(at, len)
-    }
-    fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
-        self.inner.system_free(at, len)
-    }
-    fn counters(&self) -> Counters {
-        self.inner.counters()
-    }
-    fn guarantee(&self) -> Guarantee {
-        self.inner.guarantee()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn set_latency(&self, latency: Latency) {
-        self.inner.set_latency(latency);
-    }
-    fn latency(&self) -> Latency {
-        self.inner.latency()
     }
 }

@@ -3,6 +3,7 @@
 //! It keeps two images, what programs see and what is durable, and between them, sector by sector,
 //! what was written since. From these [`RecordingBlock::crash`] builds one of the states that a
 //! power failure may leave: of each sector written since the last flush any one of its versions.
+//! [`RecordingBlock::crash_before`] takes one in the middle of whatever runs on the medium.
 //! A flush that fails leaves its sectors in doubt until they are written and flushed again: their
 //! data may or may not have arrived, and the system has forgotten that it had to write them.
 
@@ -11,6 +12,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Block, BlockCounters, Durability};
+use crate::recording::{Crash, chooser};
 use crate::{Guarantee, MediumError, checked_end};
 
 /// The unit in which a device writes atomically.
@@ -45,6 +47,7 @@ struct State {
     /// Flushes to be left out: how many go well before.
     omitted: Vec<u64>,
     counters: BlockCounters,
+    crash: Crash,
 }
 
 /// Blocks in memory. [`RecordingBlock::crash`] gives what a power failure may leave of them, and
@@ -91,28 +94,33 @@ impl RecordingBlock {
     /// What a power failure leaves, where `choose(sector, states)` says which of its states an
     /// uncertain sector is in: 0 the durable one, then those written since, oldest first.
     #[must_use]
-    pub fn crash(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
-        let state = self.lock();
-        let mut left = state.durable.clone();
-        for (sector, versions) in state.uncertain() {
-            let chosen = choose(sector, versions.len() + 1);
-            let at = sector as usize * SECTOR;
-            if let Some(content) = chosen.checked_sub(1).and_then(|i| versions.get(i)) {
-                left[at..at + SECTOR].copy_from_slice(*content);
-            }
-        }
-        left
+    pub fn crash(&self, choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
+        self.lock().left(choose)
     }
 
-    /// What a power failure may leave, chosen by `random(n)`, which returns a number below `n`.
+    /// What a power failure may leave, chosen by `seed`.
     #[must_use]
-    pub fn crash_at_random(&self, random: &mut dyn FnMut(u64) -> u64) -> Vec<u8> {
-        // The extremes are the likeliest, and the likeliest to be wrong.
-        self.crash(|_, states| match random(3) {
-            0 => 0,
-            1 => states - 1,
-            _ => random(states as u64) as usize,
-        })
+    pub fn crash_at_random(&self, seed: u64) -> Vec<u8> {
+        self.lock().left_at_random(seed)
+    }
+
+    /// Takes what [`crash_at_random`](Self::crash_at_random) with this seed leaves before the n-th step
+    /// from now on, counted from 0: a write, flush or preallocation; a commit that waits is two. The
+    /// program does not notice, and nothing it does from then on is in the [`image`](Self::image).
+    pub fn crash_before(&self, nth: u64, seed: u64) {
+        self.lock().crash.due = Some((nth, seed));
+    }
+
+    /// Whether the step has come that was to be crashed before.
+    #[must_use]
+    pub fn has_crashed(&self) -> bool {
+        self.lock().crash.image.is_some()
+    }
+
+    /// What the crash left, once it [has come](Self::has_crashed).
+    #[must_use]
+    pub fn image(&self) -> Option<Vec<u8>> {
+        self.lock().crash.image.clone()
     }
 
     /// Makes an operation fail, after `before` more of its kind. A write that fails leaves its first
@@ -146,6 +154,31 @@ impl State {
         sectors.into_iter().map(move |sector| (sector, of(sector).flatten().collect()))
     }
 
+    /// What a power failure leaves, each uncertain sector in the state that `choose` says.
+    fn left(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
+        let mut left = self.durable.clone();
+        for (sector, versions) in self.uncertain() {
+            let chosen = choose(sector, versions.len() + 1);
+            let at = sector as usize * SECTOR;
+            if let Some(content) = chosen.checked_sub(1).and_then(|i| versions.get(i)) {
+                left[at..at + SECTOR].copy_from_slice(*content);
+            }
+        }
+        left
+    }
+
+    fn left_at_random(&self, seed: u64) -> Vec<u8> {
+        let mut choose = chooser(seed);
+        self.left(|_, states| choose(states))
+    }
+
+    /// Comes before an operation that changes the medium. A crash that is due before it comes now.
+    fn step(&mut self) {
+        if let Some(seed) = self.crash.step() {
+            self.crash.image = Some(self.left_at_random(seed));
+        }
+    }
+
     /// Leaves what was to be flushed in doubt.
     fn forget_pending(&mut self) {
         for (sector, mut versions) in std::mem::take(&mut self.pending) {
@@ -174,6 +207,7 @@ impl State {
             "{} bytes at {at} are not whole blocks of {unit}",
             blocks.len()
         );
+        self.step();
         checked_end(at, blocks.len() as u64, self.visible.len() as u64)?;
         let fault = self.due(BlockOp::Write);
         let whole = blocks.len() / SECTOR;
@@ -191,6 +225,7 @@ impl State {
 
     /// Makes what was written to these sectors durable.
     fn flush(&mut self, sectors: Range<u64>) -> Result<(), MediumError> {
+        self.step();
         if let Some(error) = self.due(BlockOp::Flush) {
             // What the device could not do for these it may not have done for the others.
             self.forget_pending();
@@ -227,6 +262,7 @@ impl Block for RecordingBlock {
 
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         let mut state = self.lock();
+        state.step();
         if len <= state.visible.len() as u64 {
             return Ok(());
         }
@@ -385,18 +421,43 @@ mod tests {
         block.write(0, &[1; 512]).unwrap();
         block.write(0, &[2; 512]).unwrap();
         block.write(1024, &[3; 512]).unwrap();
-        let mut seed = 42_u64;
-        let mut random = |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
         let seen: BTreeSet<_> = (0..300)
-            .map(|_| {
-                let left = block.crash_at_random(&mut random);
+            .map(|seed| {
+                let left = block.crash_at_random(seed);
                 (left[0], left[1024])
             })
             .collect();
         assert_eq!(seen, [(0, 0), (0, 3), (1, 0), (1, 3), (2, 0), (2, 3)].into());
+    }
+
+    #[test]
+    fn a_crash_comes_before_the_step_it_was_told_and_changes_nothing() {
+        // What the first sector may hold before each step: a preallocation, then what a commit of each
+        // durability counts, then a write and a flush.
+        let cases: [(Durability, &[&[u8]]); 3] = [
+            (Durability::Full, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),
+            (Durability::Fua, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),
+            (Durability::Normal, &[&[0], &[0], &[0, 1], &[0, 1, 2], &[2]]),
+        ];
+        for (durability, states) in cases {
+            for (nth, possible) in states.iter().enumerate() {
+                let mut seen = BTreeSet::new();
+                for seed in 0..100 {
+                    let block = RecordingBlock::from_bytes(vec![0; 512], 512);
+                    block.crash_before(nth as u64, seed);
+                    block.preallocate(1024).unwrap();
+                    block.commit(0, &[1; 512], durability).unwrap();
+                    block.write(0, &[2; 512]).unwrap();
+                    block.flush().unwrap();
+                    assert_eq!(block.to_bytes()[0], 2);
+                    assert_eq!(block.has_crashed(), nth + 1 < states.len());
+                    let image = block.image().unwrap_or_else(|| block.crash_at_random(seed));
+                    assert_eq!(image.len(), if nth > 0 { 1024 } else { 512 });
+                    seen.insert(image[0]);
+                }
+                assert_eq!(Vec::from_iter(seen), *possible, "{durability:?}, before step {nth}");
+            }
+        }
     }
 
     #[test]
