@@ -289,6 +289,7 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     // What is read here may not be durable: a process may have died that had lifted the guard. Making a
     // log deletes a spent one, which after a power loss the guard would name.
     db.sync(ffi::SYNC_FULL)?;
+    sync_leftover_journal(db)?;
     let identity = identity_of(db)?;
     let settings = db.settings().clone();
     let mut log = Log::create(pool, &settings.options, &identity, page_bytes)
@@ -298,7 +299,6 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     guard::mask(0, &mut masked, id);
     // The rollback journal under which the database came to be in WAL mode is deleted, but its name
     // may come back with a power loss, and SQLite would roll the guard back.
-    sync_leftover_journal(db)?;
     let guarded = sync_names(&db.path)
         .map_err(|error| Failure::of(&error, During::Open))
         .and_then(|()| write_header(db, &masked));

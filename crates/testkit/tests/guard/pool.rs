@@ -38,6 +38,19 @@ fn inv03_a_wrong_pool_does_not_open_a_guarded_database() {
 }
 
 #[test]
+fn a_journal_that_cannot_be_synced_fails_the_open_before_there_is_a_log() {
+    let place = Place::new();
+    plain(&place, "p.db");
+    // It leads to itself: for SQLite there is none, and opening it is an error.
+    let journal = place.path("p.db-journal");
+    std::os::unix::fs::symlink(&journal, &journal).unwrap();
+    assert_eq!(code(&refused(&place.uri("p.db", ""))), ffi::SQLITE_IOERR_FSYNC);
+    assert!(place.logs().is_empty() && !place.is_guarded("p.db"));
+    fs::remove_file(journal).unwrap();
+    assert_eq!(one::<i64>(&connect(&place.uri("p.db", "")).unwrap(), "SELECT sum(a) FROM t"), 6);
+}
+
+#[test]
 fn a_read_only_pool_fails_the_open() {
     let Some(pool) = TinyPool::new(4096) else { return };
     let place = Place::new();
