@@ -128,7 +128,7 @@ fn count(plan: &FaultPlan, setup: &Setup) -> Result<(u64, u64, u32)> {
     recorder.set_fault(None);
     heap::refuse(None);
     let begun = workload::under_tap(&stage, &recorder, || {
-        Script::new(&stage, setup, plan.seed, &recorder)?.keeping_mode().run(plan.length)
+        Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
     })
     .context("the workload without faults")?;
     Ok((recorder.calls(), heap::asked(), begun))
@@ -162,7 +162,7 @@ fn one(
     }
     let mut bounds = Bounds::default();
     let ended = workload::under_tap(&stage, &recorder, || {
-        let mut script = Script::new(&stage, setup, plan.seed, &recorder)?.keeping_mode();
+        let mut script = Script::new(&stage, setup, plan.seed, &recorder)?;
         let ended = script.all_steps(plan.length);
         bounds =
             Bounds { acknowledged: if setup.waits { script.committed() } else { 0 }, begun: script.begun() };

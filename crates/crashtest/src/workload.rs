@@ -67,7 +67,6 @@ pub struct Script<'a> {
     connections: Vec<Connection>,
     /// Whether the last connection has a snapshot.
     pinned: bool,
-    changes_mode: bool,
     committed: u32,
     begun: u32,
 }
@@ -80,27 +79,10 @@ impl<'a> Script<'a> {
     pub fn new(stage: &'a Stage, setup: &'a Setup, seed: u64, recorder: &'a Recorder) -> Result<Self> {
         let random = fastrand::Rng::with_seed(seed ^ 0x5c21);
         let connections = Vec::new();
-        let mut script = Self {
-            stage,
-            setup,
-            seed,
-            recorder,
-            random,
-            connections,
-            pinned: false,
-            changes_mode: true,
-            committed: 0,
-            begun: 0,
-        };
+        let mut script =
+            Self { stage, setup, seed, recorder, random, connections, pinned: false, committed: 0, begun: 0 };
         script.open()?;
         Ok(script)
-    }
-
-    /// The same without changes of the journal mode.
-    #[must_use]
-    pub fn keeping_mode(mut self) -> Self {
-        self.changes_mode = false;
-        self
     }
 
     /// The number of the last commit.
@@ -181,7 +163,7 @@ impl<'a> Script<'a> {
             16..19 => self.checkpoint(),
             19 | 20 => self.pin_or_release(),
             21 => self.reopen(),
-            22 if self.random.bool() && self.changes_mode => self.change_mode(),
+            22 if self.random.bool() => self.change_mode(),
             22 => self.vacuum(),
             _ => self.replace(),
         }

@@ -17,6 +17,8 @@ use crate::db::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, SHARED_MEMORY_DIR};
 
+/// Where page 1 says whether the database is in WAL mode.
+const VERSIONS: std::ops::Range<usize> = 18..20;
 /// How long others may be in the way of EXCLUSIVE.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a pending EXCLUSIVE waits for those it keeps from starting.
@@ -333,46 +335,67 @@ fn sync_leftover_journal(db: &Db) -> Result<(), Failure> {
 fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let mut log = attachment.log();
     let failed = |error: JournalError| Failure::of(&error, During::Delete);
-    if let Some(page_number) = first_difference(db, &mut log)? {
-        return Err(Failure::new(
-            ffi::IOERR_DELETE,
-            format!(
-                "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: open \
-                 the database again, or run `duralite checkpoint`",
-                db.path.display()
-            ),
-        ));
-    }
+    let versions = match compare(db, &mut log)? {
+        Comparison::Same { versions } => versions,
+        Comparison::Differs { page_number } => {
+            return Err(Failure::new(
+                ffi::IOERR_DELETE,
+                format!(
+                    "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: \
+                     open the database again, or run `duralite checkpoint`",
+                    db.path.display()
+                ),
+            ));
+        }
+    };
     db.sync(ffi::SYNC_FULL)?;
     log.retire().map_err(failed)?;
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
+    if let Some(versions) = versions {
+        header[VERSIONS].copy_from_slice(&versions);
+    }
     write_header(db, &header)?;
     log.unlink().map_err(failed)
 }
 
-/// The first committed page that the database file does not hold.
-fn first_difference(db: &Db, log: &mut Log) -> Result<Option<u32>, Failure> {
+/// Whether the database file holds what the log holds.
+enum Comparison {
+    /// Every committed page. `versions` are those of page 1, where the log has it.
+    Same { versions: Option<[u8; 2]> },
+    /// All before this one.
+    Differs { page_number: u32 },
+}
+
+/// Looks for every committed page in the database file.
+///
+/// The versions of page 1 are not compared: the guard stands in their place, and the log may say that
+/// the database is not in WAL mode. When the guard could not be lifted for a change of the journal mode,
+/// SQLite finds the WAL still there, opens it again, and commits the new mode through it.
+fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
     let failed = |error: JournalError| Failure::of(&error, During::Read);
     let pages = log.committed_pages().map_err(failed)?;
     let page_bytes = log.page_bytes() as usize;
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
+    let mut versions = None;
     for (page_number, frame) in pages {
         log.read_page(frame, &mut logged).map_err(failed)?;
         let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
         match db.base.read(&mut home, offset) {
             ffi::OK => {}
-            ffi::IOERR_SHORT_READ => return Ok(Some(page_number)),
+            ffi::IOERR_SHORT_READ => return Ok(Comparison::Differs { page_number }),
             code => return Err(Failure::new(code, format!("cannot read {}", db.path.display()))),
         }
         if page_number == 1 {
             guard::unmask(0, &mut home);
+            home[VERSIONS].copy_from_slice(&logged[VERSIONS]);
+            versions = Some([logged[VERSIONS.start], logged[VERSIONS.start + 1]]);
         }
         if home != logged {
-            return Ok(Some(page_number));
+            return Ok(Comparison::Differs { page_number });
         }
     }
-    Ok(None)
+    Ok(Comparison::Same { versions })
 }
 
 /// Writes and syncs the header as it is to be on disk.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
 
 mod actor;
+mod failing;
 mod ledger;
 mod loop_disk;
 mod place;
@@ -12,6 +13,7 @@ mod rng;
 mod sql;
 
 pub use actor::Actor;
+pub use failing::with_stuck_guard;
 pub use ledger::Ledger;
 pub use loop_disk::{DeviceCounts, LoopDisk};
 pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};

@@ -1,6 +1,6 @@
 //! A database that is live, and one that has been closed.
 
-use duralite_testkit::{Actor, Place, code, integrity, one, run, stock, stock_shell};
+use duralite_testkit::{Actor, Place, code, integrity, one, run, stock, stock_shell, with_stuck_guard};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere};
@@ -98,4 +98,46 @@ fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
     reader.kill();
     let conn = place.open("r.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 5);
+}
+
+/// SQLite finds the WAL still there then, and commits the new mode through it.
+#[test]
+fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_it() {
+    for pages_follow in [false, true] {
+        let place = Place::new();
+        let conn = place.open("m.db");
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        run(&conn, "INSERT INTO t VALUES(6)").unwrap();
+        let mode = with_stuck_guard(|| one::<String>(&conn, "PRAGMA journal_mode=DELETE"));
+        assert_eq!(mode, "delete");
+        assert!(place.is_guarded("m.db"));
+        if pages_follow {
+            run(&conn, "INSERT INTO t VALUES(8)").unwrap();
+        }
+        let sum = if pages_follow { 14 } else { 6 };
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
+        assert_eq!(read_elsewhere(&place.uri("m.db", "")), sum.to_string());
+        conn.close().unwrap();
+        place.assert_plain("m.db");
+        assert!(place.logs().is_empty());
+        let conn = stock(&place.path("m.db"));
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
+        // What SQLite answered holds.
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
+    }
+}
+
+#[test]
+fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
+    let place = Place::new();
+    let conn = place.open("m.db");
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    run(&conn, "INSERT INTO t VALUES(6)").unwrap();
+    with_stuck_guard(|| conn.close().unwrap());
+    assert!(place.is_guarded("m.db"));
+    let conn = place.open("m.db");
+    run(&conn, "INSERT INTO t VALUES(8)").unwrap();
+    conn.close().unwrap();
+    place.assert_plain("m.db");
+    assert_eq!(one::<i64>(&stock(&place.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }

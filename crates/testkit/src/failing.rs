@@ -1,0 +1,70 @@
+//! Writes of the guard that fail, below SQLite's own VFS.
+#![allow(unsafe_code)] // replaces functions that SQLite calls
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Once;
+
+use rusqlite::ffi;
+
+/// What the guard is written in: a database's header alone. SQLite writes whole pages.
+const HEADER_BYTES: usize = 100;
+
+thread_local! {
+    /// Writes refused so far, while they are refused.
+    static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
+type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type PlacedWrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize;
+
+unsafe extern "C" {
+    fn write(file: c_int, data: *const c_void, bytes: usize) -> isize;
+    fn pwrite64(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize;
+}
+
+fn is_refused(bytes: usize) -> bool {
+    let refused = REFUSED.get().filter(|_| bytes == HEADER_BYTES);
+    refused.inspect(|refused| REFUSED.set(Some(refused + 1))).is_some()
+}
+
+/// Writes nothing, as on a full disk, where a header is to be refused.
+unsafe extern "C" fn write_unless_refused(file: c_int, data: *const c_void, bytes: usize) -> isize {
+    // SAFETY: SQLite's own arguments.
+    if is_refused(bytes) { 0 } else { unsafe { write(file, data, bytes) } }
+}
+
+/// The same at a place.
+unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
+    // SAFETY: SQLite's own arguments.
+    if is_refused(bytes) { 0 } else { unsafe { pwrite64(file, data, bytes, at) } }
+}
+
+/// Runs something while there is no space for the guard: this thread can neither raise nor lift it.
+///
+/// # Panics
+/// When nobody tried.
+pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(replace_writes);
+    REFUSED.set(Some(0));
+    let result = body();
+    assert_ne!(REFUSED.replace(None), Some(0), "nobody tried to write the guard");
+    result
+}
+
+/// SQLite has been built to use one of three.
+fn replace_writes() {
+    // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
+    // and SQLite's default VFS stays registered.
+    unsafe {
+        let vfs = ffi::sqlite3_vfs_find(ptr::null());
+        let write = std::mem::transmute::<Write, unsafe extern "C" fn()>(write_unless_refused);
+        let placed = std::mem::transmute::<PlacedWrite, unsafe extern "C" fn()>(place_unless_refused);
+        for (name, call) in [(c"write", write), (c"pwrite", placed), (c"pwrite64", placed)] {
+            let code = (*vfs).xSetSystemCall.map(|set| set(vfs, name.as_ptr(), Some(call)));
+            assert_eq!(code, Some(ffi::SQLITE_OK), "SQLite took no other {name:?}");
+        }
+    }
+}
