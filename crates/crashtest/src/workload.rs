@@ -248,6 +248,9 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
+    /// DELETE, at `synchronous=FULL`. Rollback journals at NORMAL are left out: SQLite does not sync the
+    /// journal's header apart from its content then, and under this model stock SQLite itself ends with
+    /// "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST journal.
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
