@@ -161,7 +161,7 @@ impl Run<'_> {
                 let again = if violation.has_state() {
                     format!("--replay {}", violation.keep(&self.options.keep)?.display())
                 } else {
-                    format!("--engine {engine} --seed {}", violation.seed)
+                    format!("--engine {engine} --states 0 --faults 1 --seed {}", violation.seed)
                 };
                 format!("BROKEN: {violation}; again: duralite crashtest {again}")
             }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use crate::event::FileKind;
 use crate::failure::Violation;
 use crate::memory::sample;
-use crate::model::Model;
+use crate::model::{Contents, Model};
 use crate::oracle::{self, Depth};
 use crate::recorder::{Call, Fault, Recorder};
 use crate::setup::{Engine, Setup};
@@ -179,32 +179,25 @@ fn one(
     heap::refuse(None);
     recorder.set_fault(None);
     *tally.faults.entry(what_failed.unwrap_or("calls that did not come").to_owned()).or_default() += 1;
-    let broken = |what: String, bounds| {
+    let broken = |what: String, bounds, position, contents: &Contents| {
         let what = format!("{which:?} ({}): {what}", what_failed.unwrap_or("nothing"));
         let (setup, seed) = (setup.clone(), plan.seed);
-        Ok(Some(Box::new(Violation {
-            what,
-            setup,
-            seed,
-            position: 0,
-            bounds,
-            contents: Vec::new(),
-            disk: None,
-        })))
+        let contents = stage.relative(contents);
+        Ok(Some(Box::new(Violation { what, setup, seed, position, bounds, contents, disk: None })))
     };
     match ended {
         Ok(()) => tally.absorbed += 1,
         Err(error) => match error.downcast_ref::<rusqlite::Error>() {
             Some(_) => tally.told += 1,
-            None => return broken(format!("{error:#}"), bounds),
+            None => return broken(format!("{error:#}"), bounds, 0, &Contents::new()),
         },
     }
     if panics::count() > panics {
-        return broken("something panicked".into(), bounds);
+        return broken("something panicked".into(), bounds, 0, &Contents::new());
     }
     // The application ends, and comes back: nothing fails any more.
     if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::UseOn) {
-        return broken(format!("after it was opened again: {what}"), bounds);
+        return broken(format!("after it was opened again: {what}"), bounds, 0, &Contents::new());
     }
     // The power fails instead, at some barrier behind the fault.
     let recording = recorder.finish();
@@ -222,10 +215,11 @@ fn one(
             bounds.apply(event);
         }
         let choices = model.choices();
-        stage.set(&model.crash(&choices, &sample(&choices, &mut random)))?;
+        let left = model.crash(&choices, &sample(&choices, &mut random));
+        stage.set(&left)?;
         tally.crashes += 1;
         if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::Recover) {
-            return broken(format!("after a crash at event {at}: {what}"), bounds);
+            return broken(format!("after a crash at event {at}: {what}"), bounds, at, &left);
         }
     }
     Ok(None)

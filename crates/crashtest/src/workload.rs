@@ -248,14 +248,16 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// DELETE, at `synchronous=FULL`. Rollback journals at NORMAL are left out: SQLite does not sync the
-    /// journal's header apart from its content then, and under this model stock SQLite itself ends with
-    /// "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST journal.
+    /// To a rollback journal and back, at `synchronous=FULL`. Rollback journals at NORMAL are left out:
+    /// SQLite does not sync the journal's header apart from its content then, and under this model stock
+    /// SQLite itself ends with "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST
+    /// journal.
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
         let conn = self.stage.connect(self.setup)?;
-        conn.query_row("PRAGMA journal_mode=DELETE", [], |_| Ok(()))?;
+        let mode = ["DELETE", "TRUNCATE", "PERSIST"][self.random.usize(..3)];
+        conn.query_row(&format!("PRAGMA journal_mode={mode}"), [], |_| Ok(()))?;
         conn.close().map_err(|(_, error)| error)?;
         self.open()
     }

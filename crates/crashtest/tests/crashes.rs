@@ -96,6 +96,15 @@ fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
     }
 }
 
+/// The sync of the header with which the guard is lifted fails, SQLite goes on with a rollback journal, and
+/// power fails while that is hot: call 771 of this run.
+#[test]
+fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
+    let length = Length { steps: 40 };
+    let plan = FaultPlan { engine: Engine::Nvwal, seed: 2, length, every: 257, every_allocation: u64::MAX };
+    hold("a header in doubt", || inject(&plan));
+}
+
 /// The rig itself: what it finds nothing wrong with is not Duralite.
 #[test]
 fn control_stock_sqlite_survives() {

@@ -106,15 +106,23 @@ impl Attachment {
         Ok(())
     }
 
-    /// Tells the background that this many frames are in the log, and whether a commit was
-    /// acknowledged that is not durable yet.
+    /// What works in the background, if anything does.
+    pub fn maintenance(&self) -> Option<&Arc<Maintenance>> {
+        self.maintenance.get()
+    }
+
+    /// Tells the background that this many frames are in the log, and whether a commit may
+    /// have been acknowledged that is not durable yet.
     pub fn committed(&self, frames: u32, undurable: bool) {
         let Some(maintenance) = self.maintenance.get() else { return };
-        let limit = self.in_force().background_checkpoint;
+        let (limit, group_synch) = {
+            let settings = self.in_force();
+            (settings.background_checkpoint, settings.options.waldio.group_synch > 0)
+        };
         if limit > 0 && frames >= limit {
             maintenance.checkpoint();
         }
-        if undurable {
+        if undurable && group_synch {
             maintenance.flush();
         }
     }

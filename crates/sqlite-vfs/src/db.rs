@@ -14,6 +14,7 @@ use duralite_sqlite_ffi as ffi;
 use crate::attachment::Attachment;
 use crate::base::{BaseFile, PagerName};
 use crate::errors::{During, Failure};
+use crate::maintenance::{HoldOff, Maintenance};
 use crate::registration::Registration;
 use crate::settings::{Journal, Settings};
 use crate::waiting;
@@ -46,6 +47,8 @@ pub struct Db {
     /// What this connection holds of the wal-index's locks.
     holder: Mutex<Option<Arc<Holder>>>,
     state: Mutex<State>,
+    /// While EXCLUSIVE is held or asked for.
+    hold_off: Mutex<Option<HoldOff>>,
 }
 
 #[derive(Default)]
@@ -54,6 +57,16 @@ struct State {
     attached: Option<Arc<Attachment>>,
     /// Whether the WAL is closed already.
     lingering: bool,
+}
+
+impl State {
+    /// Lets go of the log while nothing in the background has a hold of it: who opens the database next
+    /// finds it let go of.
+    fn let_go(self) {
+        let Some(attachment) = self.attached else { return };
+        let _turn = attachment.maintenance().and_then(Maintenance::turn);
+        drop(attachment);
+    }
 }
 
 impl Db {
@@ -78,6 +91,7 @@ impl Db {
             ticket: Mutex::default(),
             holder: Mutex::default(),
             state: Mutex::default(),
+            hold_off: Mutex::default(),
         }
     }
 
@@ -124,7 +138,7 @@ impl Db {
             &mut *self.state(),
             State { attached: Some(Arc::clone(attachment)), lingering: false },
         );
-        drop(previous);
+        previous.let_go();
     }
 
     /// The WAL is closed. Under EXCLUSIVE its deletion follows, which needs the log again.
@@ -142,7 +156,23 @@ impl Db {
         if let Some(attachment) = &previous.attached {
             attachment.flush_group();
         }
-        drop(previous);
+        previous.let_go();
+    }
+
+    /// Keeps checkpoints in the background from beginning, before EXCLUSIVE is asked for.
+    pub fn hold_off_checkpoints(&self) {
+        let hold_off = self.attached().and_then(|attachment| attachment.maintenance()?.hold_off());
+        if hold_off.is_some() {
+            *self.hold_off.lock().unwrap_or_else(PoisonError::into_inner) = hold_off;
+        }
+    }
+
+    /// Lets them begin again, unless EXCLUSIVE is held.
+    pub fn allow_checkpoints(&self) {
+        if self.lock_level() < ffi::LOCK_EXCLUSIVE {
+            let hold_off = self.hold_off.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(hold_off);
+        }
     }
 
     /// Lets go of a log that was kept for a deletion which did not come.

@@ -164,10 +164,14 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
     with_db!(file, ffi::IOERR_LOCK, |db| {
+        if level >= ffi::LOCK_EXCLUSIVE {
+            db.hold_off_checkpoints();
+        }
         let code = db.base.lock(level);
         if code == ffi::OK {
             db.set_lock_level(level.max(db.lock_level()));
         }
+        db.allow_checkpoints();
         code
     })
 }
@@ -179,6 +183,7 @@ unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
         }
         let code = db.base.unlock(level);
         db.set_lock_level(level.min(db.lock_level()));
+        db.allow_checkpoints();
         code
     })
 }

@@ -1,6 +1,10 @@
 //! Putting the guard on when the WAL is opened, taking it off when the WAL is deleted.
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +19,7 @@ use crate::absorb;
 use crate::attachment::Attachment;
 use crate::db::Db;
 use crate::errors::{During, Failure};
-use crate::settings::{Journal, SHARED_MEMORY_DIR};
+use crate::settings::{Journal, SHARED_MEMORY_DIR, Settings};
 
 /// Where page 1 says whether the database is in WAL mode.
 const VERSIONS: std::ops::Range<usize> = 18..20;
@@ -107,15 +111,24 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
                 _ => Ok(()),
             })
         }
-        DatabaseHeader::Empty | DatabaseHeader::NotSqlite | DatabaseHeader::Plain { .. } => check_pool(db),
+        DatabaseHeader::Empty | DatabaseHeader::NotSqlite | DatabaseHeader::Plain { .. } => {
+            let pool = db.pool();
+            check_pool(&db.settings(), pool)
+        }
     }
 }
 
+/// The same for a database that is not there yet, and is not made if it could not be served.
+pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
+    let pool = settings.pool(path);
+    check_pool(settings, pool.as_ref().map_err(String::as_str))
+}
+
 /// Refuses a pool that could not hold a log, before the application relies on it.
-fn check_pool(db: &Db) -> Result<(), Failure> {
-    let pool = match db.pool() {
+fn check_pool(settings: &Settings, pool: Result<&PoolConfig, &str>) -> Result<(), Failure> {
+    let pool = match pool {
         Ok(pool) => pool,
-        Err(why) if matches!(db.settings().journal, Journal::Waldio | Journal::Nvwal) => {
+        Err(why) if matches!(settings.journal, Journal::Waldio | Journal::Nvwal) => {
             return Err(Failure::cannot_open(why));
         }
         // SQLite's own log serves it, and `PRAGMA duralite` says why.
@@ -150,6 +163,11 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     } else {
         Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
     };
+    if lifted.is_ok()
+        && let Some(maintenance) = attachment.maintenance()
+    {
+        maintenance.stop();
+    }
     db.detach();
     lifted.map(|()| true)
 }
@@ -291,7 +309,7 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     // What is read here may not be durable: a process may have died that had lifted the guard. Making a
     // log deletes a spent one, which after a power loss the guard would name.
     db.sync(ffi::SYNC_FULL)?;
-    sync_leftover_journal(db)?;
+    remove_leftover_journal(db)?;
     let identity = identity_of(db)?;
     let settings = db.settings().clone();
     let mut log = Log::create(pool, &settings.options, &identity, page_bytes)
@@ -316,18 +334,26 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     Attachment::get(&identity, id, &settings, || Ok(log)).map(Attempt::Raised)
 }
 
-/// Makes the size of a rollback journal durable that SQLite has truncated and left: a power loss
-/// could bring back what it held.
-fn sync_leftover_journal(db: &Db) -> Result<(), Failure> {
+/// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss
+/// could bring back what it held. Emptying it again would not do, since a sync may have failed before
+/// (invariant 6); its name is gone for good with the sync of names that follows.
+fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     let mut name = db.path.clone().into_os_string();
     name.push("-journal");
-    let failed = |error: std::io::Error| {
-        Failure::new(ffi::IOERR_FSYNC, format!("cannot sync {}: {error}", Path::new(&name).display()))
+    let failed = |what: String| {
+        Failure::new(ffi::IOERR_DELETE, format!("cannot delete {}: {what}", Path::new(&name).display()))
     };
-    match std::fs::File::open(&name) {
-        Ok(journal) => journal.sync_all().map_err(failed),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(error)),
+    let mut first = [0];
+    match File::open(&name).and_then(|journal| journal.read_at(&mut first, 0)) {
+        Ok(_) if first == [0] => {}
+        Ok(_) => return Err(failed("it is in use".to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error.to_string())),
+    }
+    let name = CString::new(name.as_bytes()).map_err(|error| failed(error.to_string()))?;
+    match db.registration.parent.delete(name.as_ptr(), 0) {
+        ffi::OK => Ok(()),
+        code => Err(failed(format!("code {code}"))),
     }
 }
 
@@ -398,10 +424,20 @@ fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
     Ok(Comparison::Same { versions })
 }
 
-/// Writes and syncs the header as it is to be on disk.
+/// Writes and syncs the header as it is to be on disk; everything else in the file is durable.
+///
+/// SQLite goes on as the header reads now, whatever is answered, so a sync that failed is tried again:
+/// with the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back.
+/// A second sync proves something here, because the bytes are written anew before it.
 fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    match db.base.write(header, 0) {
-        ffi::OK => db.sync(ffi::SYNC_FULL),
+    let write = || match db.base.write(header, 0) {
+        ffi::OK => Ok(()),
         code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
+    };
+    write()?;
+    if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
+        return Ok(());
     }
+    write()?;
+    db.sync(ffi::SYNC_FULL)
 }

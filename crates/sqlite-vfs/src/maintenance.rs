@@ -1,6 +1,11 @@
 //! A thread per log that works behind the committers' backs: it checkpoints, so that none of them
 //! has to, and makes what Group Synch has acknowledged durable in time.
+//!
+//! It never outlasts them. Whoever lets go of the log does so while the thread has no hold of it, and who
+//! is about to take EXCLUSIVE, as the last close does, keeps it from opening the database until that is
+//! over: what has been closed stays closed, and the guard is off when the last `sqlite3_close` returns.
 
+use std::cell::Cell;
 use std::ffi::{CString, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,6 +27,15 @@ struct Needed {
     checkpoint: bool,
     flush: bool,
     stop: bool,
+    /// Whether somebody has the turn.
+    turn: bool,
+    /// Connections that have EXCLUSIVE, or try to get it.
+    holding_off: u32,
+}
+
+thread_local! {
+    /// Whether this thread is one of those: its own connections wait for nothing that it does.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What the thread is asked to do.
@@ -29,6 +43,28 @@ struct Needed {
 pub struct Maintenance {
     needed: Mutex<Needed>,
     asked: Condvar,
+    /// A turn or a hold-off has ended.
+    freed: Condvar,
+}
+
+/// The log is nobody else's to let go of, or to open another connection to.
+pub struct Turn(Arc<Maintenance>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.needed().turn = false;
+        self.0.freed.notify_all();
+    }
+}
+
+/// No checkpoint begins.
+pub struct HoldOff(Arc<Maintenance>);
+
+impl Drop for HoldOff {
+    fn drop(&mut self) {
+        self.0.needed().holding_off -= 1;
+        self.0.freed.notify_all();
+    }
 }
 
 /// What the thread works with.
@@ -86,6 +122,43 @@ impl Maintenance {
     pub fn stop(&self) {
         self.needed().stop = true;
         self.asked.notify_one();
+        self.freed.notify_all();
+    }
+
+    /// Waits until what the thread has begun is done, and keeps it from more. `None` on the thread
+    /// itself.
+    pub fn turn(self: &Arc<Self>) -> Option<Turn> {
+        if IS_WORKER.get() {
+            return None;
+        }
+        let mut needed = self.wait_while(|needed| needed.turn);
+        needed.turn = true;
+        Some(Turn(Arc::clone(self)))
+    }
+
+    /// Waits until what the thread has begun is done, and keeps it from checkpoints only: Group Synch
+    /// goes on in exclusive locking mode. `None` on the thread itself.
+    pub fn hold_off(self: &Arc<Self>) -> Option<HoldOff> {
+        if IS_WORKER.get() {
+            return None;
+        }
+        self.wait_while(|needed| needed.turn).holding_off += 1;
+        Some(HoldOff(Arc::clone(self)))
+    }
+
+    /// The thread's turn; `None` to stop.
+    fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
+        let waits = |needed: &mut Needed| needed.turn || checkpoint && needed.holding_off > 0;
+        let mut needed = self.wait_while(|needed| !needed.stop && waits(needed));
+        if needed.stop {
+            return None;
+        }
+        needed.turn = true;
+        Some(Turn(Arc::clone(self)))
+    }
+
+    fn wait_while(&self, condition: impl FnMut(&mut Needed) -> bool) -> MutexGuard<'_, Needed> {
+        self.freed.wait_while(self.needed(), condition).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps until something is needed; `None` to stop.
@@ -101,6 +174,7 @@ impl Maintenance {
 
 impl Worker {
     fn run(self) {
+        IS_WORKER.set(true);
         while let Some((checkpoint, flush)) = self.maintenance.next() {
             if flush {
                 std::thread::sleep(self.flush_interval);
@@ -118,6 +192,7 @@ impl Worker {
     }
 
     fn flush(&self) {
+        let Some(_turn) = self.maintenance.own_turn(false) else { return };
         let Some(attachment) = self.attachment.upgrade() else { return };
         if let Some(Err(error)) = attachment.committer().map(|committer| committer.wait_all()) {
             self.registration.fail(&Failure::of(&error, During::Sync));
@@ -127,7 +202,8 @@ impl Worker {
     /// Copies most of the log home beside the writers, then the little that has come meanwhile
     /// without them, so that the next one starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
-        if self.attachment.upgrade().is_none() {
+        let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
+        if self.attachment.strong_count() == 0 {
             return Ok(());
         }
         let purpose = "cannot checkpoint in the background";

@@ -125,6 +125,11 @@ unsafe fn open_database(
     // SAFETY: as promised by the caller.
     let uri = unsafe { Uri::new(registration, name) };
     let settings = resolve_settings(&uri).map_err(Failure::cannot_open)?;
+    // SAFETY: the name ends with a zero.
+    let path = PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
+    if matches!(path.try_exists(), Ok(false)) {
+        guard::check_new(&settings, &path)?;
+    }
     // SAFETY: within the memory promised; the first word says that the base's file is closed.
     let base = unsafe {
         let at = db_file::base_of(file);
@@ -138,8 +143,6 @@ unsafe fn open_database(
         base.close();
         return Ok(code);
     }
-    // SAFETY: the name ends with a zero.
-    let path = PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
     // SAFETY: a name of the pager, as the function wants it; its names live until the file is closed.
     let wal_name = unsafe { PagerName::new((registration.api.filename_wal)(name)) };
     let read_only = granted & ffi::OPEN_READONLY != 0;

@@ -7,6 +7,26 @@ use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere, refused};
 
+#[test]
+fn inv01_an_emptied_journal_does_not_stay_beside_a_guarded_database() {
+    for mode in ["TRUNCATE", "PERSIST"] {
+        let place = Place::new();
+        let conn = stock(&place.path("p.db"));
+        conn.execute_batch(&format!(
+            "PRAGMA journal_mode={mode}; CREATE TABLE t(a); INSERT INTO t VALUES(6)"
+        ))
+        .unwrap();
+        conn.close().unwrap();
+        let journal = place.path("p.db-journal");
+        assert!(journal.exists(), "{mode}");
+        let conn = place.open("p.db");
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+        assert!(place.is_guarded("p.db") && !journal.exists(), "{mode}");
+        conn.close().unwrap();
+        place.assert_plain("p.db");
+    }
+}
+
 /// A plain database in WAL mode with one row.
 fn plain(place: &Place, name: &str) {
     let conn = stock(&place.path(name));
@@ -23,6 +43,10 @@ fn a_missing_pool_fails_the_open() {
     assert_eq!(code(&refused(&place.uri_with_pool("p.db", &nowhere, ""))), ffi::SQLITE_CANTOPEN);
     let error = refused(&place.uri_with_pool("new.db", &nowhere, ""));
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN);
+    // No DAX file system.
+    let uri =
+        format!("file:{}?vfs=duralite&nvram={}", place.path("new.db").display(), place.pool().display());
+    assert_eq!(code(&refused(&uri)), ffi::SQLITE_CANTOPEN);
     assert!(place.snapshot() == before, "a refused open changed something");
 }
 
@@ -38,13 +62,13 @@ fn inv03_a_wrong_pool_does_not_open_a_guarded_database() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_synced_fails_the_open_before_there_is_a_log() {
+fn a_journal_that_cannot_be_deleted_fails_the_open_before_there_is_a_log() {
     let place = Place::new();
     plain(&place, "p.db");
     // It leads to itself: for SQLite there is none, and opening it is an error.
     let journal = place.path("p.db-journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
-    assert_eq!(code(&refused(&place.uri("p.db", ""))), ffi::SQLITE_IOERR_FSYNC);
+    assert_eq!(code(&refused(&place.uri("p.db", ""))), ffi::SQLITE_IOERR_DELETE);
     assert!(place.logs().is_empty() && !place.is_guarded("p.db"));
     fs::remove_file(journal).unwrap();
     assert_eq!(one::<i64>(&connect(&place.uri("p.db", "")).unwrap(), "SELECT sum(a) FROM t"), 6);
