@@ -43,7 +43,7 @@ thread_local! {
 pub struct Maintenance {
     needed: Mutex<Needed>,
     asked: Condvar,
-    /// A turn or a hold-off has ended.
+    /// A turn has ended.
     freed: Condvar,
 }
 
@@ -63,7 +63,6 @@ pub struct HoldOff(Arc<Maintenance>);
 impl Drop for HoldOff {
     fn drop(&mut self) {
         self.0.needed().holding_off -= 1;
-        self.0.freed.notify_all();
     }
 }
 
@@ -146,11 +145,10 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// The thread's turn; `None` to stop.
+    /// The thread's turn; `None` to stop, or when checkpoints are held off: the next commit asks again.
     fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
-        let waits = |needed: &mut Needed| needed.turn || checkpoint && needed.holding_off > 0;
-        let mut needed = self.wait_while(|needed| !needed.stop && waits(needed));
-        if needed.stop {
+        let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
+        if needed.stop || checkpoint && needed.holding_off > 0 {
             return None;
         }
         needed.turn = true;

@@ -107,6 +107,21 @@ fn group_synch_acknowledges_early_and_writes_in_time() {
 }
 
 #[test]
+fn group_synch_goes_on_in_exclusive_locking_mode() {
+    let place = Place::on(Engine::Waldio);
+    let settings = "group_synch=1000&group_interval_ms=5&background_checkpoint=2";
+    let conn = connect(&place.uri("x.db", settings)).unwrap();
+    conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL").unwrap();
+    prepare(&conn);
+    for _ in 0..20 {
+        insert(&conn).unwrap();
+        assert!(within(Duration::from_secs(20), || number(&conn, "commits_led") == number(&conn, "commits")));
+    }
+    conn.close().unwrap();
+    place.assert_plain("x.db");
+}
+
+#[test]
 fn a_background_checkpoint_keeps_the_log_short() {
     for engine in [Engine::Waldio, Engine::Nvwal] {
         let place = Place::on(engine);
