@@ -106,7 +106,9 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     let reference = Reference::new(plan.seed, begun + 3)?;
     let mut all: Vec<Which> = Vec::new();
     for nth in (0..calls).step_by(plan.every.max(1) as usize) {
-        all.push(Which::Call(Fault { nth, sticky: nth % 3 == 2 }));
+        // Whoever tries again is told a second time, and who goes on for ever, always.
+        let times = [1, 2, u64::MAX][(nth % 3) as usize];
+        all.push(Which::Call(Fault { nth, times }));
     }
     all.extend((0..allocations).step_by(plan.every_allocation.max(1) as usize).map(Which::Allocation));
     let next = AtomicU64::new(0);

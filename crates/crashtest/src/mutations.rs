@@ -44,7 +44,7 @@ impl std::fmt::Display for Mutation {
 }
 
 /// Functions of which a call may be left out unnoticed, and why.
-const EXPLAINED: [(&str, &str); 12] = [
+const EXPLAINED: [(&str, &str); 14] = [
     ("set_state", "the table of block states is a hint: after a crash the list of blocks decides"),
     ("allocate", "as for the table; what the block holds is fenced again before anything names it"),
     ("free", "as for the table"),
@@ -59,6 +59,12 @@ const EXPLAINED: [(&str, &str); 12] = [
     ("publish", "the content is durable already, by the flush that formatted it: this is for owner and mode"),
     ("sync_names", "the database was synced just before, which is enough where metadata is journalled"),
     ("format", "the sync before the file gets its name covers it"),
+    ("raise", "the database is synced once more before the first transaction goes into a new log"),
+    (
+        "sync",
+        "SQLite has synced the pages itself, which it does not at synchronous=OFF; and what a process that has died had \
+         written: explored as states after deaths",
+    ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
 ];
 

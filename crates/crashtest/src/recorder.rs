@@ -38,8 +38,8 @@ pub enum Failure {
 pub struct Fault {
     /// The n-th call, counted from 0, of any kind.
     pub nth: u64,
-    /// As well every later call of that kind, until the fault is taken away.
-    pub sticky: bool,
+    /// So many calls fail: this one and the next ones of that kind, until the fault is taken away.
+    pub times: u64,
 }
 
 /// A recording in the making, shared by all that is recorded. One call at a time: what is
@@ -59,6 +59,8 @@ struct State {
     /// The first call that was made to fail, and how.
     failed: Option<(Call, Failure)>,
     broken: Option<Call>,
+    /// Calls that were made to fail.
+    failures: u64,
 }
 
 /// The recorder while a call runs.
@@ -91,6 +93,7 @@ impl Recorder {
         step.0.fault = fault;
         step.0.failed = None;
         step.0.broken = None;
+        step.0.failures = 0;
     }
 
     /// Number of calls that can fail, since the fault was set.
@@ -160,10 +163,11 @@ impl Step<'_> {
         let nth = state.calls;
         state.calls += 1;
         let fault = state.fault?;
-        let again = fault.sticky && state.broken == Some(call);
+        let again = state.broken == Some(call) && state.failures < fault.times;
         if nth != fault.nth && !again {
             return None;
         }
+        state.failures += 1;
         let failure = match call {
             Call::Allocate => Failure::NoSpace,
             Call::Map | Call::Read | Call::Sync | Call::Name => Failure::Io,

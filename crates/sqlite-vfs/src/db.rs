@@ -1,7 +1,7 @@
 //! One open main database.
 
 use std::ffi::c_int;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -42,6 +42,8 @@ pub struct Db {
     /// Set when syncing the file has failed: the kernel tells once, and a second sync that
     /// succeeds proves nothing (invariants 6 and 9).
     sync_failed: AtomicBool,
+    /// Set when the guard may or may not be on, on disk.
+    header_in_doubt: AtomicBool,
     /// Of the transaction that this connection has sealed and not yet waited for.
     ticket: Mutex<Option<Ticket>>,
     /// What this connection holds of the wal-index's locks.
@@ -88,6 +90,7 @@ impl Db {
             pool: OnceLock::new(),
             lock: AtomicI32::new(ffi::LOCK_NONE),
             sync_failed: AtomicBool::new(false),
+            header_in_doubt: AtomicBool::new(false),
             ticket: Mutex::default(),
             holder: Mutex::default(),
             state: Mutex::default(),
@@ -355,6 +358,26 @@ impl Db {
             self.sync_failed.store(true, Ordering::Relaxed);
         }
         code
+    }
+
+    /// Whether the guard is on could not be made durable.
+    pub fn header_is_in_doubt(&self) {
+        self.header_in_doubt.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses this rollback journal if it is of a database whose guard is in doubt: after a power loss the
+    /// guard might be there, and keep SQLite from rolling back.
+    pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
+        let mut own = self.path.clone().into_os_string();
+        own.push("-journal");
+        if !self.header_in_doubt.load(Ordering::Relaxed) || journal.as_os_str() != own {
+            return Ok(());
+        }
+        let message = format!(
+            "syncing the first page of {} has failed; nothing is lost: close the database and open it again",
+            self.path.display()
+        );
+        Err(Failure::new(ffi::IOERR_FSYNC, message))
     }
 
     /// Makes the database file durable, so that the log may forget what it holds.

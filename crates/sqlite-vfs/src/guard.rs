@@ -168,6 +168,8 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     {
         maintenance.stop();
     }
+    // The last reference goes with the turn that `detach` takes.
+    drop(attachment);
     db.detach();
     lifted.map(|()| true)
 }
@@ -306,8 +308,10 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     let DatabaseHeader::Plain { page_bytes, wal: true } = guard::inspect(&plain[..len]) else {
         return Ok(Attempt::LookAgain);
     };
-    // What is read here may not be durable: a process may have died that had lifted the guard. Making a
-    // log deletes a spent one, which after a power loss the guard would name.
+    // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
+    // have failed, after which only bytes that are written anew are sure to be synced. Making a log
+    // deletes a spent one, which after a power loss the guard would name.
+    put_header(db, &plain)?;
     db.sync(ffi::SYNC_FULL)?;
     remove_leftover_journal(db)?;
     let identity = identity_of(db)?;
@@ -319,9 +323,10 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     guard::mask(0, &mut masked, id);
     // The rollback journal under which the database came to be in WAL mode is deleted, but its name
     // may come back with a power loss, and SQLite would roll the guard back.
-    let guarded = sync_names(&db.path)
-        .map_err(|error| Failure::of(&error, During::Open))
-        .and_then(|()| write_header(db, &masked));
+    let guarded = match sync_names(&db.path) {
+        Ok(()) => write_header(db, &masked),
+        Err(error) => Err(Failure::of(&error, During::Open)),
+    };
     if let Err(failure) = guarded {
         // The log may go only if the database does not name it.
         if write_header(db, &plain).is_ok()
@@ -428,16 +433,23 @@ fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
 ///
 /// SQLite goes on as the header reads now, whatever is answered, so a sync that failed is tried again:
 /// with the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back.
-/// A second sync proves something here, because the bytes are written anew before it.
+/// A second sync proves something here, because the bytes are written anew before it. If that fails too,
+/// this connection gets no rollback journal any more.
 fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    let write = || match db.base.write(header, 0) {
-        ffi::OK => Ok(()),
-        code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
-    };
-    write()?;
+    put_header(db, header)?;
     if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
         return Ok(());
     }
-    write()?;
-    db.sync(ffi::SYNC_FULL)
+    let synced = put_header(db, header).and_then(|()| db.sync(ffi::SYNC_FULL));
+    if synced.is_err() {
+        db.header_is_in_doubt();
+    }
+    synced
+}
+
+fn put_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    match db.base.write(header, 0) {
+        ffi::OK => Ok(()),
+        code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
+    }
 }

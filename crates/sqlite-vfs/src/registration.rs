@@ -147,6 +147,11 @@ impl Registration {
         self.databases().get(&wal_name.addr()).cloned()
     }
 
+    /// Every open database that a log may serve.
+    pub fn all_databases(&self) -> Vec<Arc<Db>> {
+        self.databases().values().cloned().collect()
+    }
+
     pub fn remember(&self, db: &Arc<Db>) {
         self.databases().insert(db.wal_name.address(), Arc::clone(db));
     }

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +104,15 @@ unsafe extern "C" fn open(
                     return ffi::OK;
                 }
                 Err(failure) => return registration.fail(&failure),
+            }
+        }
+        if !name.is_null() && flags & ffi::OPEN_MAIN_JOURNAL != 0 {
+            // SAFETY: the name ends with a zero.
+            let journal = unsafe { CStr::from_ptr(name) };
+            let journal = Path::new(OsStr::from_bytes(journal.to_bytes()));
+            let refused = registration.all_databases().iter().find_map(|db| db.check_journal(journal).err());
+            if let Some(failure) = refused {
+                return registration.fail(&failure);
             }
         }
         // SAFETY: our files are larger than the base's.

@@ -86,7 +86,10 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
         // SAFETY: made by `install`; SQLite closes a file once.
         let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
-        wal.db.wal_closed();
+        let Wal { db, attachment } = *wal;
+        // The database has a reference too: the last goes with the turn that letting go of it takes.
+        drop(attachment);
+        db.wal_closed();
         // SAFETY: the memory is SQLite's until this returns.
         unsafe { (*file).methods = ptr::null() };
         ffi::OK
