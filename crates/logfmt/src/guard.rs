@@ -5,6 +5,8 @@
 //! reading a stale database (invariant 1). The 20 bytes from 72, which SQLite reserves
 //! and leaves zero, name the log.
 
+use std::ops::Range;
+
 use crate::LogId;
 use crate::bytes::{array, put, u32_le};
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,7 +18,8 @@ pub const GUARD: u8 = 0xD7;
 /// The end of the bytes that differ between disk and what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
-const VERSIONS: usize = 18;
+/// Where page 1 says whether the database is in WAL mode, and where the guard stands instead.
+pub const VERSIONS: Range<usize> = 18..20;
 const ID: usize = 72;
 const ID_CHECK: usize = 88;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -61,7 +64,7 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
         1 => 65536,
         size => u32::from(size),
     };
-    match (header[VERSIONS], header[VERSIONS + 1]) {
+    match (header[VERSIONS.start], header[VERSIONS.start + 1]) {
         (GUARD, GUARD) => match array(header, ID).map(LogId) {
             Some(id) if u32_le(header, ID_CHECK) == id_check(id) && page_size_is_valid(page_bytes) => {
                 DatabaseHeader::Guarded { page_bytes, log_id: id }
@@ -83,20 +86,20 @@ pub fn page_size_is_valid(page_bytes: u32) -> bool {
 
 /// Turns bytes read at `offset` of a guarded database into what SQLite wrote.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
-    overlay(offset, buf, VERSIONS, &[WAL_VERSION; 2]);
+    overlay(offset, buf, VERSIONS.start, &[WAL_VERSION; 2]);
     overlay(offset, buf, ID, &[0; 20]);
 }
 
 /// Turns bytes that SQLite writes at `offset` into what goes to disk while `id` is attached.
 pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
-    overlay(offset, buf, VERSIONS, &[GUARD; 2]);
+    overlay(offset, buf, VERSIONS.start, &[GUARD; 2]);
     overlay(offset, buf, ID, &id.0);
     overlay(offset, buf, ID_CHECK, &id_check(id).to_le_bytes());
 }
 
 /// Takes the guard off a header that is about to be written back.
 pub fn lift(header: &mut [u8; HEADER_BYTES]) {
-    put(header, VERSIONS, &[WAL_VERSION; 2]);
+    put(header, VERSIONS.start, &[WAL_VERSION; 2]);
     put(header, ID, &[0; 20]);
 }
 

@@ -20,7 +20,7 @@ use crate::settings::{Journal, Settings};
 use crate::waiting;
 
 /// The parts of page 1 that differ between disk and what SQLite sees.
-const VERSIONS: std::ops::Range<u64> = 18..20;
+const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
 const LOG_ID: std::ops::Range<u64> = 72..92;
 /// A header that is being written by another process right now looks damaged for a moment.
 const HEADER_TRIES: u32 = 5;
@@ -360,6 +360,13 @@ impl Db {
         code
     }
 
+    /// The path of a file of SQLite's beside the database, by what its name ends with.
+    pub fn beside(&self, end: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(end);
+        name.into()
+    }
+
     /// Whether the guard is on could not be made durable.
     pub fn header_is_in_doubt(&self) {
         self.header_in_doubt.store(true, Ordering::Relaxed);
@@ -368,9 +375,7 @@ impl Db {
     /// Refuses this rollback journal if it is of a database whose guard is in doubt: after a power loss the
     /// guard might be there, and keep SQLite from rolling back.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
-        let mut own = self.path.clone().into_os_string();
-        own.push("-journal");
-        if !self.header_in_doubt.load(Ordering::Relaxed) || journal.as_os_str() != own {
+        if !self.header_in_doubt.load(Ordering::Relaxed) || journal != self.beside("-journal") {
             return Ok(());
         }
         let message = format!(
@@ -397,8 +402,7 @@ impl Db {
 
     /// Size of the `-wal` file of the base VFS; `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
-        let mut name = self.path.clone().into_os_string();
-        name.push("-wal");
+        let name = self.beside("-wal");
         // The base VFS is asked second: it says of an empty file that it does not exist.
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));

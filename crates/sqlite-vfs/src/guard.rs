@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use duralite_journal::pool::sync_names;
 use duralite_journal::{DatabaseIdentity, JournalError, Log, PoolConfig, PoolKind};
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, VERSIONS};
 use duralite_sqlite_ffi as ffi;
 
 use crate::absorb;
@@ -21,8 +21,6 @@ use crate::db::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, SHARED_MEMORY_DIR, Settings};
 
-/// Where page 1 says whether the database is in WAL mode.
-const VERSIONS: std::ops::Range<usize> = 18..20;
 /// How long others may be in the way of EXCLUSIVE.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a pending EXCLUSIVE waits for those it keeps from starting.
@@ -343,11 +341,9 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
 /// could bring back what it held. Emptying it again would not do, since a sync may have failed before
 /// (invariant 6); its name is gone for good with the sync of names that follows.
 fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
-    let mut name = db.path.clone().into_os_string();
-    name.push("-journal");
-    let failed = |what: String| {
-        Failure::new(ffi::IOERR_DELETE, format!("cannot delete {}: {what}", Path::new(&name).display()))
-    };
+    let name = db.beside("-journal");
+    let failed =
+        |what: String| Failure::new(ffi::IOERR_DELETE, format!("cannot delete {}: {what}", name.display()));
     let mut first = [0];
     match File::open(&name).and_then(|journal| journal.read_at(&mut first, 0)) {
         Ok(_) if first == [0] => {}
@@ -355,7 +351,7 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error.to_string())),
     }
-    let name = CString::new(name.as_bytes()).map_err(|error| failed(error.to_string()))?;
+    let name = CString::new(name.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
     match db.registration.parent.delete(name.as_ptr(), 0) {
         ffi::OK => Ok(()),
         code => Err(failed(format!("code {code}"))),

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
+use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -147,9 +148,9 @@ impl Registration {
         self.databases().get(&wal_name.addr()).cloned()
     }
 
-    /// Every open database that a log may serve.
-    pub fn all_databases(&self) -> Vec<Arc<Db>> {
-        self.databases().values().cloned().collect()
+    /// Refuses a rollback journal that its database must not get now.
+    pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
+        self.databases().values().try_for_each(|db| db.check_journal(journal))
     }
 
     pub fn remember(&self, db: &Arc<Db>) {

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,11 +107,9 @@ unsafe extern "C" fn open(
             }
         }
         if !name.is_null() && flags & ffi::OPEN_MAIN_JOURNAL != 0 {
-            // SAFETY: the name ends with a zero.
-            let journal = unsafe { CStr::from_ptr(name) };
-            let journal = Path::new(OsStr::from_bytes(journal.to_bytes()));
-            let refused = registration.all_databases().iter().find_map(|db| db.check_journal(journal).err());
-            if let Some(failure) = refused {
+            // SAFETY: the name ends with a zero, and lives across the call.
+            let journal = unsafe { path_of(name) };
+            if let Err(failure) = registration.check_journal(journal) {
                 return registration.fail(&failure);
             }
         }
@@ -135,7 +133,7 @@ unsafe fn open_database(
     let uri = unsafe { Uri::new(registration, name) };
     let settings = resolve_settings(&uri).map_err(Failure::cannot_open)?;
     // SAFETY: the name ends with a zero.
-    let path = PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
+    let path = unsafe { path_of(name) }.to_path_buf();
     if matches!(path.try_exists(), Ok(false)) {
         guard::check_new(&settings, &path)?;
     }
@@ -171,6 +169,15 @@ unsafe fn open_database(
         unsafe { *out_flags = granted };
     }
     Ok(ffi::OK)
+}
+
+/// The path in a name of SQLite's.
+///
+/// # Safety
+/// `name` ends with a zero and outlives the result.
+unsafe fn path_of<'a>(name: *const c_char) -> &'a Path {
+    // SAFETY: as promised by the caller.
+    Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()))
 }
 
 fn resolve_settings(uri: &Uri) -> Result<Settings, String> {
