@@ -15,8 +15,8 @@ use duralite_journal::engine::Engine as _;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio, walk};
 use duralite_journal::{JournalError, WaldioOptions};
+use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{Layout, Superblock};
-use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::LocalSegment;
 use duralite_medium::block::RecordingBlock;
 
@@ -26,16 +26,7 @@ const TRANSACTIONS: u32 = 30;
 const FILE_BYTES: usize = 512 << 10;
 
 fn superblock(layout: Layout) -> Superblock {
-    Superblock {
-        page_bytes: 512,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
-        block_bytes: BLOCK,
-        layout,
-        limit_bytes: 1 << 20,
-        path: b"/model.db".to_vec(),
-    }
+    common::waldio_superblock(layout, 512, 1 << 20)
 }
 
 /// A log of two generations, whose second has groups of one and of three transactions; and what it

@@ -13,7 +13,6 @@ use duralite_journal::engine::Engine as _;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, JournalError, WaldioOptions};
-use duralite_logfmt::LogId;
 use duralite_logfmt::waldio::{DATA_OFFSET, Layout, Superblock};
 use duralite_medium::block::{Block, BlockOp, Durability, RecordingBlock};
 use duralite_medium::{LocalSegment, MediumError, Segment};
@@ -22,16 +21,7 @@ const PAGES: usize = 20;
 const BLOCK: u32 = 512;
 
 fn superblock(layout: Layout, page_bytes: usize, limit_bytes: u64) -> Superblock {
-    Superblock {
-        page_bytes: page_bytes as u32,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
-        block_bytes: BLOCK,
-        layout,
-        limit_bytes,
-        path: b"/model.db".to_vec(),
-    }
+    common::waldio_superblock(layout, page_bytes as u32, limit_bytes)
 }
 
 fn options(layout: Layout, durability: Durability) -> WaldioOptions {

@@ -13,7 +13,6 @@ use duralite_journal::WaldioOptions;
 use duralite_journal::engine::Engine as _;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
-use duralite_logfmt::LogId;
 use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::block::{Block, BlockCounters, Durability, RecordingBlock};
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
@@ -101,16 +100,7 @@ impl Block for GrownFile {
 }
 
 fn superblock(layout: Layout) -> Superblock {
-    Superblock {
-        page_bytes: PAGE as u32,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
-        block_bytes: BLOCK,
-        layout,
-        limit_bytes: 64 << 20,
-        path: b"/model.db".to_vec(),
-    }
+    common::waldio_superblock(layout, PAGE as u32, 64 << 20)
 }
 
 fn attach(

@@ -13,6 +13,7 @@ use duralite_journal::{JournalError, NvwalOptions};
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
+use duralite_logfmt::waldio;
 use duralite_medium::{Nvm, RecordingNvm};
 
 /// xorshift64*, so that a seed reproduces a run on any machine.
@@ -47,6 +48,20 @@ pub fn for_seeds(count: u64, case: impl Fn(u64)) {
             eprintln!("failed with DURALITE_SEED={seed}");
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+/// One of `waldio`, with blocks of 512 bytes.
+pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u64) -> waldio::Superblock {
+    waldio::Superblock {
+        page_bytes,
+        log_id: LogId([9; 16]),
+        db_inode: 1,
+        db_birth_ns: 2,
+        block_bytes: 512,
+        layout,
+        limit_bytes,
+        path: b"/model.db".to_vec(),
     }
 }
 
