@@ -1,49 +1,87 @@
 //! `duralite checkpoint`: back to one plain SQLite file.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use duralite_journal::offline;
+use duralite_journal::pool::{self, Claim, FoundLog};
+use duralite_journal::{DatabaseIdentity, PoolConfig, offline};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
 
 use crate::{Target, locate, print_json, print_text};
 
 pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
+    if locate::is_log(&target.path) {
+        return of_log(target, adopt, discard_log);
+    }
     let path = &target.path;
-    let id = match offline::inspect(path)? {
-        DatabaseHeader::Guarded { log_id, .. } => log_id,
-        DatabaseHeader::Damaged if discard_log => {
-            offline::discard_log(path)?;
-            return done(target, "discarded", "guard lifted; check the database with PRAGMA integrity_check");
-        }
+    let log = match offline::inspect(path)? {
+        DatabaseHeader::Guarded { log_id, .. } => match locate::find(target, log_id) {
+            Some(log) => log,
+            None if discard_log => return discard(target),
+            None => bail!(locate::missing(target, log_id)),
+        },
+        // The header does not say which log it is, but the log may say that it is this file's.
+        header @ (DatabaseHeader::Damaged | DatabaseHeader::NotSqlite) => match locate::find_by_owner(target)
+        {
+            Some(log) => log,
+            None if discard_log && header == DatabaseHeader::Damaged => return discard(target),
+            None => bail!("{} is {}", path.display(), locate::describe(header)),
+        },
         header @ DatabaseHeader::Plain { .. } => {
-            return done(
-                target,
-                "nothing to do",
-                &format!("{} is {}", path.display(), locate::describe(header)),
-            );
+            let text = format!("{} is {}", path.display(), locate::describe(header));
+            return done(target, "nothing to do", &text);
         }
         header => bail!("{} is {}", path.display(), locate::describe(header)),
     };
-    let pool = locate::find(target, id);
     if discard_log {
-        if let Some(pool) = pool {
-            bail!(
-                "the log is not lost: it is {}; fold it in without --discard-log",
-                pool.log_path(id).display()
-            );
-        }
-        offline::discard_log(path)?;
-        return done(target, "discarded", "guard lifted; check the database with PRAGMA integrity_check");
+        bail!("the log is not lost: it is {}; fold it in without --discard-log", log.path.display());
     }
-    let Some(pool) = pool else { bail!(locate::missing(target, id)) };
-    let folded = offline::fold(&pool, path, id, adopt)?;
+    fold(target, path, &log, adopt)
+}
+
+/// Folds a log that is named itself into the database that it was made for.
+fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
+    if discard_log {
+        bail!("{} is a log; --discard-log takes the database whose log is lost", target.path.display());
+    }
+    let about = pool::describe(&target.path)?;
+    let path = target.path.canonicalize()?;
+    let dir = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    // Where it was made for, or beside the log, should both have been moved.
+    let name = about.database.file_name().unwrap_or_default();
+    let database = [about.database.clone(), dir.join(name)].into_iter().find(|database| database.exists());
+    let Some(database) = database else {
+        bail!("the database of {}, {}, is not there", path.display(), about.database.display())
+    };
+    let kind = locate::kind_in(&dir, about.engine);
+    let log = FoundLog { pool: PoolConfig { kind, dir }, path, id: about.id };
+    fold(target, &database, &log, adopt)
+}
+
+fn fold(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
+    let identity = DatabaseIdentity::of(database)?;
+    // A database that was copied with its log has it to itself.
+    let copied = pool::claim(log, &identity) == Claim::Copy;
+    let folded = if copied && !adopt {
+        offline::fold_copy(&log.pool, database, log.id)?
+    } else {
+        offline::fold(&log.pool, database, log.id, adopt)?
+    };
     let kept =
         folded.kept.map_or_else(String::new, |log| format!("; the log was put aside as {}", log.display()));
-    let text =
-        format!("{} pages written; {} is a plain SQLite database now{kept}", folded.pages, path.display());
+    let text = format!(
+        "{} pages written; {} is a plain SQLite database now{kept}",
+        folded.pages,
+        database.display()
+    );
     done(target, "folded", &text)
+}
+
+fn discard(target: &Target) -> Result<ExitCode> {
+    offline::discard_log(&target.path)?;
+    done(target, "discarded", "guard lifted; check the database with PRAGMA integrity_check")
 }
 
 fn done(target: &Target, outcome: &str, text: &str) -> Result<ExitCode> {

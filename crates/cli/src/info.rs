@@ -35,7 +35,7 @@ pub(crate) fn run(target: &Target) -> Result<ExitCode> {
                 facts.insert("page_bytes".into(), json!(page_bytes));
                 facts.insert("log_id".into(), json!(log_id.to_string()));
                 match locate::find(target, log_id) {
-                    Some(pool) => add_log(&mut facts, &pool.log_path(log_id))?,
+                    Some(log) => add_log(&mut facts, &log.path)?,
                     None => drop(facts.insert("log".into(), json!(locate::missing(target, log_id)))),
                 }
             }

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use duralite_journal::{PoolConfig, PoolKind, offline};
+use duralite_journal::pool::{self, FoundLog};
+use duralite_journal::{DatabaseIdentity, PoolConfig, PoolKind, offline};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
 
@@ -11,8 +12,16 @@ use crate::Target;
 
 /// The pools that a directory may be.
 fn pools(dir: &Path) -> [PoolConfig; 2] {
-    let memory = if duralite_medium::is_dax(dir) { PoolKind::Dax } else { PoolKind::Emulate };
-    [memory, PoolKind::Disk].map(|kind| PoolConfig { kind, dir: dir.to_path_buf() })
+    ["nvwal", "waldio"].map(|engine| PoolConfig { kind: kind_in(dir, engine), dir: dir.to_path_buf() })
+}
+
+/// As what kind of medium a directory is used by an engine.
+pub(crate) fn kind_in(dir: &Path, engine: &str) -> PoolKind {
+    match engine {
+        "waldio" => PoolKind::Disk,
+        _ if duralite_medium::is_dax(dir) => PoolKind::Dax,
+        _ => PoolKind::Emulate,
+    }
 }
 
 /// The places where a log may be: the one given, the one in the environment, shared memory,
@@ -27,14 +36,25 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
     dirs
 }
 
-/// The pool that holds the log.
-pub(crate) fn find(target: &Target, id: LogId) -> Option<PoolConfig> {
-    candidates(target).iter().flat_map(|dir| pools(dir)).find(|pool| pool.contains(id))
+/// The log of this id, with its pool.
+pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
+    let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
+    candidates(target).iter().flat_map(|dir| pools(dir)).find_map(|pool| {
+        let path = pool.find(&database, id)?;
+        Some(FoundLog { pool, path, id })
+    })
+}
+
+/// The log that was made for a database whose header does not say so.
+pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
+    let identity = DatabaseIdentity::of(&target.path).ok()?;
+    let pools: Vec<_> = candidates(target).iter().flat_map(|dir| pools(dir)).collect();
+    pool::made_for(&pools, &identity)
 }
 
 /// Whether the path itself is a log file.
 pub(crate) fn is_log(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == "nvwal" || end == "waldio")
+    pool::is_log_name(path) && pool::describe(path).is_ok()
 }
 
 /// The log file of a target: itself, or the one that the database names.
@@ -44,7 +64,7 @@ pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
     }
     match offline::inspect(&target.path)? {
         DatabaseHeader::Guarded { log_id, .. } => match find(target, log_id) {
-            Some(pool) => Ok(pool.log_path(log_id)),
+            Some(log) => Ok(log.path),
             None => bail!(missing(target, log_id)),
         },
         header => bail!("{} has no log: it is {}", target.path.display(), describe(header)),

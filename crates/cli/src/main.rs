@@ -65,7 +65,7 @@ enum Command {
 
 #[derive(Args)]
 struct Target {
-    /// A database, or a log file (*.nvwal, *.waldio)
+    /// A database, or a log file (DATABASE-duralite)
     path: PathBuf,
     /// Directory with the logs, if not one of the usual places
     #[arg(long, value_name = "DIR")]

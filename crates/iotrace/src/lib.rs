@@ -60,7 +60,9 @@ const IDLE_PARTS: u32 = 9;
 pub fn trace<R>(place: &Path, watch: &[PathBuf], body: impl FnOnce() -> R) -> Result<(Trace, R)> {
     let is_log = |path: &Path| {
         let name = path.as_os_str().to_string_lossy();
-        path.is_dir() || ["-wal", "-journal", ".waldio", ".nvwal"].iter().any(|end| name.ends_with(end))
+        path.is_dir()
+            || ["-wal", "-journal"].iter().any(|end| name.ends_with(end))
+            || name.contains("-duralite")
     };
     watch
         .iter()

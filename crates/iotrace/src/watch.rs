@@ -251,7 +251,9 @@ fn files_of(target: &Target) -> Vec<(PathBuf, Class)> {
                 (beside("-wal"), Class::Log),
                 (beside("-journal"), Class::Log),
             ];
-            files.extend(logs_in(directory_of(&path), |name| name.starts_with("duralite-")));
+            let own = beside("-duralite");
+            let own = own.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            files.extend(logs_in(directory_of(&path), |name| name.starts_with(&own)));
             files
         }
     }
@@ -264,7 +266,7 @@ fn logs_in(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, Class)> {
     let names = entries.filter(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        wanted(&name) && !name.ends_with(".shm") && !name.ends_with("-shm")
+        wanted(&name) && !name.ends_with("-shm")
     });
     names.map(|entry| (entry.path(), Class::Log)).collect()
 }
@@ -475,7 +477,7 @@ mod tests {
     fn files_beside_a_database_are_watched_too_and_shared_memory_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
-        for name in ["x.db", "duralite-1.waldio", "duralite-1.shm", "x.db-shm", "unrelated"] {
+        for name in ["x.db", "x.db-duralite", "x.db-duralite-1-shm", "x.db-shm", "unrelated"] {
             fs::write(at(name), [1; 5000]).unwrap();
         }
         std::os::unix::fs::symlink(at("x.db"), at("link.db")).unwrap();
@@ -483,7 +485,7 @@ mod tests {
             (at("x.db"), Class::Database),
             (at("x.db-wal"), Class::Log),
             (at("x.db-journal"), Class::Log),
-            (at("duralite-1.waldio"), Class::Log),
+            (at("x.db-duralite"), Class::Log),
         ];
         assert_eq!(files_of(&Target::Database(at("link.db"))), expected);
         let logs = files_of(&Target::Log(dir.path().to_path_buf()));

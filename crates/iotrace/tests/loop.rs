@@ -188,7 +188,7 @@ fn a_command_keeps_its_status_and_its_raw_lines() {
     let Some(disk) = Disk::new() else { return };
     let elsewhere = disk.path().join("logs");
     fs::create_dir(&elsewhere).unwrap();
-    let log = disk.file("logs/duralite-1.waldio", 1 << 16);
+    let log = disk.file("logs/x.db-duralite", 1 << 16);
     let script = format!(
         "dd if=/dev/zero of={} bs=4096 count=3 oflag=direct conv=notrunc 2>&-; exit 7",
         log.display()

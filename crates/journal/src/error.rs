@@ -63,19 +63,12 @@ pub enum JournalError {
         /// Where its own database was.
         owner: PathBuf,
     },
-    /// A database that used to be here left a log with commits.
+    /// The first page of a database was torn, and no copy of it is left.
     #[error(
-        "{} holds {commits} or more commits of a database that used to be at {}: bring that database back, or \
-         delete the log to go on without them", log.display(), database.display()
+        "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
+         backup", .0.display()
     )]
-    Orphan {
-        /// The log.
-        log: PathBuf,
-        /// The path both name.
-        database: PathBuf,
-        /// Commits seen.
-        commits: u32,
-    },
+    NoFirstPage(PathBuf),
     /// The log is of a format this build does not read, or no log at all.
     #[error("{}: {source}", log.display())]
     Format {
@@ -135,7 +128,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The log is not there.
     NotFound,
-    /// It may not be used: foreign, orphaned, wrong version or medium.
+    /// It may not be used: foreign, wrong version or medium.
     CantOpen,
     /// Not writable.
     ReadOnly,
@@ -154,9 +147,9 @@ impl JournalError {
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::Missing { .. } => ErrorKind::NotFound,
             Self::Foreign { .. }
-            | Self::Orphan { .. }
             | Self::Format { .. }
             | Self::Settings
+            | Self::NoFirstPage(_)
             | Self::Owner(_) => ErrorKind::CantOpen,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::Io { kind, .. } => match kind {

@@ -1,12 +1,11 @@
 //! One attached log, as a VFS uses it.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-
 use std::sync::Arc;
 
 use duralite_logfmt::LogId;
-use duralite_medium::{Guarantee, Segment};
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, Guarantee, Segment as _};
 
 use crate::engine::{Committer, Engine, Ticket};
 use crate::pool::{self, DatabaseIdentity, OpenLog, PoolConfig};
@@ -16,10 +15,15 @@ use crate::{EngineOptions, ErrorKind, JournalError};
 /// The log of one database, attached by this process.
 pub struct Log {
     stream: WalStream<Box<dyn Engine>>,
-    segment: Arc<dyn Segment>,
+    segment: Arc<FileSegment>,
     path: PathBuf,
+    segment_path: PathBuf,
+    /// Where the database was when the log was made.
+    database: PathBuf,
     /// Its `flock` tells other processes that the log is in use.
-    _lock: File,
+    file: OwnFile,
+    /// Logs that had to make way for this one: from where, and to where.
+    moved: Vec<(PathBuf, PathBuf)>,
     /// Why nothing more is acknowledged (invariant 9).
     poisoned: Option<String>,
 }
@@ -28,8 +32,7 @@ impl Log {
     /// Makes a log for a database. Durable on return, its directory entry included.
     ///
     /// # Errors
-    /// `NoSpace`, `Io` (pool missing or read-only), `Medium` (not DAX), and `Orphan` when a log of
-    /// an earlier database at this path holds commits.
+    /// `NoSpace`, `Io` (pool missing or read-only), `Medium` (not DAX).
     pub fn create(
         pool: &PoolConfig,
         options: &EngineOptions,
@@ -52,12 +55,6 @@ impl Log {
         pool::attach(pool, options, db, id, false).and_then(Self::over)
     }
 
-    /// Whether the log is in the pool.
-    #[must_use]
-    pub fn exists(pool: &PoolConfig, id: LogId) -> bool {
-        pool.contains(id)
-    }
-
     pub(crate) fn over(open: OpenLog) -> Result<Self, JournalError> {
         let mut stream = WalStream::new(open.engine);
         if open.alone
@@ -66,7 +63,8 @@ impl Log {
             let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
-        Ok(Self { stream, segment: open.segment, path: open.path, _lock: open.file, poisoned: None })
+        let OpenLog { segment, path, segment_path, database, file, moved, .. } = open;
+        Ok(Self { stream, segment, path, segment_path, database, file, moved, poisoned: None })
     }
 
     /// Identity.
@@ -75,10 +73,23 @@ impl Log {
         self.stream.engine().id()
     }
 
-    /// The log's file.
+    /// The log's file, as it was called when it was attached.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file of the memory that the log's users share.
+    #[must_use]
+    pub fn segment_path(&self) -> &Path {
+        &self.segment_path
+    }
+
+    /// Logs of earlier databases that had to make way for this new one: from where, and to where. They are
+    /// kept.
+    #[must_use]
+    pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
+        &self.moved
     }
 
     /// What a commit survives.
@@ -101,7 +112,7 @@ impl Log {
 
     /// Memory shared with the other processes that use the log.
     #[must_use]
-    pub fn segment(&self) -> &Arc<dyn Segment> {
+    pub fn segment(&self) -> &Arc<FileSegment> {
         &self.segment
     }
 
@@ -142,7 +153,17 @@ impl Log {
     /// # Errors
     /// `NoSpace` and `LimitReached` fail this write only; anything else poisons the log.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
-        self.guarded(|stream| stream.write(offset, data))
+        let acknowledged = self.segment.load(pool::ACKNOWLEDGED);
+        self.guarded(|stream| {
+            stream.set_acknowledged(acknowledged);
+            stream.write(offset, data)
+        })
+    }
+
+    /// Names the newest commit, for [`Log::acknowledged`].
+    #[must_use]
+    pub fn newest_commit(&self) -> u64 {
+        (self.version() >> 32) << 32 | u64::from(self.frames())
     }
 
     /// Size of the stream in bytes.
@@ -228,14 +249,26 @@ impl Log {
         self.guarded(|stream| stream.engine_mut().retire())
     }
 
-    /// Deletes the log's files.
+    /// Deletes the log's files, wherever the log is called by now. Durable on return.
     ///
     /// # Errors
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
-        pool::remove(&self.path).map_err(|error| JournalError::io("delete", &self.path, &error))?;
-        self.path.parent().into_iter().for_each(pool::forget_segments);
-        Ok(())
+        let Some(path) = self.path_now()? else { return Ok(()) };
+        pool::remove(&path, &self.segment_path).map_err(|error| JournalError::io("delete", &path, &error))
+    }
+
+    /// Deletes the log's files once nobody uses them: its database has no name any more.
+    pub fn remove_unused(path: &Path, segment_path: &Path, id: LogId) {
+        pool::remove_unused(path, segment_path, id);
+    }
+
+    /// Where the log's file is by now; `None` when somebody has deleted it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn path_now(&self) -> Result<Option<PathBuf>, JournalError> {
+        pool::where_now(&self.path, &self.file, &self.database, self.id())
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

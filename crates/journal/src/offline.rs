@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::pool::{self, DatabaseIdentity, PoolConfig};
 use crate::{EngineOptions, JournalError, Log};
@@ -30,22 +32,113 @@ pub fn inspect(database: &Path) -> Result<DatabaseHeader, JournalError> {
     let file = File::open(database).map_err(|error| JournalError::io("open", database, &error))?;
     let mut header = [0; HEADER_BYTES];
     let length =
-        read_up_to(&file, &mut header).map_err(|error| JournalError::io("read", database, &error))?;
+        HomeFile::read(&file, &mut header, 0).map_err(|error| JournalError::io("read", database, &error))?;
     Ok(guard::inspect(&header[..length]))
+}
+
+/// A database file, as folding reads and writes it.
+pub trait HomeFile {
+    /// Fills `buf` as far as the file reaches; returns how many bytes that are.
+    ///
+    /// # Errors
+    /// That of the system.
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// That of the system.
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Cuts or extends the file to `bytes`.
+    ///
+    /// # Errors
+    /// That of the system.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes everything in the file durable.
+    ///
+    /// # Errors
+    /// That of the system.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl HomeFile for File {
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.read_at(&mut buf[done..], offset + done as u64)? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        File::set_len(self, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+/// What becomes of a log that has been folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// It is deleted.
+    Delete,
+    /// It was another database's too, and is put aside.
+    Keep,
 }
 
 /// Writes everything in the log home, lifts the guard and deletes the log: the file is then an
 /// ordinary SQLite database, synced. With `adopt` a copy of the original database may take the
-/// log over, which is then put aside instead of deleted.
+/// log over, which is then put aside instead of deleted. Nobody else may have the database open.
 ///
 /// # Errors
-/// `Busy` when a process has the log; otherwise as [`Log::attach`]; a crash or an error on the
-/// way leaves a database that can be folded again.
+/// `Busy` when a process has the database; otherwise as [`fold_into`].
 pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Result<Folded, JournalError> {
     let db = DatabaseIdentity::of(database)?;
-    let open = pool::attach(pool, &EngineOptions::default(), &db, id, adopt)?;
+    let file = open_alone(database)?;
+    let afterwards = if adopt { Afterwards::Keep } else { Afterwards::Delete };
+    fold_into(&file, pool, &db, id, adopt, afterwards)
+}
+
+/// As [`fold`], for a database that was copied together with its log: nobody else can want the log, which is
+/// deleted.
+///
+/// # Errors
+/// As [`fold`].
+pub fn fold_copy(pool: &PoolConfig, database: &Path, id: LogId) -> Result<Folded, JournalError> {
+    let db = DatabaseIdentity::of(database)?;
+    fold_into(&open_alone(database)?, pool, &db, id, true, Afterwards::Delete)
+}
+
+/// As [`fold`], into a database file that the caller has to itself. With `adopt` the log may be one that was
+/// made for another file.
+///
+/// # Errors
+/// `Busy` when a process has the log, `NoFirstPage` when the database's first page is damaged and the log does
+/// not hold it; otherwise as [`Log::attach`]. A crash or an error on the way leaves a database that can be
+/// folded again.
+pub fn fold_into(
+    file: &dyn HomeFile,
+    pool: &PoolConfig,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+    afterwards: Afterwards,
+) -> Result<Folded, JournalError> {
+    let database = &db.path;
+    let open = pool::attach(pool, &EngineOptions::default(), db, id, adopt)?;
     let busy = || JournalError::Busy {
-        path: pool.log_path(id),
+        path: database.clone(),
         what: "a process has the database open; close it first",
     };
     if !open.alone {
@@ -54,22 +147,24 @@ pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Resul
     let lock = open.file.try_clone().map_err(|error| JournalError::io("lock", database, &error))?;
     lock.try_lock().map_err(|_| busy())?;
     let mut log = Log::over(open)?;
-    let file = open_database(database)?;
-    let pages = write_home(&mut log, &file, database)?;
+    let pages = write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
     log.retire()?;
-    lift_guard(&file, database)?;
-    let kept = if adopt {
-        let mut aside = log.path().to_path_buf().into_os_string();
-        aside.push(".adopted");
-        let aside = PathBuf::from(aside);
-        std::fs::rename(log.path(), &aside)
-            .map_err(|error| JournalError::io("rename", log.path(), &error))?;
-        drop(std::fs::remove_file(pool::segment_path(log.path())));
-        Some(aside)
-    } else {
-        log.unlink()?;
-        None
+    lift_guard(file, database)?;
+    let kept = match afterwards {
+        Afterwards::Keep => {
+            let mut aside = log.path().to_path_buf().into_os_string();
+            aside.push(".adopted");
+            let aside = PathBuf::from(aside);
+            std::fs::rename(log.path(), &aside)
+                .map_err(|error| JournalError::io("rename", log.path(), &error))?;
+            drop(std::fs::remove_file(log.segment_path()));
+            Some(aside)
+        }
+        Afterwards::Delete => {
+            log.unlink()?;
+            None
+        }
     };
     Ok(Folded { pages, db_pages, kept })
 }
@@ -78,20 +173,33 @@ pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Resul
 /// without later commits, and possibly torn if that checkpoint was interrupted.
 ///
 /// # Errors
-/// `Io`.
+/// `Busy` when a process has the database open, `Io`.
 pub fn discard_log(database: &Path) -> Result<(), JournalError> {
-    lift_guard(&open_database(database)?, database)
+    lift_guard(&open_alone(database)?, database)
 }
 
-fn open_database(database: &Path) -> Result<File, JournalError> {
+/// Opens a database that nobody else has open, and keeps everybody from it: by a lock of the whole file, and
+/// so of the bytes that SQLite locks.
+fn open_alone(database: &Path) -> Result<File, JournalError> {
     let file = OpenOptions::new().read(true).write(true).open(database);
-    file.map_err(|error| JournalError::io("open", database, &error))
+    let file = file.map_err(|error| JournalError::io("open", database, &error))?;
+    match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::AGAIN | Errno::ACCESS) => {
+            let what = "a process has the database open; close it first";
+            Err(JournalError::Busy { path: database.to_path_buf(), what })
+        }
+        Err(errno) => Err(JournalError::io("lock", database, &errno.into())),
+    }
 }
 
-fn write_home(log: &mut Log, file: &File, database: &Path) -> Result<usize, JournalError> {
+fn write_home(log: &mut Log, file: &dyn HomeFile, database: &Path) -> Result<usize, JournalError> {
     let failed = |error: io::Error| JournalError::io("write", database, &error);
     let page_bytes = u64::from(log.page_bytes());
     let pages = log.committed_pages()?;
+    if !header_is_legible(file, database)? && !pages.iter().any(|(page_number, _)| *page_number == 1) {
+        return Err(JournalError::NoFirstPage(database.to_path_buf()));
+    }
     let mut page = vec![0; page_bytes as usize];
     for &(page_number, frame) in &pages {
         log.read_page(frame, &mut page)?;
@@ -99,31 +207,28 @@ fn write_home(log: &mut Log, file: &File, database: &Path) -> Result<usize, Jour
             // The guard stays until everything is home.
             guard::mask(0, &mut page, log.id());
         }
-        file.write_all_at(&page, u64::from(page_number - 1) * page_bytes).map_err(failed)?;
+        file.write(&page, u64::from(page_number - 1) * page_bytes).map_err(failed)?;
     }
     let db_pages = log.db_pages()?;
     if db_pages > 0 {
         file.set_len(u64::from(db_pages) * page_bytes).map_err(failed)?;
     }
-    file.sync_all().map_err(failed)?;
+    file.sync().map_err(failed)?;
     Ok(pages.len())
 }
 
-fn lift_guard(file: &File, database: &Path) -> Result<(), JournalError> {
-    let failed = |error: io::Error| JournalError::io("write", database, &error);
+fn header_is_legible(file: &dyn HomeFile, database: &Path) -> Result<bool, JournalError> {
     let mut header = [0; HEADER_BYTES];
-    file.read_exact_at(&mut header, 0).map_err(failed)?;
-    guard::lift(&mut header);
-    file.write_all_at(&header, 0).and_then(|()| file.sync_all()).map_err(failed)
+    let length = file.read(&mut header, 0).map_err(|error| JournalError::io("read", database, &error))?;
+    Ok(matches!(guard::inspect(&header[..length]), DatabaseHeader::Guarded { .. }))
 }
 
-fn read_up_to(file: &File, buf: &mut [u8]) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buf.len() {
-        match file.read_at(&mut buf[done..], done as u64)? {
-            0 => break,
-            count => done += count,
-        }
+fn lift_guard(file: &dyn HomeFile, database: &Path) -> Result<(), JournalError> {
+    let failed = |error: io::Error| JournalError::io("write", database, &error);
+    let mut header = [0; HEADER_BYTES];
+    if file.read(&mut header, 0).map_err(failed)? < HEADER_BYTES {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
     }
-    Ok(done)
+    guard::lift(&mut header);
+    file.write(&header, 0).and_then(|()| file.sync()).map_err(failed)
 }

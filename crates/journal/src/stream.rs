@@ -28,6 +28,7 @@ pub struct WalStream<E> {
     page: Vec<u8>,
     /// Of the transaction sealed last, until somebody takes it.
     ticket: Option<Ticket>,
+    acknowledged: u64,
 }
 
 /// A frame's cumulative checksum, as of one version of the engine's content.
@@ -77,7 +78,13 @@ impl<E: Engine> WalStream<E> {
             cursor: None,
             page: Vec::new(),
             ticket: None,
+            acknowledged: 0,
         }
+    }
+
+    /// Says which commit was acknowledged last: generation and frame, as in [`crate::Log::newest_commit`].
+    pub fn set_acknowledged(&mut self, commit: u64) {
+        self.acknowledged = commit;
     }
 
     /// The engine.
@@ -280,6 +287,12 @@ impl<E: Engine> WalStream<E> {
         } else {
             if frame > self.engine.committed() + 1 {
                 return Err(JournalError::Unexpected("a frame behind the end of the log"));
+            }
+            // A transaction may take the place of one whose process died before it was told of its commit, and
+            // of no other (invariant 15).
+            let (generation, last) = (self.acknowledged >> 32, self.acknowledged & 0xffff_ffff);
+            if self.engine.version() >> 32 == generation && u64::from(frame) <= last {
+                return Err(JournalError::Unexpected("a frame that would replace an acknowledged one"));
             }
             self.reset_transaction()?;
             self.open.first_frame = frame;

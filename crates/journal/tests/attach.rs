@@ -6,7 +6,6 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use duralite_journal::pool::segment_path;
 use duralite_journal::{
     DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, PoolConfig, PoolKind, offline,
 };
@@ -53,10 +52,11 @@ fn attach_while(kind: PoolKind, work: impl FnOnce(&Path)) -> Result<(), JournalE
     let place = Place::new(kind);
     let log = place.create();
     let (path, id, bytes) = (log.path().to_path_buf(), log.id(), log.segment().len());
+    let shared = log.segment_path().to_path_buf();
     drop(log);
     let alone = read_write(&path);
     alone.lock().expect("lock");
-    let member = FileSegment::join(read_write(&segment_path(&path)), bytes, None).expect("member");
+    let member = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("member");
     assert_eq!(member.member(), 0);
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| place.attach(kind, id).map(|_| ()));
@@ -99,6 +99,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         let log = place.create();
         let id = log.id();
         let mut page = [0; 4096];
+        page[..18].copy_from_slice(b"SQLite format 3\0\x10\0");
         guard::mask(0, &mut page, id);
         std::fs::write(place.database(), page).expect("database");
         drop(log);

@@ -238,8 +238,9 @@ fn a_retired_log_is_empty() {
 fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, JournalError> {
     let dir = tempfile::tempdir().expect("directory");
     let pool = PoolConfig { kind: PoolKind::Emulate, dir: dir.path().to_path_buf() };
-    std::fs::write(pool.log_path(named), stored(name)).expect("copy");
-    let owner = std::fs::metadata(pool.log_path(named)).expect("metadata");
+    let path = pool.dir.join(format!("model.db-duralite-{named}"));
+    std::fs::write(&path, stored(name)).expect("copy");
+    let owner = std::fs::metadata(&path).expect("metadata");
     let db = DatabaseIdentity {
         path: PathBuf::from("/model.db"),
         inode,

@@ -88,7 +88,7 @@ pub(crate) fn check_plain(database: &Path, pool: &Path, allow_segments: bool) ->
     let mut left = fs::read_dir(pool)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<Result<Vec<_>>>()?;
-    left.retain(|name| !(allow_segments && name.ends_with(".shm")));
+    left.retain(|name| !(allow_segments && name.ends_with("-shm")));
     ensure!(left.is_empty(), "left in the pool after the last close: {}", left.join(", "));
     Ok(())
 }

@@ -198,6 +198,20 @@ impl Table {
         Ok((count, Duration::from_nanos(oldest)))
     }
 
+    /// Whether another living member holds a read mark.
+    ///
+    /// # Errors
+    /// When the kernel does not tell who lives.
+    pub fn has_other_readers(&self) -> Result<bool, LockError> {
+        let marks = (FIRST_READ..SLOTS).fold(0, |marks, slot| marks | 1 << slot);
+        for member in (0..self.high()).filter(|member| *member != self.segment.member()) {
+            if self.segment.load(self.member(member)) & marks != 0 && self.segment.is_alive(member)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn local(&self) -> MutexGuard<'_, Local> {
         self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,6 +18,7 @@ mod error;
 mod latency;
 mod mapped;
 mod persistency;
+pub mod process;
 mod recording;
 mod segment;
 
@@ -30,7 +31,7 @@ pub use latency::Latency;
 pub use mapped::{FileNvm, MapOptions, is_dax};
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use recording::RecordingNvm;
-pub use segment::{FileSegment, LocalSegment, MEMBERS, Segment};
+pub use segment::{FileSegment, LocalSegment, MEMBERS, REGION_BYTES, Segment};
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is
 /// charged.

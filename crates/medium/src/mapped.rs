@@ -16,6 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
 use crate::counters::CounterCells;
 use crate::latency::{self, LatencyCell};
+use crate::process::{self, OwnFile};
 use crate::{
     Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
 };
@@ -58,7 +59,7 @@ pub struct FileNvm {
     /// Whether anything was stored in the current epoch.
     epoch_stored: AtomicBool,
     counters: CounterCells,
-    file: File,
+    file: OwnFile,
     path: PathBuf,
     growing: Mutex<()>,
 }
@@ -109,6 +110,8 @@ impl FileNvm {
                 MediumError::from_errno("mmap", errno)
             }
         })?;
+        // SAFETY: the whole of the mapping made above.
+        unsafe { process::keep_from_children(base.as_ptr(), mapped_bytes) };
         let mut slow = 0;
         if options.persistency != Persistency::X86 {
             slow |= SLOW_MODEL;
@@ -127,7 +130,7 @@ impl FileNvm {
             latency: LatencyCell::default(),
             epoch_stored: AtomicBool::new(false),
             counters: CounterCells::default(),
-            file,
+            file: OwnFile::from(file),
             path: path.to_owned(),
             growing: Mutex::new(()),
         };
@@ -485,6 +488,10 @@ impl fmt::Debug for FileNvm {
 
 impl Drop for FileNvm {
     fn drop(&mut self) {
+        if !self.file.is_own() {
+            // A child has no such mapping, and may have another one there.
+            return;
+        }
         // SAFETY: this object made the mapping and nothing refers to it any more. An error would
         // leave the address space reserved, which harms nobody.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };

@@ -1,13 +1,18 @@
 //! Logs that this process has attached. All its connections to a database share one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use duralite_journal::engine::Committer;
-use duralite_journal::pool::{LOCKS_BYTES, LOCKS_OFFSET};
+use duralite_journal::engine::{Committer, Ticket};
+use duralite_journal::pool::{ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET};
 use duralite_journal::{DatabaseIdentity, JournalError, Log};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
+use duralite_medium::process::PerProcess;
+use duralite_medium::{FileSegment, MediumError, Segment as _};
+use duralite_sqlite_ffi as ffi;
 
 use crate::db::Db;
 use crate::errors::{During, Failure};
@@ -24,8 +29,16 @@ struct Key {
     log: LogId,
 }
 
-/// Process-wide on purpose: it holds nothing of any one SQLite.
-static ATTACHED: LazyLock<Mutex<HashMap<Key, Weak<Attachment>>>> = LazyLock::new(Mutex::default);
+/// The attachment of one log, or the place where one is being made: whoever comes meanwhile waits here, and
+/// nobody else does.
+type Slot = Arc<Mutex<Weak<Attachment>>>;
+
+/// It holds nothing of any one SQLite. A child attaches anew.
+static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
+
+fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
+    ATTACHED.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A log in use, detached when the last connection lets go of it.
 pub struct Attachment {
@@ -33,10 +46,20 @@ pub struct Attachment {
     log: Mutex<Log>,
     /// Waited for without the lock of the log.
     committer: Option<Arc<dyn Committer>>,
+    segment: Arc<FileSegment>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
+    usage: Mutex<Usage>,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
+}
+
+/// The connections of this process that use a log.
+#[derive(Default)]
+struct Usage {
+    count: u32,
+    /// Whether the only one of them is the only one of all processes.
+    alone: bool,
 }
 
 impl Attachment {
@@ -48,10 +71,10 @@ impl Attachment {
         attach: impl FnOnce() -> Result<Log, JournalError>,
     ) -> Result<Arc<Self>, Failure> {
         let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log: id };
-        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = attached.get(&key).and_then(Weak::upgrade) {
-            // Dropping the last reference takes the lock that is held here.
-            drop(attached);
+        let slot = Arc::clone(attached().entry(key).or_default());
+        let mut place = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = place.upgrade() {
+            drop(place);
             let conflict = settings.conflict_with(&found.in_force());
             // The thread that checkpoints has connections too, and those do not ask for a thread.
             if conflict.is_none() && settings.background_checkpoint > 0 {
@@ -63,17 +86,18 @@ impl Attachment {
         let new = Arc::new(Self {
             key,
             committer: log.committer(),
-            locks: Table::join(Arc::clone(log.segment()), LOCKS_OFFSET),
+            segment: Arc::clone(log.segment()),
+            locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
+            usage: Mutex::default(),
             maintenance: OnceLock::new(),
             log: Mutex::new(log),
             in_force: Mutex::new(settings.clone()),
         });
-        attached.insert(key, Arc::downgrade(&new));
+        *place = Arc::downgrade(&new);
         Ok(new)
     }
 
-    /// The log. A panic under the lock has been caught at the boundary to C, and a log that was
-    /// left inconsistent has poisoned itself (invariant 9).
+    /// The log.
     pub fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,6 +156,92 @@ impl Attachment {
         &self.locks
     }
 
+    /// A region of the wal-index. It belongs to the log, so that the two cannot part, whatever the database's
+    /// paths are (invariant 15).
+    pub fn index_region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
+        self.segment.index_region(number, extend)
+    }
+
+    /// Waits until a sealed transaction is durable.
+    pub fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
+        self.committer().map_or(Ok(()), |committer| committer.wait(ticket))
+    }
+
+    /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15).
+    pub fn acknowledge(&self, commit: u64) {
+        loop {
+            let newest = self.segment.load(ACKNOWLEDGED);
+            if newest >= commit || self.segment.compare_exchange(ACKNOWLEDGED, newest, commit).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// How often syncing the database has failed since all was written to it anew, in any process.
+    pub fn home_failures(&self) -> u64 {
+        self.segment.load(HOME_FAILURES)
+    }
+
+    /// Notes that syncing the database has failed (invariant 6).
+    pub fn home_failed(&self) {
+        self.segment.fetch_add(HOME_FAILURES, 1);
+    }
+
+    /// Notes that everything in the log has been written to the database anew and synced, if syncing has not
+    /// failed since it had failed for the `failures`-th time.
+    pub fn home_settled(&self, failures: u64) {
+        let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
+    }
+
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to use the log for a connection. SQLite's locks of the database belong to a process and go by its
+    /// own bookkeeping, which a child inherits and two copies of SQLite do not share; this goes by the log.
+    pub fn enter(self: &Arc<Self>, alone: bool) -> Result<Use, Failure> {
+        let mut usage = self.usage();
+        let shared = !usage.alone && (usage.count > 0 || self.ask(self.segment.share_use())?);
+        if !shared {
+            return Err(in_use());
+        }
+        usage.count += 1;
+        drop(usage);
+        let used = Use(Arc::clone(self));
+        if alone && !self.take_alone()? {
+            return Err(in_use());
+        }
+        Ok(used)
+    }
+
+    /// Makes the only connection of this process the only one of all; whether it is.
+    pub fn take_alone(&self) -> Result<bool, Failure> {
+        let mut usage = self.usage();
+        if !usage.alone {
+            usage.alone = usage.count == 1 && self.ask(self.segment.take_use())?;
+        }
+        Ok(usage.alone)
+    }
+
+    /// Lets others in again.
+    pub fn share(&self) {
+        let mut usage = self.usage();
+        if usage.alone {
+            usage.alone = false;
+            // It cannot fail: what is held only gets weaker.
+            let _ = self.segment.share_use();
+        }
+    }
+
+    fn ask(&self, answer: Result<bool, MediumError>) -> Result<bool, Failure> {
+        answer.map_err(|error| {
+            Failure::new(
+                ffi::IOERR_LOCK,
+                format!("cannot lock the shared memory of log {}: {error}", self.key.log),
+            )
+        })
+    }
+
     /// Makes durable what Group Synch has acknowledged, which is in memory that goes with the last
     /// process.
     pub fn flush_group(&self) {
@@ -148,14 +258,46 @@ impl Attachment {
     }
 }
 
+fn in_use() -> Failure {
+    Failure::new(ffi::BUSY, "another connection has the database to itself, or is closing it")
+}
+
 impl Drop for Attachment {
     fn drop(&mut self) {
         if let Some(maintenance) = self.maintenance.get() {
             maintenance.stop();
         }
-        let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
-        if attached.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
+        let mut attached = attached();
+        // Unless somebody is about to put the next one there.
+        let unused = |slot: &Slot| {
+            Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|place| place.strong_count() == 0)
+        };
+        if attached.get(&self.key).is_some_and(unused) {
             attached.remove(&self.key);
         }
+    }
+}
+
+/// A connection's use of a log.
+pub struct Use(Arc<Attachment>);
+
+impl Use {
+    pub fn attachment(&self) -> &Arc<Attachment> {
+        &self.0
+    }
+}
+
+impl Deref for Use {
+    type Target = Attachment;
+
+    fn deref(&self) -> &Attachment {
+        &self.0
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.share();
+        self.0.usage().count -= 1;
     }
 }

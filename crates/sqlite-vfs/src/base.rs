@@ -103,6 +103,16 @@ impl BaseFile {
         (rc == ffi::OK && state >= 0).then_some(state)
     }
 
+    /// Whether the file's name leads elsewhere by now; `false` where the base does not tell.
+    pub fn has_moved(self) -> bool {
+        let mut moved: c_int = 0;
+        let at = (&raw mut moved).cast::<c_void>();
+        let rc = self.methods().map_or(ffi::NOTFOUND, |m| {
+            call!(m, file_control, ffi::NOTFOUND, self.0, ffi::FCNTL_HAS_MOVED, at)
+        });
+        rc == ffi::OK && moved != 0
+    }
+
     pub fn sector_size(self) -> c_int {
         self.methods().map_or(4096, |m| call!(m, sector_size, 4096, self.0))
     }

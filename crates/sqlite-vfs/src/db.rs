@@ -1,30 +1,26 @@
 //! One open main database.
 
 use std::ffi::c_int;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use duralite_journal::engine::{Committer, Ticket};
-use duralite_journal::{JournalError, PoolConfig};
-use duralite_locks::{FIRST_READ, Holder, LockError, SLOTS, WRITE};
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_journal::engine::Ticket;
+use duralite_journal::{DatabaseIdentity, JournalError, PoolConfig};
+use duralite_locks::Holder;
+use duralite_medium::process::ProcessId;
 use duralite_sqlite_ffi as ffi;
+use rustix::fs::{Mode, OFlags};
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, Use};
 use crate::base::{BaseFile, PagerName};
 use crate::errors::{During, Failure};
 use crate::maintenance::{HoldOff, Maintenance};
+use crate::patience::Patience;
 use crate::registration::Registration;
 use crate::settings::{Journal, Settings};
-use crate::waiting;
-
-/// The parts of page 1 that differ between disk and what SQLite sees.
-const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-const LOG_ID: std::ops::Range<u64> = 72..92;
-/// A header that is being written by another process right now looks damaged for a moment.
-const HEADER_TRIES: u32 = 5;
-const HEADER_PAUSE_US: c_int = 1000;
+use crate::super_journal;
 
 /// An open main database: the base VFS's file and what stands above it.
 pub struct Db {
@@ -34,29 +30,37 @@ pub struct Db {
     /// SQLite's own string, alive until the file is closed.
     pub wal_name: PagerName,
     pub read_only: bool,
+    /// The process that opened it. In a child it is dead: it fails, releases nothing and writes nothing
+    /// (invariant 14).
+    process: ProcessId,
+    /// Tells which file it is, wherever its path leads to by now. It is opened for nothing else: closing it
+    /// gives none of the locks back that SQLite holds of the file.
+    file: Option<OwnedFd>,
     settings: Mutex<Settings>,
     /// Where a new log goes; found out once.
     pool: OnceLock<Result<PoolConfig, String>>,
     /// The lock SQLite holds.
     lock: AtomicI32,
-    /// Set when syncing the file has failed: the kernel tells once, and a second sync that
-    /// succeeds proves nothing (invariants 6 and 9).
-    sync_failed: AtomicBool,
     /// Set when the guard may or may not be on, on disk.
     header_in_doubt: AtomicBool,
-    /// Of the transaction that this connection has sealed and not yet waited for.
-    ticket: Mutex<Option<Ticket>>,
+    /// The transaction that this connection has sealed and that is not acknowledged yet.
+    sealed: Mutex<Option<Sealed>>,
     /// What this connection holds of the wal-index's locks.
-    holder: Mutex<Option<Arc<Holder>>>,
+    pub(crate) holder: Mutex<Option<Arc<Holder>>>,
+    /// The log whose wal-index SQLite has mapped.
+    pub(crate) index: Mutex<Option<Arc<Attachment>>>,
     state: Mutex<State>,
     /// While EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
+    /// Whether a log has served it.
+    served: AtomicBool,
+    pub(crate) patience: Patience,
 }
 
 #[derive(Default)]
 struct State {
     /// The log, while the WAL is open, and from closing it until SQLite deletes it.
-    attached: Option<Arc<Attachment>>,
+    attached: Option<Use>,
     /// Whether the WAL is closed already.
     lingering: bool,
 }
@@ -65,10 +69,22 @@ impl State {
     /// Lets go of the log while nothing in the background has a hold of it: who opens the database next
     /// finds it let go of.
     fn let_go(self) {
-        let Some(attachment) = self.attached else { return };
-        let _turn = attachment.maintenance().and_then(Maintenance::turn);
-        drop(attachment);
+        let Some(used) = self.attached else { return };
+        let _turn = used.maintenance().and_then(Maintenance::turn);
+        drop(used);
     }
+}
+
+/// A transaction in the log, visible to all.
+struct Sealed {
+    /// What is waited for until it is durable; `None` when it is.
+    ticket: Option<Ticket>,
+    /// Its name for [`Attachment::acknowledge`].
+    commit: u64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Db {
@@ -80,26 +96,53 @@ impl Db {
         read_only: bool,
         settings: Settings,
     ) -> Self {
+        let file = named_file(base, &path);
         Self {
             registration,
             base,
             path,
             wal_name,
             read_only,
+            process: ProcessId::current(),
+            file,
             settings: Mutex::new(settings),
             pool: OnceLock::new(),
             lock: AtomicI32::new(ffi::LOCK_NONE),
-            sync_failed: AtomicBool::new(false),
             header_in_doubt: AtomicBool::new(false),
-            ticket: Mutex::default(),
+            sealed: Mutex::default(),
             holder: Mutex::default(),
+            index: Mutex::default(),
             state: Mutex::default(),
             hold_off: Mutex::default(),
+            served: AtomicBool::new(false),
+            patience: Patience::default(),
         }
     }
 
+    /// Refuses with this code in a child of the process that opened it.
+    #[inline]
+    pub fn check_process(&self, code: c_int) -> Result<(), c_int> {
+        if self.is_own() { Ok(()) } else { Err(self.refuse_child(code)) }
+    }
+
+    /// Whether this process opened it.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.process.is_current()
+    }
+
+    #[cold]
+    fn refuse_child(&self, code: c_int) -> c_int {
+        let message = format!(
+            "this connection to {} was opened before a fork, by the parent of this process: open the database \
+             again in the child",
+            self.path.display()
+        );
+        self.registration.fail(&Failure::new(code, message))
+    }
+
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.settings)
     }
 
     /// Where a new log of this database goes; a message says why it goes nowhere.
@@ -108,8 +151,24 @@ impl Db {
         found.as_ref().map_err(String::as_str)
     }
 
+    /// What ties a log to this file.
+    pub fn identity(&self) -> Result<DatabaseIdentity, Failure> {
+        let Some(file) = &self.file else {
+            let message =
+                format!("{} was replaced while it was being opened; open it again", self.path.display());
+            return Err(Failure::new(ffi::BUSY, message));
+        };
+        DatabaseIdentity::of_open(file, &self.path).map_err(|error| Failure::of(&error, During::Open))
+    }
+
+    /// Whether nothing leads to the file any more but those that have it open.
+    fn has_no_name(&self) -> bool {
+        let links = self.file.as_ref().and_then(|file| rustix::fs::fstat(file).ok());
+        links.is_some_and(|stat| stat.st_nlink == 0)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Whether an engine may serve this database.
@@ -127,21 +186,28 @@ impl Db {
 
     /// The log, if the WAL is open or its deletion is still to come.
     pub fn attached(&self) -> Option<Arc<Attachment>> {
-        self.state().attached.clone()
+        self.state().attached.as_ref().map(|used| Arc::clone(used.attachment()))
     }
 
     /// The log, if the WAL is open.
     pub fn active(&self) -> Option<Arc<Attachment>> {
         let state = self.state();
-        if state.lingering { None } else { state.attached.clone() }
+        if state.lingering {
+            return None;
+        }
+        state.attached.as_ref().map(|used| Arc::clone(used.attachment()))
     }
 
-    pub fn attach(&self, attachment: &Arc<Attachment>) {
-        let previous = std::mem::replace(
-            &mut *self.state(),
-            State { attached: Some(Arc::clone(attachment)), lingering: false },
-        );
+    pub fn attach(&self, used: Use) {
+        self.served.store(true, Ordering::Relaxed);
+        let previous =
+            std::mem::replace(&mut *self.state(), State { attached: Some(used), lingering: false });
         previous.let_go();
+    }
+
+    /// Whether a log has ever served it.
+    pub fn was_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
     }
 
     /// The WAL is closed. Under EXCLUSIVE its deletion follows, which needs the log again.
@@ -156,24 +222,38 @@ impl Db {
     /// Lets go of the log.
     pub fn detach(&self) {
         let previous = std::mem::take(&mut *self.state());
-        if let Some(attachment) = &previous.attached {
-            attachment.flush_group();
+        if let Some(used) = &previous.attached {
+            used.flush_group();
         }
         previous.let_go();
+    }
+
+    /// Lets go of everything, before the base's file is closed. SQLite neither checkpoints nor deletes the WAL
+    /// of a database that has been deleted: the log of one without a name goes with its last user.
+    pub fn let_go(&self) {
+        self.release_shared_memory();
+        let nameless = self.attached().filter(|_| self.has_no_name()).and_then(|attachment| {
+            let log = attachment.log();
+            Some((log.path_now().ok()??, log.segment_path().to_path_buf(), log.id()))
+        });
+        self.detach();
+        if let Some((path, segment_path, id)) = nameless {
+            duralite_journal::Log::remove_unused(&path, &segment_path, id);
+        }
     }
 
     /// Keeps checkpoints in the background from beginning, before EXCLUSIVE is asked for.
     pub fn hold_off_checkpoints(&self) {
         let hold_off = self.attached().and_then(|attachment| attachment.maintenance()?.hold_off());
         if hold_off.is_some() {
-            *self.hold_off.lock().unwrap_or_else(PoisonError::into_inner) = hold_off;
+            *locked(&self.hold_off) = hold_off;
         }
     }
 
     /// Lets them begin again, unless EXCLUSIVE is held.
     pub fn allow_checkpoints(&self) {
         if self.lock_level() < ffi::LOCK_EXCLUSIVE {
-            let hold_off = self.hold_off.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let hold_off = locked(&self.hold_off).take();
             drop(hold_off);
         }
     }
@@ -192,172 +272,33 @@ impl Db {
         let mut log = attachment.log();
         let before = log.version();
         log.write(offset, data)?;
-        let (frames, version, ticket) = (log.frames(), log.version(), log.take_ticket());
+        let (frames, version, ticket, commit) =
+            (log.frames(), log.version(), log.take_ticket(), log.newest_commit());
         drop(log);
         // Not by the number of frames: a transaction may take the place of one whose process died.
-        if version != before {
-            attachment.committed(frames, ticket.is_none());
+        if version == before {
+            return Ok(());
         }
-        if let Some(ticket) = ticket {
-            *self.ticket.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticket);
+        attachment.committed(frames, ticket.is_none());
+        if let Some(ticket) = ticket
+            && super_journal::is_open()
+        {
+            attachment.wait(ticket)?;
         }
+        *locked(&self.sealed) = Some(Sealed { ticket, commit });
         Ok(())
     }
 
     /// Waits until the transaction that this connection sealed last is durable: SQLite has passed
     /// the WRITE lock on, and returns an error from here to the committer.
     pub fn wait_durable(&self) -> Result<(), Failure> {
-        let ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((ticket, attachment)) = ticket.zip(self.attached()) else { return Ok(()) };
-        match attachment.committer() {
-            Some(committer) => committer.wait(ticket).map_err(|error| Failure::of(&error, During::Sync)),
-            None => Ok(()),
+        let sealed = locked(&self.sealed).take();
+        let Some((sealed, attachment)) = sealed.zip(self.attached()) else { return Ok(()) };
+        if let Some(ticket) = sealed.ticket {
+            attachment.wait(ticket).map_err(|error| Failure::of(&error, During::Sync))?;
         }
-    }
-
-    /// Locks or unlocks locks of the wal-index as `xShmLock` asks; `None` while no log is open, when
-    /// they are the base's.
-    pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
-        let attachment = self.active()?;
-        let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
-        let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
-        let holder = {
-            let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(holder.get_or_insert_with(|| Arc::new(attachment.locks().holder())))
-        };
-        let shared = flags & ffi::SHM_SHARED != 0;
-        if flags & ffi::SHM_UNLOCK != 0 {
-            if shared {
-                (first..first + count).for_each(|slot| holder.unlock_shared(slot));
-            } else {
-                holder.unlock_exclusive(first, count);
-            }
-            return Some(ffi::OK);
-        }
-        waiting::forget();
-        let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
-        Some(match locked {
-            Ok(()) => self.after_lock(&attachment, first, shared),
-            Err(LockError::Busy) => {
-                if first == WRITE && !shared {
-                    waiting::refused(&holder);
-                }
-                ffi::BUSY
-            }
-            Err(LockError::Medium(error)) => {
-                let message = format!("cannot lock the shared memory of {}: {error}", self.path.display());
-                self.registration.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
-            }
-        })
-    }
-
-    /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.
-    fn after_lock(&self, attachment: &Attachment, slot: usize, shared: bool) -> c_int {
-        if !shared || slot < FIRST_READ || !self.settings().read_durable {
-            return ffi::OK;
-        }
-        match attachment.committer().map_or(Ok(()), Committer::wait_all) {
-            Ok(()) => ffi::OK,
-            Err(error) => {
-                if let Some(holder) = &*self.holder.lock().unwrap_or_else(PoisonError::into_inner) {
-                    holder.unlock_shared(slot);
-                }
-                self.registration.fail(&Failure::of(&error, During::Sync))
-            }
-        }
-    }
-
-    /// Gives every lock of the wal-index back.
-    pub fn release_shared_memory(&self) {
-        let holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(holder) = holder {
-            holder.release();
-        }
-    }
-
-    /// The bytes at the file's beginning as they are on disk, and how many there are.
-    pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
-        let mut header = [0; HEADER_BYTES];
-        let failed =
-            |code: c_int| Failure::new(code, format!("cannot read the header of {}", self.path.display()));
-        match self.base.read(&mut header, 0) {
-            ffi::OK => Ok((header, HEADER_BYTES)),
-            ffi::IOERR_SHORT_READ => {
-                let size = self.base.size().map_err(failed)?;
-                // A file that grew meanwhile counts as what was read: no database yet.
-                Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
-            }
-            code => Err(failed(code)),
-        }
-    }
-
-    /// What the file says about itself; the guard is seen here as it is on disk.
-    pub fn header(&self) -> Result<DatabaseHeader, Failure> {
-        for _ in 1..HEADER_TRIES {
-            let (header, len) = self.raw_header()?;
-            match guard::inspect(&header[..len]) {
-                DatabaseHeader::Damaged => self.registration.parent.sleep(HEADER_PAUSE_US),
-                found => return Ok(found),
-            }
-        }
-        let (header, len) = self.raw_header()?;
-        Ok(guard::inspect(&header[..len]))
-    }
-
-    /// After a read of `buf` at `offset`: shows SQLite what it wrote.
-    pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        let end = offset + buf.len() as u64;
-        let covers_versions = offset <= VERSIONS.start && VERSIONS.end <= end;
-        let touches = |range: &std::ops::Range<u64>| offset < range.end && range.start < end;
-        if !touches(&VERSIONS) && !touches(&LOG_ID) || !self.is_capable() {
-            return Ok(());
-        }
-        let guarded = if covers_versions {
-            let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
-            buf.get(at..at + 2) == Some(&[guard::GUARD; 2])
-        } else {
-            matches!(self.header()?, DatabaseHeader::Guarded { .. })
-        };
-        if guarded {
-            guard::unmask(offset, buf);
-        }
+        attachment.acknowledge(sealed.commit);
         Ok(())
-    }
-
-    /// Writes to the database file for SQLite (invariants 1 and 5).
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
-        let Some(attachment) = self.attached() else {
-            if offset < guard::MASKED_END && matches!(self.header()?, DatabaseHeader::Guarded { .. }) {
-                let message =
-                    format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
-                return Err(Failure::new(ffi::IOERR_WRITE, message));
-            }
-            return Ok(self.base.write(data, offset));
-        };
-        attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
-        if offset < guard::MASKED_END {
-            let mut masked = data.to_vec();
-            guard::mask(offset, &mut masked, attachment.id());
-            return Ok(self.base.write(&masked, offset));
-        }
-        Ok(self.base.write(data, offset))
-    }
-
-    /// Truncates the database file for SQLite (invariant 5).
-    pub fn truncate(&self, size: i64) -> Result<c_int, Failure> {
-        if let Some(attachment) = self.attached() {
-            attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
-        }
-        Ok(self.base.truncate(size))
-    }
-
-    /// Syncs the database file for SQLite, and remembers a failure.
-    pub fn base_sync(&self, flags: c_int) -> c_int {
-        let code = self.base.sync(flags);
-        if code != ffi::OK {
-            self.sync_failed.store(true, Ordering::Relaxed);
-        }
-        code
     }
 
     /// The path of a file of SQLite's beside the database, by what its name ends with.
@@ -368,52 +309,18 @@ impl Db {
     }
 
     /// Whether the guard is on could not be made durable.
-    pub fn header_is_in_doubt(&self) {
+    pub fn set_header_in_doubt(&self) {
         self.header_in_doubt.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses this rollback journal if it is of a database whose guard is in doubt: after a power loss the
-    /// guard might be there, and keep SQLite from rolling back.
-    pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
-        if !self.header_in_doubt.load(Ordering::Relaxed) || journal != self.beside("-journal") {
-            return Ok(());
-        }
-        let message = format!(
-            "syncing the first page of {} has failed; nothing is lost: close the database and open it again",
-            self.path.display()
-        );
-        Err(Failure::new(ffi::IOERR_FSYNC, message))
+    pub fn header_is_in_doubt(&self) -> bool {
+        self.header_in_doubt.load(Ordering::Relaxed)
     }
+}
 
-    /// Makes the database file durable, so that the log may forget what it holds.
-    pub fn sync(&self, flags: c_int) -> Result<(), Failure> {
-        if self.sync_failed.load(Ordering::Relaxed) {
-            let message = format!(
-                "syncing {} has failed before; the log keeps its content: close the database and open it again",
-                self.path.display()
-            );
-            return Err(Failure::new(ffi::IOERR_FSYNC, message));
-        }
-        match self.base_sync(flags) {
-            ffi::OK => Ok(()),
-            code => Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
-        }
-    }
-
-    /// Size of the `-wal` file of the base VFS; `None` when there is none.
-    pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
-        let name = self.beside("-wal");
-        // The base VFS is asked second: it says of an empty file that it does not exist.
-        if let Ok(metadata) = std::fs::metadata(name) {
-            return Ok(Some(metadata.len()));
-        }
-        match self.registration.parent.exists(self.wal_name.as_ptr()) {
-            // It keeps it elsewhere, and stock SQLite has to look into it.
-            Ok(true) => Ok(Some(u64::MAX)),
-            Ok(false) => Ok(None),
-            Err(code) => {
-                Err(Failure::new(code, format!("cannot examine the -wal of {}", self.path.display())))
-            }
-        }
-    }
+/// The file that the base has just opened by this path; `None` when the path has come to lead to another one
+/// meanwhile.
+fn named_file(base: BaseFile, path: &std::path::Path) -> Option<OwnedFd> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    (!base.has_moved()).then_some(file)
 }

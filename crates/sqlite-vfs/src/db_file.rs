@@ -4,13 +4,15 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::db::Db;
 use crate::errors::Failure;
-use crate::pragma;
+use crate::helper::Lifter;
 use crate::vfs::shield;
+use crate::{lock, pragma};
 
 /// What stands at the front of the memory that SQLite gives for a file; the base VFS's file
 /// follows. Nothing in it is ever borrowed mutably: callbacks re-enter.
@@ -86,13 +88,17 @@ unsafe fn db_of<'a>(file: *mut File) -> &'a Db {
     unsafe { &*(*file.cast::<DbFile>()).db }
 }
 
-/// Runs `$body` with the database of `$file`, and without letting a panic out.
+/// Runs `$body` with the database of `$file`, and without letting a panic out. In a child of the process that
+/// opened it the answer is `$default`.
 macro_rules! with_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
+        with_db!($file, $default, |$db| $body, in_child: $db.check_process($default).err().unwrap_or($default))
+    };
+    ($file:ident, $default:expr, |$db:ident| $body:expr, in_child: $dead:expr) => {
         shield($default, || {
             // SAFETY: SQLite calls methods on open files only.
             let $db = unsafe { db_of($file) };
-            $body
+            if $db.is_own() { $body } else { $dead }
         })
     };
 }
@@ -116,10 +122,20 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
         // SAFETY: made by `install`; SQLite closes a file once.
         let db = unsafe { Arc::from_raw((*file.cast::<DbFile>()).db) };
-        db.registration.forget(&db);
-        db.release_shared_memory();
-        db.detach();
-        let code = db.base.close();
+        let base = db.base;
+        let mut lifter = None;
+        if db.is_own() {
+            db.registration.forget(&db);
+            lifter = Lifter::of(&db);
+            db.let_go();
+        } else {
+            // It is the parent's: nothing of it is given back here, or looked at.
+            std::mem::forget(db);
+        }
+        let code = base.close();
+        if let Some(lifter) = lifter {
+            lifter.run();
+        }
         // SAFETY: the memory is SQLite's until this returns.
         unsafe { (*file).methods = ptr::null() };
         code
@@ -163,29 +179,11 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
 }
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_LOCK, |db| {
-        if level >= ffi::LOCK_EXCLUSIVE {
-            db.hold_off_checkpoints();
-        }
-        let code = db.base.lock(level);
-        if code == ffi::OK {
-            db.set_lock_level(level.max(db.lock_level()));
-        }
-        db.allow_checkpoints();
-        code
-    })
+    with_db!(file, ffi::IOERR_LOCK, |db| answer(db, lock::lock(db, level)))
 }
 
 unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_UNLOCK, |db| {
-        if level < ffi::LOCK_EXCLUSIVE {
-            db.detach_lingering();
-        }
-        let code = db.base.unlock(level);
-        db.set_lock_level(level.min(db.lock_level()));
-        db.allow_checkpoints();
-        code
-    })
+    with_db!(file, ffi::IOERR_UNLOCK, |db| lock::unlock(db, level), in_child: ffi::OK)
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut File, held: *mut c_int) -> c_int {
@@ -208,6 +206,13 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
         {
             return db.registration.fail(&failure);
         }
+        if op == ffi::FCNTL_EXTERNAL_READER
+            && let Some(answer) = db.has_external_reader()
+        {
+            // SAFETY: SQLite passes where it wants the answer.
+            unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
+            return ffi::OK;
+        }
         if op == ffi::FCNTL_VFSNAME {
             let name = format!("duralite/{}", db.registration.parent.name().to_string_lossy());
             // SAFETY: SQLite passes where it wants the text, which it frees itself.
@@ -219,7 +224,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
 }
 
 unsafe extern "C" fn sector_size(file: *mut File) -> c_int {
-    with_db!(file, 4096, |db| db.base.sector_size())
+    with_db!(file, 4096, |db| db.base.sector_size(), in_child: 4096)
 }
 
 unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
@@ -228,7 +233,7 @@ unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
         // to a sector's end.
         let log = if db.active().is_some() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
         db.base.device_characteristics() | log
-    })
+    }, in_child: 0)
 }
 
 unsafe extern "C" fn shm_map(
@@ -238,33 +243,46 @@ unsafe extern "C" fn shm_map(
     extend: c_int,
     out: *mut *mut c_void,
 ) -> c_int {
-    with_db!(file, ffi::IOERR_SHMMAP, |db| forward!(
-        db,
-        shm_map,
-        ffi::IOERR_SHMMAP,
-        region,
-        bytes,
-        extend,
-        out
-    ))
+    with_db!(file, ffi::IOERR_SHMMAP, |db| match db.map_index(region, extend != 0) {
+        Some(Ok(address)) => {
+            // SAFETY: SQLite passes where it wants the address.
+            unsafe { *out = address };
+            ffi::OK
+        }
+        Some(Err(failure)) => db.registration.fail(&failure),
+        None => forward!(db, shm_map, ffi::IOERR_SHMMAP, region, bytes, extend, out),
+    })
 }
 
 unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_SHMLOCK, |db| match db.lock_shared_memory(offset, n, flags) {
-        Some(code) => code,
-        None => forward!(db, shm_lock, ffi::IOERR_SHMLOCK, offset, n, flags),
-    })
+    let in_child = if flags & ffi::SHM_UNLOCK != 0 { ffi::OK } else { ffi::IOERR_SHMLOCK };
+    with_db!(
+        file,
+        ffi::IOERR_SHMLOCK,
+        |db| match db.lock_shared_memory(offset, n, flags) {
+            Some(code) => code,
+            None => forward!(db, shm_lock, ffi::IOERR_SHMLOCK, offset, n, flags),
+        },
+        in_child: if in_child == ffi::OK { ffi::OK } else { db.check_process(in_child).err().unwrap_or(in_child) }
+    )
 }
 
 unsafe extern "C" fn shm_barrier(file: *mut File) {
-    with_db!(file, (), |db| forward!(db, shm_barrier, (),));
+    with_db!(file, (), |db| {
+        fence(Ordering::SeqCst);
+        if db.active().is_none() {
+            forward!(db, shm_barrier, (),);
+        }
+    }, in_child: ());
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
-    with_db!(file, ffi::OK, |db| {
-        db.release_shared_memory();
-        forward!(db, shm_unmap, ffi::OK, delete)
-    })
+    with_db!(
+        file,
+        ffi::OK,
+        |db| if db.unmap_index() { ffi::OK } else { forward!(db, shm_unmap, ffi::OK, delete) },
+        in_child: ffi::OK
+    )
 }
 
 unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {
@@ -281,5 +299,5 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
 }
 
 unsafe extern "C" fn unfetch(file: *mut File, offset: i64, page: *mut c_void) -> c_int {
-    with_db!(file, ffi::IOERR_MMAP, |db| forward!(db, unfetch, ffi::OK, offset, page))
+    with_db!(file, ffi::IOERR_MMAP, |db| forward!(db, unfetch, ffi::OK, offset, page), in_child: ffi::OK)
 }

@@ -1,39 +1,32 @@
 //! Putting the guard on when the WAL is opened, taking it off when the WAL is deleted.
 
-use std::ffi::{CString, c_int};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use duralite_journal::pool::sync_names;
-use duralite_journal::{DatabaseIdentity, JournalError, Log, PoolConfig, PoolKind};
+use duralite_journal::{JournalError, Log, PoolConfig};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, VERSIONS};
 use duralite_sqlite_ffi as ffi;
 
-use crate::absorb;
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, Use};
 use crate::db::Db;
 use crate::errors::{During, Failure};
-use crate::settings::{Journal, SHARED_MEMORY_DIR, Settings};
+use crate::opening::{self, Turn};
+use crate::places;
+use crate::{absorb, helper};
 
-/// How long others may be in the way of EXCLUSIVE.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a pending EXCLUSIVE waits for those it keeps from starting.
-const PENDING_TRIES: u32 = 100;
-const PENDING_PAUSE_US: c_int = 1000;
-/// Base and spread of the pause of whoever steps back.
-const STEP_BACK_US: c_int = 1000;
-const STEP_BACK_SPREAD_US: c_int = 7000;
+/// Where the header says how many bytes at the end of each page are not SQLite's.
+const RESERVED_BYTES: usize = 20;
 
 /// Who serves a WAL.
 pub enum WalServer {
     Base,
-    Log(Arc<Attachment>),
+    Log(Use),
 }
 
 /// What became of one attempt to put the guard on.
@@ -45,104 +38,86 @@ enum Attempt {
 
 /// Finds or makes what serves the WAL of `db`. SQLite holds at least SHARED.
 pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
-    let deadline = Instant::now() + PATIENCE;
     let pool = db.pool();
-    loop {
+    for tries in 0.. {
         match db.header()? {
-            DatabaseHeader::Guarded { log_id, .. } => {
-                let attachment = attach(db, log_id)?;
-                attachment.maintain(db)?;
-                return Ok(WalServer::Log(attachment));
-            }
-            DatabaseHeader::Damaged => return Err(damaged(db)),
+            DatabaseHeader::Guarded { log_id, .. } => match attach(db, log_id) {
+                Ok(attachment) => return serve(db, attachment),
+                // Its last user has just closed it, or another log has taken the place of this.
+                Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
+                Err(failure) => return Err(failure),
+            },
+            DatabaseHeader::Damaged => return Err(places::damaged(db)),
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
             _ => return Ok(WalServer::Base),
         }
-        let Some(pool) = pool.ok().filter(|_| !db.read_only) else {
+        let Ok(pool) = pool else { return Ok(WalServer::Base) };
+        if db.read_only {
+            // By a connection that may write, if this user may: it opens the log, and this one shares it.
+            let Some(_writer) = helper::writer(db, "cannot open the log") else {
+                return Ok(WalServer::Base);
+            };
+            if let DatabaseHeader::Guarded { log_id, .. } = db.header()? {
+                return serve(db, attach(db, log_id)?);
+            }
             return Ok(WalServer::Base);
+        }
+        let attempt = match opening::turn(db)? {
+            Turn::Own(_turn) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
+                absorb(db)?;
+                None
+            }
+            Turn::Own(_turn) => opening::under_exclusive(db, || raise(db, pool))?,
+            // Somebody in this process has raised it meanwhile.
+            Turn::Waited => continue,
         };
-        if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) {
-            // Only a `-wal` that nobody uses: a live one stays as it is, and the open is refused.
-            match under_exclusive(db, || ())? {
-                Some(()) => absorb::checkpoint_base_wal(db)?,
-                None => step_back(db, deadline)?,
-            }
-            continue_before(deadline, db)?;
-            continue;
+        match attempt.transpose()? {
+            Some(Attempt::Raised(attachment)) => return serve(db, attachment),
+            Some(Attempt::LookAgain) => {}
+            None => opening::step_back(db, tries)?,
         }
-        if let Some(attempt) = under_exclusive(db, || raise(db, pool))? {
-            if let Attempt::Raised(attachment) = attempt? {
-                attachment.maintain(db)?;
-                return Ok(WalServer::Log(attachment));
-            }
-        } else {
-            step_back(db, deadline)?;
+        if !db.patience.pause(0) {
+            return Err(opening::in_use(db));
         }
-        continue_before(deadline, db)?;
     }
+    Err(opening::in_use(db))
 }
 
-/// Checks at `xOpen` that a guarded database can be served, before anything is done.
-pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
-    match db.header()? {
-        DatabaseHeader::Damaged => Err(damaged(db)),
-        DatabaseHeader::Guarded { log_id, .. } => {
-            let path = db.path.display();
-            if !db.is_capable() {
-                return Err(Failure::cannot_open(format!(
-                    "{path} has its newest commits in log {log_id}, and journal=off was asked for; use \
-                     journal=auto, or run `duralite checkpoint` first"
-                )));
-            }
-            if ignores_wal {
-                return Err(Failure::cannot_open(format!(
-                    "{path} has its newest commits in log {log_id}, which immutable and nolock would ignore; \
-                     open it without them"
-                )));
-            }
-            find_pool(db, log_id).map(|_| ()).or_else(|missing| match db.header()? {
-                // Its last user has just closed it, or another log has taken the place of this.
-                DatabaseHeader::Guarded { log_id: now, .. } if now != log_id => {
-                    find_pool(db, now).map(|_| ())
-                }
-                DatabaseHeader::Guarded { .. } => Err(missing),
-                _ => Ok(()),
-            })
-        }
-        DatabaseHeader::Empty | DatabaseHeader::NotSqlite | DatabaseHeader::Plain { .. } => {
-            let pool = db.pool();
-            check_pool(&db.settings(), pool)
-        }
-    }
+fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
+    attachment.maintain(db)?;
+    let used = attachment.enter(db.lock_level() >= ffi::LOCK_EXCLUSIVE)?;
+    db.patience.renew();
+    Ok(WalServer::Log(used))
 }
 
-/// The same for a database that is not there yet, and is not made if it could not be served.
-pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
-    let pool = settings.pool(path);
-    check_pool(settings, pool.as_ref().map_err(String::as_str))
+fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
+    Ok(matches!(db.header()?, DatabaseHeader::Guarded { log_id, .. } if log_id == id))
 }
 
-/// Refuses a pool that could not hold a log, before the application relies on it.
-fn check_pool(settings: &Settings, pool: Result<&PoolConfig, &str>) -> Result<(), Failure> {
-    let pool = match pool {
-        Ok(pool) => pool,
-        Err(why) if matches!(settings.journal, Journal::Waldio | Journal::Nvwal) => {
-            return Err(Failure::cannot_open(why));
-        }
-        // SQLite's own log serves it, and `PRAGMA duralite` says why.
-        Err(_) => return Ok(()),
-    };
-    let dir = pool.dir.display();
-    if !pool.dir.is_dir() {
-        return Err(Failure::cannot_open(format!("{dir} is no directory; make it, or name another")));
+fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
+    let identity = db.identity()?;
+    let settings = db.settings().clone();
+    let pool = places::find(db, &identity, id)?.pool;
+    Attachment::get(&identity, id, &settings, || Log::attach(&pool, &settings.options, &identity, id))
+}
+
+/// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite left behind. Only one that
+/// nobody uses: a live one stays as it is, and the open is refused.
+fn absorb(db: &Db) -> Result<(), Failure> {
+    let before = db.lock_level();
+    match opening::under_exclusive(db, || ())? {
+        Some(()) => {}
+        None => return opening::step_back(db, 0),
     }
-    if pool.kind == PoolKind::Dax && !duralite_medium::is_dax(&pool.dir) {
-        return Err(Failure::cannot_open(format!(
-            "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a DAX \
-             directory, or choose nvram=emulate with nvram_dir={dir}"
-        )));
+    if before > ffi::LOCK_SHARED {
+        // In exclusive locking mode: that checkpoint is another connection's, which needs SHARED.
+        opening::go_back(db, ffi::LOCK_SHARED)?;
     }
-    Ok(())
+    let absorbed = absorb::checkpoint_base_wal(db);
+    if before > ffi::LOCK_SHARED && !opening::take_exclusive(db)? {
+        return Err(opening::in_use(db));
+    }
+    absorbed
 }
 
 /// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1).
@@ -152,14 +127,16 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
         db.detach_lingering();
         return Ok(false);
     };
-    let attachment = match db.attached().filter(|attachment| attachment.id() == log_id) {
-        Some(attachment) => attachment,
-        None => attach(db, log_id)?,
-    };
-    let lifted = if db.lock_level() >= ffi::LOCK_EXCLUSIVE {
+    if db.attached().is_none_or(|attachment| attachment.id() != log_id) {
+        db.attach(attach(db, log_id)?.enter(true)?);
+    }
+    let Some(attachment) = db.attached() else { return Ok(false) };
+    let lifted = if db.lock_level() < ffi::LOCK_EXCLUSIVE {
+        Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
+    } else if attachment.take_alone()? {
         lift(db, &attachment)
     } else {
-        Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
+        Err(Failure::new(ffi::BUSY, "another connection uses the log; guard and log stay"))
     };
     if lifted.is_ok()
         && let Some(maintenance) = attachment.maintenance()
@@ -170,124 +147,6 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     drop(attachment);
     db.detach();
     lifted.map(|()| true)
-}
-
-fn continue_before(deadline: Instant, db: &Db) -> Result<(), Failure> {
-    if Instant::now() < deadline { Ok(()) } else { Err(in_use(db)) }
-}
-
-fn in_use(db: &Db) -> Failure {
-    Failure::new(
-        ffi::BUSY,
-        format!(
-            "{} is open in another program, or another connection, without this log; close that one, or open \
-             it with the same settings",
-            db.path.display()
-        ),
-    )
-}
-
-fn damaged(db: &Db) -> Failure {
-    Failure::cannot_open(format!(
-        "the guard in the first page of {} is damaged: it does not say which log holds the newest commits; \
-         restore the file from a backup, or inspect it with `duralite info`",
-        db.path.display()
-    ))
-}
-
-fn identity_of(db: &Db) -> Result<DatabaseIdentity, Failure> {
-    DatabaseIdentity::of(&db.path).map_err(|error| Failure::of(&error, During::Open))
-}
-
-/// Where a log may be: as configured, in shared memory, beside the database.
-fn find_pool(db: &Db, id: LogId) -> Result<PoolConfig, Failure> {
-    let configured = db.pool().ok().cloned();
-    if let Some(pool) = configured.clone().filter(|pool| Log::exists(pool, id)) {
-        return Ok(pool);
-    }
-    let settings = db.settings();
-    let beside = db.path.parent().map(Path::to_path_buf);
-    let named =
-        [settings.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), settings.log_dir.clone(), beside];
-    let dirs: Vec<_> = named.into_iter().flatten().collect();
-    let searched = configured.map(|pool| pool.dir).or_else(|| dirs.first().cloned()).unwrap_or_default();
-    let mut found = dirs.into_iter().flat_map(|dir| {
-        [PoolKind::Emulate, PoolKind::Disk].map(|kind| PoolConfig { kind, dir: dir.clone() })
-    });
-    let Some(mut pool) = found.find(|pool| Log::exists(pool, id)) else {
-        let missing = JournalError::Missing { database: db.path.clone(), id, searched };
-        return Err(Failure::of(&missing, During::Open));
-    };
-    // Logs in memory have the same name on both kinds of it.
-    if pool.kind == PoolKind::Emulate && duralite_medium::is_dax(&pool.dir) {
-        pool.kind = PoolKind::Dax;
-    }
-    Ok(pool)
-}
-
-fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
-    let identity = identity_of(db)?;
-    let settings = db.settings().clone();
-    let pool = find_pool(db, id)?;
-    Attachment::get(&identity, id, &settings, || Log::attach(&pool, &settings.options, &identity, id))
-}
-
-/// Runs `work` under EXCLUSIVE and returns to the lock before. `None`: somebody is in the way.
-fn under_exclusive<T>(db: &Db, work: impl FnOnce() -> T) -> Result<Option<T>, Failure> {
-    let before = db.lock_level();
-    if before >= ffi::LOCK_EXCLUSIVE {
-        return Ok(Some(work()));
-    }
-    if !take_exclusive(db)? {
-        return Ok(None);
-    }
-    let result = work();
-    match db.base.unlock(before.max(ffi::LOCK_SHARED)) {
-        ffi::OK => Ok(Some(result)),
-        code => Err(Failure::new(code, format!("cannot go back to SHARED on {}", db.path.display()))),
-    }
-}
-
-/// Takes EXCLUSIVE (invariant 2). Who holds PENDING keeps others from starting, and waits for
-/// those that are about to step back.
-fn take_exclusive(db: &Db) -> Result<bool, Failure> {
-    for _ in 0..PENDING_TRIES {
-        match db.base.lock(ffi::LOCK_EXCLUSIVE) {
-            ffi::OK => return Ok(true),
-            code if code & 0xff == ffi::BUSY => {}
-            code => {
-                db.base.unlock(ffi::LOCK_SHARED);
-                return Err(Failure::new(code, format!("cannot lock {}", db.path.display())));
-            }
-        }
-        if db.base.lock_state().is_some_and(|state| state < ffi::LOCK_PENDING) {
-            break;
-        }
-        db.registration.parent.sleep(PENDING_PAUSE_US);
-    }
-    db.base.unlock(ffi::LOCK_SHARED);
-    Ok(false)
-}
-
-/// Gives SHARED up for a moment: two that want EXCLUSIVE would block each other for ever. SQLite
-/// reads nothing before the WAL is open, and what it knew is looked at again afterwards.
-fn step_back(db: &Db, deadline: Instant) -> Result<(), Failure> {
-    if db.lock_level() > ffi::LOCK_SHARED {
-        return Err(in_use(db));
-    }
-    db.base.unlock(ffi::LOCK_NONE);
-    let spread = c_int::try_from(std::process::id() % 8191).unwrap_or(0) * 31
-        + c_int::try_from(Instant::now().duration_since(deadline - PATIENCE).subsec_micros() % 8191)
-            .unwrap_or(0);
-    db.registration.parent.sleep(STEP_BACK_US + spread % STEP_BACK_SPREAD_US);
-    loop {
-        match db.base.lock(ffi::LOCK_SHARED) {
-            ffi::OK => return Ok(()),
-            code if code & 0xff == ffi::BUSY => continue_before(deadline, db)?,
-            code => return Err(Failure::new(code, format!("cannot lock {}", db.path.display()))),
-        }
-        db.registration.parent.sleep(PENDING_PAUSE_US);
-    }
 }
 
 /// Under EXCLUSIVE: makes a log and puts the guard on.
@@ -310,12 +169,18 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     // have failed, after which only bytes that are written anew are sure to be synced. Making a log
     // deletes a spent one, which after a power loss the guard would name.
     put_header(db, &plain)?;
-    db.sync(ffi::SYNC_FULL)?;
+    sync(db)?;
     remove_leftover_journal(db)?;
-    let identity = identity_of(db)?;
+    let identity = db.identity()?;
     let settings = db.settings().clone();
     let mut log = Log::create(pool, &settings.options, &identity, page_bytes)
         .map_err(|error| Failure::of(&error, During::Open))?;
+    for (from, to) in log.moved() {
+        let (from, to) = (from.display(), to.display());
+        let message =
+            format!("{from} is the log of another database, or of an earlier one: it is kept as {to}");
+        db.registration.report(ffi::WARNING, &message);
+    }
     let id = log.id();
     let mut masked = plain;
     guard::mask(0, &mut masked, id);
@@ -375,7 +240,7 @@ fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
             ));
         }
     };
-    db.sync(ffi::SYNC_FULL)?;
+    db.settle(attachment, &mut log, ffi::SYNC_FULL)?;
     log.retire().map_err(failed)?;
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
@@ -405,6 +270,9 @@ fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
     let page_bytes = log.page_bytes() as usize;
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
     let mut versions = None;
+    // What a VFS above this one keeps at the end of pages (checksums, say) it may change on the way home.
+    let (header, _) = db.raw_header()?;
+    let used = page_bytes - usize::from(header[RESERVED_BYTES]).min(page_bytes);
     for (page_number, frame) in pages {
         log.read_page(frame, &mut logged).map_err(failed)?;
         let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
@@ -418,7 +286,7 @@ fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
             home[VERSIONS].copy_from_slice(&logged[VERSIONS]);
             versions = Some([logged[VERSIONS.start], logged[VERSIONS.start + 1]]);
         }
-        if home != logged {
+        if home[..used] != logged[..used] {
             return Ok(Comparison::Differs { page_number });
         }
     }
@@ -436,11 +304,18 @@ fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
         return Ok(());
     }
-    let synced = put_header(db, header).and_then(|()| db.sync(ffi::SYNC_FULL));
+    let synced = put_header(db, header).and_then(|()| sync(db));
     if synced.is_err() {
-        db.header_is_in_doubt();
+        db.set_header_in_doubt();
     }
     synced
+}
+
+fn sync(db: &Db) -> Result<(), Failure> {
+    match db.base_sync(ffi::SYNC_FULL) {
+        ffi::OK => Ok(()),
+        code => Err(Failure::new(code, format!("cannot sync {}", db.path.display()))),
+    }
 }
 
 fn put_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {

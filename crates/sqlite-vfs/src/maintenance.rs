@@ -213,7 +213,7 @@ impl Worker {
     }
 }
 
-fn uri_of(db: &Db, parameters: &[(&str, String)]) -> Result<CString, Failure> {
+pub fn uri_of(db: &Db, parameters: &[(&str, String)]) -> Result<CString, Failure> {
     let mut uri = b"file:".to_vec();
     escape(&mut uri, db.path.as_os_str().as_bytes());
     for (i, (name, value)) in parameters.iter().enumerate() {

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use duralite_medium::process::PerProcess;
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection, Statement, Vfs};
 
 use crate::base::BaseVfs;
@@ -25,7 +26,7 @@ pub const VFS_NAME: &CStr = c"duralite";
 pub const OLDEST_SQLITE: c_int = 3_031_000;
 
 /// Serialises registering, so that two threads do not both find the name free.
-static REGISTERING: Mutex<()> = Mutex::new(());
+static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
 
 /// Why the VFS could not be registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,14 +134,14 @@ impl Api {
 pub(crate) struct Registration {
     pub api: Api,
     pub parent: BaseVfs,
-    /// Open databases by the address of their WAL's name, which is how SQLite's calls about the
-    /// WAL are recognised.
-    databases: Mutex<HashMap<usize, Arc<Db>>>,
+    /// This process's open databases by the address of their WAL's name, which is how SQLite's calls about
+    /// the WAL are recognised.
+    databases: PerProcess<Mutex<HashMap<usize, Arc<Db>>>>,
 }
 
 impl Registration {
     fn databases(&self) -> MutexGuard<'_, HashMap<usize, Arc<Db>>> {
-        self.databases.lock().unwrap_or_else(PoisonError::into_inner)
+        self.databases.get().lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database whose WAL has this very name.
@@ -223,7 +224,7 @@ pub unsafe fn register(
 }
 
 fn register_with(api: Api, make_default: bool) -> Result<(), RegisterError> {
-    let _one_at_a_time = REGISTERING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
     let refused = |code: c_int| RegisterError::new(format!("duralite: SQLite refused the VFS (code {code})"));
     // SAFETY: a name that lives for good.
@@ -243,7 +244,7 @@ fn register_with(api: Api, make_default: bool) -> Result<(), RegisterError> {
     }
     // SAFETY: registered, and nobody unregisters the default of a running SQLite.
     let parent = unsafe { BaseVfs::new(parent) };
-    let registration = Box::leak(Box::new(Registration { api, parent, databases: Mutex::default() }));
+    let registration = Box::leak(Box::new(Registration { api, parent, databases: PerProcess::new() }));
     let app_data: *mut c_void = ptr::from_ref::<Registration>(registration).cast_mut().cast();
     let table = Box::into_raw(Box::new(vfs::table(parent, app_data)));
     // SAFETY: a table that is never freed and that SQLite may write `next` into.

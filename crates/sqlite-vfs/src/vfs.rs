@@ -16,8 +16,10 @@ use crate::db::Db;
 use crate::db_file;
 use crate::errors::Failure;
 use crate::guard::{self, WalServer};
+use crate::places;
 use crate::registration::{Registration, VFS_NAME};
 use crate::settings::{self, Settings};
+use crate::super_journal;
 use crate::waiting;
 use crate::wal_file;
 
@@ -94,9 +96,9 @@ unsafe extern "C" fn open(
         {
             match guard::open_wal(&db) {
                 Ok(WalServer::Base) => {}
-                Ok(WalServer::Log(attachment)) => {
+                Ok(WalServer::Log(used)) => {
                     // SAFETY: memory for a file of ours.
-                    unsafe { wal_file::install(file, db, attachment) };
+                    unsafe { wal_file::install(file, db, used) };
                     if !out_flags.is_null() {
                         // SAFETY: SQLite passes where it wants the flags.
                         unsafe { *out_flags = flags };
@@ -105,6 +107,10 @@ unsafe extern "C" fn open(
                 }
                 Err(failure) => return registration.fail(&failure),
             }
+        }
+        if flags & ffi::OPEN_SUPER_JOURNAL != 0 {
+            // SAFETY: a name of SQLite's.
+            unsafe { super_journal::opened(name) };
         }
         if !name.is_null() && flags & ffi::OPEN_MAIN_JOURNAL != 0 {
             // SAFETY: the name ends with a zero, and lives across the call.
@@ -135,7 +141,7 @@ unsafe fn open_database(
     // SAFETY: the name ends with a zero.
     let path = unsafe { path_of(name) }.to_path_buf();
     if matches!(path.try_exists(), Ok(false)) {
-        guard::check_new(&settings, &path)?;
+        places::check_new(&settings, &path)?;
     }
     // SAFETY: within the memory promised; the first word says that the base's file is closed.
     let base = unsafe {
@@ -155,7 +161,7 @@ unsafe fn open_database(
     let read_only = granted & ffi::OPEN_READONLY != 0;
     let db = Arc::new(Db::new(registration, base, path, wal_name, read_only, settings));
     let ignores_wal = ["immutable", "nolock"].iter().any(|name| uri.is_true(name));
-    if let Err(failure) = guard::check_open(&db, ignores_wal) {
+    if let Err(failure) = places::check_open(&db, ignores_wal) {
         base.close();
         return Err(failure);
     }
@@ -226,6 +232,8 @@ impl Uri {
 
 unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: c_int) -> c_int {
     with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
+        // SAFETY: a name of SQLite's.
+        unsafe { super_journal::deleted(name) };
         if let Some(db) = registration.database_of_wal(name) {
             match guard::delete_wal(&db) {
                 Ok(false) => {}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use duralite_journal::JournalError;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, Use};
 use crate::db::Db;
 use crate::errors::{During, Failure};
 use crate::vfs::shield;
@@ -53,20 +53,25 @@ static METHODS: IoMethods = IoMethods {
 ///
 /// # Safety
 /// `file` is memory for a file of ours.
-pub unsafe fn install(file: *mut File, db: Arc<Db>, attachment: Arc<Attachment>) {
-    db.attach(&attachment);
+pub unsafe fn install(file: *mut File, db: Arc<Db>, used: Use) {
+    let attachment = Arc::clone(used.attachment());
+    db.attach(used);
     let wal = Box::into_raw(Box::new(Wal { db, attachment }));
     // SAFETY: as promised by the caller.
     unsafe { ptr::write(file.cast::<WalFile>(), WalFile { methods: &METHODS, wal }) };
 }
 
-/// Runs `$body` with the WAL of `$file`, and without letting a panic out.
+/// Runs `$body` with the WAL of `$file`, and without letting a panic out. In a child of the process that
+/// opened it the answer is `$default`.
 macro_rules! with_wal {
     ($file:ident, $default:expr, |$wal:ident| $body:expr) => {
         shield($default, || {
             // SAFETY: SQLite calls methods on open files only, and `install` made this one.
             let $wal = unsafe { &*(*$file.cast::<WalFile>()).wal };
-            $body
+            match $wal.db.check_process($default) {
+                Ok(()) => $body,
+                Err(code) => code,
+            }
         })
     };
 }
@@ -78,7 +83,9 @@ impl Wal {
 
     /// Makes what was checkpointed durable before the log forgets it (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
-        self.db.sync(ffi::SYNC_NORMAL).map_err(|failure| self.db.registration.fail(&failure))
+        let mut log = self.attachment.log();
+        let settled = self.db.settle(&self.attachment, &mut log, ffi::SYNC_NORMAL);
+        settled.map_err(|failure| self.db.registration.fail(&failure))
     }
 }
 
@@ -86,6 +93,13 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
         // SAFETY: made by `install`; SQLite closes a file once.
         let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
+        if !wal.db.is_own() {
+            // It is the parent's: nothing of it is given back here.
+            std::mem::forget(wal);
+            // SAFETY: the memory is SQLite's until this returns.
+            unsafe { (*file).methods = ptr::null() };
+            return ffi::OK;
+        }
         let Wal { db, attachment } = *wal;
         // The database has a reference too: the last goes with the turn that letting go of it takes.
         drop(attachment);

@@ -143,7 +143,7 @@ impl Place {
         let mut logs: Vec<_> = std::fs::read_dir(self.pool())
             .unwrap()
             .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_none_or(|end| end != "shm"))
+            .filter(|path| !is_shared_memory(path))
             .collect();
         logs.sort();
         logs
@@ -185,11 +185,14 @@ impl Place {
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     paths
-        .filter(|path| {
-            path.is_file() && path.extension().is_none_or(|name| name != "db-shm" && name != "shm")
-        })
+        .filter(|path| path.is_file() && !is_shared_memory(path))
         .map(|path| (path.clone(), std::fs::read(path).unwrap()))
         .collect()
+}
+
+/// Whether a file is memory that processes share, of SQLite's or of a log's.
+fn is_shared_memory(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b"-shm")
 }
 
 /// What the system's `sqlite3` shell answers, output and errors together; `None`, with a note,

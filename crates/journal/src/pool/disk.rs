@@ -7,7 +7,7 @@ use std::sync::Arc;
 use duralite_logfmt::LogId;
 use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
 use duralite_medium::block::{Block, BlockOptions, FileBlock};
-use duralite_medium::{MediumError, Segment};
+use duralite_medium::{FileSegment, MediumError};
 
 use super::{DatabaseIdentity, files, head, tap};
 use crate::engine::Engine;
@@ -43,7 +43,7 @@ pub(super) fn open(
     options: &EngineOptions,
     path: &Path,
     file: &File,
-    segment: Arc<dyn Segment>,
+    segment: Arc<FileSegment>,
     base: u64,
     alone: bool,
 ) -> Result<Box<dyn Engine>, JournalError> {

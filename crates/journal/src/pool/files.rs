@@ -8,20 +8,21 @@ use std::path::Path;
 
 use duralite_medium::MediumError;
 use duralite_medium::block::sync_directory;
+use duralite_medium::process::OwnFile;
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
 
+use super::DatabaseIdentity;
 use super::tap::{self, FileStep};
-use super::{DatabaseIdentity, segment_path};
 use crate::JournalError;
 
 /// Where this process's open files have names.
 const OWN_FILES: &str = "/proc/self/fd";
 
 /// A new log file with the owner and mode of the database (invariant 13).
-pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
+pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let file = tap::step(FileStep::Create, path)
-        .and_then(|()| open_new(dir, path, db.mode & 0o666))
+        .and_then(|()| OwnFile::open(|| open_new(dir, path, db.mode & 0o666)))
         .map_err(|error| JournalError::io("make a log in", dir, &error))?;
     adjust(&file, db.mode & 0o666, db).map_err(|error| {
         drop(std::fs::remove_file(path));
@@ -30,19 +31,38 @@ pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<F
     Ok(file)
 }
 
+/// The file of the shared segment of a new log, without a name where the file system can do that.
+pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
+    let failed = |error: io::Error| JournalError::io("make the shared memory of a log in", path, &error);
+    tap::step(FileStep::OpenShared, path).map_err(failed)?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mode = segment_mode(db);
+    let file = OwnFile::open(|| open_new(dir, path, mode)).map_err(failed)?;
+    adjust(&file, mode, db).map_err(failed)?;
+    Ok(file)
+}
+
+/// Who may use the shared memory: the database's owner and its group, as far as they may use the database.
+fn segment_mode(db: &DatabaseIdentity) -> u32 {
+    db.mode & 0o660
+}
+
 /// Gives a file mode and owner of the database: the mode given to open is cut by the umask, and
-/// the owner is ours.
+/// the owner is ours. Someone who may write the database but does not own it cannot give the file away,
+/// but to the group that both belong to.
 fn adjust(file: &File, mode: u32, db: &DatabaseIdentity) -> io::Result<()> {
-    let adjusted = file.set_permissions(PermissionsExt::from_mode(mode)).and_then(|()| {
-        let meta = file.metadata()?;
-        if (meta.uid(), meta.gid()) == (db.uid, db.gid) {
-            Ok(())
-        } else {
-            fchown(file, Some(db.uid), Some(db.gid))
-        }
-    });
-    match adjusted {
-        // Someone who may write the database but does not own it cannot give the file away.
+    let meta = file.metadata()?;
+    if (meta.uid(), meta.gid()) != (db.uid, db.gid) {
+        unless_denied(fchown(file, Some(db.uid), Some(db.gid)).or_else(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => fchown(file, None, Some(db.gid)),
+            _ => Err(error),
+        }))?;
+    }
+    unless_denied(file.set_permissions(PermissionsExt::from_mode(mode)))
+}
+
+fn unless_denied(result: io::Result<()>) -> io::Result<()> {
+    match result {
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
         _ => Ok(()),
     }
@@ -67,11 +87,17 @@ pub(super) fn publish(path: &Path, file: &File) -> io::Result<()> {
     tap::step(FileStep::Sync, path)?;
     file.sync_all()?;
     tap::step(FileStep::Publish, path)?;
-    if file.metadata()?.nlink() == 0 {
-        let own = Path::new(OWN_FILES).join(file.as_raw_fd().to_string());
-        linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
-    }
+    name(path, file)?;
     sync_names(path)
+}
+
+/// Gives a file its name, if it has none yet.
+pub(super) fn name(path: &Path, file: &File) -> io::Result<()> {
+    if file.metadata()?.nlink() > 0 {
+        return Ok(());
+    }
+    let own = Path::new(OWN_FILES).join(file.as_raw_fd().to_string());
+    Ok(linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// Makes the names in a file's directory durable. A directory that may be used and not be read is
@@ -87,41 +113,39 @@ pub(super) fn sync_names(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Deletes a log, and the memory that its users shared, which is of no use without it and
-/// harmless when it stays.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
+/// Deletes a log, durably, and before it the memory that its users shared, which is of no use without it.
+pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     tap::step(FileStep::Remove, path)?;
+    drop(std::fs::remove_file(segment));
     std::fs::remove_file(path)?;
-    drop(std::fs::remove_file(segment_path(path)));
-    Ok(())
+    sync_names(path)
 }
 
 /// Opens an existing log.
-pub(super) fn open(path: &Path, write: bool) -> Result<File, JournalError> {
+pub(super) fn open(path: &Path, write: bool) -> Result<OwnFile, JournalError> {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     tap::step(FileStep::Open, path)
-        .and_then(|()| options.open(path))
+        .and_then(|()| OwnFile::open(|| options.open(path)))
         .map_err(|error| JournalError::io("open the log", path, &error))
 }
 
 /// Opens the file of the shared segment, made if it is not there; nobody but the database's owner
 /// and group may use it.
-pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
+pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
     tap::step(FileStep::OpenShared, path).map_err(failed)?;
-    let mode = db.mode & 0o660;
+    let mode = segment_mode(db);
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).mode(mode);
-    match options.clone().create_new(true).open(path) {
+    match OwnFile::open(|| options.clone().create_new(true).open(path)) {
         Ok(file) => {
             adjust(&file, mode, db).map_err(failed)?;
             Ok(file)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let file = options.open(path).map_err(failed)?;
-            let owner = file.metadata().map_err(failed)?.uid();
-            if owner != db.uid && owner != rustix::process::geteuid().as_raw() {
+            let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
+            if !db.trusts(&file.metadata().map_err(failed)?) {
                 return Err(JournalError::Owner(path.to_path_buf()));
             }
             Ok(file)
@@ -130,8 +154,8 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, J
     }
 }
 
-/// The file of the shared segment, locked: one process at a time makes or attaches a log.
-pub(super) fn lock_segment(path: &Path, db: &DatabaseIdentity) -> Result<File, JournalError> {
+/// The file of the shared segment, locked: one process at a time attaches a log.
+pub(super) fn lock_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     loop {
         let file = open_segment(path, db)?;
         file.lock().map_err(|error| JournalError::io("lock", path, &error))?;

@@ -1,21 +1,27 @@
 //! What any log file says about itself, whichever engine wrote it.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use duralite_logfmt::{FormatError, LogId, nvwal, waldio};
 
 use super::{disk, nvram};
 use crate::JournalError;
 
+/// The path that a log keeps of its database.
+pub(super) fn path_of(hint: &[u8]) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(hint))
+}
+
 /// What ties a log to its database.
 pub(super) struct Head {
     pub(super) log_id: LogId,
     pub(super) db_inode: u64,
     pub(super) db_birth_ns: u64,
-    /// Where the database was, for people.
-    pub(super) path: Vec<u8>,
+    path: Vec<u8>,
     kind: Kind,
 }
 
@@ -42,6 +48,11 @@ impl Head {
             path: superblock.path.clone(),
             kind: Kind::Nvwal(superblock),
         })
+    }
+
+    /// Where the database was when the log was made, or the front of that path if it is very long.
+    pub(super) fn database(&self) -> PathBuf {
+        path_of(&self.path)
     }
 
     /// The engine's name in settings.

@@ -15,6 +15,7 @@ use super::buffer::AlignedBuf;
 use super::extents::is_range_initialised;
 use super::probe::scratch;
 use super::{Block, BlockCounters, Durability, check_filesystem, probe};
+use crate::process::OwnFile;
 use crate::{Guarantee, MediumError, checked_end};
 
 /// How blocks get to the device.
@@ -70,7 +71,7 @@ const SMALLEST_SECTOR: u32 = 512;
 /// that cannot reserve.
 #[derive(Debug)]
 pub struct FileBlock {
-    file: File,
+    file: OwnFile,
     direct: Option<Direct>,
     block_bytes: u32,
     len: AtomicU64,
@@ -285,7 +286,7 @@ impl FileBlock {
             preallocated_bytes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             path: path.to_owned(),
-            file,
+            file: OwnFile::from(file),
         };
         it.refresh_len()?;
         Ok(it)

@@ -6,7 +6,7 @@ use std::path::Path;
 use duralite_testkit::{Engine, Place, Rng, code, one};
 use rusqlite::ffi;
 
-use crate::{abandoned, refused};
+use crate::{abandoned, read_elsewhere, refused};
 
 /// Damages the log of an abandoned database, and expects an error that changes nothing, here and
 /// after which the undamaged log works as before.
@@ -111,15 +111,43 @@ fn tolerate_or_refuse(at: usize, bit: u64) {
 }
 
 #[test]
-fn inv12_a_damaged_guard_is_refused() {
+fn inv03_a_log_is_found_that_a_damaged_guard_does_not_name() {
     for at in [72, 80, 87, 88, 91] {
         let place = Place::new();
         abandoned(&place, "d.db");
         let mut bytes = fs::read(place.path("d.db")).unwrap();
         bytes[at] ^= 0x10;
         fs::write(place.path("d.db"), &bytes).unwrap();
-        let before = place.snapshot();
-        assert_eq!(code(&refused(&place.uri("d.db", ""))), ffi::SQLITE_CANTOPEN, "byte {at}");
-        assert!(place.snapshot() == before, "byte {at}: a refused open changed something");
+        assert_eq!(read_elsewhere(&place.uri("d.db", "")), "6", "byte {at}");
+        drop(place.open("d.db"));
+        place.assert_plain("d.db");
+    }
+}
+
+#[test]
+fn inv12_a_damaged_guard_whose_log_is_gone_is_refused() {
+    let place = Place::new();
+    abandoned(&place, "d.db");
+    let mut bytes = fs::read(place.path("d.db")).unwrap();
+    bytes[80] ^= 0x10;
+    fs::write(place.path("d.db"), &bytes).unwrap();
+    fs::remove_file(place.log()).unwrap();
+    let before = place.snapshot();
+    assert_eq!(code(&refused(&place.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
+    assert!(place.snapshot() == before, "a refused open changed something");
+}
+
+#[test]
+fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
+    for (from, to) in [(0, 512), (0, 100), (10, 30), (512, 1024), (0, 4096)] {
+        let place = Place::new();
+        abandoned(&place, "d.db");
+        let mut bytes = fs::read(place.path("d.db")).unwrap();
+        // Its size is what a checkpoint had made it.
+        bytes[from..to].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + 3) as u8);
+        fs::write(place.path("d.db"), &bytes).unwrap();
+        assert_eq!(read_elsewhere(&place.uri("d.db", "")), "6", "bytes {from} to {to}");
+        drop(place.open("d.db"));
+        place.assert_plain("d.db");
     }
 }

@@ -1,0 +1,136 @@
+//! Attaching a log.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duralite_logfmt::LogId;
+use duralite_medium::FileSegment;
+
+use super::head::Head;
+use super::shared::{MAGIC, OpenLog, Place};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files};
+use crate::{EngineOptions, ErrorKind, JournalError};
+
+/// Opens the log that a guarded database names. The process that finds itself alone recovers it;
+/// everybody leaves committed transactions as they are.
+pub(crate) fn attach(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+) -> Result<OpenLog, JournalError> {
+    let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
+    let path = pool.find(&db.path, id).ok_or_else(missing)?;
+    let file = files::open(&path, true).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => missing(),
+        _ => error,
+    })?;
+    let head = Head::read(&path, &file)?;
+    let meta = file.metadata().map_err(|error| JournalError::io("examine", &path, &error))?;
+    if !db.trusts(&meta) {
+        return Err(JournalError::Owner(path));
+    }
+    if head.log_id != id || !(adopt || db.owns(&head)) {
+        return Err(JournalError::Foreign { log: path, database: db.path.clone(), owner: head.database() });
+    }
+    let place = Place::of(pool, &path, &head);
+    // One at a time: between finding itself alone and saying that it is there, a process must
+    // not be overtaken by another that then finds itself alone too.
+    let attaching = place.lock(db)?;
+    let gone = || {
+        let what = "its log has just been folded into it or put aside; open it again";
+        JournalError::Busy { path: db.path.clone(), what }
+    };
+    if !is_in_place(&path, &file)? {
+        if matches!(path.try_exists(), Ok(false)) && !super::leftovers::is_aside(&path, &head) {
+            drop(std::fs::remove_file(&place.segment_path));
+        }
+        return Err(gone());
+    }
+    let alone = find_alone(&file, &path, &attaching, &place.segment_path)?;
+    if alone && pool.kind == PoolKind::Dax {
+        // It may have been used as emulated memory, on this very file system. Blocks that were first
+        // touched then are not durable, nor is what an emulated model of persistency did not
+        // flush, and a commit that survives a power loss would stand behind one that does not.
+        file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
+    }
+    let segment = place.join(files::open_segment(&place.segment_path, db)?, alone)?;
+    let mut log = place.open(options, file, segment, alone)?;
+    log.attaching = Some(attaching);
+    // Here ends the wait for who folds the log without SQLite's locks. SQLite's own users cannot
+    // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.
+    log.file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
+    if !is_in_place(&path, &log.file)? {
+        return Err(gone());
+    }
+    Ok(log)
+}
+
+/// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
+/// so does one that is somewhere else by now.
+pub(crate) fn remove_unused(path: &Path, segment_path: &Path, id: LogId) {
+    let Ok(file) = files::open(path, true) else { return };
+    let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
+    if is_it && file.try_lock().is_ok() {
+        drop(files::remove(path, segment_path));
+    }
+}
+
+/// Whether the name of a log still leads to the file that was opened by it.
+fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
+    let failed = |error: io::Error| JournalError::io("examine", path, &error);
+    let opened = file.metadata().map_err(failed)?;
+    match path.symlink_metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Whether nobody else has the log. The kernel gives the locks of a dead process back one after
+/// another, so that its lock of the log may outlive the one that attachers wait for: only a
+/// member that lives, of a segment that was completed, proves that somebody is there.
+///
+/// Who gets the lock reads no state older than what was acknowledged. The engine's descriptors are
+/// duplicates of the one that locked, so that the lock goes with the last of them, when nothing of
+/// that process is under way any more, and it acknowledged nothing that it had not flushed (or
+/// flushed it when it let go, under Group Synch). All that it may still have is the memory that
+/// was shared, with its locks given back, and the lock of its own member slot, which nobody
+/// else takes until then. Who does not get it shares the state that is in force, whose last member
+/// may leave at any time: what it has sealed and not flushed stays in the ring for the next leader.
+fn find_alone(file: &File, path: &Path, attaching: &File, segment: &Path) -> Result<bool, JournalError> {
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => {
+                // What a power loss left there is of another time: nobody may join it before it is
+                // completed again, should this process die meanwhile.
+                let cleared = match attaching.read_at(&mut [0; 8], 0) {
+                    Ok(8) => attaching.write_all_at(&[0; 8], 0),
+                    _ => Ok(()),
+                };
+                cleared.map_err(|error| JournalError::io("clear", segment, &error))?;
+                return Ok(true);
+            }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
+        }
+        let mut magic = [0; 8];
+        let complete = attaching.read_at(&mut magic, 0).is_ok() && magic == MAGIC.to_le_bytes();
+        let living = FileSegment::has_members(attaching)
+            .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
+        let late = start.elapsed() > Duration::from_secs(2);
+        if living && (complete || late) {
+            return Ok(false);
+        }
+        if late {
+            let what = "something that does not use the database holds its log's lock";
+            return Err(JournalError::Busy { path: path.to_path_buf(), what });
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

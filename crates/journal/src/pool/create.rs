@@ -1,0 +1,97 @@
+//! Making a log.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use duralite_logfmt::LogId;
+
+use super::leftovers;
+use super::shared::{OpenLog, Place};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, disk, files, names, nvram};
+use crate::{EngineOptions, JournalError};
+
+/// Makes a log for a database that names none. It and its directory entry are durable on return.
+///
+/// Nothing of it has a name before it is complete, and its shared memory gets one last: a crash on the way
+/// leaves nothing, or a log without commits that [`leftovers::collect`] deletes.
+pub(crate) fn create(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    page_bytes: u32,
+) -> Result<OpenLog, JournalError> {
+    if !pool.dir.is_dir() {
+        let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
+        return Err(JournalError::io("use the log's directory", &pool.dir, &error));
+    }
+    super::collect_leftovers(pool, db);
+    let id = draw_id(db)?;
+    let (path, moved) = choose_name(pool, db, id)?;
+    let place = Place::of_new(pool, &path, db, id);
+    let segment_path = place.segment_path.clone();
+    let file = files::create(&pool.dir, &path, db)?;
+    let make = || {
+        // Before the log, which makes do with what room is left.
+        let shared = files::create_segment(&segment_path, db)?;
+        let named = shared.try_clone().map_err(|error| JournalError::io("open", &segment_path, &error))?;
+        let segment = place.join(shared, true)?;
+        match pool.kind {
+            PoolKind::Disk => disk::format(options, db, &path, &file, id, page_bytes)?,
+            _ => nvram::format(pool, options, db, &path, &file, id, page_bytes)?,
+        }
+        file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
+        files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
+        files::name(&segment_path, &named)
+            .map_err(|error| JournalError::io("make", &segment_path, &error))?;
+        place.open(options, file, segment, true)
+    };
+    make()
+        .map_err(|error| at_pool(error, &pool.dir))
+        .inspect_err(|_| {
+            drop(std::fs::remove_file(&segment_path));
+            drop(std::fs::remove_file(&path));
+        })
+        .map(|log| OpenLog { moved, ..log })
+}
+
+fn draw_id(db: &DatabaseIdentity) -> Result<LogId, JournalError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| JournalError::Io {
+        op: "draw random bytes for",
+        path: db.path.clone(),
+        message: error.to_string(),
+        kind: io::ErrorKind::Other,
+    })?;
+    Ok(LogId(id))
+}
+
+/// The name of a new log, and what made way for it.
+fn choose_name(
+    pool: &PoolConfig,
+    db: &DatabaseIdentity,
+    id: LogId,
+) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), JournalError> {
+    let with_id = names::with_id(&pool.dir, &db.path, id);
+    let is_beside = db.path.parent() == Some(&*pool.dir);
+    // Where the database has gone from its path, another one's log may have the plain name, now or soon.
+    let plain = names::plain(&pool.dir, &db.path).filter(|_| is_beside && db.is_in_place());
+    let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
+    let moved = leftovers::free_plain_name(&plain, db)?;
+    let path = if is_free(&plain) { plain } else { with_id };
+    Ok((path, moved.into_iter().collect()))
+}
+
+fn is_free(path: &Path) -> bool {
+    matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// What fails while a log is made is the directory's fault: the file has no name yet.
+fn at_pool(error: JournalError, dir: &Path) -> JournalError {
+    match error {
+        JournalError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {
+            JournalError::NoSpace { dir: dir.to_path_buf() }
+        }
+        JournalError::Medium { source, .. } => JournalError::Medium { path: dir.to_path_buf(), source },
+        error => error,
+    }
+}

@@ -1,0 +1,138 @@
+//! Finding the log that a database names, or that was made for it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use duralite_logfmt::LogId;
+
+use super::head::Head;
+use super::names::{self, Kind};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files};
+use crate::JournalError;
+
+/// A log file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundLog {
+    /// Where it is, and as what kind of medium.
+    pub pool: PoolConfig,
+    /// The file.
+    pub path: PathBuf,
+    /// Its identity.
+    pub id: LogId,
+}
+
+/// Whether and why a log can serve a database whose inode it does not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// It was made for this very file.
+    Own,
+    /// Database and log are copies of another pair, or that pair moved to another file system: the log may
+    /// be put home into the copy, and nobody else can want it.
+    Copy,
+    /// Only the database was copied: its original may still have commits to make.
+    Foreign,
+}
+
+fn matches(pool: &PoolConfig, engine: &str) -> bool {
+    (engine == "waldio") == (pool.kind == PoolKind::Disk)
+}
+
+fn read_head(path: &Path) -> Option<Head> {
+    let file = files::open(path, false).ok()?;
+    Head::read(path, &file).ok()
+}
+
+/// Whether a file of this name is there, and its head says nothing: damaged, or of another version. Whoever
+/// attaches it is told.
+fn is_illegible(path: &Path) -> bool {
+    let Ok(file) = files::open(path, false) else { return false };
+    matches!(Head::read(path, &file), Err(JournalError::Format { .. }))
+}
+
+/// The log of this id in a directory.
+pub(super) fn by_id(pool: &PoolConfig, database: &Path, id: LogId) -> Option<PathBuf> {
+    let is_it =
+        |path: &Path| read_head(path).is_some_and(|head| head.log_id == id && matches(pool, head.engine()));
+    let with_id = names::with_id(&pool.dir, database, id);
+    let plain = names::plain(&pool.dir, database).filter(|_| database.parent() == Some(&*pool.dir));
+    if let Some(path) = [Some(&with_id), plain.as_ref()].into_iter().flatten().find(|path| is_it(path)) {
+        return Some(path.clone());
+    }
+    if read_head(&with_id).is_some_and(|head| matches(pool, head.engine())) {
+        // It is not what it is called.
+        return Some(with_id);
+    }
+    if let Some(path) = [Some(with_id), plain].into_iter().flatten().find(|path| is_illegible(path)) {
+        return Some(path);
+    }
+    // The database has another name now, or another one still.
+    let entries = std::fs::read_dir(&pool.dir).ok()?;
+    entries.filter_map(Result::ok).find_map(|entry| {
+        let named = match names::kind_of(&entry.file_name())? {
+            Kind::Plain => true,
+            Kind::WithId(other) => other == id,
+            Kind::Segment(_) => false,
+        };
+        let path = entry.path();
+        (named && is_it(&path)).then_some(path)
+    })
+}
+
+/// The log that was made for a database whose header cannot say so, beside it or in one of the directories.
+#[must_use]
+pub fn made_for(pools: &[PoolConfig], db: &DatabaseIdentity) -> Option<FoundLog> {
+    pools.iter().find_map(|pool| {
+        let plain = names::plain(&pool.dir, &db.path);
+        let others = named_after(&pool.dir, &db.path);
+        plain.into_iter().chain(others).find_map(|path| {
+            let head = read_head(&path)?;
+            let usable = db.owns(&head) && matches(pool, head.engine());
+            usable.then(|| FoundLog { pool: pool.clone(), path: path.clone(), id: head.log_id })
+        })
+    })
+}
+
+/// Files in a directory that are called like logs of this database.
+pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    entries.filter(|entry| names::belongs_to(&entry.file_name(), database)).map(|entry| entry.path())
+}
+
+/// What a database may do with the log that it names.
+///
+/// Whoever copies a database and its log, live or after a crash, gets what stock SQLite's users get who
+/// copy a database and its `-wal`. What must not happen is that a copy of the database alone takes the log of
+/// a database that is still there.
+#[must_use]
+pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
+    let Some(head) = read_head(&log.path) else { return Claim::Foreign };
+    if db.owns(&head) {
+        return Claim::Own;
+    }
+    // Found under the name that this database's own log would have, and not by its id only.
+    let own_names =
+        [names::plain(&log.pool.dir, &db.path), Some(names::with_id(&log.pool.dir, &db.path, log.id))];
+    if !own_names.into_iter().flatten().any(|name| name == log.path) {
+        return Claim::Foreign;
+    }
+    let original = head.database();
+    let still_there = DatabaseIdentity::of(&original).is_ok_and(|original| original.owns(&head));
+    if !still_there {
+        return Claim::Copy;
+    }
+    // The original is there. It has a log of its own exactly if it finds another one than this.
+    let beside = original.parent().map(Path::to_path_buf).unwrap_or_default();
+    let pools = [PoolConfig { dir: beside, ..log.pool.clone() }, log.pool.clone()];
+    let others = pools.iter().find_map(|pool| by_id(pool, &original, log.id));
+    match others {
+        Some(other) if !is_same_file(&other, &log.path) => Claim::Copy,
+        _ => Claim::Foreign,
+    }
+}
+
+fn is_same_file(one: &Path, two: &Path) -> bool {
+    match (one.metadata(), two.metadata()) {
+        (Ok(one), Ok(two)) => (one.dev(), one.ino()) == (two.dev(), two.ino()),
+        _ => true,
+    }
+}

@@ -1,0 +1,88 @@
+//! Logs that a database does not name.
+//!
+//! A crash leaves one where it comes between giving a new log its name and writing that into the database,
+//! or between lifting the guard and deleting the log. And people delete, replace and restore databases. A
+//! database that names no log needs none: a log without commits that was made for this very file is deleted,
+//! and any other one makes way: it is kept, under its longer name.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use duralite_logfmt::LogId;
+
+use super::find::named_after;
+use super::head::Head;
+use super::names::{self, Kind};
+use super::{DatabaseIdentity, files};
+use crate::JournalError;
+
+/// Deletes the logs that were made for this database, which names none of them, and that hold nothing. Those
+/// that somebody uses, or that are being made, stay.
+pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
+    let plain = names::plain(dir, &db.path);
+    let others = scan.then(|| named_after(dir, &db.path)).into_iter().flatten();
+    let mut seen = Vec::new();
+    for path in plain.into_iter().chain(others) {
+        match path.file_name().and_then(names::kind_of) {
+            Some(Kind::Plain | Kind::WithId(_)) if !seen.contains(&path) => {}
+            _ => continue,
+        }
+        seen.push(path.clone());
+        let Ok(file) = files::open(&path, false) else { continue };
+        let Ok(head) = Head::read(&path, &file) else { continue };
+        let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
+        if trusted && db.owns(&head) && file.try_lock().is_ok() && head.commits(&path, &file) == 0 {
+            let segment = names::segment(&path, &head.database(), head.log_id);
+            drop(files::remove(&path, &segment));
+        }
+    }
+}
+
+/// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved
+/// keeps it. Returns what was moved, and where to.
+pub(super) fn free_plain_name(
+    plain: &Path,
+    db: &DatabaseIdentity,
+) -> Result<Option<(PathBuf, PathBuf)>, JournalError> {
+    let Ok(file) = files::open(plain, false) else { return Ok(None) };
+    let Ok(head) = Head::read(plain, &file) else { return Ok(None) };
+    if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
+        return Ok(None);
+    }
+    let aside = aside(plain, &head.database(), head.log_id);
+    // The name has the log's id: what has it already is a copy of this very log, and both stay.
+    if aside.exists() {
+        return Ok(None);
+    }
+    std::fs::rename(plain, &aside).map_err(|error| JournalError::io("put aside", plain, &error))?;
+    Ok(Some((plain.to_path_buf(), aside)))
+}
+
+/// Where a log goes whose plain name is needed.
+pub(super) fn aside(log: &Path, database: &Path, id: LogId) -> PathBuf {
+    names::with_id(log.parent().unwrap_or(Path::new("")), database, id)
+}
+
+/// Whether a log has been put aside.
+pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
+    aside(path, &head.database(), head.log_id).exists()
+}
+
+/// Where a log is that was opened by this path: there, or put aside since.
+pub(crate) fn where_now(
+    path: &Path,
+    file: &std::fs::File,
+    database: &Path,
+    id: LogId,
+) -> Result<Option<PathBuf>, JournalError> {
+    let opened = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?;
+    for name in [path.to_path_buf(), aside(path, database, id)] {
+        match name.symlink_metadata() {
+            Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => return Ok(Some(name)),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(JournalError::io("examine", &name, &error)),
+        }
+    }
+    Ok(None)
+}

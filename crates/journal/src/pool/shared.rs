@@ -1,0 +1,127 @@
+//! What the processes that use a log share: an attached log, and the words before the locks.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duralite_logfmt::LogId;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, Segment as _};
+
+use super::head::Head;
+use super::tap::{self, FileStep};
+use super::{DatabaseIdentity, ENGINE_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
+use crate::engine::Engine;
+use crate::{EngineOptions, JournalError};
+
+/// First word of a segment that is in use: its layout's version.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG4");
+/// As what kind of medium the log is used, 0 where nobody has said.
+const KIND: u64 = 8;
+/// How often syncing or writing the database has failed since everything in the log was written to it
+/// anew, or the log became empty.
+pub const HOME_FAILURES: u64 = 16;
+/// The newest commit that was acknowledged: generation in the upper half, its last frame in the lower.
+pub const ACKNOWLEDGED: u64 = 24;
+
+/// An attached log and the file whose lock says that this process uses it.
+pub(crate) struct OpenLog {
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) segment: Arc<FileSegment>,
+    pub(crate) path: PathBuf,
+    /// The shared memory's file.
+    pub(crate) segment_path: PathBuf,
+    /// Where the database was when the log was made.
+    pub(crate) database: PathBuf,
+    /// Held for its `flock`; shared while attached.
+    pub(crate) file: OwnFile,
+    /// Whether nobody else had the log when it was opened.
+    pub(crate) alone: bool,
+    /// Keeps others from attaching until the log has been checked.
+    pub(crate) attaching: Option<OwnFile>,
+    /// Logs that had to make way: from where, and to where.
+    pub(crate) moved: Vec<(PathBuf, PathBuf)>,
+}
+
+/// A log's file that is being opened.
+pub(super) struct Place<'a> {
+    pub(super) pool: &'a PoolConfig,
+    pub(super) path: &'a Path,
+    pub(super) segment_path: PathBuf,
+    pub(super) database: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn of_new(pool: &'a PoolConfig, path: &'a Path, db: &DatabaseIdentity, id: LogId) -> Self {
+        let database = super::head::path_of(db.path_hint());
+        Self { pool, path, segment_path: names::segment(path, &database, id), database }
+    }
+
+    pub(super) fn of(pool: &'a PoolConfig, path: &'a Path, head: &Head) -> Self {
+        let database = head.database();
+        Self { pool, path, segment_path: names::segment(path, &database, head.log_id), database }
+    }
+
+    /// Joins those who use the log, as the first if `alone`.
+    pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, JournalError> {
+        let path = &self.segment_path;
+        let kind = self.pool.kind;
+        let (state_bytes, engine_bytes) = match kind {
+            PoolKind::Disk => (crate::waldio::STATE_BYTES, crate::waldio::SHARED_BYTES),
+            PoolKind::Dax | PoolKind::Emulate => (0, 0),
+        };
+        let fresh = alone.then_some(ENGINE_OFFSET + state_bytes);
+        tap::step(FileStep::MapShared, path).map_err(|error| JournalError::io("map", path, &error))?;
+        let segment = FileSegment::join(file, path, ENGINE_OFFSET + engine_bytes, fresh)
+            .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
+        if !alone && segment.load(0) != MAGIC {
+            let what = "another version of Duralite uses this database; use the same version everywhere";
+            return Err(JournalError::Busy { path: path.clone(), what });
+        }
+        // Emulated memory and direct access to the same file promise different things, and each builds
+        // on what the other has stored.
+        if alone {
+            segment.store(KIND, kind.word());
+        } else if ![0, kind.word()].contains(&segment.load(KIND)) {
+            return Err(JournalError::Settings);
+        }
+        Ok(Arc::new(segment))
+    }
+
+    /// Opens the log itself; whoever is alone recovers it.
+    pub(super) fn open(
+        self,
+        options: &EngineOptions,
+        file: OwnFile,
+        segment: Arc<FileSegment>,
+        alone: bool,
+    ) -> Result<OpenLog, JournalError> {
+        let plain: &File = &file;
+        let engine = match self.pool.kind {
+            PoolKind::Disk => disk::open(options, self.path, plain, segment.clone(), ENGINE_OFFSET, alone)?,
+            _ => nvram::open(self.pool, options, self.path, plain, alone)?,
+        };
+        // Last: from here on others may join.
+        if alone {
+            segment.store(0, MAGIC);
+        }
+        let Self { path, segment_path, database, .. } = self;
+        let path = path.to_path_buf();
+        Ok(OpenLog {
+            engine,
+            segment,
+            path,
+            segment_path,
+            database,
+            file,
+            alone,
+            attaching: None,
+            moved: Vec::new(),
+        })
+    }
+
+    /// The shared memory's file, locked: one process at a time makes or attaches a log.
+    pub(super) fn lock(&self, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
+        files::lock_segment(&self.segment_path, db)
+    }
+}

@@ -1,0 +1,455 @@
+//! Which process this is: a fork makes another one out of it.
+//!
+//! A child has the memory and the descriptors of its parent, and none of its locks of the kernel. Whatever
+//! was attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] that it
+//! was made under, and compares before it does anything. That takes no system call: the number is in a page
+//! that the kernel clears in a child, however it was made (`fork`, a bare `clone`).
+//!
+//! A lock of an open file description lives as long as any descriptor of it, in any process. A child that
+//! keeps the parent's descriptors would keep its locks after its death. So descriptors that carry locks are
+//! registered ([`OwnFile`]), and closed in the child: at once by `pthread_atfork`, or where no such handler
+//! runs, when the child first asks who it is. Mappings carry descriptions too: those are not inherited at all
+//! ([`keep_from_children`]).
+#![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Tells a process from those that it was forked from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessId(u64);
+
+impl ProcessId {
+    /// The process that asks.
+    #[inline]
+    #[must_use]
+    pub fn current() -> Self {
+        let word = WORD.load(Ordering::Acquire);
+        if !word.is_null() {
+            // SAFETY: set once, to a page that is never unmapped; all accesses are atomic.
+            let number = unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed);
+            if number != 0 && !ASKS_KERNEL.load(Ordering::Relaxed) {
+                return Self(number);
+            }
+        }
+        look_closely()
+    }
+
+    /// Whether this is the process that asks, and not one that it was forked from.
+    #[inline]
+    #[must_use]
+    pub fn is_current(self) -> bool {
+        self == Self::current()
+    }
+}
+
+/// The page's first word; null before the first use.
+static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
+/// Whether the kernel does not clear the page, and has to be asked for the process's number instead.
+static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
+/// The number that was given last. It is inherited, so a child's is larger than its parent's.
+static LAST: AtomicU64 = AtomicU64::new(0);
+/// Only where the kernel does not clear the page: the process that the number belongs to.
+static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
+
+#[cold]
+fn look_closely() -> ProcessId {
+    let word = match NonNull::new(WORD.load(Ordering::Acquire)) {
+        Some(word) => word,
+        None => prepare(),
+    };
+    // SAFETY: as in `current`.
+    let word = unsafe { AtomicU64::from_ptr(word.as_ptr()) };
+    if ASKS_KERNEL.load(Ordering::Relaxed) {
+        let pid = std::process::id();
+        if KERNEL_PID.swap(pid, Ordering::Relaxed) != pid {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+    let number = word.load(Ordering::Relaxed);
+    if number != 0 {
+        return ProcessId(number);
+    }
+    let new = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    match word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => {
+            close_inherited(new);
+            ProcessId(new)
+        }
+        Err(other) => ProcessId(other),
+    }
+}
+
+/// Makes the page, and has the handler called in children.
+fn prepare() -> NonNull<u64> {
+    static ONCE: OnceLock<usize> = OnceLock::new();
+    let word = *ONCE.get_or_init(|| {
+        let bytes = rustix::param::page_size();
+        let flags = rustix::mm::MapFlags::PRIVATE;
+        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let page = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
+        let cleared = page.as_ref().is_ok_and(|page| {
+            // SAFETY: the page that was just mapped, and that nobody uses yet.
+            unsafe { rustix::mm::madvise(*page, bytes, rustix::mm::Advice::LinuxWipeOnFork) }.is_ok()
+        });
+        if !cleared {
+            ASKS_KERNEL.store(true, Ordering::Relaxed);
+        }
+        // SAFETY: functions that live for good and that do only what is allowed there.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
+        page.map_or_else(|_| Box::into_raw(Box::new(0_u64)).addr(), |page| page.expose_provenance())
+    });
+    let word = ptr::with_exposed_provenance_mut::<u64>(word);
+    WORD.store(word, Ordering::Release);
+    NonNull::new(word).unwrap_or(NonNull::dangling())
+}
+
+/// How many descriptors are being opened and are not registered yet; [`FORKING`] while a fork runs.
+static OPENING: AtomicI32 = AtomicI32::new(0);
+const FORKING: i32 = i32::MIN;
+/// A fork waits so many times for those, at 50 us each: an open may hang for long.
+const FORK_PATIENCE: u32 = 2000;
+
+extern "C" fn before_fork() {
+    for _ in 0..FORK_PATIENCE {
+        if OPENING.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        // SAFETY: sleeps for 50 us; nothing is to be written.
+        unsafe { libc::usleep(50) };
+    }
+}
+
+extern "C" fn after_fork() {
+    let _ = OPENING.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
+}
+
+extern "C" fn after_fork_in_child() {
+    // Those that were opening are not here.
+    OPENING.store(0, Ordering::Release);
+    let _ = ProcessId::current();
+}
+
+/// Descriptors that carry locks, each with the low half of the process that registered it; 0 is free.
+struct Registered {
+    places: [AtomicU64; 256],
+    next: AtomicPtr<Registered>,
+}
+
+impl Registered {
+    const fn new() -> Self {
+        Self { places: [const { AtomicU64::new(0) }; 256], next: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn next(&self) -> Option<&'static Self> {
+        // SAFETY: null, or leaked by `register`.
+        unsafe { self.next.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+static REGISTERED: Registered = Registered::new();
+
+fn entry(fd: i32, process: u64) -> u64 {
+    (process & 0xffff_ffff) << 32 | u64::from(fd.cast_unsigned())
+}
+
+fn places() -> impl Iterator<Item = &'static AtomicU64> {
+    std::iter::successors(Some(&REGISTERED), |chunk| chunk.next()).flat_map(|chunk| &chunk.places)
+}
+
+fn register(entry: u64) {
+    loop {
+        let free = |place: &&AtomicU64| {
+            place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if places().any(|place| free(&place)) {
+            return;
+        }
+        let Some(last) = std::iter::successors(Some(&REGISTERED), |chunk| chunk.next()).last() else {
+            return;
+        };
+        let more = Box::into_raw(Box::new(Registered::new()));
+        if last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: made above, and seen by nobody.
+            drop(unsafe { Box::from_raw(more) });
+        }
+    }
+}
+
+fn unregister(entry: u64) {
+    for place in places() {
+        if place.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Closes what was inherited, in the child `number`. Only what may be done between `fork` and `exec`.
+fn close_inherited(number: u64) {
+    for place in places() {
+        let found = place.load(Ordering::Acquire);
+        if found != 0
+            && found >> 32 != number & 0xffff_ffff
+            && place.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            // SAFETY: a descriptor of a file that belongs to the parent's handles, which are never used or
+            // dropped in this process (`OwnFile::drop`).
+            unsafe { libc::close((found & 0xffff_ffff) as i32) };
+        }
+    }
+}
+
+/// A file whose locks belong to this process. A child does not inherit it.
+#[derive(Debug)]
+pub struct OwnFile {
+    file: ManuallyDrop<File>,
+    process: ProcessId,
+}
+
+impl OwnFile {
+    /// Opens a file. A fork waits until it is known.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
+        let _opening = Opening::begin();
+        open().map(Self::from)
+    }
+
+    /// Whether this process opened it, and not one that it was forked from.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.process.is_current()
+    }
+
+    /// Another descriptor of the same open file.
+    ///
+    /// # Errors
+    /// That of the kernel.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Self::open(|| self.file.try_clone())
+    }
+}
+
+impl From<File> for OwnFile {
+    fn from(file: File) -> Self {
+        let process = ProcessId::current();
+        register(entry(file.as_raw_fd(), process.0));
+        Self { file: ManuallyDrop::new(file), process }
+    }
+}
+
+impl Deref for OwnFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
+impl AsFd for OwnFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        if self.process.is_current() {
+            unregister(entry(file.as_raw_fd(), self.process.0));
+        } else {
+            // Closed already; the number may be another file's by now.
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+/// While a descriptor is being opened.
+struct Opening;
+
+impl Opening {
+    fn begin() -> Self {
+        // The handlers have to be there before the first descriptor is.
+        let _ = ProcessId::current();
+        let mut patience = FORK_PATIENCE;
+        loop {
+            let count = OPENING.load(Ordering::Relaxed);
+            let open = (count >= 0 || patience == 0).then_some(count.max(0) + 1);
+            match open {
+                Some(new)
+                    if OPENING.compare_exchange(count, new, Ordering::Acquire, Ordering::Relaxed).is_ok() =>
+                {
+                    return Self;
+                }
+                Some(_) => {}
+                None => {
+                    patience -= 1;
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Keeps a mapping from being inherited: it would keep the file open, and with it the file's locks.
+///
+/// # Safety
+/// `base` and `bytes` are a mapping, or whole pages of one.
+pub(crate) unsafe fn keep_from_children(base: *mut u8, bytes: usize) {
+    // SAFETY: as promised by the caller. Kernels that do not know it inherit the mapping.
+    let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
+}
+
+/// State of a process that its children do not have: they begin with a new one, since a lock in it may have
+/// been held by a thread that is not there any more.
+pub struct PerProcess<T> {
+    current: AtomicPtr<(ProcessId, T)>,
+}
+
+impl<T: Default + Send + Sync + 'static> PerProcess<T> {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { current: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// This process's.
+    pub fn get(&self) -> &'static T {
+        let process = ProcessId::current();
+        loop {
+            let found = self.current.load(Ordering::Acquire);
+            // SAFETY: null, or leaked below: what is put there is never freed.
+            if let Some((owner, state)) = unsafe { found.as_ref() }
+                && *owner == process
+            {
+                return state;
+            }
+            let new = Box::into_raw(Box::new((process, T::default())));
+            match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: leaked by this function.
+                Ok(_) => return unsafe { &(*new).1 },
+                // SAFETY: made above, and seen by nobody.
+                Err(_) => drop(unsafe { Box::from_raw(new) }),
+            }
+        }
+    }
+}
+
+impl<T: Default + Send + Sync + 'static> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `child` in a child made by `fork` or by a bare `clone`; its exit status is what it returns.
+    fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
+        // SAFETY: the child calls nothing that another thread's locks could be in the way of, and exits.
+        let pid = unsafe {
+            if bare {
+                libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
+            } else {
+                libc::fork()
+            }
+        };
+        assert!(pid >= 0);
+        if pid == 0 {
+            let good = child();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!good)) }
+        }
+        pid
+    }
+
+    fn succeeded(pid: libc::pid_t) -> bool {
+        let mut status = 0;
+        // SAFETY: a child of this process, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        status == 0
+    }
+
+    #[test]
+    fn a_child_is_another_process_however_it_was_made() {
+        let own = ProcessId::current();
+        for bare in [false, true] {
+            let different =
+                in_child(bare, || !own.is_current() && ProcessId::current() == ProcessId::current());
+            assert!(succeeded(different));
+        }
+        assert!(own.is_current());
+    }
+
+    #[test]
+    fn a_lock_goes_with_the_process_although_a_child_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for bare in [false, true] {
+            let file = OwnFile::open(|| File::create(&path)).unwrap();
+            file.lock().unwrap();
+            let (reader, writer) = std::io::pipe().unwrap();
+            let child = in_child(bare, || {
+                let _ = ProcessId::current();
+                let mut byte = [0];
+                // SAFETY: one byte into a local, from a pipe that the parent closes.
+                let ended = unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) };
+                // The parent writes one byte; dropping a handle of the parent's closes nothing.
+                ended == 1 && byte == [1]
+            });
+            drop(file);
+            let other = File::open(&path).unwrap();
+            let mut tries = 1000;
+            // A bare clone closes when it first asks.
+            while other.try_lock().is_err() && tries > 0 {
+                tries -= 1;
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            assert!(tries > 0, "the child holds its parent's lock");
+            std::io::Write::write_all(&mut &writer, &[1]).unwrap();
+            assert!(succeeded(child));
+        }
+    }
+
+    #[test]
+    fn state_begins_anew_in_a_child() {
+        static STATE: PerProcess<AtomicU32> = PerProcess::new();
+        STATE.get().store(7, Ordering::Relaxed);
+        assert!(succeeded(in_child(false, || STATE.get().load(Ordering::Relaxed) == 0)));
+        assert_eq!(STATE.get().load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn many_descriptors_are_registered_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let files: Vec<_> = (0..600).map(|_| OwnFile::open(|| File::create(&path)).unwrap()).collect();
+        let is_known = |file: &OwnFile| {
+            let wanted = entry(file.as_raw_fd(), file.process.0);
+            places().any(|place| place.load(Ordering::Relaxed) == wanted)
+        };
+        assert!(files.iter().all(is_known));
+        let numbers: Vec<_> = files.iter().map(|file| entry(file.as_raw_fd(), file.process.0)).collect();
+        drop(files);
+        // Other tests may have the numbers by now, but not all of them.
+        let left =
+            numbers.iter().filter(|number| places().any(|place| place.load(Ordering::Relaxed) == **number));
+        assert!(left.count() < 600);
+    }
+}

@@ -1,0 +1,137 @@
+//! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
+//!
+//! They are mapped through an opening of the file of their own. SQLite goes on reading what it has mapped in a
+//! child after a fork; were it the opening that carries the member's lock, the lock would live as long as the child.
+#![allow(unsafe_code)] // mappings
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::MediumError;
+use crate::mapped::write_zeros;
+
+/// Bytes in a region of a wal-index.
+pub const REGION_BYTES: u64 = 32 << 10;
+/// The largest page of memory that there is: the regions begin at a multiple of it.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// The regions that are mapped.
+#[derive(Debug)]
+pub(super) struct Index {
+    file: File,
+    /// Where the first region is in the file.
+    start: u64,
+    /// Regions are mapped in pieces of a memory page or a region, whichever is larger.
+    pieces: Mutex<Vec<NonNull<u8>>>,
+}
+
+// SAFETY: the mappings belong to this object alone and stay where they are until the drop; it gives out their
+// addresses only.
+unsafe impl Send for Index {}
+// SAFETY: as above.
+unsafe impl Sync for Index {}
+
+fn piece_bytes() -> u64 {
+    REGION_BYTES.max(rustix::param::page_size() as u64)
+}
+
+impl Index {
+    /// The regions behind the first `used` bytes of a file.
+    pub(super) fn open(file: &File, path: &Path, used: u64) -> Result<Self, MediumError> {
+        let again = reopen(file, path).map_err(|error| {
+            MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
+        let start = used.next_multiple_of(LARGEST_PAGE);
+        Ok(Self { file: again, start, pieces: Mutex::default() })
+    }
+
+    fn length(&self) -> Result<u64, MediumError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    /// Makes every region zeros. Nobody else uses the file; but a process that is about to go may have it
+    /// mapped still, so it does not get shorter.
+    pub(super) fn clear(&self) -> Result<(), MediumError> {
+        let length = self.length()?;
+        if length <= self.start {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, self.start, length - self.start) {
+            Ok(()) => Ok(()),
+            Err(_) => write_zeros(&self.file, self.start, length),
+        }
+    }
+
+    /// The address of a region, which stays the same as long as this object lives; `None` when the file does not
+    /// reach to it and is not to be extended.
+    pub(super) fn region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
+        let piece = piece_bytes();
+        let within = number * REGION_BYTES;
+        let wanted = (within / piece) as usize;
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        while pieces.len() <= wanted {
+            let at = self.start + pieces.len() as u64 * piece;
+            if !extend && self.length()? < at + piece {
+                return Ok(None);
+            }
+            // Backed by space before it is stored to: a store into a hole of a full file system kills.
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, piece) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.length()? >= at + piece => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&self.file, at, at + piece)?,
+                Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
+            }
+            pieces.push(self.map(at, piece)?);
+        }
+        // SAFETY: a region is inside its piece.
+        Ok(Some(unsafe { pieces[wanted].byte_add((within % piece) as usize) }))
+    }
+
+    fn map(&self, at: u64, bytes: u64) -> Result<NonNull<u8>, MediumError> {
+        let failed = |errno| MediumError::from_errno("mmap", errno);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes, of a range that the file has.
+        let base = unsafe {
+            let (file, flags) = (self.file.as_fd(), MapFlags::SHARED);
+            rustix::mm::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, file, at)
+        };
+        NonNull::new(base.map_err(failed)?.cast()).ok_or(failed(Errno::NOMEM))
+    }
+
+    /// Unmaps everything.
+    pub(super) fn unmap(&mut self) {
+        let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for piece in pieces.drain(..) {
+            // SAFETY: this object's own mapping, of which nobody uses an address any more.
+            let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), piece_bytes() as usize) };
+        }
+    }
+}
+
+/// Another opening of the very file.
+fn reopen(file: &File, path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    // Not NOFOLLOW there: it is a link by nature.
+    let again = match OpenOptions::new().read(true).write(true).open(own) {
+        Ok(again) => again,
+        Err(_) => options.open(path)?,
+    };
+    let (one, two) = (file.metadata()?, again.metadata()?);
+    if (one.dev(), one.ino()) == (two.dev(), two.ino()) {
+        Ok(again)
+    } else {
+        Err(std::io::Error::from(std::io::ErrorKind::NotFound))
+    }
+}

@@ -1,0 +1,67 @@
+//! Locks of bytes of the segment's file, each owned by an open file description: the kernel gives them back
+//! when its last descriptor closes, however the process dies.
+#![allow(unsafe_code)] // fcntl with a structure
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use rustix::io::Errno;
+
+use crate::MediumError;
+
+/// The locks of the members begin here, far behind the file's content.
+pub(super) const MEMBERS_AT: i64 = 1 << 40;
+/// Held shared by whoever uses the database, and alone by who must be the only one.
+pub(super) const USE_AT: i64 = 1 << 41;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Shared,
+    Exclusive,
+}
+
+impl Kind {
+    fn code(self) -> libc::c_short {
+        match self {
+            Self::Shared => libc::F_RDLCK as libc::c_short,
+            Self::Exclusive => libc::F_WRLCK as libc::c_short,
+        }
+    }
+}
+
+fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
+    // SAFETY: a plain structure of numbers, for which zeros are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = code;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = at;
+    lock.l_len = count;
+    lock
+}
+
+/// Takes a lock, or changes its kind, without waiting; `false` when somebody has it, and then what was held
+/// before is held still.
+pub(super) fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
+    let lock = lock_of(kind.code(), at, 1);
+    // SAFETY: an open file and a complete lock description.
+    let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    match last_errno() {
+        _ if code == 0 => Ok(true),
+        Errno::AGAIN | Errno::ACCESS => Ok(false),
+        errno => Err(MediumError::from_errno("fcntl(F_OFD_SETLK)", errno)),
+    }
+}
+
+/// Whether any lock of these bytes is held through another opening of the file than this one.
+pub(super) fn others_hold(file: &File, at: i64, count: usize) -> Result<bool, MediumError> {
+    let mut lock = lock_of(Kind::Exclusive.code(), at, count as i64);
+    // SAFETY: an open file and a complete lock description, which the kernel changes.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
+        return Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()));
+    }
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,87 @@
+//! Memory that the processes of one database share: words to agree by, bytes to pass on.
+//!
+//! Nothing in it is durable. What has to outlive the last process is on another medium.
+
+mod file;
+mod index;
+mod local;
+mod locks;
+
+use std::time::Duration;
+
+pub use file::FileSegment;
+pub use index::REGION_BYTES;
+pub use local::LocalSegment;
+
+use crate::MediumError;
+
+/// Most processes that can be members of a segment at once.
+pub const MEMBERS: usize = 128;
+
+/// A shared segment of fixed length, and a register of the processes that use it.
+///
+/// Words are 8 bytes, in the machine's order, at multiples of 8. Every operation on a word is sequentially
+/// consistent, so that two members that each announce and then look cannot both see nothing.
+///
+/// A member is a slot below [`MEMBERS`] that a living process holds. The kernel frees it when the
+/// process dies, however it dies, so a slot found free proves that its last holder is gone.
+///
+/// # Panics
+///
+/// Every method panics on a position that is out of bounds or not aligned: positions come from
+/// the layout, never from the content.
+pub trait Segment: Send + Sync {
+    /// Bytes.
+    fn len(&self) -> u64;
+
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The word at `at`.
+    fn load(&self, at: u64) -> u64;
+
+    /// Replaces the word at `at`.
+    fn store(&self, at: u64, value: u64);
+
+    /// Replaces the word at `at` by `new` if it is `current`.
+    ///
+    /// # Errors
+    /// What the word was, when it was something else.
+    fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
+
+    /// Sets bits; returns the word before.
+    fn fetch_or(&self, at: u64, bits: u64) -> u64;
+
+    /// Keeps only the bits given; returns the word before.
+    fn fetch_and(&self, at: u64, bits: u64) -> u64;
+
+    /// Adds, wrapping; returns the word before.
+    fn fetch_add(&self, at: u64, value: u64) -> u64;
+
+    /// Copies bytes out. What another member writes meanwhile may be seen in part.
+    fn read(&self, at: u64, buf: &mut [u8]);
+
+    /// Copies bytes in.
+    fn write(&self, at: u64, bytes: &[u8]);
+
+    /// Sleeps while the low half of the word at `at` is `expected`, until woken or for at most
+    /// `limit`. May return early for no reason.
+    fn wait(&self, at: u64, expected: u32, limit: Duration);
+
+    /// Wakes up to `count` sleepers at the word.
+    fn wake(&self, at: u64, count: u32);
+
+    /// Nanoseconds of a clock that never goes back and is the same for every member.
+    fn clock_ns(&self) -> u64;
+
+    /// This process's member slot.
+    fn member(&self) -> usize;
+
+    /// Whether a process holds the slot. This process's own is alive.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    fn is_alive(&self, member: usize) -> Result<bool, MediumError>;
+}

@@ -1,0 +1,214 @@
+//! What happens to the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
+
+use std::ffi::c_int;
+use std::io;
+use std::path::Path;
+
+use duralite_journal::offline::HomeFile;
+use duralite_journal::{JournalError, Log};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_sqlite_ffi as ffi;
+
+use crate::attachment::Attachment;
+use crate::db::Db;
+use crate::errors::{During, Failure};
+
+/// The parts of page 1 that differ between disk and what SQLite sees.
+const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
+const LOG_ID: std::ops::Range<u64> = 72..92;
+/// A header that is being written by another process right now looks damaged for a moment.
+const HEADER_TRIES: u32 = 5;
+const HEADER_PAUSE_US: c_int = 1000;
+
+impl Db {
+    /// The bytes at the file's beginning as they are on disk, and how many there are.
+    pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
+        let mut header = [0; HEADER_BYTES];
+        let failed =
+            |code: c_int| Failure::new(code, format!("cannot read the header of {}", self.path.display()));
+        match self.base.read(&mut header, 0) {
+            ffi::OK => Ok((header, HEADER_BYTES)),
+            ffi::IOERR_SHORT_READ => {
+                let size = self.base.size().map_err(failed)?;
+                // A file that grew meanwhile counts as what was read: no database yet.
+                Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
+            }
+            code => Err(failed(code)),
+        }
+    }
+
+    /// What the file says about itself; the guard is seen here as it is on disk.
+    pub fn header(&self) -> Result<DatabaseHeader, Failure> {
+        for _ in 1..HEADER_TRIES {
+            let (header, len) = self.raw_header()?;
+            match guard::inspect(&header[..len]) {
+                DatabaseHeader::Damaged => self.registration.parent.sleep(HEADER_PAUSE_US),
+                found => return Ok(found),
+            }
+        }
+        let (header, len) = self.raw_header()?;
+        Ok(guard::inspect(&header[..len]))
+    }
+
+    /// After a read of `buf` at `offset`: shows SQLite what it wrote.
+    pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
+        let end = offset + buf.len() as u64;
+        let covers_versions = offset <= VERSIONS.start && VERSIONS.end <= end;
+        let touches = |range: &std::ops::Range<u64>| offset < range.end && range.start < end;
+        if !touches(&VERSIONS) && !touches(&LOG_ID) || !self.is_capable() {
+            return Ok(());
+        }
+        let guarded = if covers_versions {
+            let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
+            buf.get(at..at + 2) == Some(&[guard::GUARD; 2])
+        } else {
+            matches!(self.header()?, DatabaseHeader::Guarded { .. })
+        };
+        if guarded {
+            guard::unmask(offset, buf);
+        }
+        Ok(())
+    }
+
+    /// Writes to the database file for SQLite (invariants 1 and 5).
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
+        let Some(attachment) = self.attached() else {
+            if offset < guard::MASKED_END && matches!(self.header()?, DatabaseHeader::Guarded { .. }) {
+                let message =
+                    format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
+                return Err(Failure::new(ffi::IOERR_WRITE, message));
+            }
+            return Ok(self.base.write(data, offset));
+        };
+        attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
+        if offset < guard::MASKED_END {
+            let mut masked = data.to_vec();
+            guard::mask(offset, &mut masked, attachment.id());
+            return Ok(self.base.write(&masked, offset));
+        }
+        Ok(self.base.write(data, offset))
+    }
+
+    /// Truncates the database file for SQLite (invariant 5).
+    pub fn truncate(&self, size: i64) -> Result<c_int, Failure> {
+        if let Some(attachment) = self.attached() {
+            attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
+        }
+        Ok(self.base.truncate(size))
+    }
+
+    /// Syncs the database file for SQLite. A failure is everybody's who has the log: the kernel tells once, and a
+    /// second sync that succeeds proves nothing (invariants 6 and 9).
+    pub fn base_sync(&self, flags: c_int) -> c_int {
+        let code = self.base.sync(flags);
+        if code != ffi::OK
+            && let Some(attachment) = self.attached()
+        {
+            attachment.home_failed();
+        }
+        code
+    }
+
+    /// Makes the database file durable, so that the log may forget what it holds. Where syncing has failed
+    /// before, in any process, all that is committed is written anew first.
+    pub fn settle(&self, attachment: &Attachment, log: &mut Log, flags: c_int) -> Result<(), Failure> {
+        let failures = attachment.home_failures();
+        if failures > 0 {
+            self.write_all_home(log)?;
+        }
+        match self.base_sync(flags) {
+            ffi::OK => {}
+            code => return Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
+        }
+        if failures > 0 {
+            attachment.home_settled(failures);
+        }
+        Ok(())
+    }
+
+    /// Writes every committed page to the database file. SQLite has done so before, and nobody reads an older
+    /// state: it is about to start the log over, or to delete it.
+    fn write_all_home(&self, log: &mut Log) -> Result<(), Failure> {
+        let failed = |error: JournalError| Failure::of(&error, During::Read);
+        let mut page = vec![0; log.page_bytes() as usize];
+        for (page_number, frame) in log.committed_pages().map_err(failed)? {
+            log.read_page(frame, &mut page).map_err(failed)?;
+            if page_number == 1 {
+                guard::mask(0, &mut page, log.id());
+            }
+            let offset = u64::from(page_number.saturating_sub(1)) * page.len() as u64;
+            match self.base.write(&page, offset) {
+                ffi::OK => {}
+                code => return Err(Failure::new(code, format!("cannot write {}", self.path.display()))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses this rollback journal if it is of a database whose guard is in doubt: after a power loss the
+    /// guard might be there, and keep SQLite from rolling back.
+    pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
+        if !self.header_is_in_doubt() || journal != self.beside("-journal") {
+            return Ok(());
+        }
+        let message = format!(
+            "syncing the first page of {} has failed; nothing is lost: close the database and open it again",
+            self.path.display()
+        );
+        Err(Failure::new(ffi::IOERR_FSYNC, message))
+    }
+
+    /// Size of the `-wal` file of the base VFS; `None` when there is none.
+    pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
+        let name = self.beside("-wal");
+        // The base VFS is asked second: it says of an empty file that it does not exist.
+        if let Ok(metadata) = std::fs::metadata(name) {
+            return Ok(Some(metadata.len()));
+        }
+        match self.registration.parent.exists(self.wal_name.as_ptr()) {
+            // It keeps it elsewhere, and stock SQLite has to look into it.
+            Ok(true) => Ok(Some(u64::MAX)),
+            Ok(false) => Ok(None),
+            Err(code) => {
+                Err(Failure::new(code, format!("cannot examine the -wal of {}", self.path.display())))
+            }
+        }
+    }
+}
+
+/// The file through SQLite's own descriptor: opening and closing another one would give SQLite's locks back.
+impl HomeFile for Db {
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self.base.read(buf, offset) {
+            ffi::OK => Ok(buf.len()),
+            ffi::IOERR_SHORT_READ => {
+                let size = self.base.size().map_err(|code| failed("size", code))?;
+                Ok(usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |left| left.min(buf.len())))
+            }
+            code => Err(failed("read", code)),
+        }
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        succeeded("write", self.base.write(bytes, offset))
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        if self.base.size().map_err(|code| failed("size", code))? <= bytes {
+            return Ok(());
+        }
+        succeeded("truncate", self.base.truncate(i64::try_from(bytes).unwrap_or(i64::MAX)))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        succeeded("sync", self.base.sync(ffi::SYNC_FULL))
+    }
+}
+
+fn succeeded(operation: &str, code: c_int) -> io::Result<()> {
+    if code == ffi::OK { Ok(()) } else { Err(failed(operation, code)) }
+}
+
+fn failed(operation: &str, code: c_int) -> io::Error {
+    io::Error::other(format!("SQLite's {operation} answers {code}"))
+}

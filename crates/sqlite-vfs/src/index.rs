@@ -1,0 +1,112 @@
+//! The wal-index of a database whose WAL is in a log: its memory and its locks are the log's.
+#![allow(unsafe_code)] // gives addresses to SQLite
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, PoisonError};
+
+use duralite_journal::engine::Committer;
+use duralite_locks::{FIRST_READ, LockError, SLOTS, WRITE};
+use duralite_medium::MediumError;
+use duralite_sqlite_ffi as ffi;
+
+use crate::attachment::Attachment;
+use crate::db::Db;
+use crate::errors::{During, Failure};
+use crate::{super_journal, waiting};
+
+impl Db {
+    /// The address of a region of the wal-index, null when there is none and none is to be made; `None` while no
+    /// log is open, when it is the base's.
+    pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<*mut c_void, Failure>> {
+        let attachment = self.active()?;
+        let number = u64::try_from(region).ok()?;
+        let mapped = attachment.index_region(number, extend);
+        // What SQLite has mapped stays where it is until it says that it is done.
+        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
+        Some(match mapped {
+            Ok(address) => Ok(address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())),
+            Err(error) => {
+                let code = if error == MediumError::NoSpace { ffi::FULL } else { ffi::IOERR_SHMMAP };
+                let message = format!("cannot map the wal-index of {}: {error}", self.path.display());
+                Err(Failure::new(code, message))
+            }
+        })
+    }
+
+    /// Whether a connection of another process is in a read transaction; `None` while no log is open.
+    pub fn has_external_reader(&self) -> Option<bool> {
+        let attachment = self.active()?;
+        Some(attachment.locks().has_other_readers().unwrap_or(true))
+    }
+
+    /// Whether the wal-index that SQLite has mapped is a log's; it is done with it.
+    pub fn unmap_index(&self) -> bool {
+        self.release_shared_memory();
+        self.index.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+    }
+
+    /// Locks or unlocks locks of the wal-index as `xShmLock` asks; `None` while no log is open, when
+    /// they are the base's.
+    pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
+        let attachment = self.active()?;
+        let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
+        let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
+        let holder = {
+            let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(holder.get_or_insert_with(|| Arc::new(attachment.locks().holder())))
+        };
+        let shared = flags & ffi::SHM_SHARED != 0;
+        if flags & ffi::SHM_UNLOCK != 0 {
+            if shared {
+                (first..first + count).for_each(|slot| holder.unlock_shared(slot));
+            } else {
+                holder.unlock_exclusive(first, count);
+            }
+            return Some(ffi::OK);
+        }
+        waiting::forget();
+        let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
+        Some(match locked {
+            Ok(()) => {
+                if first == WRITE && !shared {
+                    super_journal::forget();
+                }
+                self.after_lock(&attachment, first, shared)
+            }
+            Err(LockError::Busy) => {
+                if first == WRITE && !shared {
+                    waiting::refused(&holder);
+                }
+                ffi::BUSY
+            }
+            Err(LockError::Medium(error)) => {
+                let message = format!("cannot lock the shared memory of {}: {error}", self.path.display());
+                self.registration.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
+            }
+        })
+    }
+
+    /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.
+    fn after_lock(&self, attachment: &Attachment, slot: usize, shared: bool) -> c_int {
+        if !shared || slot < FIRST_READ || !self.settings().read_durable {
+            return ffi::OK;
+        }
+        match attachment.committer().map_or(Ok(()), Committer::wait_all) {
+            Ok(()) => ffi::OK,
+            Err(error) => {
+                if let Some(holder) = &*self.holder.lock().unwrap_or_else(PoisonError::into_inner) {
+                    holder.unlock_shared(slot);
+                }
+                self.registration.fail(&Failure::of(&error, During::Sync))
+            }
+        }
+    }
+
+    /// Gives every lock of the wal-index back.
+    pub fn release_shared_memory(&self) {
+        let holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(holder) = holder {
+            holder.release();
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! SQLite's locks of the database file, with what goes along with them.
+
+use std::ffi::c_int;
+
+use duralite_logfmt::guard::DatabaseHeader;
+use duralite_sqlite_ffi as ffi;
+
+use crate::db::Db;
+use crate::errors::Failure;
+
+/// Takes a lock.
+///
+/// Whoever has the log to itself is alone by the log's own account too ([`Attachment::take_alone`]): the base's
+/// bookkeeping is wrong in a child of a process that had the database open.
+///
+/// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
+pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
+    let exclusive = level >= ffi::LOCK_EXCLUSIVE;
+    let attachment = if exclusive { db.attached() } else { None };
+    if exclusive {
+        db.hold_off_checkpoints();
+    }
+    let alone = match &attachment {
+        Some(attachment) => attachment.take_alone(),
+        None => Ok(true),
+    };
+    let code = match &alone {
+        Ok(true) => base_lock(db, level),
+        Ok(false) => ffi::BUSY,
+        Err(failure) => db.registration.fail(failure),
+    };
+    if code == ffi::OK {
+        db.set_lock_level(level.max(db.lock_level()));
+    } else if let Some(attachment) = attachment {
+        attachment.share();
+    }
+    db.allow_checkpoints();
+    Ok(code)
+}
+
+/// SHARED may be in the way of somebody who opens or closes the log just now, and is done in a moment.
+fn base_lock(db: &Db, level: c_int) -> c_int {
+    let begins = db.lock_level() == ffi::LOCK_NONE && level == ffi::LOCK_SHARED;
+    for tries in 0.. {
+        let code = db.base.lock(level);
+        if !begins || code & 0xff != ffi::BUSY {
+            if code == ffi::OK && begins {
+                db.patience.renew();
+            }
+            return code;
+        }
+        let concerns_log = db.is_capable()
+            && matches!(
+                db.header(),
+                Ok(DatabaseHeader::Guarded { .. } | DatabaseHeader::Plain { wal: true, .. })
+            );
+        if !concerns_log || !db.patience.pause(tries) {
+            return code;
+        }
+    }
+    ffi::BUSY
+}
+
+/// Gives a lock back.
+pub fn unlock(db: &Db, level: c_int) -> c_int {
+    if level < ffi::LOCK_EXCLUSIVE {
+        db.detach_lingering();
+    }
+    let code = db.base.unlock(level);
+    db.set_lock_level(level.min(db.lock_level()));
+    if level < ffi::LOCK_EXCLUSIVE
+        && let Some(attachment) = db.attached()
+    {
+        attachment.share();
+    }
+    db.allow_checkpoints();
+    code
+}

@@ -1,0 +1,50 @@
+//! Whether this thread is committing to several files at once, with a super-journal.
+//!
+//! SQLite deletes the super-journal between the two phases of such a commit: that deletion is the commit, and what
+//! fails in the second phase is not reported. So a transaction has to be durable when it is sealed, in the first
+//! (invariant 4).
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+
+thread_local! {
+    static OPEN: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+/// A super-journal of this name is being opened.
+///
+/// # Safety
+/// `name` is null or a string that ends with a zero.
+#[allow(unsafe_code, reason = "a name of SQLite's")]
+pub unsafe fn opened(name: *const c_char) {
+    if !name.is_null() {
+        // SAFETY: as promised by the caller; it is copied.
+        OPEN.set(Some(unsafe { CStr::from_ptr(name) }.to_owned()));
+    }
+}
+
+/// A file of this name is being deleted.
+///
+/// # Safety
+/// As for [`opened`].
+#[allow(unsafe_code, reason = "a name of SQLite's")]
+pub unsafe fn deleted(name: *const c_char) {
+    // SAFETY: as promised by the caller.
+    let is_it = |open: &CString| !name.is_null() && unsafe { CStr::from_ptr(name) } == open.as_c_str();
+    OPEN.with_borrow_mut(|open| {
+        if open.as_ref().is_some_and(is_it) {
+            *open = None;
+        }
+    });
+}
+
+/// A transaction begins: whatever was committed before on this thread is over.
+pub fn forget() {
+    if is_open() {
+        OPEN.set(None);
+    }
+}
+
+pub fn is_open() -> bool {
+    OPEN.with_borrow(Option::is_some)
+}
