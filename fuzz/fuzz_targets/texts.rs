@@ -7,18 +7,18 @@
 #[path = "../../crates/iotrace/src/parse.rs"]
 mod parse;
 #[allow(dead_code)]
-#[path = "../../crates/sqlite-vfs/src/settings.rs"]
+#[path = "../../crates/sqlite-vfs/src/settings/mod.rs"]
 mod settings;
 
 use duralite_logfmt::LogId;
 use libfuzzer_sys::fuzz_target;
-use settings::{NAMES, Settings};
+use settings::{SETTINGS, Settings};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, bytes)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(bytes);
     match mode % 4 {
-        0 => NAMES.iter().for_each(|name| set_and_show(name, &text)),
+        0 => SETTINGS.iter().for_each(|setting| set_and_show(setting.name, &text)),
         1 => resolve(&text),
         2 => trace_lines(&text),
         _ => {

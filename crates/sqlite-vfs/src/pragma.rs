@@ -9,13 +9,11 @@ use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
 use crate::db::Db;
-use crate::settings::{NAMES, Settings};
+use crate::settings::{self, Settings};
 
 const PRAGMA: &str = "duralite";
 /// Settings shown with the figures of a log.
 const SHOWN: [&str; 4] = ["durability", "group_synch", "read_durable", "background_checkpoint"];
-/// What can be changed while a log is in use.
-const CHANGEABLE: [&str; 4] = ["sync", "nvram_write_ns", "nvram_fence_ns", "nvram_read_ns"];
 
 /// Answers `SQLITE_FCNTL_PRAGMA`; `NOTFOUND` when the pragma is not ours.
 ///
@@ -56,14 +54,12 @@ fn in_force(db: &Db) -> Settings {
 }
 
 fn read(db: &Db, setting: &str) -> Result<String, String> {
-    in_force(db).value_of(setting).ok_or_else(|| unknown(setting))
+    in_force(db).value_of(setting).ok_or_else(|| settings::unknown(setting))
 }
 
 fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
-    if !NAMES.contains(&setting) {
-        return Err(unknown(setting));
-    }
-    if !CHANGEABLE.contains(&setting) {
+    let row = settings::find(setting).ok_or_else(|| settings::unknown(setting))?;
+    if !row.changeable {
         return Err(format!("{setting} is fixed once the database is open; give it when opening"));
     }
     db.settings().set(setting, value)?;
@@ -75,10 +71,6 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
         attachment.log().configure(&options);
     }
     read(db, setting)
-}
-
-fn unknown(setting: &str) -> String {
-    format!("{setting} is not a setting; known are {}", NAMES.join(", "))
 }
 
 fn status(db: &Db) -> String {

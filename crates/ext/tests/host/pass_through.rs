@@ -71,6 +71,7 @@ fn wrong_settings_fail_the_open_and_leave_nothing() {
         ("nvram=/does/not/exist", "not a directory"),
         ("sync=never", "lazy, eager, checksum or async"),
         ("nvram_latency=5", "unknown URI parameter nvram_latency"),
+        ("durabilty=normal&nvrm=emulate", "durabilty; did you mean durability?"),
     ] {
         let said = host.open(&format!("file:bad.db?vfs=duralite&{settings}"), &["create table t(a);"]);
         assert!(said.err.contains(hint), "{settings}: {}", said.err);

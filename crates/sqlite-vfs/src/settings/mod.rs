@@ -1,0 +1,336 @@
+//! Settings: URI parameters, then environment variables, then defaults.
+
+mod names;
+mod table;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use duralite_journal::{EngineOptions, PoolConfig, PoolKind};
+use duralite_medium::block::check_filesystem;
+
+pub use names::{refuse_unknown, unknown, variable_of};
+pub use table::{SETTINGS, find};
+
+/// Where emulated NVRAM is kept when nothing else is said.
+pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
+
+/// Which engine serves the write-ahead log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Journal {
+    /// `nvwal` where NVRAM is named, else `waldio` where the file system carries it, else the base
+    /// VFS.
+    Auto,
+    /// Always `nvwal`.
+    Nvwal,
+    /// Always `waldio`.
+    Waldio,
+    /// The base VFS.
+    Off,
+}
+
+impl Journal {
+    fn as_str(self) -> &'static str {
+        values::JOURNALS.iter().find(|(_, journal)| *journal == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What `nvram` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nvram {
+    /// A mapped file on an ordinary file system.
+    Emulate,
+    /// A directory on a DAX file system.
+    Directory(PathBuf),
+}
+
+/// The settings of one open database.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub journal: Journal,
+    pub nvram: Option<Nvram>,
+    pub nvram_dir: Option<PathBuf>,
+    pub log_dir: Option<PathBuf>,
+    pub options: EngineOptions,
+    /// A reader waits until what it reads is durable.
+    pub read_durable: bool,
+    /// A thread checkpoints when the log has this many frames, so that no committer has to; 0 for
+    /// never.
+    pub background_checkpoint: u32,
+    /// Those that were given, as opposed to defaults.
+    explicit: Vec<&'static str>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            journal: Journal::Auto,
+            nvram: None,
+            nvram_dir: None,
+            log_dir: None,
+            options: EngineOptions::default(),
+            read_durable: false,
+            background_checkpoint: 0,
+            explicit: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads every setting. An empty environment variable counts as unset.
+    pub fn resolve(
+        uri: impl Fn(&str) -> Option<String>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        let mut settings = Self::default();
+        for setting in &SETTINGS {
+            let name = setting.name;
+            let variable = variable_of(name);
+            if let Some(value) = uri(name) {
+                setting.set(&mut settings, &value)?;
+            } else if let Some(value) = environment(&variable).filter(|value| !value.is_empty()) {
+                setting
+                    .set(&mut settings, &value)
+                    .map_err(|message| format!("{message} (from {variable})"))?;
+            } else {
+                continue;
+            }
+            settings.explicit.push(name);
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Sets one setting from its text.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        find(name).ok_or_else(|| unknown(name))?.set(self, value)
+    }
+
+    /// The text of a setting, as [`Settings::set`] reads it; `None` for an unknown name.
+    pub fn value_of(&self, name: &str) -> Option<String> {
+        find(name).map(|setting| setting.get(self))
+    }
+
+    /// The settings that were given, as URI parameters for another connection to the same log; a
+    /// thread of the log's own is not among them.
+    pub fn parameters(&self) -> Vec<(&'static str, String)> {
+        let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
+        given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
+    }
+
+    /// The first setting that was given here and differs from those a live log runs with.
+    pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
+        let shared = SETTINGS.iter().filter(|setting| setting.shared).map(|setting| setting.name);
+        shared.filter(|name| self.explicit.contains(name)).find_map(|name| {
+            let (wanted, found) = (self.value_of(name)?, in_force.value_of(name)?);
+            (wanted != found).then(|| {
+                format!(
+                    "{name}={wanted} conflicts with {name}={found} of another connection of this process to \
+                     the same database; use the same value, or close that connection first"
+                )
+            })
+        })
+    }
+
+    /// Where a new log of the database at this path goes; a message says why it goes nowhere.
+    pub fn pool(&self, database: &Path) -> Result<PoolConfig, String> {
+        match (self.journal, &self.nvram) {
+            (Journal::Off, _) => Err("journal=off".to_owned()),
+            (Journal::Auto | Journal::Nvwal, Some(Nvram::Emulate)) => {
+                let dir = self.nvram_dir.clone().unwrap_or_else(|| PathBuf::from(SHARED_MEMORY_DIR));
+                Ok(PoolConfig { kind: PoolKind::Emulate, dir })
+            }
+            (Journal::Auto | Journal::Nvwal, Some(Nvram::Directory(dir))) => {
+                Ok(PoolConfig { kind: PoolKind::Dax, dir: dir.clone() })
+            }
+            (Journal::Nvwal, None) => Err("no NVRAM; set nvram=DIR or nvram=emulate".to_owned()),
+            (Journal::Waldio, _) | (Journal::Auto, None) => {
+                let beside = database.parent().map(Path::to_path_buf).unwrap_or_default();
+                let dir = self.log_dir.clone().unwrap_or(beside);
+                check_filesystem(&dir).map_err(|error| error.to_string())?;
+                Ok(PoolConfig { kind: PoolKind::Disk, dir })
+            }
+        }
+    }
+
+    /// What no single value shows.
+    fn check(&self) -> Result<(), String> {
+        match (&self.journal, &self.nvram) {
+            (Journal::Off, _) => Ok(()),
+            (Journal::Nvwal, None) => {
+                Err("journal=nvwal needs NVRAM: set nvram=DIR to a directory on a DAX file \
+                 system, or nvram=emulate (survives a process crash, not a power loss)"
+                    .to_owned())
+            }
+            (_, Some(Nvram::Emulate))
+                if self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir() =>
+            {
+                Err(format!(
+                    "nvram=emulate uses {SHARED_MEMORY_DIR}, which does not exist; set nvram_dir=DIR"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duralite_journal::SyncMode;
+
+    use super::*;
+
+    fn uri(pairs: &[(&str, &str)]) -> Result<Settings, String> {
+        resolve(pairs, &[])
+    }
+
+    fn resolve(uri: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Settings, String> {
+        let find = |pairs: &[(&str, &str)], name: &str| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        Settings::resolve(|name| find(uri, name), |name| find(environment, name))
+    }
+
+    #[test]
+    fn nothing_given_means_a_log_beside_the_database() {
+        let settings = uri(&[]).unwrap();
+        assert_eq!(settings.journal, Journal::Auto);
+        let dir = tempfile::tempdir().unwrap();
+        let pool = settings.pool(&dir.path().join("app.db")).unwrap();
+        assert_eq!(pool, PoolConfig { kind: PoolKind::Disk, dir: dir.path().to_path_buf() });
+        assert!(uri(&[("journal", "off")]).unwrap().pool(&dir.path().join("app.db")).is_err());
+    }
+
+    #[test]
+    fn the_uri_wins_over_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        let base = [("nvram", "emulate"), ("nvram_dir", dir), ("sync", "eager")];
+        let settings = resolve(&base, &[("DURALITE_SYNC", "checksum"), ("DURALITE_DIFF", "off")]).unwrap();
+        assert_eq!(settings.options.nvwal.sync, SyncMode::Eager);
+        assert!(!settings.options.nvwal.diff);
+        let pool = settings.pool(Path::new("app.db")).unwrap();
+        assert_eq!(pool.kind, PoolKind::Emulate);
+        assert_eq!(pool.dir, Path::new(dir));
+    }
+
+    #[test]
+    fn wrong_values_say_what_to_use() {
+        for (name, value, hint) in [
+            ("journal", "fast", "auto, nvwal, waldio or off"),
+            ("journal", "ppl", "not available"),
+            ("sync", "never", "lazy"),
+            ("diff", "yes", "on or off"),
+            ("heap", "", "user"),
+            ("nvram", "/does/not/exist", "not a directory"),
+            ("nvram_write_ns", "-1", "nanoseconds"),
+            ("log_limit", "12q", "bytes"),
+            ("log_limit", "k", "bytes"),
+            ("log_limit", "99999999999g", "bytes"),
+            ("block_bytes", "4g", "bytes"),
+            ("persistency", "arm", "x86"),
+            ("layout", "packed", "delta or embedded"),
+            ("durability", "none", "full, fua or normal"),
+            ("access", "mapped", "direct"),
+            ("device_block", "1000", "512"),
+            ("group_synch", "-1", "frames"),
+            ("read_durable", "maybe", "on or off"),
+            ("log_dir", "/does/not/exist", "not a directory"),
+        ] {
+            let message = uri(&[(name, value)]).unwrap_err();
+            assert!(message.contains(hint), "{name}={value}: {message}");
+        }
+    }
+
+    #[test]
+    fn nvwal_without_nvram_says_how_to_name_it() {
+        assert!(uri(&[("journal", "nvwal")]).unwrap_err().contains("nvram=emulate"));
+    }
+
+    #[test]
+    fn sizes_take_suffixes() {
+        assert_eq!(uri(&[("log_limit", "64m")]).unwrap().options.waldio.limit_bytes, 64 << 20);
+        assert_eq!(uri(&[("block_bytes", "16K")]).unwrap().options.nvwal.block_bytes, 16384);
+        assert_eq!(uri(&[("cache_bytes", "0")]).unwrap().options.waldio.cache_bytes, 0);
+    }
+
+    #[test]
+    fn every_setting_reads_back_what_was_set() {
+        let mut settings = Settings::default();
+        let mut tried = Vec::new();
+        for (name, value) in [
+            ("journal", "nvwal"),
+            ("nvram", "emulate"),
+            ("nvram_dir", "/"),
+            ("nvram_write_ns", "1"),
+            ("nvram_fence_ns", "2"),
+            ("nvram_read_ns", "3"),
+            ("persistency", "epoch"),
+            ("sync", "async"),
+            ("diff", "off"),
+            ("heap", "system"),
+            ("block_bytes", "8192"),
+            ("log_limit", "1048576"),
+            ("cache_bytes", "4096"),
+            ("log_dir", "/"),
+            ("layout", "embedded"),
+            ("durability", "fua"),
+            ("access", "buffered"),
+            ("device_block", "512"),
+            ("group_synch", "4"),
+            ("group_interval_ms", "3"),
+            ("read_durable", "on"),
+            ("background_checkpoint", "250"),
+        ] {
+            settings.set(name, value).unwrap();
+            assert_eq!(settings.value_of(name).as_deref(), Some(value));
+            tried.push(name);
+        }
+        assert_eq!(tried, SETTINGS.iter().map(|setting| setting.name).collect::<Vec<_>>());
+        assert_eq!(settings.value_of("jornal"), None);
+    }
+
+    #[test]
+    fn only_given_settings_conflict() {
+        let lazy = uri(&[]).unwrap();
+        let eager = uri(&[("sync", "eager")]).unwrap();
+        assert!(lazy.conflict_with(&eager).is_none());
+        assert!(eager.conflict_with(&lazy).unwrap().contains("sync=lazy"));
+    }
+
+    /// Name, values and star of every row of README's table.
+    fn documented() -> Vec<(String, String, bool)> {
+        let readme = include_str!("../../../../README.md");
+        let section =
+            readme.split("\n## Settings\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+        cells
+            .flat_map(|cells| {
+                let names: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
+                names
+                    .into_iter()
+                    .map(move |name| (name.to_owned(), cells[2].to_owned(), cells[1].ends_with('*')))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_readme_lists_the_settings_their_values_and_which_can_be_changed() {
+        let mut documented = documented();
+        documented.sort();
+        let mut names: Vec<&str> = documented.iter().map(|(name, ..)| name.as_str()).collect();
+        let mut known: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+        known.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(names, known);
+        for (name, values, starred) in &documented {
+            let setting = find(name).unwrap();
+            assert_eq!(*starred, setting.changeable, "{name}");
+            for value in values.split('`').skip(1).step_by(2) {
+                let mut words = setting.values.split([' ', ',']);
+                assert!(words.any(|word| word == value), "{name}={value}: {}", setting.values);
+            }
+        }
+    }
+}
