@@ -1,5 +1,6 @@
 """The Python package, in whichever Python runs this: with or without enable_load_extension."""
 
+import ctypes.util
 import os
 import shutil
 import sqlite3
@@ -248,6 +249,76 @@ class Connect(Case):
             with self.subTest(settings), self.assertRaises(sqlite3.OperationalError):
                 self.connect(**settings)
             self.assertFalse(self.path.exists())
+
+    def test_a_refusal_says_why(self):
+        for settings, reason in (
+            ({"journal": "nvwal", "nvram": "/nowhere"}, "nvram=/nowhere is not a directory"),
+            ({"durabilty": "normal"}, r"unknown URI parameter durabilty; did you mean durability\?"),
+        ):
+            with self.subTest(settings):
+                with self.assertRaisesRegex(sqlite3.OperationalError, f"unable to open.*: {reason}") as caught:
+                    duralite.connect(self.path, **settings)
+                if sys.version_info >= (3, 11):
+                    self.assertEqual(caught.exception.sqlite_errorcode, sqlite3.SQLITE_CANTOPEN)
+                self.assertRegex(duralite.last_error(), f"^{reason}")
+        # What SQLite itself refuses has no reason of ours.
+        with self.assertRaises(sqlite3.OperationalError) as caught:
+            duralite.connect(self.directory / "no" / "app.db", journal="off")
+        self.assertEqual(str(caught.exception), "unable to open database file")
+
+    def test_the_reason_is_a_function_in_sql_on_every_connection(self):
+        program = """
+            import sqlite3, threading, duralite
+            before = sqlite3.connect(":memory:")
+            duralite.register()
+            after = sqlite3.connect(":memory:", check_same_thread=False)
+            ask = "SELECT duralite_last_error()"
+            print(after.execute(ask).fetchone(), duralite.last_error())
+            try:
+                duralite.connect("x.db", jornal="off")
+            except sqlite3.OperationalError:
+                print(after.execute(ask).fetchone()[0] == duralite.last_error(), duralite.last_error())
+            other = lambda: print(after.execute(ask).fetchone()[0])
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        """
+        reason = "unknown URI parameter jornal; did you mean journal?"
+        result = run_python(program)
+        expected = ["(None,) None", f"True {reason}", reason]
+        self.assertEqual((result.stdout.splitlines(), result.stderr), (expected, ""))
+
+    def test_two_copies_of_sqlite_each_have_the_function(self):
+        found = ctypes.util.find_library("sqlite3")
+        places = [Path(place) / found for place in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")]
+        library = next((place for place in places if place.exists()), None) if found else None
+        if library is None:
+            self.skipTest("no second SQLite on this machine")
+        copy = self.directory / "copy-of-sqlite.so"
+        shutil.copy(library, copy)
+        program = """
+            import ctypes, os, sqlite3, sys, duralite
+            try:
+                duralite.connect("x.db", jornal="off")
+            except sqlite3.OperationalError:
+                pass
+            copy = ctypes.CDLL(sys.argv[1], mode=os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+            copy.sqlite3_auto_extension(ctypes.cast(duralite._library.sqlite3_duralite_auto, ctypes.c_void_p))
+            seen = []
+            row = ctypes.CFUNCTYPE(
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_void_p
+            )(lambda _, columns, texts, names: seen.append(texts[0].decode()) or 0)
+            handle = ctypes.c_void_p()
+            for name in (b":memory:", b"file:y.db?vfs=duralite&nvrm=emulate", b":memory:"):
+                copy.sqlite3_open_v2(name, ctypes.byref(handle), 0x46, None)
+                copy.sqlite3_exec(handle, b"SELECT duralite_last_error()", row, None, None)
+                copy.sqlite3_close(handle)
+            ours = sqlite3.connect(":memory:").execute("SELECT duralite_last_error()").fetchone()
+            print(seen[0], seen[-1], *ours, sep="\\n")
+        """
+        result = run_python(program, copy)
+        jornal, nvrm = ("unknown URI parameter %s; did you mean %s?" % pair for pair in (("jornal", "journal"), ("nvrm", "nvram")))
+        self.assertEqual((result.stdout.splitlines(), result.stderr), ([jornal, nvrm, nvrm], ""))
 
 
 if __name__ == "__main__":

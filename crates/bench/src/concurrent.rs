@@ -59,6 +59,10 @@ impl Crowd {
 
 fn open(uri: &str) -> Result<Connection> {
     crate::register()?;
+    crate::with_reason(|| connect(uri))
+}
+
+fn connect(uri: &str) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_URI

@@ -39,3 +39,15 @@ pub fn register() -> Result<()> {
     ensure!(done, "SQLite refused the extension");
     Ok(())
 }
+
+/// Does what uses databases; an error says why Duralite refused, which SQLite's text does not.
+///
+/// # Errors
+/// Those of the work.
+pub fn with_reason<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = duralite::refusals();
+    work().map_err(|error| match duralite::last_error() {
+        Some(reason) if duralite::refusals() != before => error.context(reason),
+        _ => error,
+    })
+}

@@ -121,6 +121,10 @@ impl Session {
     /// Whatever SQLite reports, or a medium or mode that is not the one asked for.
     pub fn open(dir: &Path, target: &Target, exclusive: bool, checkpoints: bool) -> Result<Self> {
         crate::register()?;
+        crate::with_reason(|| Self::prepare(dir, target, exclusive, checkpoints))
+    }
+
+    fn prepare(dir: &Path, target: &Target, exclusive: bool, checkpoints: bool) -> Result<Self> {
         let path = dir.join("bench.db");
         let files: Vec<PathBuf> =
             ["", "-wal", "-shm", "-journal"].iter().map(|end| dir.join(format!("bench.db{end}"))).collect();

@@ -2,13 +2,16 @@
 //!
 //! `.load libduralite` (or `sqlite3_load_extension`) registers the VFS `duralite`. A program that
 //! links this crate statically passes [`sqlite3_duralite_auto`] to `sqlite3_auto_extension`.
+//! [`duralite_last_error`] says why something was refused.
 #![allow(unsafe_code)] // entry points that SQLite calls by name
 
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
-use duralite_sqlite_vfs::register;
+use duralite_sqlite_vfs::{last_error_text, register};
+
+pub use duralite_sqlite_vfs::{last_error, refusals};
 
 /// Makes every entry point register the VFS as the default one.
 const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
@@ -22,6 +25,7 @@ fn is_default_by_environment() -> bool {
 /// # Safety
 /// As for `register`.
 unsafe fn enter(
+    db: *mut Connection,
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
     make_default: bool,
@@ -30,7 +34,7 @@ unsafe fn enter(
     catch_unwind(|| {
         let make_default = make_default || is_default_by_environment();
         // SAFETY: as promised by the caller.
-        match unsafe { register(routines, make_default, message) } {
+        match unsafe { register(db, routines, make_default, message) } {
             Ok(()) => success,
             Err(_) => ffi::ERROR,
         }
@@ -44,12 +48,12 @@ unsafe fn enter(
 /// To be called by SQLite, as the entry point of an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_extension_init(
-    _db: *mut Connection,
+    db: *mut Connection,
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
     // SAFETY: SQLite passes its own table and where it wants the text.
-    unsafe { enter(message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
+    unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
 /// Entry point under the library's name; does the same as [`sqlite3_extension_init`].
@@ -58,12 +62,12 @@ pub unsafe extern "C" fn sqlite3_extension_init(
 /// To be called by SQLite, as the entry point of an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_duralite_init(
-    _db: *mut Connection,
+    db: *mut Connection,
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
     // SAFETY: SQLite passes its own table and where it wants the text.
-    unsafe { enter(message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
+    unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
 /// Entry point that also makes the VFS the default one.
@@ -72,12 +76,12 @@ pub unsafe extern "C" fn sqlite3_duralite_init(
 /// To be called by SQLite, as the entry point of an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_duralitedefault_init(
-    _db: *mut Connection,
+    db: *mut Connection,
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
     // SAFETY: SQLite passes its own table and where it wants the text.
-    unsafe { enter(message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
+    unsafe { enter(db, message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
 }
 
 /// For `sqlite3_auto_extension`, which takes any result but `SQLITE_OK` for an error.
@@ -86,10 +90,24 @@ pub unsafe extern "C" fn sqlite3_duralitedefault_init(
 /// To be called by SQLite, as an automatic extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_duralite_auto(
-    _db: *mut Connection,
+    db: *mut Connection,
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
     // SAFETY: SQLite passes its own table and where it wants the text.
-    unsafe { enter(message, routines, false, ffi::OK) }
+    unsafe { enter(db, message, routines, false, ffi::OK) }
+}
+
+/// The reason of the calling thread's last refusal, else of the process's last; null when nothing was
+/// refused. The text stays until the thread's next refusal or next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn duralite_last_error() -> *const c_char {
+    catch_unwind(last_error_text).unwrap_or(std::ptr::null())
+}
+
+/// How many refusals the calling thread has had: a caller who looks at it before and after a call knows
+/// whether [`duralite_last_error`] is about that call.
+#[unsafe(no_mangle)]
+pub extern "C" fn duralite_refusals() -> u64 {
+    catch_unwind(refusals).unwrap_or(0)
 }

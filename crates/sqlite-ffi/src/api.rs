@@ -1,6 +1,6 @@
 //! The prefix of `sqlite3_api_routines` that SQLite 3.31 has.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_uchar, c_void};
 
 use crate::Vfs;
 
@@ -8,6 +8,31 @@ use crate::Vfs;
 pub enum Connection {}
 /// `sqlite3_stmt`, opaque.
 pub enum Statement {}
+/// `sqlite3_context`, opaque.
+pub enum Context {}
+/// `sqlite3_value`, opaque.
+pub enum Value {}
+
+/// A function of SQL's, or one step of an aggregate.
+pub type SqlFunction = unsafe extern "C" fn(*mut Context, c_int, *mut *mut Value);
+/// What an aggregate does at its end.
+pub type SqlFinal = unsafe extern "C" fn(*mut Context);
+/// Frees what was handed to SQLite.
+pub type Destructor = unsafe extern "C" fn(*mut c_void);
+/// `sqlite3_create_function_v2`.
+pub type CreateFunction = unsafe extern "C" fn(
+    *mut Connection,
+    *const c_char,
+    c_int,
+    c_int,
+    *mut c_void,
+    Option<SqlFunction>,
+    Option<SqlFunction>,
+    Option<SqlFinal>,
+    Option<Destructor>,
+) -> c_int;
+/// An entry point of an extension, as `sqlite3_auto_extension` calls it.
+pub type EntryPoint = unsafe extern "C" fn(*mut Connection, *mut *mut c_char, *const ApiRoutines) -> c_int;
 
 type Unused<const N: usize> = [*const c_void; N];
 
@@ -21,7 +46,9 @@ pub struct ApiRoutines {
     pub close: Option<unsafe extern "C" fn(*mut Connection) -> c_int>,
     _17: Unused<11>,
     pub column_int: Option<unsafe extern "C" fn(*mut Statement, c_int) -> c_int>,
-    _29: Unused<24>,
+    _29: Unused<7>,
+    pub column_text: Option<unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar>,
+    _37: Unused<16>,
     pub errmsg: Option<unsafe extern "C" fn(*mut Connection) -> *const c_char>,
     _54: Unused<3>,
     pub finalize: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
@@ -30,7 +57,10 @@ pub struct ApiRoutines {
     pub libversion_number: Option<unsafe extern "C" fn() -> c_int>,
     _68: Unused<1>,
     pub mprintf: Option<unsafe extern "C" fn(*const c_char, ...) -> *mut c_char>,
-    _70: Unused<24>,
+    _70: Unused<15>,
+    /// The destructor may be `SQLITE_TRANSIENT`, which is no function.
+    pub result_text: Option<unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void)>,
+    _86: Unused<8>,
     pub step: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
     _95: Unused<21>,
     pub prepare_v2: Option<
@@ -42,7 +72,10 @@ pub struct ApiRoutines {
             *mut *const c_char,
         ) -> c_int,
     >,
-    _117: Unused<18>,
+    _117: Unused<10>,
+    pub file_control:
+        Option<unsafe extern "C" fn(*mut Connection, *const c_char, c_int, *mut c_void) -> c_int>,
+    _128: Unused<7>,
     pub open_v2:
         Option<unsafe extern "C" fn(*const c_char, *mut *mut Connection, c_int, *const c_char) -> c_int>,
     _136: Unused<5>,
@@ -50,11 +83,18 @@ pub struct ApiRoutines {
     pub vfs_register: Option<unsafe extern "C" fn(*mut Vfs, c_int) -> c_int>,
     _143: Unused<1>,
     pub threadsafe: Option<unsafe extern "C" fn() -> c_int>,
-    _145: Unused<22>,
+    _145: Unused<17>,
+    pub create_function_v2: Option<CreateFunction>,
+    _163: Unused<4>,
     pub log: Option<unsafe extern "C" fn(c_int, *const c_char, ...)>,
-    _168: Unused<21>,
+    _168: Unused<12>,
+    pub db_filename: Option<unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char>,
+    _181: Unused<8>,
     pub uri_parameter: Option<unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char>,
-    _190: Unused<55>,
+    _190: Unused<2>,
+    /// Declared in C with a function that takes nothing; it is called as an [`EntryPoint`].
+    pub auto_extension: Option<unsafe extern "C" fn(EntryPoint) -> c_int>,
+    _193: Unused<52>,
     pub uri_key: Option<unsafe extern "C" fn(*const c_char, c_int) -> *const c_char>,
     _246: Unused<2>,
     pub filename_wal: Option<unsafe extern "C" fn(*const c_char) -> *const c_char>,

@@ -68,6 +68,8 @@ constants! {
     FCNTL_VFSNAME = 12;
     FCNTL_PRAGMA = 14;
     FCNTL_COMMIT_PHASETWO = 22;
+    UTF8 = 1;
+    INNOCUOUS = 0x0020_0000;
     SHM_UNLOCK = 1;
     SHM_LOCK = 2;
     SHM_SHARED = 4;

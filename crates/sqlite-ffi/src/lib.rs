@@ -10,6 +10,9 @@ mod api;
 mod constants;
 mod vfs;
 
-pub use api::{ApiRoutines, Connection, Statement};
+pub use api::{
+    ApiRoutines, Connection, Context, CreateFunction, Destructor, EntryPoint, SqlFinal, SqlFunction,
+    Statement, Value,
+};
 pub use constants::*;
 pub use vfs::{File, IoMethods, SyscallFn, Vfs};

@@ -6,22 +6,25 @@
 #![allow(unsafe_code)] // calls SQLite through its table of routines
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_medium::process::PerProcess;
-use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection, Statement, Vfs};
+use duralite_sqlite_ffi::{
+    self as ffi, ApiRoutines, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs,
+};
 
 use crate::base::BaseVfs;
 use crate::db::Db;
 use crate::errors::Failure;
-use crate::vfs;
+use crate::{functions, refusals, vfs};
 
-/// The name under which the VFS is registered.
-pub const VFS_NAME: &CStr = c"duralite";
+/// The name under which the VFS is registered. A static: that a VFS has this very text shows that it is
+/// one of this library's, and not of another copy of it.
+pub static VFS_NAME: &CStr = c"duralite";
 /// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all that is called.
 pub const OLDEST_SQLITE: c_int = 3_031_000;
 
@@ -50,12 +53,15 @@ impl std::error::Error for RegisterError {}
 
 /// SQLite's functions, copied out of its table.
 pub(crate) struct Api {
+    pub auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
     pub busy_timeout: unsafe extern "C" fn(*mut Connection, c_int) -> c_int,
     pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
     pub column_int: unsafe extern "C" fn(*mut Statement, c_int) -> c_int,
+    pub create_function_v2: CreateFunction,
     pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
     pub finalize: unsafe extern "C" fn(*mut Statement) -> c_int,
     pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
+    pub result_text: unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void),
     pub step: unsafe extern "C" fn(*mut Statement) -> c_int,
     pub prepare_v2: unsafe extern "C" fn(
         *mut Connection,
@@ -102,12 +108,15 @@ impl Api {
             };
         }
         Ok(copy!(
+            auto_extension,
             busy_timeout,
             close,
             column_int,
+            create_function_v2,
             errmsg,
             finalize,
             mprintf,
+            result_text,
             step,
             prepare_v2,
             open_v2,
@@ -171,7 +180,7 @@ impl Registration {
 
     /// Tells SQLite's error log, and stderr if asked to.
     pub fn report(&self, code: c_int, message: &str) {
-        let text = CString::new(format!("duralite: {}", message.replace('\0', "?"))).unwrap_or_default();
+        let text = refusals::c_text(&format!("duralite: {message}"));
         // SAFETY: the format takes one string, which lives across the call.
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
         if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
@@ -179,30 +188,33 @@ impl Registration {
         }
     }
 
-    /// Reports a failure and returns its code.
+    /// Reports a refusal, keeps its reason, and returns its code.
     pub fn fail(&self, failure: &Failure) -> c_int {
+        refusals::record(&failure.message);
         self.report(failure.code, &failure.message);
         failure.code
     }
 
     /// Text in SQLite's memory; null when there is none left.
     pub fn text(&self, text: &str) -> *mut c_char {
-        let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+        let text = refusals::c_text(text);
         // SAFETY: the format takes one string, which lives across the call.
         unsafe { (self.api.mprintf)(c"%s".as_ptr(), text.as_ptr()) }
     }
 }
 
-/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS.
-/// Doing it again changes nothing, except that `make_default` makes it the default.
+/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS, and gives
+/// `duralite_last_error()` to `db` and to every connection opened later. Doing it again changes nothing,
+/// except that `make_default` makes it the default.
 ///
 /// # Errors
 /// When SQLite is too old or refuses; on a non-null `message` the text is put there too.
 ///
 /// # Safety
-/// `routines` is null or the table that SQLite passes to extensions, and `message` is null or
-/// where SQLite wants the error text.
+/// `routines` is null or the table that SQLite passes to extensions, `db` is null or the connection that
+/// it passes, and `message` is null or where it wants the error text.
 pub unsafe fn register(
+    db: *mut Connection,
     routines: *const ApiRoutines,
     make_default: bool,
     message: *mut *mut c_char,
@@ -211,19 +223,30 @@ pub unsafe fn register(
     let api = unsafe { Api::copy(routines) };
     let mprintf = api.as_ref().ok().map(|api| api.mprintf);
     let result = api.and_then(|api| register_with(api, make_default));
-    if let Err(error) = &result
-        && !message.is_null()
-        // SAFETY: the table is null or SQLite's; this entry is as old as extensions are.
-        && let Some(mprintf) = mprintf.or_else(|| unsafe { routines.as_ref() }.and_then(|table| table.mprintf))
-    {
-        let text = CString::new(error.message.as_str()).unwrap_or_default();
-        // SAFETY: the format takes one string; the caller promised where the text goes.
-        unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
+    match result {
+        Ok(registration) => {
+            if let Some(registration) = registration.filter(|_| !db.is_null()) {
+                // SAFETY: SQLite passes an open connection of its own.
+                unsafe { functions::add(registration, db) };
+            }
+            Ok(())
+        }
+        Err(error) => {
+            refusals::record(&error.message);
+            // SAFETY: the table is null or SQLite's; this entry is as old as extensions are.
+            let oldest = unsafe { routines.as_ref() }.and_then(|table| table.mprintf);
+            if let Some(mprintf) = mprintf.or(oldest).filter(|_| !message.is_null()) {
+                let text = refusals::c_text(&error.message);
+                // SAFETY: the format takes one string; the caller promised where the text goes.
+                unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
+            }
+            Err(error)
+        }
     }
-    result
 }
 
-fn register_with(api: Api, make_default: bool) -> Result<(), RegisterError> {
+/// The registration, unless the VFS of our name is another library's.
+fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registration>, RegisterError> {
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
     let refused = |code: c_int| RegisterError::new(format!("duralite: SQLite refused the VFS (code {code})"));
@@ -233,9 +256,12 @@ fn register_with(api: Api, make_default: bool) -> Result<(), RegisterError> {
         if make_default {
             // SAFETY: found a moment ago; registered VFSs stay.
             let code = unsafe { register(existing, 1) };
-            return if code == ffi::OK { Ok(()) } else { Err(refused(code)) };
+            if code != ffi::OK {
+                return Err(refused(code));
+            }
         }
-        return Ok(());
+        // SAFETY: found a moment ago.
+        return Ok(unsafe { vfs::ours(existing) });
     }
     // SAFETY: null asks for the default.
     let parent = unsafe { find(ptr::null()) };
@@ -244,10 +270,36 @@ fn register_with(api: Api, make_default: bool) -> Result<(), RegisterError> {
     }
     // SAFETY: registered, and nobody unregisters the default of a running SQLite.
     let parent = unsafe { BaseVfs::new(parent) };
+    let auto_extension = api.auto_extension;
     let registration = Box::leak(Box::new(Registration { api, parent, databases: PerProcess::new() }));
     let app_data: *mut c_void = ptr::from_ref::<Registration>(registration).cast_mut().cast();
     let table = Box::into_raw(Box::new(vfs::table(parent, app_data)));
     // SAFETY: a table that is never freed and that SQLite may write `next` into.
     let code = unsafe { register(table, c_int::from(make_default)) };
-    if code == ffi::OK { Ok(()) } else { Err(refused(code)) }
+    if code != ffi::OK {
+        return Err(refused(code));
+    }
+    // Without memory for it, later connections do without the function.
+    // SAFETY: an entry point that is there as long as the VFS is.
+    unsafe { auto_extension(opened) };
+    Ok(Some(registration))
+}
+
+/// Called by SQLite for every connection that has been opened.
+unsafe extern "C" fn opened(
+    db: *mut Connection,
+    _message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+) -> c_int {
+    vfs::shield(ffi::OK, || {
+        // SAFETY: null, or the table of the SQLite that calls.
+        let find = unsafe { routines.as_ref() }.and_then(|routines| routines.vfs_find);
+        // SAFETY: a name that lives for good, and what is registered under it.
+        let registration = find.and_then(|find| unsafe { vfs::ours(find(VFS_NAME.as_ptr())) });
+        if let Some(registration) = registration {
+            // SAFETY: SQLite passes the connection that it has opened.
+            unsafe { functions::add(registration, db) };
+        }
+        ffi::OK
+    })
 }

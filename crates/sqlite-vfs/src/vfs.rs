@@ -65,6 +65,17 @@ unsafe fn registration_of(vfs: *mut Vfs) -> &'static Registration {
     unsafe { &*(*vfs).app_data.cast::<Registration>() }
 }
 
+/// The registration behind a VFS, if that is of this very library.
+///
+/// # Safety
+/// `vfs` is null or registered.
+pub unsafe fn ours(vfs: *mut Vfs) -> Option<&'static Registration> {
+    // SAFETY: as promised by the caller.
+    let name = unsafe { vfs.as_ref() }?.name;
+    // SAFETY: only `table` gives a VFS this very text.
+    (name == VFS_NAME.as_ptr()).then(|| unsafe { registration_of(vfs) })
+}
+
 /// Runs `$body` with the registration of `$vfs`, and without letting a panic out.
 macro_rules! with_registration {
     ($vfs:ident, $default:expr, |$registration:ident| $body:expr) => {

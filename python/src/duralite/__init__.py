@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["LibraryNotFound", "connect", "load", "loadable_path", "register"]
+__all__ = ["LibraryNotFound", "connect", "last_error", "load", "loadable_path", "register"]
 
 LIBRARY_NAME = "libduralite.so"
 AUTO_ENTRY_POINT = "sqlite3_duralite_auto"
@@ -25,6 +25,7 @@ CONNECT_ARGUMENTS = frozenset(
 
 _registering = threading.Lock()
 _registered = False
+_library = None
 
 
 class LibraryNotFound(FileNotFoundError):
@@ -71,7 +72,7 @@ def load(conn):
 
 def register():
     """Registers the VFS with the SQLite that the sqlite3 module uses. Doing it again is harmless."""
-    global _registered
+    global _registered, _library
     with _registering:
         if _registered:
             return
@@ -83,6 +84,7 @@ def register():
                 conn.close()
         else:
             _register_by_auto_extension()
+        _library = _library or _load_library()
         _registered = True
 
 
@@ -92,10 +94,28 @@ def connect(path, **settings):
     Settings are URI parameters: ``journal="nvwal"``, ``nvram="emulate"``, ``sync="lazy"``, and
     SQLite's own such as ``mode="ro"``. True and False become ``on`` and ``off``. What
     `sqlite3.connect` takes by name (timeout, isolation_level, …) is handed to it.
+
+    A refusal is the exception that SQLite's code stands for, with Duralite's reason in its text.
     """
     register()
     arguments = {name: settings.pop(name) for name in CONNECT_ARGUMENTS & settings.keys()}
-    return sqlite3.connect(_uri(path, settings), uri=True, **arguments)
+    before = _library.duralite_refusals()
+    try:
+        return sqlite3.connect(_uri(path, settings), uri=True, **arguments)
+    except sqlite3.Error as error:
+        if _library.duralite_refusals() != before:
+            # The same exception, which keeps sqlite_errorcode where Python has it.
+            error.args = (f"{error}: {last_error()}",)
+        raise
+
+
+def last_error():
+    """Why Duralite refused last: on this thread, else anywhere in this process. None if it never did.
+
+    SQLite has no words for it, so an exception of a statement says no more than SQLite's own text.
+    """
+    text = (_library or _load_library()).duralite_last_error()
+    return None if text is None else text.decode("utf-8", "replace")
 
 
 def _uri(path, settings):
@@ -110,6 +130,14 @@ def _text(value):
     if isinstance(value, bool):
         return "on" if value else "off"
     return os.fsencode(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _load_library():
+    """The library by its symbols; SQLite has it loaded already, or will share it."""
+    library = ctypes.CDLL(loadable_path())
+    library.duralite_last_error.restype, library.duralite_last_error.argtypes = ctypes.c_char_p, []
+    library.duralite_refusals.restype, library.duralite_refusals.argtypes = ctypes.c_uint64, []
+    return library
 
 
 def _register_by_auto_extension():

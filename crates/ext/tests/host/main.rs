@@ -4,4 +4,5 @@
 
 mod engine;
 mod pass_through;
+mod refusals;
 mod shell;

@@ -1,7 +1,8 @@
 //! Runs the system's `sqlite3` shell with the library loaded.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A directory with a pool, and the shell.
 pub struct Host {
@@ -77,6 +78,15 @@ impl Host {
         shell.envs(environment.iter().copied());
         shell.arg(":memory:").arg(format!(".load {}", library().display()));
         said(shell.args(commands).output().unwrap())
+    }
+
+    /// What a person types: the shell goes on after an error.
+    pub fn script(&self, lines: &str) -> Said {
+        let mut shell = self.command();
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        said(child.wait_with_output().unwrap())
     }
 
     /// How often the shell syncs a file while it runs the commands on a URI; `None` without strace.

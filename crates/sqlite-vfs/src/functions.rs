@@ -1,0 +1,66 @@
+//! `duralite_last_error()` in SQL.
+//!
+//! A function that SQLite calls learns nothing about which SQLite calls it before it has called back, and
+//! two copies of SQLite in a process share this library. So each registration has a function of its own.
+#![allow(unsafe_code)] // registers and answers a function of SQLite's
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use duralite_sqlite_ffi::{self as ffi, Connection, Context, SqlFunction, Value};
+
+use crate::refusals;
+use crate::registration::Registration;
+use crate::vfs::shield;
+
+const NAME: &CStr = c"duralite_last_error";
+/// Copies of SQLite in one process that get the function; more still have the C symbol.
+const COPIES: usize = 8;
+static OWNERS: [OnceLock<&'static Registration>; COPIES] = [const { OnceLock::new() }; COPIES];
+const FUNCTIONS: [SqlFunction; COPIES] = [
+    last_error::<0>,
+    last_error::<1>,
+    last_error::<2>,
+    last_error::<3>,
+    last_error::<4>,
+    last_error::<5>,
+    last_error::<6>,
+    last_error::<7>,
+];
+
+/// Answers NULL when nothing was refused so far.
+unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
+    shield((), || {
+        let Some(registration) = OWNERS[COPY].get() else { return };
+        let Some(text) = refusals::last() else { return };
+        // `SQLITE_TRANSIENT`: SQLite copies the text.
+        let transient = ptr::without_provenance::<c_void>(usize::MAX);
+        // SAFETY: the context of this call, in the SQLite that it belongs to, and a terminated text.
+        unsafe { (registration.api.result_text)(context, text.as_ptr(), -1, transient) };
+    });
+}
+
+/// Gives a connection the function. Where it cannot, the connection does without.
+///
+/// # Safety
+/// `db` is an open connection of the registration's SQLite.
+pub unsafe fn add(registration: &'static Registration, db: *mut Connection) {
+    let owned = |owner: &OnceLock<_>| ptr::eq(*owner.get_or_init(|| registration), registration);
+    let Some(copy) = OWNERS.iter().position(owned) else { return };
+    let flags = ffi::UTF8 | ffi::INNOCUOUS;
+    // SAFETY: as promised by the caller; the function takes no arguments, and has no data to free.
+    unsafe {
+        (registration.api.create_function_v2)(
+            db,
+            NAME.as_ptr(),
+            0,
+            flags,
+            ptr::null_mut(),
+            Some(FUNCTIONS[copy]),
+            None,
+            None,
+            None,
+        )
+    };
+}

@@ -1,0 +1,128 @@
+//! The reason of the last refusal: SQLite's own text for most of them is "unable to open database file".
+//!
+//! Kept for each thread, since a program asks on the thread whose call failed, and for the process, since
+//! a refusal may have happened on a thread of the library's own. None of it belongs to one SQLite.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::{Mutex, TryLockError};
+
+/// How often a reader looks again while another thread writes. Nobody waits longer: a process that was
+/// forked at that moment would wait for ever.
+const TRIES: u32 = 100;
+
+#[derive(Default)]
+struct Own {
+    count: u64,
+    last: Option<CString>,
+    /// Keeps the text of another thread alive that this one was given.
+    borrowed: Option<CString>,
+}
+
+thread_local! {
+    static OWN: RefCell<Own> = RefCell::default();
+}
+static OF_PROCESS: Mutex<Option<CString>> = Mutex::new(None);
+
+/// Text for C: without zero bytes.
+pub fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "?")).unwrap_or_default()
+}
+
+/// Remembers a refusal of this thread.
+pub fn record(reason: &str) {
+    let text = c_text(reason);
+    with_process(1, |last| *last = Some(text.clone()));
+    // Fails only while the thread ends.
+    let _ = OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        own.count += 1;
+        own.borrowed = None;
+        own.last = Some(text);
+    });
+}
+
+/// The reason of this thread's last refusal, else of the process's last.
+pub fn last() -> Option<CString> {
+    let own = OWN.try_with(|own| own.borrow().last.clone()).ok().flatten();
+    own.or_else(|| with_process(TRIES, |last| last.clone()).flatten())
+}
+
+/// How many refusals this thread has had.
+#[must_use]
+pub fn refusals() -> u64 {
+    OWN.try_with(|own| own.borrow().count).unwrap_or(0)
+}
+
+/// The reason of this thread's last refusal, else of the process's last.
+#[must_use]
+pub fn last_error() -> Option<String> {
+    last().map(|text| text.to_string_lossy().into_owned())
+}
+
+/// As [`last_error`]: null, or text for C that stays until the thread's next refusal or next call.
+#[must_use]
+pub fn last_error_text() -> *const c_char {
+    let text = OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        if own.last.is_none() {
+            let last = with_process(TRIES, |last| last.clone()).flatten();
+            if own.borrowed != last {
+                own.borrowed = last;
+            }
+        }
+        let text: Option<&CStr> = own.last.as_deref().or(own.borrowed.as_deref());
+        text.map_or(ptr::null(), CStr::as_ptr)
+    });
+    text.unwrap_or(ptr::null())
+}
+
+fn with_process<T>(tries: u32, work: impl FnOnce(&mut Option<CString>) -> T) -> Option<T> {
+    for _ in 0..tries {
+        match OF_PROCESS.try_lock() {
+            Ok(mut last) => return Some(work(&mut last)),
+            Err(TryLockError::Poisoned(last)) => return Some(work(&mut last.into_inner())),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code)] // reads text as C does
+
+    use super::*;
+
+    fn as_c_sees_it() -> Option<String> {
+        // SAFETY: null, or text of this thread that ends with a zero.
+        unsafe { last_error_text().as_ref().map(|text| CStr::from_ptr(text)) }
+            .map(|text| text.to_str().unwrap().to_owned())
+    }
+
+    /// One test, since the text of the process is one.
+    #[test]
+    fn a_thread_sees_its_own_refusal_and_else_the_last_of_the_process() {
+        assert_eq!((last_error(), as_c_sees_it(), refusals()), (None, None, 0));
+        record("first\0");
+        record("mine");
+        assert_eq!((last_error().as_deref(), refusals()), (Some("mine"), 2));
+        let kept = last_error_text();
+        std::thread::spawn(|| {
+            assert_eq!((as_c_sees_it().as_deref(), refusals()), (Some("mine"), 0));
+            record("theirs");
+            assert_eq!((as_c_sees_it().as_deref(), refusals()), (Some("theirs"), 1));
+        })
+        .join()
+        .unwrap();
+        assert_eq!(as_c_sees_it().as_deref(), Some("mine"));
+        assert_eq!(kept, last_error_text());
+        std::thread::spawn(|| {
+            assert_eq!(as_c_sees_it().as_deref(), Some("theirs"));
+            assert_eq!(last_error_text(), last_error_text());
+        })
+        .join()
+        .unwrap();
+    }
+}
