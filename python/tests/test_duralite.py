@@ -266,6 +266,51 @@ class Connect(Case):
             duralite.connect(self.directory / "no" / "app.db", journal="off")
         self.assertEqual(str(caught.exception), "unable to open database file")
 
+    def test_strict_refuses_plain_sqlite(self):
+        with self.assertRaisesRegex(sqlite3.OperationalError, "strict=on refuses .*app.db.*: journal=off"):
+            duralite.connect(self.path, strict=True, journal="off")
+        self.assertFalse(self.path.exists())
+        conn = duralite.connect(self.path, strict=True, isolation_level=None)
+        self.addCleanup(conn.close)
+        with self.assertRaisesRegex(sqlite3.OperationalError, "readonly database"):
+            conn.execute("CREATE TABLE t (a)")
+        self.assertRegex(duralite.last_error(), "app.db: it is not in WAL mode")
+        self.assertEqual(conn.execute("PRAGMA journal_mode=WAL").fetchone(), ("wal",))
+        conn.execute("CREATE TABLE t (a)")
+        self.assertEqual(properties(conn)["engine"], "waldio")
+
+    def test_strict_for_a_process_refuses_what_goes_past_the_library(self):
+        program = """
+            import sqlite3, sys, duralite
+            duralite.register()
+            try:
+                sqlite3.connect(sys.argv[1])
+            except sqlite3.Error as error:
+                print(type(error).__name__, "not through Duralite" in str(error) + duralite.last_error())
+            sqlite3.connect(f"file:{sys.argv[1]}?strict=off", uri=True).execute("CREATE TABLE t (a)")
+            conn = duralite.connect(sys.argv[1], isolation_level=None)
+            conn.execute("PRAGMA journal_mode=WAL")
+            conn.execute("INSERT INTO t VALUES (1)")
+            print(conn.execute("SELECT a FROM t").fetchone())
+        """
+        result = run_python(program, self.path, DURALITE_STRICT="on")
+        self.assertEqual((result.stdout.splitlines(), result.stderr), (["OperationalError True", "(1,)"], ""))
+
+    @unittest.skipUnless(HAS_LOADER, "this Python has no enable_load_extension")
+    def test_strict_refuses_a_load_through_a_database_that_is_open(self):
+        program = """
+            import sqlite3, sys, duralite
+            conn = sqlite3.connect(sys.argv[1])
+            try:
+                duralite.load(conn)
+            except sqlite3.OperationalError as error:
+                print("app.db is open through the VFS unix" in str(error))
+            duralite.load(sqlite3.connect(":memory:"))
+            sqlite3.connect("file::memory:?vfs=duralite", uri=True).execute("SELECT 1")
+        """
+        result = run_python(program, self.path, DURALITE_STRICT="1")
+        self.assertEqual((result.stdout.strip(), result.stderr), ("True", ""))
+
     def test_the_reason_is_a_function_in_sql_on_every_connection(self):
         program = """
             import sqlite3, threading, duralite

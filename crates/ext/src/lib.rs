@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
-use duralite_sqlite_vfs::{last_error_text, register};
+use duralite_sqlite_vfs::{Entry, last_error_text, register};
 
 pub use duralite_sqlite_vfs::{last_error, refusals};
 
@@ -33,8 +33,9 @@ unsafe fn enter(
 ) -> c_int {
     catch_unwind(|| {
         let make_default = make_default || is_default_by_environment();
+        let entry = Entry { make_default, loaded: success == ffi::OK_LOAD_PERMANENTLY };
         // SAFETY: as promised by the caller.
-        match unsafe { register(db, routines, make_default, message) } {
+        match unsafe { register(db, routines, entry, message) } {
             Ok(()) => success,
             Err(_) => ffi::ERROR,
         }

@@ -1,6 +1,7 @@
 //! Connections of the VFS's own, through the host's SQLite.
 #![allow(unsafe_code)] // calls SQLite's functions
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
@@ -8,6 +9,15 @@ use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
 use crate::errors::Failure;
 use crate::registration::Api;
+
+thread_local! {
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is about to open a connection of the VFS's own.
+pub fn is_opening() -> bool {
+    OPENING.try_with(Cell::get).unwrap_or(false)
+}
 
 /// A connection, closed when dropped. Only the thread that opened it uses it.
 pub struct OwnConnection<'a> {
@@ -35,9 +45,11 @@ impl<'a> OwnConnection<'a> {
     ) -> Result<Self, Failure> {
         let mut own = Self { api, connection: ptr::null_mut(), purpose };
         let flags = ffi::OPEN_READWRITE | ffi::OPEN_URI | ffi::OPEN_NOMUTEX | ffi::OPEN_PRIVATECACHE;
+        let before = OPENING.replace(true);
         // SAFETY: both names live across the call; the connection is closed by `drop` also when
         // opening failed.
         let code = unsafe { (api.open_v2)(name.as_ptr(), &raw mut own.connection, flags, vfs.as_ptr()) };
+        OPENING.set(before);
         if code != ffi::OK {
             return Err(own.failure(code));
         }

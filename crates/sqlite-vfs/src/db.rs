@@ -30,6 +30,8 @@ pub struct Db {
     /// SQLite's own string, alive until the file is closed.
     pub wal_name: PagerName,
     pub read_only: bool,
+    /// Nothing may end as plain SQLite.
+    pub strict: bool,
     /// The process that opened it. In a child it is dead: it fails, releases nothing and writes nothing
     /// (invariant 14).
     process: ProcessId,
@@ -41,6 +43,8 @@ pub struct Db {
     pool: OnceLock<Result<PoolConfig, String>>,
     /// The lock SQLite holds.
     lock: AtomicI32,
+    /// A write transaction with a rollback journal: RESERVED has been taken since SHARED.
+    reserved: AtomicBool,
     /// Set when the guard may or may not be on, on disk.
     header_in_doubt: AtomicBool,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
@@ -105,9 +109,11 @@ impl Db {
             read_only,
             process: ProcessId::current(),
             file,
+            strict: settings.strict,
             settings: Mutex::new(settings),
             pool: OnceLock::new(),
             lock: AtomicI32::new(ffi::LOCK_NONE),
+            reserved: AtomicBool::new(false),
             header_in_doubt: AtomicBool::new(false),
             sealed: Mutex::default(),
             holder: Mutex::default(),
@@ -182,6 +188,15 @@ impl Db {
 
     pub fn set_lock_level(&self, level: c_int) {
         self.lock.store(level, Ordering::Relaxed);
+        if level <= ffi::LOCK_RESERVED {
+            self.reserved.store(level == ffi::LOCK_RESERVED, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether SQLite writes with a rollback journal: neither WAL mode nor rolling back what another
+    /// process has left ever takes RESERVED.
+    pub fn in_rollback_transaction(&self) -> bool {
+        self.reserved.load(Ordering::Relaxed)
     }
 
     /// The log, if the WAL is open or its deletion is still to come.

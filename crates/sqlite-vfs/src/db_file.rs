@@ -12,7 +12,7 @@ use crate::db::Db;
 use crate::errors::Failure;
 use crate::helper::Lifter;
 use crate::vfs::shield;
-use crate::{lock, pragma};
+use crate::{lock, pragma, strict};
 
 /// What stands at the front of the memory that SQLite gives for a file; the base VFS's file
 /// follows. Nothing in it is ever borrowed mutably: callbacks re-enter.
@@ -162,7 +162,7 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
         };
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
         let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
-        answer(db, db.write(offset, data))
+        answer(db, strict::check_write(db, offset, data).and_then(|()| db.write(offset, data)))
     })
 }
 

@@ -10,6 +10,7 @@ use duralite_sqlite_ffi as ffi;
 
 use crate::db::Db;
 use crate::settings::{self, Settings};
+use crate::strict;
 
 const PRAGMA: &str = "duralite";
 /// Settings shown with the figures of a log.
@@ -22,14 +23,19 @@ const SHOWN: [&str; 4] = ["durability", "group_synch", "read_durable", "backgrou
 pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     // SAFETY: the name is never null.
     let name = unsafe { CStr::from_ptr(*words.add(1)) }.to_string_lossy().to_lowercase();
+    // SAFETY: null or a string.
+    let value = unsafe { (*words.add(2)).as_ref().map(|value| CStr::from_ptr(value)) };
+    let value = value.map(|value| value.to_string_lossy().into_owned());
+    if let Err(failure) = strict::check_pragma(db, &name, value.as_deref()) {
+        // SAFETY: SQLite frees the text that it finds there.
+        unsafe { *words = db.registration.text(&format!("duralite: {}", failure.message)) };
+        return db.registration.fail(&failure);
+    }
     let setting = match name.strip_prefix(PRAGMA) {
         Some("") => None,
         Some(rest) if rest.starts_with('_') => Some(&rest[1..]),
         _ => return ffi::NOTFOUND,
     };
-    // SAFETY: null or a string.
-    let value = unsafe { (*words.add(2)).as_ref().map(|value| CStr::from_ptr(value)) };
-    let value = value.map(|value| value.to_string_lossy().into_owned());
     let result = match (setting, value) {
         (None, None) => Ok(status(db)),
         (None, Some(_)) => Err("PRAGMA duralite takes no value; use PRAGMA duralite_<setting>".to_owned()),

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // calls SQLite through its table of routines
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::fmt;
 use std::path::Path;
 use std::ptr;
@@ -20,7 +20,7 @@ use duralite_sqlite_ffi::{
 use crate::base::BaseVfs;
 use crate::db::Db;
 use crate::errors::Failure;
-use crate::{functions, refusals, vfs};
+use crate::{connection, functions, hosts, refusals, settings, strict, vfs};
 
 /// The name under which the VFS is registered. A static: that a VFS has this very text shows that it is
 /// one of this library's, and not of another copy of it.
@@ -57,9 +57,13 @@ pub(crate) struct Api {
     pub busy_timeout: unsafe extern "C" fn(*mut Connection, c_int) -> c_int,
     pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
     pub column_int: unsafe extern "C" fn(*mut Statement, c_int) -> c_int,
+    pub column_text: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar,
     pub create_function_v2: CreateFunction,
+    pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
     pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
+    pub file_control: unsafe extern "C" fn(*mut Connection, *const c_char, c_int, *mut c_void) -> c_int,
     pub finalize: unsafe extern "C" fn(*mut Statement) -> c_int,
+    pub free: unsafe extern "C" fn(*mut c_void),
     pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
     pub result_text: unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void),
     pub step: unsafe extern "C" fn(*mut Statement) -> c_int,
@@ -112,9 +116,13 @@ impl Api {
             busy_timeout,
             close,
             column_int,
+            column_text,
             create_function_v2,
+            db_filename,
             errmsg,
+            file_control,
             finalize,
+            free,
             mprintf,
             result_text,
             step,
@@ -160,7 +168,11 @@ impl Registration {
 
     /// Refuses a rollback journal that its database must not get now.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
-        self.databases().values().try_for_each(|db| db.check_journal(journal))
+        let databases = self.databases();
+        let mut checked = databases
+            .values()
+            .map(|db| db.check_journal(journal).and_then(|()| strict::check_journal(db, journal)));
+        checked.find(Result::is_err).unwrap_or(Ok(()))
     }
 
     pub fn remember(&self, db: &Arc<Db>) {
@@ -203,12 +215,23 @@ impl Registration {
     }
 }
 
+/// How the library was entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The VFS becomes the default one.
+    pub make_default: bool,
+    /// Somebody loaded the library through the connection, as opposed to SQLite calling for each that
+    /// is opened.
+    pub loaded: bool,
+}
+
 /// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS, and gives
 /// `duralite_last_error()` to `db` and to every connection opened later. Doing it again changes nothing,
 /// except that `make_default` makes it the default.
 ///
 /// # Errors
-/// When SQLite is too old or refuses; on a non-null `message` the text is put there too.
+/// When SQLite is too old or refuses, or when `db` has a file open without Duralite and the environment
+/// says `strict`; on a non-null `message` the text is put there too.
 ///
 /// # Safety
 /// `routines` is null or the table that SQLite passes to extensions, `db` is null or the connection that
@@ -216,33 +239,53 @@ impl Registration {
 pub unsafe fn register(
     db: *mut Connection,
     routines: *const ApiRoutines,
-    make_default: bool,
+    entry: Entry,
     message: *mut *mut c_char,
 ) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
     let api = unsafe { Api::copy(routines) };
-    let mprintf = api.as_ref().ok().map(|api| api.mprintf);
-    let result = api.and_then(|api| register_with(api, make_default));
-    match result {
-        Ok(registration) => {
-            if let Some(registration) = registration.filter(|_| !db.is_null()) {
-                // SAFETY: SQLite passes an open connection of its own.
-                unsafe { functions::add(registration, db) };
-            }
-            Ok(())
-        }
-        Err(error) => {
-            refusals::record(&error.message);
-            // SAFETY: the table is null or SQLite's; this entry is as old as extensions are.
-            let oldest = unsafe { routines.as_ref() }.and_then(|table| table.mprintf);
-            if let Some(mprintf) = mprintf.or(oldest).filter(|_| !message.is_null()) {
-                let text = refusals::c_text(&error.message);
-                // SAFETY: the format takes one string; the caller promised where the text goes.
-                unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
-            }
-            Err(error)
-        }
+    // SAFETY: as promised by the caller.
+    let result = api.and_then(|api| unsafe { register_through(db, api, entry) });
+    result.inspect_err(|error| {
+        refusals::record(&error.message);
+        // SAFETY: as promised by the caller.
+        unsafe { tell(routines, message, &error.message) };
+    })
+}
+
+/// Puts the text of an error where SQLite wants it.
+///
+/// # Safety
+/// `routines` is null or SQLite's table, and `message` null or where it wants the text.
+unsafe fn tell(routines: *const ApiRoutines, message: *mut *mut c_char, text: &str) {
+    // SAFETY: as promised by the caller; this entry is as old as extensions are.
+    let mprintf = unsafe { routines.as_ref() }.and_then(|table| table.mprintf);
+    if let Some(mprintf) = mprintf.filter(|_| !message.is_null()) {
+        let text = refusals::c_text(text);
+        // SAFETY: the format takes one string; the caller promised where the text goes.
+        unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
     }
+}
+
+/// # Safety
+/// `db` is null or an open connection of the SQLite that `api` is from.
+unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Result<(), RegisterError> {
+    let is_strict = settings::strict_by_environment();
+    let looked_at = !db.is_null() && (is_strict || entry.loaded || entry.make_default);
+    // SAFETY: as promised by the caller.
+    let plain = if looked_at { unsafe { hosts::plain_database(&api, db) } } else { None };
+    if let Some(plain) = plain.as_ref().filter(|plain| is_strict && !plain.on_purpose) {
+        // Before anything is registered: SQLite unloads a library that fails.
+        return Err(RegisterError::new(format!("duralite: {}", plain.refusal())));
+    }
+    let registration = register_with(api, entry.make_default)?;
+    let Some(registration) = registration.filter(|_| !db.is_null()) else { return Ok(()) };
+    // SAFETY: as promised by the caller.
+    unsafe { functions::add(registration, db) };
+    if let Some(plain) = plain.filter(|plain| !plain.on_purpose) {
+        registration.report(ffi::WARNING, &plain.warning());
+    }
+    Ok(())
 }
 
 /// The registration, unless the VFS of our name is another library's.
@@ -288,7 +331,7 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
 /// Called by SQLite for every connection that has been opened.
 unsafe extern "C" fn opened(
     db: *mut Connection,
-    _message: *mut *mut c_char,
+    message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
     vfs::shield(ffi::OK, || {
@@ -296,10 +339,18 @@ unsafe extern "C" fn opened(
         let find = unsafe { routines.as_ref() }.and_then(|routines| routines.vfs_find);
         // SAFETY: a name that lives for good, and what is registered under it.
         let registration = find.and_then(|find| unsafe { vfs::ours(find(VFS_NAME.as_ptr())) });
-        if let Some(registration) = registration {
-            // SAFETY: SQLite passes the connection that it has opened.
-            unsafe { functions::add(registration, db) };
+        let Some(registration) = registration else { return ffi::OK };
+        // SAFETY: SQLite passes the connection that it has opened.
+        unsafe { functions::add(registration, db) };
+        if !settings::strict_by_environment() || connection::is_opening() {
+            return ffi::OK;
         }
-        ffi::OK
+        // SAFETY: as above.
+        let plain = unsafe { hosts::plain_database(&registration.api, db) };
+        let Some(plain) = plain.filter(|plain| !plain.on_purpose) else { return ffi::OK };
+        let failure = Failure::cannot_open(plain.refusal());
+        // SAFETY: SQLite's own arguments.
+        unsafe { tell(routines, message, &failure.message) };
+        registration.fail(&failure)
     })
 }

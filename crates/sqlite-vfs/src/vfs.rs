@@ -19,6 +19,7 @@ use crate::guard::{self, WalServer};
 use crate::places;
 use crate::registration::{Registration, VFS_NAME};
 use crate::settings::{self, Settings};
+use crate::strict;
 use crate::super_journal;
 use crate::waiting;
 use crate::wal_file;
@@ -106,7 +107,11 @@ unsafe extern "C" fn open(
             && let Some(db) = registration.database_of_wal(name)
         {
             match guard::open_wal(&db) {
-                Ok(WalServer::Base) => {}
+                Ok(WalServer::Base) => {
+                    if let Err(failure) = strict::check_wal(&db) {
+                        return registration.fail(&failure);
+                    }
+                }
                 Ok(WalServer::Log(used)) => {
                     // SAFETY: memory for a file of ours.
                     unsafe { wal_file::install(file, db, used) };
@@ -153,6 +158,7 @@ unsafe fn open_database(
     let path = unsafe { path_of(name) }.to_path_buf();
     if matches!(path.try_exists(), Ok(false)) {
         places::check_new(&settings, &path)?;
+        strict::check_new(&settings, &path)?;
     }
     // SAFETY: within the memory promised; the first word says that the base's file is closed.
     let base = unsafe {
@@ -172,7 +178,8 @@ unsafe fn open_database(
     let read_only = granted & ffi::OPEN_READONLY != 0;
     let db = Arc::new(Db::new(registration, base, path, wal_name, read_only, settings));
     let ignores_wal = ["immutable", "nolock"].iter().any(|name| uri.is_true(name));
-    if let Err(failure) = places::check_open(&db, ignores_wal) {
+    let checked = places::check_open(&db, ignores_wal).and_then(|()| strict::check_open(&db, ignores_wal));
+    if let Err(failure) = checked {
         base.close();
         return Err(failure);
     }

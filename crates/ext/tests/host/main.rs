@@ -6,3 +6,4 @@ mod engine;
 mod pass_through;
 mod refusals;
 mod shell;
+mod strict;

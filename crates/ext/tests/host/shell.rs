@@ -80,6 +80,12 @@ impl Host {
         said(shell.args(commands).output().unwrap())
     }
 
+    /// The shell alone, with environment variables.
+    pub fn shell_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Said {
+        let mut shell = self.command();
+        said(shell.envs(environment.iter().copied()).args(arguments).output().unwrap())
+    }
+
     /// What a person types: the shell goes on after an error.
     pub fn script(&self, lines: &str) -> Said {
         let mut shell = self.command();

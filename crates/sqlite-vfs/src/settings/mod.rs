@@ -12,6 +12,8 @@ use duralite_medium::block::check_filesystem;
 pub use names::{refuse_unknown, unknown, variable_of};
 pub use table::{SETTINGS, find};
 
+/// The setting that also counts where no database of ours is opened.
+pub const STRICT: &str = "strict";
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
@@ -57,6 +59,8 @@ pub struct Settings {
     /// A thread checkpoints when the log has this many frames, so that no committer has to; 0 for
     /// never.
     pub background_checkpoint: u32,
+    /// An open that would end as plain SQLite is refused.
+    pub strict: bool,
     /// Those that were given, as opposed to defaults.
     explicit: Vec<&'static str>,
 }
@@ -71,9 +75,21 @@ impl Default for Settings {
             options: EngineOptions::default(),
             read_durable: false,
             background_checkpoint: 0,
+            strict: false,
             explicit: Vec::new(),
         }
     }
+}
+
+/// Whether the environment asks for `strict` wherever a URI does not say otherwise.
+pub fn strict_by_environment() -> bool {
+    let value = std::env::var(variable_of(STRICT)).unwrap_or_default();
+    !value.is_empty() && !is_off(&value)
+}
+
+/// Whether this text of a switch means off.
+pub fn is_off(value: &str) -> bool {
+    matches!(value, "off" | "0")
 }
 
 impl Settings {
@@ -281,6 +297,7 @@ mod tests {
             ("group_interval_ms", "3"),
             ("read_durable", "on"),
             ("background_checkpoint", "250"),
+            ("strict", "on"),
         ] {
             settings.set(name, value).unwrap();
             assert_eq!(settings.value_of(name).as_deref(), Some(value));

@@ -199,6 +199,8 @@ mod tests {
             ("lay_out", "layout"),
             ("layuot", "layout"),
             ("acess", "access"),
+            ("strct", "strict"),
+            ("strict_mode", "strict"),
             ("jounal", "journal"),
             ("heaps", "heap"),
             ("dif", "diff"),
@@ -263,7 +265,7 @@ mod tests {
             ("DURALITE_SYNCH", "DURALITE_SYNC"),
             ("DURALITE_DURABILTY", "DURALITE_DURABILITY"),
             ("duralite_sync", "DURALITE_SYNC"),
-            ("DURALIT_LAYOUT", "DURALITE_LAYOUT"),
+            ("DURALIT_STRICT", "DURALITE_STRICT"),
             ("DURALITE_MAKEDEFAULT", "DURALITE_MAKE_DEFAULT"),
             ("DURALITE_LOGS", "DURALITE_LOG"),
         ] {

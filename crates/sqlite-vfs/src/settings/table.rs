@@ -5,7 +5,7 @@ use std::time::Duration;
 use duralite_logfmt::waldio::block_size_is_valid;
 
 use super::values::{ACCESSES, DURABILITIES, Given, name_of, on_off, text_of};
-use super::{Nvram, Settings};
+use super::{Nvram, STRICT, Settings};
 
 /// One setting. The environment variable is the name in capitals behind `DURALITE_`.
 pub struct Setting {
@@ -66,7 +66,7 @@ const BYTES: &str = "a number of bytes, with k, m or g behind it if you like";
 const SWITCH: &str = "on or off";
 
 /// Every setting.
-pub static SETTINGS: [Setting; 22] = [
+pub static SETTINGS: [Setting; 23] = [
     Setting::new(
         "journal",
         "auto, nvwal, waldio or off",
@@ -236,5 +236,11 @@ pub static SETTINGS: [Setting; 22] = [
         "on, off or a number of frames",
         |all, given| given.background_checkpoint().map(|value| all.background_checkpoint = value),
         |all| all.background_checkpoint.to_string(),
+    ),
+    Setting::new(
+        STRICT,
+        SWITCH,
+        |all, given| given.switch().map(|value| all.strict = value),
+        |all| on_off(all.strict),
     ),
 ];

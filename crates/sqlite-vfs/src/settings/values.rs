@@ -6,7 +6,7 @@ use std::str::FromStr;
 use duralite_journal::SyncMode;
 use duralite_medium::block::{Access, Durability};
 
-use super::{Journal, Nvram};
+use super::{Journal, Nvram, is_off};
 
 /// Frames at which the background checkpoint begins: well before SQLite's own, at 1000.
 const BACKGROUND_FRAMES: u32 = 400;
@@ -45,7 +45,7 @@ impl Given<'_> {
     pub fn switch(&self) -> Result<bool, String> {
         match self.value {
             "on" | "1" => Ok(true),
-            "off" | "0" => Ok(false),
+            value if is_off(value) => Ok(false),
             _ => Err(self.invalid()),
         }
     }

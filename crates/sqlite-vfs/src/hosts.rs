@@ -1,0 +1,116 @@
+//! Whether a program's connection stands on this VFS at all: one that was opened before the library was
+//! loaded, or without `vfs=duralite`, is plain SQLite and does not say so.
+#![allow(unsafe_code)] // asks SQLite about a connection
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+
+use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
+
+use crate::registration::{Api, VFS_NAME};
+use crate::settings;
+
+/// A database file that a connection has open without Duralite.
+pub struct PlainDatabase {
+    file: String,
+    vfs: String,
+    /// Its URI says `strict=off`.
+    pub on_purpose: bool,
+}
+
+impl PlainDatabase {
+    pub fn refusal(&self) -> String {
+        format!(
+            "{} is open through the VFS {}, not through Duralite, and DURALITE_STRICT is on: load the library \
+             through a connection to :memory: before opening the database, and open that with vfs=duralite; or \
+             with strict=off, if it is meant to be plain",
+            self.file, self.vfs
+        )
+    }
+
+    pub fn warning(&self) -> String {
+        format!(
+            "{} was opened before the library was loaded, and stays on the VFS {}: plain SQLite; open it anew",
+            self.file, self.vfs
+        )
+    }
+}
+
+/// The first database file of a connection that is not open through Duralite.
+///
+/// # Safety
+/// `db` is an open connection of the SQLite that `api` is from.
+pub unsafe fn plain_database(api: &Api, db: *mut Connection) -> Option<PlainDatabase> {
+    let mut statement: *mut Statement = ptr::null_mut();
+    // SAFETY: an open connection and a terminated text; no tail is wanted.
+    let code = unsafe {
+        (api.prepare_v2)(db, c"PRAGMA database_list".as_ptr(), -1, &raw mut statement, ptr::null_mut())
+    };
+    if code != ffi::OK {
+        return None;
+    }
+    let mut found = None;
+    // SAFETY: a statement prepared above.
+    while found.is_none() && unsafe { (api.step)(statement) } == ffi::ROW {
+        // SAFETY: the statement has a row of three columns; the texts stay until the next step.
+        found = unsafe {
+            let name: *const c_char = (api.column_text)(statement, 1).cast();
+            let file: *const c_char = (api.column_text)(statement, 2).cast();
+            look_at(api, db, name, file)
+        };
+    }
+    // SAFETY: finalised once, here.
+    unsafe { (api.finalize)(statement) };
+    found
+}
+
+/// # Safety
+/// As for [`plain_database`]; the texts are null or end with a zero.
+unsafe fn look_at(
+    api: &Api,
+    db: *mut Connection,
+    name: *const c_char,
+    file: *const c_char,
+) -> Option<PlainDatabase> {
+    if name.is_null() || file.is_null() {
+        return None;
+    }
+    // SAFETY: as promised by the caller.
+    let path = unsafe { CStr::from_ptr(file) }.to_string_lossy().into_owned();
+    // SAFETY: as promised by the caller.
+    let vfs = unsafe { vfs_of(api, db, name) };
+    let is_memory = path.is_empty() || vfs.starts_with("memdb");
+    let is_ours = vfs.split('/').any(|layer| layer.as_bytes() == VFS_NAME.to_bytes());
+    if is_memory || is_ours {
+        return None;
+    }
+    // SAFETY: the name of a database of this connection, whose parameters SQLite keeps behind it.
+    let strict = unsafe {
+        let file = (api.db_filename)(db, name);
+        if file.is_null() { ptr::null() } else { (api.uri_parameter)(file, c"strict".as_ptr()) }
+    };
+    // SAFETY: null or a text that ends with a zero.
+    let strict = unsafe { strict.as_ref().map(|strict| CStr::from_ptr(strict)) };
+    let on_purpose = strict.is_some_and(|strict| settings::is_off(&strict.to_string_lossy()));
+    Some(PlainDatabase { file: path, vfs, on_purpose })
+}
+
+/// The names of the VFSs that a database is open through, from above.
+///
+/// # Safety
+/// As for [`look_at`]; `name` is not null.
+unsafe fn vfs_of(api: &Api, db: *mut Connection, name: *const c_char) -> String {
+    let mut text: *mut c_char = ptr::null_mut();
+    let at: *mut c_void = (&raw mut text).cast();
+    // SAFETY: as promised by the caller; this operation puts a text there, which is ours to free.
+    unsafe { (api.file_control)(db, name, ffi::FCNTL_VFSNAME, at) };
+    if text.is_null() {
+        return "unknown".to_owned();
+    }
+    // SAFETY: a text of SQLite's, freed once.
+    unsafe {
+        let name = CStr::from_ptr(text).to_string_lossy().into_owned();
+        (api.free)(text.cast());
+        name
+    }
+}

@@ -1,0 +1,111 @@
+//! `strict=on`: what would end as plain SQLite is refused, with the reason.
+//!
+//! Whether a database will be in WAL mode is not known when it is opened: `PRAGMA journal_mode=WAL` comes
+//! later, and is itself a transaction with a rollback journal, which writes page 1 and nothing else. So a
+//! database outside WAL mode may be opened and read, and every other transaction on it is refused before
+//! it changes anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE,
+//! when it first writes to the database.
+
+use std::path::Path;
+
+use duralite_logfmt::guard::{DatabaseHeader, VERSIONS};
+use duralite_sqlite_ffi as ffi;
+
+use crate::db::Db;
+use crate::errors::Failure;
+use crate::settings::Settings;
+
+/// What page 1 says in WAL mode.
+const WAL_VERSIONS: [u8; 2] = [2, 2];
+/// Journal modes in which Duralite has nothing to do.
+const OTHER_MODES: [&str; 5] = ["delete", "truncate", "persist", "memory", "off"];
+
+fn refused(path: &Path, why: &str) -> Failure {
+    let path = path.display();
+    Failure::cannot_open(format!("strict=on refuses {path}, which would be plain SQLite: {why}"))
+}
+
+/// Checks a database that is not there yet.
+pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
+    match settings.pool(path) {
+        Err(why) if settings.strict => Err(refused(path, &why)),
+        _ => Ok(()),
+    }
+}
+
+/// Checks a database when it is opened.
+pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
+    if !db.strict {
+        return Ok(());
+    }
+    let header = db.header()?;
+    let why = match (header, db.pool()) {
+        (DatabaseHeader::Guarded { .. }, _) => return Ok(()),
+        (_, Err(why)) => why,
+        _ if ignores_wal => "immutable and nolock go without a write-ahead log",
+        (DatabaseHeader::Plain { wal: true, .. }, _) => return Ok(()),
+        _ if db.read_only => "it is opened read-only and not in WAL mode",
+        _ => return Ok(()),
+    };
+    Err(refused(&db.path, why))
+}
+
+/// Refuses a WAL that SQLite's own file would serve.
+pub fn check_wal(db: &Db) -> Result<(), Failure> {
+    if !db.strict {
+        return Ok(());
+    }
+    let why = match db.pool() {
+        Err(why) => why,
+        Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
+        Ok(_) => "its first page does not say that it is in WAL mode",
+    };
+    Err(refused(&db.path, why))
+}
+
+/// Refuses a rollback journal, unless `PRAGMA journal_mode=WAL` may need it: that takes EXCLUSIVE before.
+pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
+    let is_transaction = db.strict && db.lock_level() == ffi::LOCK_RESERVED;
+    if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
+}
+
+/// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. What SQLite
+/// writes to roll back afterwards is what is there already.
+pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
+    if !db.strict || !db.in_rollback_transaction() {
+        return Ok(());
+    }
+    let stays_wal = match data.get(VERSIONS).filter(|_| offset == 0) {
+        Some(versions) => versions == WAL_VERSIONS,
+        None => {
+            matches!(db.header()?, DatabaseHeader::Guarded { .. } | DatabaseHeader::Plain { wal: true, .. })
+        }
+    };
+    let mut there = vec![0; data.len()];
+    if stays_wal || db.base.read(&mut there, offset) == ffi::OK && there == data {
+        return Ok(());
+    }
+    Err(not_wal(db))
+}
+
+/// Refuses to leave WAL mode.
+pub fn check_pragma(db: &Db, name: &str, value: Option<&str>) -> Result<(), Failure> {
+    let mode = value.filter(|_| db.strict && name == "journal_mode").map(str::to_lowercase);
+    match mode.filter(|mode| OTHER_MODES.contains(&mode.as_str())) {
+        Some(mode) => {
+            let message =
+                format!("strict=on refuses journal_mode={mode}: {} would be plain SQLite", db.path.display());
+            Err(Failure::new(ffi::ERROR, message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn not_wal(db: &Db) -> Failure {
+    let message = format!(
+        "strict=on refuses to write to {}: it is not in WAL mode, so the commit would be plain SQLite's; use PRAGMA \
+         journal_mode=WAL first, or open it with strict=off",
+        db.path.display()
+    );
+    Failure::new(ffi::READONLY, message)
+}
