@@ -40,3 +40,18 @@ fn loading_again_while_the_function_runs_is_harmless() {
     let said = host.run(&[&again, &again]);
     assert_eq!(said.out, "|none\n|none", "{}", said.err);
 }
+
+/// As when a package brings the library, and the program has its own.
+#[test]
+fn a_second_copy_of_the_library_leaves_the_first_in_place() {
+    let Some(host) = Host::new() else { return };
+    let copy = host.path("libcopy.so");
+    std::fs::copy(library(), &copy).unwrap();
+    let script = format!(
+        ".load {}\n.load {} sqlite3_duralite_init\n.open file:x.db?vfs=duralite&jornal=off\n.open :memory:\n{WHY}\n",
+        library().display(),
+        copy.display()
+    );
+    let said = host.script(&script);
+    assert_eq!(said.out, "unknown URI parameter jornal; did you mean journal?", "{}", said.err);
+}

@@ -185,3 +185,17 @@ fn what_stock_sqlite_left_is_taken_over() {
     let said = host.run_with(&environment, &[".open s.db", "select sum(a) from t; pragma duralite;"]);
     assert!(said.out.contains("state\tactive"), "{} {}", said.out, said.err);
 }
+
+#[test]
+fn a_copy_that_is_meant_to_be_plain_says_so() {
+    let Some(host) = Host::new() else { return };
+    let environment = [("DURALITE_STRICT", "1"), ("DURALITE_MAKE_DEFAULT", "1")];
+    let lines = [".open a.db", WAL, TABLE, "vacuum into 'file:copy.db?strict=off';", ".backup backup.db"];
+    let said = host.run_with(&environment, &lines);
+    assert!(said.ok && said.err.is_empty(), "{}", said.err);
+    for copy in ["copy.db", "backup.db"] {
+        assert_eq!(host.stock(copy, "select * from t; pragma integrity_check;").out, "1\nok");
+    }
+    let said = host.run_with(&environment, &[".open a.db", "vacuum into 'other.db';"]);
+    assert!(said.err.contains("other.db: it is not in WAL mode"), "{}", said.err);
+}
