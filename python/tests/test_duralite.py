@@ -266,15 +266,57 @@ class Connect(Case):
             duralite.connect(self.directory / "no" / "app.db", journal="off")
         self.assertEqual(str(caught.exception), "unable to open database file")
 
+    def test_a_statement_or_commit_that_is_refused_says_why(self):
+        why = "attempt to write a readonly database: strict=on refuses to write to .*app.db"
+        plain = sqlite3.connect(self.path)
+        plain.execute("CREATE TABLE t (a)")
+        plain.close()
+        insert = "INSERT INTO t VALUES (1)"
+
+        def by_with(conn):
+            with conn:
+                conn.execute(insert)
+
+        for use in (
+            lambda conn: conn.execute(insert),
+            lambda conn: conn.executemany("INSERT INTO t VALUES (?)", [(1,)]),
+            lambda conn: conn.executescript(insert),
+            lambda conn: conn.cursor().execute(insert),
+            lambda conn: (conn.execute("BEGIN EXCLUSIVE"), conn.execute(insert), conn.commit()),
+            lambda conn: (conn.execute("BEGIN EXCLUSIVE"), by_with(conn)),
+        ):
+            conn = duralite.connect(self.path, strict=True)
+            with self.assertRaisesRegex(sqlite3.OperationalError, why) as caught:
+                use(conn)
+            if sys.version_info >= (3, 11):
+                self.assertEqual(caught.exception.sqlite_errorcode, sqlite3.SQLITE_READONLY)
+            # An error that has nothing to do with it has no such text.
+            with self.assertRaises(sqlite3.OperationalError) as caught:
+                conn.execute("SELECT missing")
+            self.assertEqual(str(caught.exception), "no such column: missing")
+            self.assertEqual(conn.execute("SELECT count(*) FROM t").fetchone(), (0,))
+            conn.close()
+
+    def test_the_connection_is_an_ordinary_one(self):
+        conn = self.connect()
+        self.assertIsInstance(conn, sqlite3.Connection)
+        self.assertIs(type(conn.cursor()), duralite.Cursor)
+        self.assertIs(type(conn.cursor(sqlite3.Cursor)), sqlite3.Cursor)
+        conn.row_factory = sqlite3.Row
+        self.assertEqual(conn.execute("SELECT 1 AS a").fetchone()["a"], 1)
+        own = type("Own", (sqlite3.Connection,), {})
+        other = duralite.connect(self.directory / "other.db", factory=own)
+        self.addCleanup(other.close)
+        self.assertIs(type(other), own)
+
     def test_strict_refuses_plain_sqlite(self):
         with self.assertRaisesRegex(sqlite3.OperationalError, "strict=on refuses .*app.db.*: journal=off"):
             duralite.connect(self.path, strict=True, journal="off")
         self.assertFalse(self.path.exists())
         conn = duralite.connect(self.path, strict=True, isolation_level=None)
         self.addCleanup(conn.close)
-        with self.assertRaisesRegex(sqlite3.OperationalError, "readonly database"):
+        with self.assertRaisesRegex(sqlite3.OperationalError, "readonly database: .*app.db: it is not in WAL mode"):
             conn.execute("CREATE TABLE t (a)")
-        self.assertRegex(duralite.last_error(), "app.db: it is not in WAL mode")
         self.assertEqual(conn.execute("PRAGMA journal_mode=WAL").fetchone(), ("wal",))
         conn.execute("CREATE TABLE t (a)")
         self.assertEqual(properties(conn)["engine"], "waldio")

@@ -45,9 +45,9 @@ pub fn register() -> Result<()> {
 /// # Errors
 /// Those of the work.
 pub fn with_reason<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let before = duralite::refusals();
+    let before = duralite::last_refusal();
     work().map_err(|error| match duralite::last_error() {
-        Some(reason) if duralite::refusals() != before => error.context(reason),
+        Some(reason) if duralite::last_refusal() != before => error.context(reason),
         _ => error,
     })
 }

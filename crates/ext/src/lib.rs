@@ -9,9 +9,9 @@ use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
-use duralite_sqlite_vfs::{Entry, last_error_text, register};
+use duralite_sqlite_vfs::{COUNT, Entry, last_error_text, register};
 
-pub use duralite_sqlite_vfs::{last_error, refusals};
+pub use duralite_sqlite_vfs::{last_error, last_refusal};
 
 /// Makes every entry point register the VFS as the default one.
 const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
@@ -106,9 +106,16 @@ pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
-/// How many refusals the calling thread has had: a caller who looks at it before and after a call knows
-/// whether [`duralite_last_error`] is about that call.
+/// The number of the calling thread's last refusal, counted through the process; 0 for none. A caller who
+/// looks at it before and after a call knows whether [`duralite_last_error`] is about that call.
 #[unsafe(no_mangle)]
-pub extern "C" fn duralite_refusals() -> u64 {
-    catch_unwind(refusals).unwrap_or(0)
+pub extern "C" fn duralite_last_refusal() -> u64 {
+    catch_unwind(last_refusal).unwrap_or(0)
+}
+
+/// Where the number of the process's refusals stands: for a caller who looks before every call, and calls
+/// [`duralite_last_refusal`] only when one has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn duralite_refusal_count() -> *const u64 {
+    COUNT.as_ptr()
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use duralite_sqlite_ffi::{self as ffi, Connection, Context, SqlFunction, Value};
 
@@ -17,7 +17,8 @@ use crate::vfs::shield;
 const NAME: &CStr = c"duralite_last_error";
 /// Copies of SQLite in one process that get the function; more still have the C symbol.
 const COPIES: usize = 8;
-static OWNERS: [OnceLock<&'static Registration>; COPIES] = [const { OnceLock::new() }; COPIES];
+/// Without locks, which a child that is forked meanwhile would find taken for ever.
+static OWNERS: [AtomicPtr<Registration>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
 const FUNCTIONS: [SqlFunction; COPIES] = [
     last_error::<0>,
     last_error::<1>,
@@ -32,7 +33,8 @@ const FUNCTIONS: [SqlFunction; COPIES] = [
 /// Answers NULL when nothing was refused so far.
 unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
     shield((), || {
-        let Some(registration) = OWNERS[COPY].get() else { return };
+        // SAFETY: null, or a registration, which is never freed.
+        let Some(registration) = (unsafe { OWNERS[COPY].load(Ordering::Acquire).as_ref() }) else { return };
         let Some(text) = refusals::last() else { return };
         // `SQLITE_TRANSIENT`: SQLite copies the text.
         let transient = ptr::without_provenance::<c_void>(usize::MAX);
@@ -46,7 +48,11 @@ unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_i
 /// # Safety
 /// `db` is an open connection of the registration's SQLite.
 pub unsafe fn add(registration: &'static Registration, db: *mut Connection) {
-    let owned = |owner: &OnceLock<_>| ptr::eq(*owner.get_or_init(|| registration), registration);
+    let ours = ptr::from_ref(registration).cast_mut();
+    let owned = |owner: &AtomicPtr<_>| {
+        let taken = owner.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire);
+        taken.unwrap_or_else(|owner| if owner == ours { ptr::null_mut() } else { owner }).is_null()
+    };
     let Some(copy) = OWNERS.iter().position(owned) else { return };
     let flags = ffi::UTF8 | ffi::INNOCUOUS;
     // SAFETY: as promised by the caller; the function takes no arguments, and has no data to free.

@@ -32,5 +32,5 @@ mod vfs;
 mod waiting;
 mod wal_file;
 
-pub use refusals::{last_error, last_error_text, refusals};
+pub use refusals::{COUNT, last_error, last_error_text, last_refusal};
 pub use registration::{Entry, OLDEST_SQLITE, RegisterError, VFS_NAME, register};

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
 /// How often a reader looks again while another thread writes. Nobody waits longer: a process that was
@@ -14,11 +15,15 @@ const TRIES: u32 = 100;
 
 #[derive(Default)]
 struct Own {
-    count: u64,
+    /// What [`COUNT`] was then.
+    number: u64,
     last: Option<CString>,
     /// Keeps the text of another thread alive that this one was given.
     borrowed: Option<CString>,
 }
+
+/// Refusals in this process so far. Read without a call, by whoever looks before each call of SQLite.
+pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static OWN: RefCell<Own> = RefCell::default();
@@ -37,7 +42,7 @@ pub fn record(reason: &str) {
     // Fails only while the thread ends.
     let _ = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
-        own.count += 1;
+        own.number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
         own.borrowed = None;
         own.last = Some(text);
     });
@@ -49,10 +54,11 @@ pub fn last() -> Option<CString> {
     own.or_else(|| with_process(TRIES, |last| last.clone()).flatten())
 }
 
-/// How many refusals this thread has had.
+/// The number of this thread's last refusal, counted through the process; 0 for none. It is greater than
+/// [`COUNT`] was before a call if that call was refused something.
 #[must_use]
-pub fn refusals() -> u64 {
-    OWN.try_with(|own| own.borrow().count).unwrap_or(0)
+pub fn last_refusal() -> u64 {
+    OWN.try_with(|own| own.borrow().number).unwrap_or(0)
 }
 
 /// The reason of this thread's last refusal, else of the process's last.
@@ -104,20 +110,21 @@ mod tests {
     /// One test, since the text of the process is one.
     #[test]
     fn a_thread_sees_its_own_refusal_and_else_the_last_of_the_process() {
-        assert_eq!((last_error(), as_c_sees_it(), refusals()), (None, None, 0));
+        assert_eq!((last_error(), as_c_sees_it(), last_refusal()), (None, None, 0));
         record("first\0");
         record("mine");
-        assert_eq!((last_error().as_deref(), refusals()), (Some("mine"), 2));
+        assert_eq!((last_error().as_deref(), last_refusal()), (Some("mine"), 2));
         let kept = last_error_text();
         std::thread::spawn(|| {
-            assert_eq!((as_c_sees_it().as_deref(), refusals()), (Some("mine"), 0));
+            assert_eq!((as_c_sees_it().as_deref(), last_refusal()), (Some("mine"), 0));
             record("theirs");
-            assert_eq!((as_c_sees_it().as_deref(), refusals()), (Some("theirs"), 1));
+            assert_eq!((as_c_sees_it().as_deref(), last_refusal()), (Some("theirs"), 3));
         })
         .join()
         .unwrap();
         assert_eq!(as_c_sees_it().as_deref(), Some("mine"));
         assert_eq!(kept, last_error_text());
+        assert_eq!((last_refusal(), COUNT.load(Ordering::Relaxed)), (2, 3));
         std::thread::spawn(|| {
             assert_eq!(as_c_sees_it().as_deref(), Some("theirs"));
             assert_eq!(last_error_text(), last_error_text());

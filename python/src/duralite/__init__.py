@@ -6,13 +6,14 @@ have ``enable_load_extension``. Registration lasts until the process ends.
 """
 
 import ctypes
+import functools
 import os
 import sqlite3
 import threading
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["LibraryNotFound", "connect", "last_error", "load", "loadable_path", "register"]
+__all__ = ["Connection", "Cursor", "LibraryNotFound", "connect", "last_error", "load", "loadable_path", "register"]
 
 LIBRARY_NAME = "libduralite.so"
 AUTO_ENTRY_POINT = "sqlite3_duralite_auto"
@@ -26,6 +27,8 @@ CONNECT_ARGUMENTS = frozenset(
 _registering = threading.Lock()
 _registered = False
 _library = None
+#: Refusals in this process so far; the library's own counter, once that is loaded.
+_count = ctypes.c_uint64(0)
 
 
 class LibraryNotFound(FileNotFoundError):
@@ -72,7 +75,7 @@ def load(conn):
 
 def register():
     """Registers the VFS with the SQLite that the sqlite3 module uses. Doing it again is harmless."""
-    global _registered, _library
+    global _registered, _library, _count
     with _registering:
         if _registered:
             return
@@ -85,6 +88,7 @@ def register():
         else:
             _register_by_auto_extension()
         _library = _library or _load_library()
+        _count = _library.duralite_refusal_count().contents
         _registered = True
 
 
@@ -95,25 +99,65 @@ def connect(path, **settings):
     SQLite's own such as ``mode="ro"``. True and False become ``on`` and ``off``. What
     `sqlite3.connect` takes by name (timeout, isolation_level, …) is handed to it.
 
-    A refusal is the exception that SQLite's code stands for, with Duralite's reason in its text.
+    The connection is a `duralite.Connection`, unless a factory is given: where Duralite refused something,
+    its reason is in the text of the exception.
     """
     register()
     arguments = {name: settings.pop(name) for name in CONNECT_ARGUMENTS & settings.keys()}
-    before = _library.duralite_refusals()
+    arguments.setdefault("factory", Connection)
+    before = _count.value
     try:
         return sqlite3.connect(_uri(path, settings), uri=True, **arguments)
     except sqlite3.Error as error:
-        if _library.duralite_refusals() != before:
-            # The same exception, which keeps sqlite_errorcode where Python has it.
-            error.args = (f"{error}: {last_error()}",)
+        _explain(error, before)
         raise
 
 
-def last_error():
-    """Why Duralite refused last: on this thread, else anywhere in this process. None if it never did.
+def _telling(method):
+    """A method of sqlite3 that adds Duralite's reason, if it has one, to the text of an exception."""
 
-    SQLite has no words for it, so an exception of a statement says no more than SQLite's own text.
-    """
+    @functools.wraps(method)
+    def call(*arguments):
+        before = _count.value
+        try:
+            return method(*arguments)
+        except sqlite3.Error as error:
+            _explain(error, before)
+            raise
+
+    return call
+
+
+def _explain(error, before):
+    """The same exception goes on, with sqlite_errorcode where Python has it."""
+    reason = last_error() if _library and _library.duralite_last_refusal() > before else None
+    if reason and not str(error).endswith(reason):
+        error.args = (f"{error}: {reason}",)
+
+
+class Cursor(sqlite3.Cursor):
+    """A cursor whose exceptions say why Duralite refused a statement."""
+
+    execute = _telling(sqlite3.Cursor.execute)
+    executemany = _telling(sqlite3.Cursor.executemany)
+    executescript = _telling(sqlite3.Cursor.executescript)
+
+
+class Connection(sqlite3.Connection):
+    """A connection whose exceptions say why Duralite refused a statement or a commit."""
+
+    def cursor(self, factory=Cursor):
+        return super().cursor(factory)
+
+    execute = _telling(sqlite3.Connection.execute)
+    executemany = _telling(sqlite3.Connection.executemany)
+    executescript = _telling(sqlite3.Connection.executescript)
+    commit = _telling(sqlite3.Connection.commit)
+    __exit__ = _telling(sqlite3.Connection.__exit__)
+
+
+def last_error():
+    """Why Duralite refused last: on this thread, else anywhere in this process. None if it never did."""
     text = (_library or _load_library()).duralite_last_error()
     return None if text is None else text.decode("utf-8", "replace")
 
@@ -135,8 +179,9 @@ def _text(value):
 def _load_library():
     """The library by its symbols; SQLite has it loaded already, or will share it."""
     library = ctypes.CDLL(loadable_path())
-    library.duralite_last_error.restype, library.duralite_last_error.argtypes = ctypes.c_char_p, []
-    library.duralite_refusals.restype, library.duralite_refusals.argtypes = ctypes.c_uint64, []
+    library.duralite_last_error.restype = ctypes.c_char_p
+    library.duralite_last_refusal.restype = ctypes.c_uint64
+    library.duralite_refusal_count.restype = ctypes.POINTER(ctypes.c_uint64)
     return library
 
 

@@ -60,21 +60,29 @@ fn an_existing_database_can_be_read_and_set_to_wal_but_not_written() {
     }
 }
 
+/// Not only when it commits.
+#[test]
+fn a_transaction_is_refused_at_its_first_write() {
+    let Some(host) = Host::new() else { return };
+    host.stock("f.db", TABLE);
+    let said = strict(&host, "f.db", &["begin;", "insert into t values(2);"]);
+    assert!(said.err.contains("attempt to write a readonly database"), "{}", said.err);
+}
+
 /// The transaction that another process has left is rolled back, though the database is not in WAL mode.
 #[test]
 fn a_hot_journal_is_rolled_back() {
     let Some(host) = Host::new() else { return };
-    host.stock("h.db", TABLE);
-    let many = "pragma cache_size=2; begin; with recursive n(i) as (select 1 union all select i+1 from n where i<3000) \
-                insert into t select hex(zeroblob(99)) from n;";
-    host.script(&format!(".open h.db\n{many}\n.shell kill -9 $PPID\n"));
+    let fill = "create table t(a, b); with recursive n(i) as (select 1 union all select i+1 from n where i<3000) \
+                insert into t select 1, hex(zeroblob(99)) from n;";
+    host.stock("h.db", fill);
+    let before = std::fs::read(host.path("h.db")).unwrap();
+    host.script(".open h.db\npragma cache_size=2; begin; update t set a=2;\n.shell kill -9 $PPID\n");
     assert!(std::fs::metadata(host.path("h.db-journal")).unwrap().len() > 512);
-    let said = strict(
-        &host,
-        "h.db",
-        &["select 'sum', sum(a) from t; pragma integrity_check;", WAL, "pragma duralite;"],
-    );
-    assert!(said.out.starts_with("sum|1\nok\nwal"), "{} {}", said.out, said.err);
+    assert!(std::fs::read(host.path("h.db")).unwrap() != before, "nothing to roll back");
+    let lines = ["select 'sum', sum(a) from t; pragma integrity_check;", WAL, "pragma duralite;"];
+    let said = strict(&host, "h.db", &lines);
+    assert!(said.out.starts_with("sum|3000\nok\nwal"), "{} {}", said.out, said.err);
 }
 
 #[test]
