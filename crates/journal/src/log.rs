@@ -18,8 +18,6 @@ pub struct Log {
     segment: Arc<FileSegment>,
     path: PathBuf,
     segment_path: PathBuf,
-    /// Where the database was when the log was made.
-    database: PathBuf,
     /// Its `flock` tells other processes that the log is in use.
     file: OwnFile,
     /// Logs that had to make way for this one: from where, and to where.
@@ -63,8 +61,8 @@ impl Log {
             let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
-        let OpenLog { segment, path, segment_path, database, file, moved, .. } = open;
-        Ok(Self { stream, segment, path, segment_path, database, file, moved, poisoned: None })
+        let OpenLog { segment, path, segment_path, file, moved, .. } = open;
+        Ok(Self { stream, segment, path, segment_path, file, moved, poisoned: None })
     }
 
     /// Identity.
@@ -255,12 +253,13 @@ impl Log {
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
         let Some(path) = self.path_now()? else { return Ok(()) };
-        pool::remove(&path, &self.segment_path).map_err(|error| JournalError::io("delete", &path, &error))
+        pool::remove(&path, &pool::segment_path(&path, self.id()))
+            .map_err(|error| JournalError::io("delete", &path, &error))
     }
 
     /// Deletes the log's files once nobody uses them: its database has no name any more.
-    pub fn remove_unused(path: &Path, segment_path: &Path, id: LogId) {
-        pool::remove_unused(path, segment_path, id);
+    pub fn remove_unused(path: &Path, id: LogId) {
+        pool::remove_unused(path, id);
     }
 
     /// Where the log's file is by now; `None` when somebody has deleted it.
@@ -268,7 +267,7 @@ impl Log {
     /// # Errors
     /// `Io`.
     pub fn path_now(&self) -> Result<Option<PathBuf>, JournalError> {
-        pool::where_now(&self.path, &self.file, &self.database, self.id())
+        pool::where_now(&self.path, &self.file, self.id())
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

@@ -39,6 +39,8 @@ use duralite_medium::{MEMBERS, MediumError, Segment};
 pub const SLOTS: usize = 8;
 /// The lock of whoever writes.
 pub const WRITE: usize = 0;
+/// The lock of whoever checkpoints.
+pub const CHECKPOINT: usize = 1;
 /// The first of the locks that are readers' marks.
 pub const FIRST_READ: usize = 3;
 /// Bytes that the table takes in the segment, from a multiple of 64 on.
@@ -490,6 +492,13 @@ struct Held {
 impl Holder {
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let held = self.held();
+        held.shared == 0 && held.exclusive == 0
     }
 
     /// The table.

@@ -330,6 +330,12 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
 
     /// This process's.
     pub fn get(&self) -> &'static T {
+        self.get_after(|_| ())
+    }
+
+    /// This process's. If it is new in a child, `inherit` is first called with the parent's, in which a lock may be
+    /// held by a thread that is not there any more.
+    pub fn get_after(&self, inherit: impl FnOnce(&'static T)) -> &'static T {
         let process = ProcessId::current();
         loop {
             let found = self.current.load(Ordering::Acquire);
@@ -341,8 +347,14 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
             }
             let new = Box::into_raw(Box::new((process, T::default())));
             match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: leaked by this function.
-                Ok(_) => return unsafe { &(*new).1 },
+                Ok(_) => {
+                    // SAFETY: null, or leaked by this function in the parent.
+                    if let Some((_, parents)) = unsafe { found.as_ref() } {
+                        inherit(parents);
+                    }
+                    // SAFETY: leaked by this function.
+                    return unsafe { &(*new).1 };
+                }
                 // SAFETY: made above, and seen by nobody.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }

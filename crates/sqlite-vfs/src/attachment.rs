@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_journal::engine::{Committer, Ticket};
-use duralite_journal::pool::{ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET};
+use duralite_journal::pool::{ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, RESTART_UNTIL};
 use duralite_journal::{DatabaseIdentity, JournalError, Log};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
@@ -14,6 +14,7 @@ use duralite_medium::process::PerProcess;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 use duralite_sqlite_ffi as ffi;
 
+use crate::bound::Bound;
 use crate::db::Db;
 use crate::errors::{During, Failure};
 use crate::maintenance::{self, Maintenance};
@@ -50,6 +51,7 @@ pub struct Attachment {
     /// The locks of the wal-index.
     locks: Arc<Table>,
     usage: Mutex<Usage>,
+    bound: Bound,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
 }
@@ -89,6 +91,7 @@ impl Attachment {
             segment: Arc::clone(log.segment()),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
+            bound: Bound::default(),
             maintenance: OnceLock::new(),
             log: Mutex::new(log),
             in_force: Mutex::new(settings.clone()),
@@ -138,6 +141,7 @@ impl Attachment {
     /// Tells the background that this many frames are in the log, and whether a commit may
     /// have been acknowledged that is not durable yet.
     pub fn committed(&self, frames: u32, undurable: bool) {
+        self.bound.committed(frames);
         let Some(maintenance) = self.maintenance.get() else { return };
         let (limit, group_synch) = {
             let settings = self.in_force();
@@ -191,6 +195,22 @@ impl Attachment {
     /// failed since it had failed for the `failures`-th time.
     pub fn home_settled(&self, failures: u64) {
         let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
+    }
+
+    /// What is known of the log's size.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// Makes it this thread's to start the log over, in all processes, for at most so long; whether it is.
+    pub fn take_restart(&self, limit_ns: u64) -> bool {
+        let now = self.segment.clock_ns();
+        let until = self.segment.load(RESTART_UNTIL);
+        until <= now && self.segment.compare_exchange(RESTART_UNTIL, until, now + limit_ns).is_ok()
+    }
+
+    pub fn end_restart(&self) {
+        self.segment.store(RESTART_UNTIL, 0);
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {

@@ -234,27 +234,24 @@ impl Db {
         }
     }
 
-    /// Lets go of the log.
+    /// Lets go of the log. SQLite neither checkpoints nor deletes the WAL of a database that has been deleted: the
+    /// log of one without a name goes with its last user.
     pub fn detach(&self) {
         let previous = std::mem::take(&mut *self.state());
-        if let Some(used) = &previous.attached {
-            used.flush_group();
-        }
+        let Some(used) = &previous.attached else { return };
+        used.flush_group();
+        let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };
+        let id = used.id();
         previous.let_go();
+        if let Some(path) = nameless {
+            duralite_journal::Log::remove_unused(&path, id);
+        }
     }
 
-    /// Lets go of everything, before the base's file is closed. SQLite neither checkpoints nor deletes the WAL
-    /// of a database that has been deleted: the log of one without a name goes with its last user.
+    /// Lets go of everything, before the base's file is closed.
     pub fn let_go(&self) {
         self.release_shared_memory();
-        let nameless = self.attached().filter(|_| self.has_no_name()).and_then(|attachment| {
-            let log = attachment.log();
-            Some((log.path_now().ok()??, log.segment_path().to_path_buf(), log.id()))
-        });
         self.detach();
-        if let Some((path, segment_path, id)) = nameless {
-            duralite_journal::Log::remove_unused(&path, &segment_path, id);
-        }
     }
 
     /// Keeps checkpoints in the background from beginning, before EXCLUSIVE is asked for.

@@ -161,6 +161,8 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
         },
         Some(_) => return Ok(Attempt::LookAgain),
     }
+    // SQLite's own wal-index is nobody's now, and the log has one of its own.
+    drop(std::fs::remove_file(db.beside("-shm")));
     let (plain, len) = db.raw_header()?;
     let DatabaseHeader::Plain { page_bytes, wal: true } = guard::inspect(&plain[..len]) else {
         return Ok(Attempt::LookAgain);

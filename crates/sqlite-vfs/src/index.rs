@@ -5,14 +5,14 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 
 use duralite_journal::engine::Committer;
-use duralite_locks::{FIRST_READ, LockError, SLOTS, WRITE};
+use duralite_locks::{CHECKPOINT, FIRST_READ, LockError, SLOTS, WRITE};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
 use crate::attachment::Attachment;
 use crate::db::Db;
 use crate::errors::{During, Failure};
-use crate::{super_journal, waiting};
+use crate::{bound, super_journal, waiting};
 
 impl Db {
     /// The address of a region of the wal-index, null when there is none and none is to be made; `None` while no
@@ -65,6 +65,11 @@ impl Db {
             return Some(ffi::OK);
         }
         waiting::forget();
+        if shared && first >= FIRST_READ && holder.is_idle() {
+            bound::keep(self, &attachment);
+        } else if first == CHECKPOINT {
+            attachment.bound().checkpoints();
+        }
         let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
         Some(match locked {
             Ok(()) => {

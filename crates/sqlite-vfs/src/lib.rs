@@ -7,6 +7,7 @@
 mod absorb;
 mod attachment;
 mod base;
+mod bound;
 mod connection;
 mod db;
 mod db_file;

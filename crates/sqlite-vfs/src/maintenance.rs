@@ -38,6 +38,11 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread works in the background.
+pub fn is_worker() -> bool {
+    IS_WORKER.get()
+}
+
 /// What the thread is asked to do.
 #[derive(Default)]
 pub struct Maintenance {

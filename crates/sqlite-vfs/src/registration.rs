@@ -156,9 +156,25 @@ pub(crate) struct Registration {
     databases: PerProcess<Mutex<HashMap<usize, Arc<Db>>>>,
 }
 
+/// Gives the locks back that the base VFS believes this child to hold for its parent's connections: it counts the
+/// locks of a process on its own, and would take none from the kernel for the child's.
+fn disown(parents: &'static Mutex<HashMap<usize, Arc<Db>>>) {
+    // One that was locked at the fork stays so: no thread is there that could unlock it.
+    if let Ok(databases) = parents.try_lock() {
+        for db in databases.values() {
+            db.base.unlock(ffi::LOCK_NONE);
+        }
+    }
+}
+
 impl Registration {
+    /// To be called before anything is done for this process, which may be a child.
+    pub fn enter(&self) {
+        drop(self.databases());
+    }
+
     fn databases(&self) -> MutexGuard<'_, HashMap<usize, Arc<Db>>> {
-        self.databases.get().lock().unwrap_or_else(PoisonError::into_inner)
+        self.databases.get_after(|parents| disown(parents)).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database whose WAL has this very name.

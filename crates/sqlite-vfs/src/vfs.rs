@@ -96,6 +96,7 @@ unsafe extern "C" fn open(
     out_flags: *mut c_int,
 ) -> c_int {
     with_registration!(vfs, ffi::CANTOPEN, |registration| {
+        registration.enter();
         // SAFETY: SQLite gives memory of the size that the table asks for.
         unsafe { (*file).methods = ptr::null() };
         if !name.is_null() && flags & ffi::OPEN_MAIN_DB != 0 {

@@ -40,7 +40,7 @@ impl Host {
     /// Logs in the pool.
     pub fn logs(&self) -> Vec<PathBuf> {
         let paths = std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path());
-        paths.filter(|path| path.extension().is_none_or(|end| end != "shm")).collect()
+        paths.filter(|path| !path.to_string_lossy().ends_with("-shm")).collect()
     }
 
     /// A URI of the database on the engine, its log in the pool.

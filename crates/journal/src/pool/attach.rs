@@ -11,7 +11,7 @@ use duralite_medium::FileSegment;
 
 use super::head::Head;
 use super::shared::{MAGIC, OpenLog, Place};
-use super::{DatabaseIdentity, PoolConfig, PoolKind, files};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files, names};
 use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
@@ -37,7 +37,7 @@ pub(crate) fn attach(
     if head.log_id != id || !(adopt || db.owns(&head)) {
         return Err(JournalError::Foreign { log: path, database: db.path.clone(), owner: head.database() });
     }
-    let place = Place::of(pool, &path, &head);
+    let place = Place::new(pool, &path, id);
     // One at a time: between finding itself alone and saying that it is there, a process must
     // not be overtaken by another that then finds itself alone too.
     let attaching = place.lock(db)?;
@@ -72,11 +72,11 @@ pub(crate) fn attach(
 
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
 /// so does one that is somewhere else by now.
-pub(crate) fn remove_unused(path: &Path, segment_path: &Path, id: LogId) {
+pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok(file) = files::open(path, true) else { return };
     let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
     if is_it && file.try_lock().is_ok() {
-        drop(files::remove(path, segment_path));
+        drop(files::remove(path, &names::segment(path, id)));
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn create(
     super::collect_leftovers(pool, db);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(pool, db, id)?;
-    let place = Place::of_new(pool, &path, db, id);
+    let place = Place::new(pool, &path, id);
     let segment_path = place.segment_path.clone();
     let file = files::create(&pool.dir, &path, db)?;
     let make = || {

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use duralite_medium::MediumError;
 use duralite_medium::block::sync_directory;
@@ -42,9 +42,9 @@ pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFi
     Ok(file)
 }
 
-/// Who may use the shared memory: the database's owner and its group, as far as they may use the database.
+/// Who may use the shared memory: whoever may use the database, and as far as they may (invariant 13).
 fn segment_mode(db: &DatabaseIdentity) -> u32 {
-    db.mode & 0o660
+    db.mode & 0o666
 }
 
 /// Gives a file mode and owner of the database: the mode given to open is cut by the umask, and
@@ -96,8 +96,12 @@ pub(super) fn name(path: &Path, file: &File) -> io::Result<()> {
     if file.metadata()?.nlink() > 0 {
         return Ok(());
     }
-    let own = Path::new(OWN_FILES).join(file.as_raw_fd().to_string());
-    Ok(linkat(CWD, &own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+    Ok(linkat(CWD, own_name(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// The name by which this process can reach an open file, whatever else it is called.
+pub(super) fn own_name(file: &File) -> PathBuf {
+    Path::new(OWN_FILES).join(file.as_raw_fd().to_string())
 }
 
 /// Makes the names in a file's directory durable. A directory that may be used and not be read is

@@ -4,11 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
+use duralite_logfmt::guard::DatabaseHeader;
 
 use super::head::Head;
 use super::names::{self, Kind};
 use super::{DatabaseIdentity, PoolConfig, PoolKind, files};
-use crate::JournalError;
+use crate::{JournalError, offline};
 
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +119,11 @@ pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
     let original = head.database();
     let still_there = DatabaseIdentity::of(&original).is_ok_and(|original| original.owns(&head));
     if !still_there {
+        return Claim::Copy;
+    }
+    if !matches!(offline::inspect(&original), Ok(DatabaseHeader::Guarded { log_id, .. }) if log_id == log.id)
+    {
+        // It needs this log no more.
         return Claim::Copy;
     }
     // The original is there. It has a log of its own exactly if it finds another one than this.

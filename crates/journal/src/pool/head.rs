@@ -11,11 +11,6 @@ use duralite_logfmt::{FormatError, LogId, nvwal, waldio};
 use super::{disk, nvram};
 use crate::JournalError;
 
-/// The path that a log keeps of its database.
-pub(super) fn path_of(hint: &[u8]) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(hint))
-}
-
 /// What ties a log to its database.
 pub(super) struct Head {
     pub(super) log_id: LogId,
@@ -52,7 +47,7 @@ impl Head {
 
     /// Where the database was when the log was made, or the front of that path if it is very long.
     pub(super) fn database(&self) -> PathBuf {
-        path_of(&self.path)
+        PathBuf::from(OsStr::from_bytes(&self.path))
     }
 
     /// The engine's name in settings.

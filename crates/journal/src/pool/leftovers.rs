@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
+use duralite_medium::process::OwnFile;
 
 use super::find::named_after;
 use super::head::Head;
@@ -32,7 +33,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
         let Ok(head) = Head::read(&path, &file) else { continue };
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
         if trusted && db.owns(&head) && file.try_lock().is_ok() && head.commits(&path, &file) == 0 {
-            let segment = names::segment(&path, &head.database(), head.log_id);
+            let segment = names::segment(&path, head.log_id);
             drop(files::remove(&path, &segment));
         }
     }
@@ -49,7 +50,7 @@ pub(super) fn free_plain_name(
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);
     }
-    let aside = aside(plain, &head.database(), head.log_id);
+    let aside = names::aside(plain, head.log_id);
     // The name has the log's id: what has it already is a copy of this very log, and both stay.
     if aside.exists() {
         return Ok(None);
@@ -58,25 +59,16 @@ pub(super) fn free_plain_name(
     Ok(Some((plain.to_path_buf(), aside)))
 }
 
-/// Where a log goes whose plain name is needed.
-pub(super) fn aside(log: &Path, database: &Path, id: LogId) -> PathBuf {
-    names::with_id(log.parent().unwrap_or(Path::new("")), database, id)
-}
-
 /// Whether a log has been put aside.
 pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
-    aside(path, &head.database(), head.log_id).exists()
+    names::aside(path, head.log_id).exists()
 }
 
-/// Where a log is that was opened by this path: there, or put aside since.
-pub(crate) fn where_now(
-    path: &Path,
-    file: &std::fs::File,
-    database: &Path,
-    id: LogId,
-) -> Result<Option<PathBuf>, JournalError> {
+/// Where a log is that was opened by this path: there, or put aside since, or where people have moved it.
+pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, JournalError> {
     let opened = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?;
-    for name in [path.to_path_buf(), aside(path, database, id)] {
+    let moved = std::fs::read_link(files::own_name(file));
+    for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
         match name.symlink_metadata() {
             Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => return Ok(Some(name)),
             Ok(_) => {}

@@ -29,9 +29,10 @@ use head::Head;
 pub use identity::DatabaseIdentity;
 pub(crate) use leftovers::where_now;
 pub use names::is_log_name;
+pub(crate) use names::segment as segment_path;
 pub use nvram::{map_read_only, open_read_only};
 pub(crate) use shared::OpenLog;
-pub use shared::{ACKNOWLEDGED, HOME_FAILURES};
+pub use shared::{ACKNOWLEDGED, HOME_FAILURES, RESTART_UNTIL};
 pub use tap::{FileStep, Tap, Tapped, tap};
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.

@@ -43,11 +43,20 @@ pub(super) fn with_id(dir: &Path, database: &Path, id: LogId) -> PathBuf {
     dir.join(name)
 }
 
-/// The memory that the users of a log share. `database` is where the database was when the log was made.
-pub(super) fn segment(log: &Path, database: &Path, id: LogId) -> PathBuf {
-    let mut name = with_id(Path::new(""), database, id).into_os_string();
+/// The memory that the users of a log share, beside it. It is the same for both names of a log.
+pub(crate) fn segment(log: &Path, id: LogId) -> PathBuf {
+    let mut name = aside(log, id).into_os_string();
     name.push(SEGMENT_SUFFIX);
-    log.with_file_name(name)
+    name.into()
+}
+
+/// The longer name of a log.
+pub(super) fn aside(log: &Path, id: LogId) -> PathBuf {
+    let mut name = log.to_path_buf().into_os_string();
+    if !matches!(log.file_name().and_then(kind_of), Some(Kind::WithId(_))) {
+        name.push(format!("-{id}"));
+    }
+    name.into()
 }
 
 /// What a file is by its name.
@@ -109,8 +118,9 @@ mod tests {
         let plain = plain(dir, database).unwrap();
         assert_eq!(plain, Path::new("/logs/app.db-duralite"));
         let with_id = with_id(dir, database, id);
-        let segment = segment(&plain, database, id);
-        assert_eq!(segment, super::segment(&with_id, database, id));
+        let segment = segment(&plain, id);
+        assert_eq!(segment, super::segment(&with_id, id));
+        assert_eq!((aside(&plain, id), aside(&with_id, id)), (with_id.clone(), with_id.clone()));
         let kind = |path: &Path| kind_of(path.file_name().unwrap());
         assert_eq!(kind(&plain), Some(Kind::Plain));
         assert_eq!(kind(&with_id), Some(Kind::WithId(id)));
@@ -128,7 +138,7 @@ mod tests {
             for count in [60, 67, 100, 200, 250] {
                 let name = character.repeat(count);
                 let database = Path::new("/d").join(&name);
-                let segment = segment(&with_id(dir, &database, id), &database, id);
+                let segment = segment(&with_id(dir, &database, id), id);
                 assert!(segment.file_name().unwrap().len() <= 255);
                 assert!(segment.to_str().is_some());
                 assert_eq!(plain(dir, &database).is_some(), name.len() <= LONGEST_NAME);

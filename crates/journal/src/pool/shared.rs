@@ -8,7 +8,6 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Segment as _};
 
-use super::head::Head;
 use super::tap::{self, FileStep};
 use super::{DatabaseIdentity, ENGINE_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
 use crate::engine::Engine;
@@ -24,6 +23,9 @@ pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged: generation in the upper half, its last frame in the lower.
 pub const ACKNOWLEDGED: u64 = 24;
 
+/// Until when, by the segment's clock, somebody has the turn to start the log over.
+pub const RESTART_UNTIL: u64 = 32;
+
 /// An attached log and the file whose lock says that this process uses it.
 pub(crate) struct OpenLog {
     pub(crate) engine: Box<dyn Engine>,
@@ -31,8 +33,6 @@ pub(crate) struct OpenLog {
     pub(crate) path: PathBuf,
     /// The shared memory's file.
     pub(crate) segment_path: PathBuf,
-    /// Where the database was when the log was made.
-    pub(crate) database: PathBuf,
     /// Held for its `flock`; shared while attached.
     pub(crate) file: OwnFile,
     /// Whether nobody else had the log when it was opened.
@@ -48,18 +48,11 @@ pub(super) struct Place<'a> {
     pub(super) pool: &'a PoolConfig,
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
-    pub(super) database: PathBuf,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn of_new(pool: &'a PoolConfig, path: &'a Path, db: &DatabaseIdentity, id: LogId) -> Self {
-        let database = super::head::path_of(db.path_hint());
-        Self { pool, path, segment_path: names::segment(path, &database, id), database }
-    }
-
-    pub(super) fn of(pool: &'a PoolConfig, path: &'a Path, head: &Head) -> Self {
-        let database = head.database();
-        Self { pool, path, segment_path: names::segment(path, &database, head.log_id), database }
+    pub(super) fn new(pool: &'a PoolConfig, path: &'a Path, id: LogId) -> Self {
+        Self { pool, path, segment_path: names::segment(path, id) }
     }
 
     /// Joins those who use the log, as the first if `alone`.
@@ -105,19 +98,9 @@ impl<'a> Place<'a> {
         if alone {
             segment.store(0, MAGIC);
         }
-        let Self { path, segment_path, database, .. } = self;
+        let Self { path, segment_path, .. } = self;
         let path = path.to_path_buf();
-        Ok(OpenLog {
-            engine,
-            segment,
-            path,
-            segment_path,
-            database,
-            file,
-            alone,
-            attaching: None,
-            moved: Vec::new(),
-        })
+        Ok(OpenLog { engine, segment, path, segment_path, file, alone, attaching: None, moved: Vec::new() })
     }
 
     /// The shared memory's file, locked: one process at a time makes or attaches a log.
