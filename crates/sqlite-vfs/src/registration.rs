@@ -174,7 +174,7 @@ impl Registration {
     }
 
     fn databases(&self) -> MutexGuard<'_, HashMap<usize, Arc<Db>>> {
-        self.databases.get_after(|parents| disown(parents)).lock().unwrap_or_else(PoisonError::into_inner)
+        self.databases.get_after(disown).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database whose WAL has this very name.
