@@ -1,0 +1,200 @@
+"""What the suites run in: a virtual environment, the suites' sources, the forcing extension.
+
+Everything is below out/compat. What has been downloaded stays in its `cache` (or in COMPAT_CACHE)
+and is used again, without asking a registry.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPAT = ROOT / "compat"
+OUT = Path(os.environ.get("COMPAT_OUT") or ROOT / "out" / "compat")
+CACHE = Path(os.environ.get("COMPAT_CACHE") or OUT / "cache")
+SOURCES = OUT / "sources"
+LIBRARY = ROOT / "target" / "release" / "libduralite.so"
+FORCE_LIBRARY = OUT / "force.so"
+
+# Neither PyPI's packages of peewee nor those of CPython hold tests; Debian's source package of peewee
+# does. A release of Debian that has another version gives that one.
+PEEWEE_VERSION = "3.14.10+dfsg-1"
+PEEWEE_HASH = "2ddd6b24151581b641d0c436fef559c2a89aaf7203f59aa889ecbe1db0b87f34"
+
+
+class Unavailable(Exception):
+    """Something could not be had here; the text says what."""
+
+
+def run(*command, **options):
+    result = subprocess.run([str(word) for word in command], text=True, capture_output=True, **options)
+    if result.returncode != 0:
+        text = (result.stderr or result.stdout).strip()
+        raise Unavailable(f"{' '.join(map(str, command[:4]))} ... failed: {text[-600:]}")
+    return result.stdout
+
+
+def stamp_of(*parts):
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else str(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+class Environment:
+    """The environment for one interpreter; `prepare` makes what is missing."""
+
+    def __init__(self, base_python):
+        self.base_python = base_python
+        self.version = run(base_python, "-c", "import sys; print('.'.join(map(str, sys.version_info[:3])))").strip()
+        self.venv = OUT / f"venv-{self.version}"
+        self.python = self.venv / "bin" / "python"
+        self.versions = {"cpython": self.version}
+
+    def prepare(self, suites):
+        if not LIBRARY.is_file():
+            raise Unavailable(f"{LIBRARY} is missing: run `make build`")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        self._make_venv()
+        self._compile_force()
+        for pin in pins(COMPAT / "sources.txt"):
+            name, version = pin.split()[0].split("==")
+            self.versions[name] = version
+            if name in suites:
+                unpack(self._sdist(pin, name, version), name, stamp_of(pin))
+        if "peewee" in suites:
+            archive = debian_source("peewee", PEEWEE_VERSION)
+            self.versions["peewee"] = archive.name.removeprefix("peewee_").split(".orig")[0]
+            if self.versions["peewee"] == PEEWEE_VERSION.split("-")[0] and hash_of(archive) != PEEWEE_HASH:
+                raise Unavailable(f"{archive} is not the file that it was")
+            unpack(archive, "peewee", stamp_of(hash_of(archive)))
+        self.versions["programs"] = "ours, with gunicorn " + next(
+            pin.split()[0].split("==")[1] for pin in pins(COMPAT / "requirements.txt") if pin.startswith("gunicorn==")
+        )
+        self.versions["sqlite"] = run(self.python, "-c", "import sqlite3; print(sqlite3.sqlite_version)").strip()
+
+    def _make_venv(self):
+        requirements = COMPAT / "requirements.txt"
+        stamp = stamp_of(requirements.read_bytes(), COMPAT, self.base_python)
+        if up_to_date(self.venv, stamp):
+            return
+        shutil.rmtree(self.venv, ignore_errors=True)
+        run(self.base_python, "-m", "venv", self.venv)
+        pip = [self.python, "-m", "pip", "--disable-pip-version-check", "-q"]
+        install = ["install", "--require-hashes", "-r", requirements, "--find-links", CACHE]
+        try:
+            run(*pip, *install, "--no-index")
+        except Unavailable:
+            run(*pip, "download", "--require-hashes", "-r", requirements, "-d", CACHE)
+            run(*pip, *install, "--no-index")
+        # A .pth file is read by every Python of the environment, also with -I and -E.
+        site = run(self.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+        lines = [ROOT / "python" / "src", COMPAT / "inject", "import compat_inject"]
+        Path(site, "compat.pth").write_text("".join(f"{line}\n" for line in lines))
+        (self.venv / "stamp").write_text(stamp)
+
+    def _compile_force(self):
+        source = COMPAT / "inject" / "force.c"
+        if not FORCE_LIBRARY.is_file() or FORCE_LIBRARY.stat().st_mtime < source.stat().st_mtime:
+            flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
+            run("cc", *flags, "-o", FORCE_LIBRARY, source)
+
+    def _sdist(self, pin, name, version):
+        archive = CACHE / f"{name}-{version}.tar.gz"
+        if not archive.is_file():
+            requirement = OUT / f"{name}.txt"
+            requirement.write_text(pin + "\n")
+            pip = [self.python, "-m", "pip", "--disable-pip-version-check", "-q"]
+            run(*pip, "download", "--require-hashes", "--no-deps", "--no-binary", name, "-d", CACHE, "-r", requirement)
+        if hash_of(archive) not in pin:
+            raise Unavailable(f"{archive} does not have the hash in sources.txt: delete it")
+        return archive
+
+
+def pins(path):
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def hash_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def up_to_date(directory, stamp):
+    file = directory / "stamp"
+    return file.is_file() and file.read_text() == stamp
+
+
+def unpack(archive, name, stamp):
+    """Makes SOURCES/name out of the archive's one top directory, with its byte code compiled."""
+    target = SOURCES / name
+    if up_to_date(target, stamp):
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    temporary = SOURCES / f"{name}.new"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extraction_filter = tarfile.data_filter
+        tar.extractall(temporary)
+    (top,) = temporary.iterdir()
+    top.rename(target)
+    temporary.rmdir()
+    (target / "stamp").write_text(stamp)
+
+
+def debian_source(name, version):
+    """The upstream archive of a Debian source package, by apt-get and the system's own list of archives."""
+    found = sorted(CACHE.glob(f"{name}_*.orig.tar.*"))
+    if found:
+        return found[0]
+    if not shutil.which("apt-get"):
+        raise Unavailable(f"the source of {name} comes from Debian, and there is no apt-get here")
+    apt = OUT / "apt"
+    parts = apt / "parts"
+    (apt / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    parts.mkdir(exist_ok=True)
+    write_source_lists(parts)
+    options = []
+    for setting in (
+        "Dir::Etc::sourcelist=/dev/null",
+        f"Dir::Etc::sourceparts={parts}",
+        f"Dir::State::lists={apt / 'lists'}",
+        "Dir::Cache::srcpkgcache=",
+        "Dir::Cache::pkgcache=",
+        "APT::Sandbox::User=",
+    ):
+        options += ["-o", setting]
+    run("apt-get", *options, "update", "-q")
+    source = ["apt-get", *options, "source", "--download-only", "-q"]
+    try:
+        run(*source, f"{name}={version}", cwd=CACHE)
+    except Unavailable:
+        run(*source, name, cwd=CACHE)
+    return sorted(CACHE.glob(f"{name}_*.orig.tar.*"))[0]
+
+
+def write_source_lists(parts):
+    """The system's lists, asking for sources; those of others than Debian would only fail."""
+    for path in Path("/etc/apt/sources.list.d").glob("*.sources"):
+        blocks = path.read_text().split("\n\n")
+        kept = [block for block in blocks if "debian-archive" in block or "/debian" in block]
+        lines = ("Types: deb-src" if line.startswith("Types:") else line for line in "\n\n".join(kept).splitlines())
+        if kept:
+            (parts / path.name).write_text("\n".join(lines) + "\n")
+    main = Path("/etc/apt/sources.list")
+    if main.is_file():
+        entries = [line for line in main.read_text().splitlines() if line.startswith("deb ") and "/debian" in line]
+        if entries:
+            (parts / "main.list").write_text("".join("deb-src " + entry[4:] + "\n" for entry in entries))
+
+
+def choose_python():
+    """The interpreter that scripts/compat was told of, or this one."""
+    return os.environ.get("COMPAT_PYTHON") or sys.executable
