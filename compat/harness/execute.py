@@ -23,6 +23,7 @@ class Outcome:
     opens: dict = field(default_factory=lambda: {"active": 0, "idle": 0, "none": 0})
     complete: bool = False
     output: str = ""
+    seconds: float = 0.0
 
 
 def kept_variables():
@@ -80,6 +81,7 @@ def run_batch(environment, batch, side, journal, arguments=None, settings=None, 
     place = suite.lay_out(directory / "tree")
     values = variables(environment, suite, side, journal, directory, settings or {})
     outcome = Outcome()
+    started = time.monotonic()
     command = [str(environment.python), str(LAUNCH), *(arguments or batch.arguments)]
     log = directory / "output"
     for _ in range(ATTEMPTS):
@@ -96,6 +98,7 @@ def run_batch(environment, batch, side, journal, arguments=None, settings=None, 
         (directory / "skip").write_text("\n".join(outcome.tests), encoding="utf-8")
         values["COMPAT_SKIP"] = str(directory / "skip")
     outcome.output = str(log)
+    outcome.seconds = time.monotonic() - started
     evidence = directory / "evidence"
     if evidence.exists():
         for word in evidence.read_text().split():

@@ -40,7 +40,8 @@ class Session:
                 stock, duralite = (future.result() for future in pair)
                 worse = compare.worse(stock.tests, duralite.tests)
                 good = sum(1 for outcome, _ in stock.tests.values() if outcome == "passed")
-                self.say(f"{batch.label}: {len(stock.tests)} tests, {good} pass on stock, {len(worse)} of them not here")
+                seconds = f"{stock.seconds:.0f} and {duralite.seconds:.0f} s"
+                self.say(f"{batch.label}: {len(stock.tests)} tests, {good} pass on stock, {len(worse)} worse; {seconds}")
                 results.append({"batch": batch, "stock": stock, "duralite": duralite, "worse": worse, "verdicts": []})
             doubtful = [result for result in results if result["worse"]]
             for result in doubtful:

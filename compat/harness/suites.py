@@ -115,11 +115,11 @@ class SQLAlchemy(Suite):
                     yield self.batch(f"{folder}-{word}-{number}", self._pytest(part), word == "quick")
 
     def _pytest(self, names):
-        return ["pytest", "-o", "addopts=", "-q", "--tb=short", "--strict-markers", "-p", "no:cacheprovider",
+        return ["pytest", "-o", "addopts=", "-q", "--tb=short", "--strict-markers", "-p", "no:cacheprovider", "--continue-on-collection-errors",
                 "-m", "not memory_intensive and not timing_intensive", "--db=sqlite_file", *names]
 
     def lay_out(self, directory):
-        link_tree(SOURCES / self.name, directory, ["lib", "test", "setup.cfg", "pyproject.toml"])
+        link_tree(SOURCES / self.name, directory, ["lib", "test", "examples", "setup.cfg", "pyproject.toml"])
         return directory
 
     def arguments_for(self, tests):
@@ -178,11 +178,11 @@ class Django(Suite):
 class Peewee(Suite):
     name = "peewee"
     title = "peewee, SqliteDatabase with a file"
-    # Those of tests/__init__.py that do not need another database's driver.
+    # Those of tests/__init__.py that need neither another database nor a compiled extension of peewee's.
     modules = """
         db_tests expressions fields keys manytomany models model_save model_sql prefetch_tests queries regressions
         results schema sql transactions dataset db_url extra_fields hybrid kv migrations pool pwiz_integration
-        reflection returning shortcuts signals sqlite sqlite_changelog sqliteq sqlite_udf test_utils
+        reflection returning shortcuts signals sqlite_changelog sqliteq sqlite_udf test_utils
         """.split()
 
     def batches(self, environment):

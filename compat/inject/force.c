@@ -69,16 +69,28 @@ static void force(sqlite3 *db) {
     sqlite3_exec(db, "", NULL, NULL, NULL);
 }
 
+/* VACUUM INTO attaches as well, and wants no file there. */
+static int vacuum_is_running(sqlite3 *db) {
+    sqlite3_stmt *statement = sqlite3_next_stmt(db, NULL);
+    for (; statement; statement = sqlite3_next_stmt(db, statement)) {
+        const char *sql = sqlite3_sql(statement);
+        if (sql && sqlite3_stmt_busy(statement) && sqlite3_strnicmp(sql + strspn(sql, " \t\r\n"), "vacuum", 6) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* A database that ATTACH is about to make is opened once by itself before: it then is in WAL mode. */
-static int attaching(void *unused, int action, const char *name, const char *second, const char *third,
+static int attaching(void *db, int action, const char *name, const char *second, const char *third,
                      const char *trigger) {
     struct stat status;
     sqlite3 *other = NULL;
-    (void)unused, (void)second, (void)third, (void)trigger;
+    (void)second, (void)third, (void)trigger;
     if (action != SQLITE_ATTACH || !name || !*name || name[0] == ':' || strncmp(name, "file:", 5) == 0) {
         return SQLITE_OK;
     }
-    if (stat(name, &status) == 0 && status.st_size > 0) {
+    if ((stat(name, &status) == 0 && status.st_size > 0) || vacuum_is_running(db)) {
         return SQLITE_OK;
     }
     sqlite3_open_v2(name, &other, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
@@ -95,7 +107,7 @@ int compat_force(sqlite3 *db, char **message, const sqlite3_api_routines *routin
         force(db);
     }
     if (wal_is_forced()) {
-        sqlite3_set_authorizer(db, attaching, NULL);
+        sqlite3_set_authorizer(db, attaching, db);
     }
     return SQLITE_OK;
 }
