@@ -47,9 +47,9 @@ def say(text):
 def show(summary):
     say("")
     say(f"journal {summary['journal']}, SQLite {summary['sqlite']}, Python {summary['python']}, {summary['seconds']} s")
-    columns = "{:<12}{:<22}{:>7}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}   {}"
+    columns = "{:<14}{:<22}{:>7}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}   {}"
     say(columns.format("suite", "version", "tests", "both", "neither", "skipped", "NEW", "excepted", "unsteady",
-                       "opens of files: in the log, idle, not Duralite"))  # fmt: skip
+                       "opens of files: in a log, not yet, not Duralite"))  # fmt: skip
     for name, suite in summary["suites"].items():
         opens = suite["opens"]["duralite"]
         say(columns.format(

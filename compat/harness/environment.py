@@ -67,7 +67,7 @@ class Environment:
             self.versions[name] = version
             if name in suites:
                 unpack(self._sdist(pin, name, version), name, stamp_of(pin))
-        if "peewee" in suites:
+        if not {"peewee", "peewee-files"}.isdisjoint(suites):
             archive = debian_source("peewee", PEEWEE_VERSION)
             self.versions["peewee"] = archive.name.removeprefix("peewee_").split(".orig")[0]
             if self.versions["peewee"] == PEEWEE_VERSION.split("-")[0] and hash_of(archive) != PEEWEE_HASH:

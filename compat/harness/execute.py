@@ -13,6 +13,7 @@ from .suites import ALL, BATCH_LIMIT, LAUNCH, TEST_LIMIT
 
 SIDES = ("stock", "duralite")
 ATTEMPTS = 6
+TIMED_OUT = "time-out of the batch"
 
 
 @dataclass
@@ -93,7 +94,7 @@ def run_batch(environment, batch, side, journal, arguments=None, settings=None, 
         for test in under_way:
             outcome.tests[test] = ("failed", f"the process ended in this test, status {status}\n{tail}")
         outcome.complete = ended
-        if ended or not (tests or under_way):
+        if ended or status == TIMED_OUT or not (tests or under_way):
             break
         (directory / "skip").write_text("\n".join(outcome.tests), encoding="utf-8")
         values["COMPAT_SKIP"] = str(directory / "skip")
@@ -116,7 +117,7 @@ def run_process(command, place, values, log):
     # Before the process is reaped: until then its number is nobody else's.
     os.killpg(process.pid, signal.SIGKILL)
     status = process.wait()
-    return status if in_time else "time-out of the batch"
+    return status if in_time else TIMED_OUT
 
 
 def has_ended(pid, seconds):

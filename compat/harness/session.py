@@ -92,7 +92,7 @@ def summarize(environment, journal, results, exceptions, started):
     for name in dict.fromkeys(result["batch"].suite for result in results):
         mine = [result for result in results if result["batch"].suite == name]
         entry = summary[name] = {
-            "title": ALL[name].title, "version": environment.versions.get(name, ""), "tests": 0, "passed_on_both": 0,
+            "title": ALL[name].title, "version": environment.versions.get(name.removesuffix("-files"), ""), "tests": 0, "passed_on_both": 0,
             "failed_on_both": [], "only_stock_fails": [], "skipped": 0, "new": [], "excepted": [], "unsteady": [],
             "opens": {side: Counter() for side in SIDES}, "wrong": [],
         }  # fmt: skip

@@ -14,7 +14,7 @@ from .environment import COMPAT, SOURCES, run
 
 LAUNCH = COMPAT / "inside" / "launch.py"
 # One broken batch costs no more than this (seconds), one test no more than TEST_LIMIT.
-BATCH_LIMIT = 1800
+BATCH_LIMIT = 1200
 TEST_LIMIT = 120
 
 
@@ -94,6 +94,14 @@ class CPython(Suite):
         return ["unittest", *map(class_or_test, tests)]
 
 
+class CPythonFiles(CPython):
+    name = "cpython-files"
+    title = CPython.title + ", files for its databases in memory"
+
+    def variables(self, directory):
+        return {"COMPAT_MEMORY": "file"}
+
+
 class SQLAlchemy(Suite):
     name = "sqlalchemy"
     title = "SQLAlchemy, dialect sqlite with a file"
@@ -115,8 +123,8 @@ class SQLAlchemy(Suite):
                     yield self.batch(f"{folder}-{word}-{number}", self._pytest(part), word == "quick")
 
     def _pytest(self, names):
-        return ["pytest", "-o", "addopts=", "-q", "--tb=short", "--strict-markers", "-p", "no:cacheprovider", "--continue-on-collection-errors",
-                "-m", "not memory_intensive and not timing_intensive", "--db=sqlite_file", *names]
+        return ["pytest", "-o", "addopts=", "-q", "--tb=short", "--strict-markers", "-p", "no:cacheprovider",
+                "--continue-on-collection-errors", "-m", "not memory_intensive and not timing_intensive", "--db=sqlite_file", *names]
 
     def lay_out(self, directory):
         link_tree(SOURCES / self.name, directory, ["lib", "test", "examples", "setup.cfg", "pyproject.toml"])
@@ -184,18 +192,19 @@ class Peewee(Suite):
         results schema sql transactions dataset db_url extra_fields hybrid kv migrations pool pwiz_integration
         reflection returning shortcuts signals sqlite_changelog sqliteq sqlite_udf test_utils
         """.split()
+    quick = True
 
     def batches(self, environment):
-        tests = SOURCES / self.name / "tests"
+        tests = SOURCES / "peewee" / "tests"
         present = [module for module in self.modules if (tests / f"{module}.py").exists()]
         for number, part in enumerate(chunks(present, 8)):
-            yield self.batch(f"tests-{number}", self._runtests(part), True)
+            yield self.batch(f"tests-{number}", self._runtests(part), self.quick)
 
     def _runtests(self, names):
         return ["script", "runtests.py", "-e", "sqlite", *names]
 
     def lay_out(self, directory):
-        link_tree(SOURCES / self.name, directory, ["tests", "playhouse", "peewee.py", "pwiz.py", "runtests.py"])
+        link_tree(SOURCES / "peewee", directory, ["tests", "playhouse", "peewee.py", "pwiz.py", "runtests.py"])
         return directory
 
     def arguments_for(self, tests):
@@ -203,6 +212,15 @@ class Peewee(Suite):
 
     def variables(self, directory):
         return {"PEEWEE_TEST_BACKEND": "sqlite"}
+
+
+class PeeweeFiles(Peewee):
+    name = "peewee-files"
+    title = Peewee.title + ", and for those in memory"
+    quick = False
+
+    def variables(self, directory):
+        return super().variables(directory) | {"COMPAT_MEMORY": "file"}
 
 
 class Programs(Suite):
@@ -220,4 +238,5 @@ class Programs(Suite):
         return {"PYTHONPATH": str(COMPAT / "programs")}
 
 
-ALL = {suite.name: suite for suite in (CPython(), Programs(), Peewee(), Django(), SQLAlchemy())}
+SUITES = (CPython(), CPythonFiles(), Programs(), Peewee(), PeeweeFiles(), Django(), SQLAlchemy())
+ALL = {suite.name: suite for suite in SUITES}
