@@ -20,8 +20,8 @@ SOURCES = OUT / "sources"
 LIBRARY = ROOT / "target" / "release" / "libduralite.so"
 FORCE_LIBRARY = OUT / "force.so"
 
-# Neither PyPI's packages of peewee nor those of CPython hold tests; Debian's source package of peewee
-# does. A release of Debian that has another version gives that one.
+# PyPI's packages of peewee hold no tests; Debian's source package does. A release of Debian that has
+# another version gives that one.
 PEEWEE_VERSION = "3.14.10+dfsg-1"
 PEEWEE_HASH = "2ddd6b24151581b641d0c436fef559c2a89aaf7203f59aa889ecbe1db0b87f34"
 
@@ -55,6 +55,7 @@ class Environment:
         self.venv = OUT / f"venv-{self.version}"
         self.python = self.venv / "bin" / "python"
         self.versions = {"cpython": self.version}
+        self.cpython_tests = None  # where the package `test` is, if not in the interpreter's own library
 
     def prepare(self, suites):
         if not LIBRARY.is_file():
@@ -73,6 +74,8 @@ class Environment:
             if self.versions["peewee"] == PEEWEE_VERSION.split("-")[0] and hash_of(archive) != PEEWEE_HASH:
                 raise Unavailable(f"{archive} is not the file that it was")
             unpack(archive, "peewee", stamp_of(hash_of(archive)))
+        if not {"cpython", "cpython-files"}.isdisjoint(suites):
+            self._find_cpython_tests()
         self.versions["programs"] = "ours, with gunicorn " + next(
             pin.split()[0].split("==")[1] for pin in pins(COMPAT / "requirements.txt") if pin.startswith("gunicorn==")
         )
@@ -97,6 +100,19 @@ class Environment:
         lines = [ROOT / "python" / "src", COMPAT / "inject", "import compat_inject"]
         Path(site, "compat.pth").write_text("".join(f"{line}\n" for line in lines))
         (self.venv / "stamp").write_text(stamp)
+
+    def _find_cpython_tests(self):
+        """Those of Debian's Python are in no binary package: they come from its source, of the same version."""
+        try:
+            run(self.python, "-c", "import test.test_sqlite3")
+            return
+        except Unavailable:
+            name = "python" + ".".join(self.version.split(".")[:2])
+        archive = debian_source(name)
+        if archive.name.split(".orig")[0] != f"{name}_{self.version}":
+            raise Unavailable(f"Python {self.version} has no tests of its own, and Debian's source is {archive.name}")
+        unpack(archive, "cpython", stamp_of(archive.name), "/Lib/test/")
+        self.cpython_tests = SOURCES / "cpython" / "Lib"
 
     def _compile_force(self):
         source = COMPAT / "inject" / "force.c"
@@ -130,8 +146,8 @@ def up_to_date(directory, stamp):
     return file.is_file() and file.read_text() == stamp
 
 
-def unpack(archive, name, stamp):
-    """Makes SOURCES/name out of the archive's one top directory, with its byte code compiled."""
+def unpack(archive, name, stamp, part="/"):
+    """Makes SOURCES/name out of the archive's one top directory, or of what of it has `part` in its path."""
     target = SOURCES / name
     if up_to_date(target, stamp):
         return
@@ -142,14 +158,14 @@ def unpack(archive, name, stamp):
     with tarfile.open(archive) as tar:
         if hasattr(tarfile, "data_filter"):
             tar.extraction_filter = tarfile.data_filter
-        tar.extractall(temporary)
+        tar.extractall(temporary, [member for member in tar if part in member.name + "/"])
     (top,) = temporary.iterdir()
     top.rename(target)
     temporary.rmdir()
     (target / "stamp").write_text(stamp)
 
 
-def debian_source(name, version):
+def debian_source(name, version=None):
     """The upstream archive of a Debian source package, by apt-get and the system's own list of archives."""
     found = sorted(CACHE.glob(f"{name}_*.orig.tar.*"))
     if found:
@@ -172,12 +188,19 @@ def debian_source(name, version):
     ):
         options += ["-o", setting]
     run("apt-get", *options, "update", "-q")
-    source = ["apt-get", *options, "source", "--download-only", "-q"]
+    source = ["apt-get", *options, "source", "--download-only", "--tar-only", "-q"]
+    # Not in the cache itself, where half an archive would be taken for a whole one.
+    place = apt / "download"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
     try:
-        run(*source, f"{name}={version}", cwd=CACHE)
+        run(*source, f"{name}={version}" if version else name, cwd=place)
     except Unavailable:
-        run(*source, name, cwd=CACHE)
-    return sorted(CACHE.glob(f"{name}_*.orig.tar.*"))[0]
+        if not version:
+            raise
+        run(*source, name, cwd=place)
+    (archive,) = place.glob(f"{name}_*.orig.tar.*")
+    return Path(shutil.move(archive, CACHE / archive.name))
 
 
 def write_source_lists(parts):

@@ -50,7 +50,7 @@ def variables(environment, suite, side, journal, directory, settings):
     }
     if side == "duralite":
         values |= {"DURALITE_LIBRARY": str(LIBRARY), "DURALITE_MAKE_DEFAULT": "1", **settings}
-    return values | suite.variables(directory / "tree")
+    return values | suite.variables(environment, directory / "tree")
 
 
 def read_results(path):

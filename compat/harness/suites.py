@@ -67,7 +67,7 @@ class Suite:
         """Arguments of a batch of just these tests."""
         raise NotImplementedError
 
-    def variables(self, directory):
+    def variables(self, environment, directory):
         return {}
 
     def batch(self, name, arguments, quick):
@@ -85,7 +85,8 @@ class CPython(Suite):
             " if m.name.startswith('test_')));"
             "print('test.test_dbm_sqlite3' if importlib.util.find_spec('test.test_dbm_sqlite3') else '')"
         )
-        output = run(environment.python, "-c", code).splitlines()
+        path = {"PYTHONPATH": str(environment.cpython_tests)} if environment.cpython_tests else {}
+        output = run(environment.python, "-c", code, env=os.environ | path).splitlines()
         names = [name for line in output if not line.startswith("test_sqlite3:") for name in line.split()]
         for name in names:
             yield self.batch(name.rpartition(".")[2], ["unittest", name], True)
@@ -93,13 +94,16 @@ class CPython(Suite):
     def arguments_for(self, tests):
         return ["unittest", *map(class_or_test, tests)]
 
+    def variables(self, environment, directory):
+        return {"PYTHONPATH": str(environment.cpython_tests)} if environment.cpython_tests else {}
+
 
 class CPythonFiles(CPython):
     name = "cpython-files"
     title = CPython.title + ", files for its databases in memory"
 
-    def variables(self, directory):
-        return {"COMPAT_MEMORY": "file"}
+    def variables(self, environment, directory):
+        return super().variables(environment, directory) | {"COMPAT_MEMORY": "file"}
 
 
 class SQLAlchemy(Suite):
@@ -179,7 +183,7 @@ class Django(Suite):
     def arguments_for(self, tests):
         return self._runtests(map(class_or_test, tests))
 
-    def variables(self, directory):
+    def variables(self, environment, directory):
         return {"PYTHONPATH": str(directory)}
 
 
@@ -210,7 +214,7 @@ class Peewee(Suite):
     def arguments_for(self, tests):
         return self._runtests(map(class_or_test, tests))
 
-    def variables(self, directory):
+    def variables(self, environment, directory):
         return {"PEEWEE_TEST_BACKEND": "sqlite"}
 
 
@@ -219,8 +223,8 @@ class PeeweeFiles(Peewee):
     title = Peewee.title + ", and for those in memory"
     quick = False
 
-    def variables(self, directory):
-        return super().variables(directory) | {"COMPAT_MEMORY": "file"}
+    def variables(self, environment, directory):
+        return super().variables(environment, directory) | {"COMPAT_MEMORY": "file"}
 
 
 class Programs(Suite):
@@ -234,7 +238,7 @@ class Programs(Suite):
     def arguments_for(self, tests):
         return ["unittest", *map(class_or_test, tests)]
 
-    def variables(self, directory):
+    def variables(self, environment, directory):
         return {"PYTHONPATH": str(COMPAT / "programs")}
 
 
