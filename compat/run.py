@@ -73,6 +73,8 @@ def show(summary):
 
 def last_line(text):
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    if lines and lines[0].startswith("the process ended"):
+        return lines[0]
     errors = [line for line in lines if "Error" in line.split(":")[0]]
     return (errors or lines or ["no text"])[-1][:150]
 

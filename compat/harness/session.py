@@ -15,6 +15,8 @@ from .suites import ALL
 
 # With more worse tests than this in a batch each is not run alone any more, only the batch again.
 ALONE_LIMIT = 12
+# How often one is run alone that differed once and then neither alone nor with its batch.
+REPEATS = 5
 
 
 class Session:
@@ -45,44 +47,72 @@ class Session:
                 results.append({"batch": batch, "stock": stock, "duralite": duralite, "worse": worse, "verdicts": []})
             doubtful = [result for result in results if result["worse"]]
             for result in doubtful:
-                result["alone"] = self._alone(pool, result)
+                result["repeats"] = {}
+                if len(result["worse"]) <= ALONE_LIMIT:
+                    self._repeat(pool, result, result["worse"], 1)
             for result in doubtful:
-                result["alone"] = {
-                    test: tuple(plain(future.result().tests) for future in pair) for test, pair in result["alone"].items()
-                }
+                self._collect(result)
+                result["again"] = self._pair(pool, result["batch"], tag="-again") if self._not_shown(result) else []
             for result in doubtful:
-                undecided = [verdict for verdict in self._verdicts(result, []) if verdict.kind != "new"]
-                result["again"] = self._pair(pool, result["batch"], tag="-again") if undecided else []
+                result["again"] = [tuple(future.result().tests for future in result["again"])] if result["again"] else []
+                doubts = [test for test in self._not_shown(result) if self._may_be_excused(result, test)]
+                self._repeat(pool, result, doubts[:ALONE_LIMIT], REPEATS)
             for result in doubtful:
-                again = [future.result().tests for future in result["again"]]
-                result["verdicts"] = self._verdicts(result, [tuple(again)] if again else [])
+                self._collect(result)
+                result["verdicts"] = self._verdicts(result)
         return results
 
-    def _alone(self, pool, result):
-        worse = result["worse"]
-        if len(worse) > ALONE_LIMIT:
-            return {}
+    def _repeat(self, pool, result, tests, times):
+        """Runs each of the tests alone, on both sides."""
         suite = ALL[result["batch"].suite]
-        return {
-            test: self._pair(pool, result["batch"], suite.arguments_for([test]), f"-alone-{number}")
-            for number, test in enumerate(worse)
-        }
+        names = list(result["worse"])
+        for test in tests:
+            runs = result["repeats"].setdefault(test, [])
+            for _ in range(times):
+                tag = f"-alone-{names.index(test)}-{len(runs)}"
+                runs.append(self._pair(pool, result["batch"], suite.arguments_for([test]), tag))
 
-    def _verdicts(self, result, again):
+    @staticmethod
+    def _collect(result):
+        for runs in result["repeats"].values():
+            runs[:] = [pair if isinstance(pair, tuple) else tuple(plain(run.result().tests) for run in pair) for pair in runs]
+
+    @staticmethod
+    def _runs(result, test):
+        """The repetitions, by the plain name: alone it has no number, among the others of its batch it may."""
+        name = plain_name(test)
+        batch = ({name: side[test]} if test in side else {} for pair in result.get("again", []) for side in pair)
+        return [*result["repeats"].get(test, []), *zip(batch, batch)]
+
+    def _not_shown(self, result):
+        stock = result["stock"].tests
+        return [
+            test for test in result["worse"]
+            if not compare.shown_again(plain_name(test), test in stock, self._runs(result, test))
+        ]  # fmt: skip
+
+    @staticmethod
+    def _may_be_excused(result, test):
+        return ALL[result["batch"].suite].excusable and not compare.harms(result["worse"][test])
+
+    def _verdicts(self, result):
         stock = result["stock"].tests
         verdicts = []
         for test, first in result["worse"].items():
-            runs = [tuple(result["alone"][test])] if test in result["alone"] else []
-            name = re.sub(r" \(again, \d+\)$", "", test)
-            verdict = compare.judge(name, first, test in stock, runs)
-            if verdict.kind != "new":
-                verdict = compare.judge(test, first, test in stock, again)
+            # One that was never run alone, since there were too many, is not excused.
+            excusable = self._may_be_excused(result, test) and test in result["repeats"]
+            runs = self._runs(result, test)
+            verdict = compare.judge(plain_name(test), first, test in stock, runs, excusable)
             verdicts.append(compare.Verdict(test, verdict.kind, verdict.outcome, verdict.text))
         return verdicts
 
 
+def plain_name(test):
+    return re.sub(r" \(again, \d+\)$", "", test)
+
+
 def plain(tests):
-    return {re.sub(r" \(again, \d+\)$", "", test): outcome for test, outcome in tests.items()}
+    return {plain_name(test): outcome for test, outcome in tests.items()}
 
 
 def summarize(environment, journal, results, exceptions, started):

@@ -56,6 +56,33 @@ class Worse(unittest.TestCase):
         self.assertEqual(judge("setUpClass (x.Y)", FAILED, False, [({}, {})]).kind, "unsteady")
 
 
+    def test_a_loss_that_does_not_show_again_counts(self):
+        judge = compare.judge
+        lost = ("failed", "sqlite3.DatabaseError: database disk image is malformed")
+        well = [({"a": PASSED}, {"a": PASSED})] * 7
+        self.assertEqual(judge("a", lost, True, well).kind, "new")
+        self.assertEqual(judge("a", ("failed", "the process ended in this test, status -6"), True, well).kind, "new")
+        # Whatever it says, where tests are steady on stock; and not where stock was seen to fail.
+        self.assertEqual(judge("a", FAILED, True, well, excusable=False).kind, "new")
+        self.assertEqual(judge("a", lost, True, [*well, ({"a": FAILED}, {"a": PASSED})]).kind, "unsteady")
+        self.assertEqual(judge("a", FAILED, True, well).kind, "unsteady")
+        self.assertEqual(judge("a", FAILED, True, [*well, ({"a": PASSED}, {"a": FAILED})]).kind, "new")
+
+
+    def test_repetitions_alone_have_no_number_and_those_of_the_batch_have(self):
+        numbered = "a (again, 2)"
+        one = {
+            "batch": suites.Batch("cpython", "b", (), True), "worse": {numbered: FAILED, "b": FAILED, "c": FAILED},
+            "stock": execute.Outcome({numbered: PASSED, "b": PASSED, "c": PASSED}),
+            "repeats": {numbered: [({"a": PASSED}, {"a": FAILED})], "b": [({"b": PASSED}, {"b": PASSED})] * 6},
+            "again": [({numbered: PASSED, "b": PASSED, "c": PASSED}, {"a": PASSED, "b": PASSED, "c": PASSED})],
+        }  # fmt: skip
+        run = session.Session(None, "wal", {}, 1, print)
+        kinds = {verdict.test: verdict.kind for verdict in run._verdicts(one)}
+        # c was run once more with its batch only.
+        self.assertEqual(kinds, {numbered: "new", "b": "unsteady", "c": "new"})
+
+
 class Exceptions(unittest.TestCase):
     def test_the_list_in_the_repository_can_be_read(self):
         for item in compare.read_exceptions((COMPAT / "exceptions.txt").read_text(encoding="utf-8")):
