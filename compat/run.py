@@ -46,7 +46,7 @@ def say(text):
 
 def show(summary):
     say("")
-    say(f"journal {summary['journal']}, SQLite {summary['sqlite']}, Python {summary['python']}, {summary['seconds']} s")
+    say(f"library {summary['library'][:16]}, journal {summary['journal']}, SQLite {summary['sqlite']}, Python {summary['python']}, {summary['seconds']} s")
     columns = "{:<14}{:<22}{:>7}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}   {}"
     say(columns.format("suite", "version", "tests", "both", "neither", "skipped", "NEW", "excepted", "unsteady",
                        "opens of files: in a log, not yet, not Duralite"))  # fmt: skip

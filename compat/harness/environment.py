@@ -4,6 +4,7 @@ Everything is below out/compat. What has been downloaded stays in its `cache` (o
 and is used again, without asking a registry.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -17,7 +18,7 @@ COMPAT = ROOT / "compat"
 OUT = Path(os.environ.get("COMPAT_OUT") or ROOT / "out" / "compat")
 CACHE = Path(os.environ.get("COMPAT_CACHE") or OUT / "cache")
 SOURCES = OUT / "sources"
-LIBRARY = ROOT / "target" / "release" / "libduralite.so"
+BUILT_LIBRARY = ROOT / "target" / "release" / "libduralite.so"
 FORCE_LIBRARY = OUT / "force.so"
 
 # PyPI's packages of peewee hold no tests; Debian's source package does. A release of Debian that has
@@ -55,12 +56,13 @@ class Environment:
         self.venv = OUT / f"venv-{self.version}"
         self.python = self.venv / "bin" / "python"
         self.versions = {"cpython": self.version}
+        self.library = self.library_hash = None  # the copy under test
         self.cpython_tests = None  # where the package `test` is, if not in the interpreter's own library
 
     def prepare(self, suites):
-        if not LIBRARY.is_file():
-            raise Unavailable(f"{LIBRARY} is missing: run `make build`")
         CACHE.mkdir(parents=True, exist_ok=True)
+        self._only_run_here()
+        self.library, self.library_hash = pin_library()
         self._make_venv()
         self._compile_force()
         for pin in pins(COMPAT / "sources.txt"):
@@ -80,6 +82,14 @@ class Environment:
             pin.split()[0].split("==")[1] for pin in pins(COMPAT / "requirements.txt") if pin.startswith("gunicorn==")
         )
         self.versions["sqlite"] = run(self.python, "-c", "import sqlite3; print(sqlite3.sqlite_version)").strip()
+
+    def _only_run_here(self):
+        """Two runs in one directory would take each other's results for theirs."""
+        self._lock = (OUT / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"another run is using {OUT}; COMPAT_OUT names another directory") from None
 
     def _make_venv(self):
         requirements = COMPAT / "requirements.txt"
@@ -130,6 +140,26 @@ class Environment:
         if hash_of(archive) not in pin:
             raise Unavailable(f"{archive} does not have the hash in sources.txt: delete it")
         return archive
+
+
+def pin_library():
+    """Copies the library under test, so that a build meanwhile changes nothing; returns the copy and its hash.
+
+    Otherwise the repetition of a failure might test another library than the failure did, and one that
+    is overwritten in place ends the processes that have it mapped.
+    """
+    if not BUILT_LIBRARY.is_file():
+        raise Unavailable(f"{BUILT_LIBRARY} is missing: run `make build`")
+    code = BUILT_LIBRARY.read_bytes()
+    name = hashlib.sha256(code).hexdigest()
+    target = OUT / "library" / name[:16] / BUILT_LIBRARY.name
+    if not target.is_file() or hash_of(target) != name:
+        shutil.rmtree(OUT / "library", ignore_errors=True)
+        target.parent.mkdir(parents=True)
+        target.write_bytes(code)
+    if hash_of(BUILT_LIBRARY) != name:
+        raise Unavailable(f"{BUILT_LIBRARY} is being written: wait for the build")
+    return target, name
 
 
 def pins(path):

@@ -8,7 +8,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from .environment import FORCE_LIBRARY, LIBRARY, OUT
+from .environment import FORCE_LIBRARY, OUT
 from .suites import ALL, BATCH_LIMIT, LAUNCH, TEST_LIMIT
 
 SIDES = ("stock", "duralite")
@@ -49,7 +49,7 @@ def variables(environment, suite, side, journal, directory, settings):
         "COMPAT_LIMIT": str(TEST_LIMIT),
     }
     if side == "duralite":
-        values |= {"DURALITE_LIBRARY": str(LIBRARY), "DURALITE_MAKE_DEFAULT": "1", **settings}
+        values |= {"DURALITE_LIBRARY": str(environment.library), "DURALITE_MAKE_DEFAULT": "1", **settings}
     return values | suite.variables(environment, directory / "tree")
 
 

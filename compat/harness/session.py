@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import compare
-from .environment import OUT
+from .environment import OUT, hash_of
 from .execute import SIDES, run_batch
 from .suites import ALL
 
@@ -137,6 +137,8 @@ def summarize(environment, journal, results, exceptions, started):
             entry["wrong"].append("no open of a file went through Duralite: this tested plain SQLite")
         if not entry["passed_on_both"]:
             entry["wrong"].append("no test passed on both sides")
+        if hash_of(environment.library) != environment.library_hash:
+            entry["wrong"].append("the library under test was changed during the run")
     stale = [
         f"{item.suite} | {item.pattern}"
         for item in exceptions
@@ -144,6 +146,7 @@ def summarize(environment, journal, results, exceptions, started):
     ]
     return {
         "journal": journal, "python": environment.version, "sqlite": environment.versions["sqlite"],
+        "library": environment.library_hash,
         "seconds": round(time.monotonic() - started), "suites": summary, "exceptions_not_needed": stale,
     }  # fmt: skip
 

@@ -11,10 +11,13 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import compare, execute, session, suites  # noqa: E402
-from harness.environment import COMPAT  # noqa: E402
+from harness.environment import COMPAT, hash_of  # noqa: E402
 
 PASSED, FAILED, SKIPPED = ("passed", ""), ("failed", "why"), ("skipped", "")
-ENVIRONMENT = SimpleNamespace(version="3", versions={"sqlite": "3"})
+# Any file stands for the library.
+ENVIRONMENT = SimpleNamespace(
+    version="3", versions={"sqlite": "3"}, library=Path(__file__), library_hash=hash_of(Path(__file__))
+)  # fmt: skip
 
 
 def result(stock, duralite, verdicts=(), opens=None, complete=True):
@@ -124,6 +127,12 @@ class Verification(unittest.TestCase):
         self.assertEqual(len(self.wrong(opens={"active": 5, "none": 1})), 1)
         self.assertEqual(len(self.wrong(opens={"idle": 5})), 1)
         self.assertEqual(len(self.wrong(opens={"active": 0})), 1)
+
+    def test_a_library_that_changes_during_the_run_is_a_failure(self):
+        before = ENVIRONMENT.library_hash
+        self.addCleanup(setattr, ENVIRONMENT, "library_hash", before)
+        ENVIRONMENT.library_hash = "0" * 64
+        self.assertEqual(self.wrong(), ["the library under test was changed during the run"])
 
     def test_a_batch_that_does_not_come_to_its_end_is_a_failure(self):
         self.assertEqual(len(self.wrong(complete=False)), 2)
