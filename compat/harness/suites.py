@@ -144,10 +144,11 @@ class SQLAlchemy(Suite):
 class Django(Suite):
     name = "django"
     title = "Django, backend sqlite3 with files"
+    # Not test_runner: it runs test runners inside the test runner, whose results would be taken for its own.
     quick = """
         backends transactions transaction_hooks migrations multiple_database select_for_update bulk_create
-        delete update get_or_create force_insert_update constraints schema introspection atomic_requests
-        test_utils test_runner servers sessions_tests fixtures queryset_pickle raw_query
+        delete update get_or_create force_insert_update constraints schema introspection
+        test_utils servers sessions_tests fixtures queryset_pickle raw_query
         """.split()
     more = """
         aggregation aggregation_regress annotations async auth_tests base basic cache composite_pk contenttypes_tests
