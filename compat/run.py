@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import compare, session  # noqa: E402
+from harness import compare, execute, session  # noqa: E402
 from harness.environment import COMPAT, OUT, Environment, Unavailable, choose_python  # noqa: E402
 from harness.suites import ALL  # noqa: E402
 
@@ -103,6 +103,8 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     try:
         environment.prepare(suites)
+        if not chosen.list:
+            execute.preflight(environment, ENGINES[chosen.engine])
     except Unavailable as missing:
         say(f"compat: {missing}")
         if os.environ.get("DURALITE_REQUIRE_RIGS") == "1" or not chosen.quick:

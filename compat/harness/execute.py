@@ -8,8 +8,8 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from .environment import FORCE_LIBRARY, OUT
-from .suites import ALL, BATCH_LIMIT, LAUNCH, TEST_LIMIT
+from .environment import FORCE_LIBRARY, OUT, Unavailable, run
+from .suites import ALL, BATCH_LIMIT, LAUNCH, TEST_LIMIT, Suite
 
 SIDES = ("stock", "duralite")
 ATTEMPTS = 6
@@ -105,6 +105,20 @@ def run_batch(environment, batch, side, journal, arguments=None, settings=None, 
         for word in evidence.read_text().split():
             outcome.opens[word] = outcome.opens.get(word, 0) + 1
     return outcome
+
+
+def preflight(environment, settings=None):
+    """Opens one database on each side; a library that cannot be loaded is one error, not thousands of failures."""
+    directory = OUT / "preflight"
+    for side in SIDES:
+        shutil.rmtree(directory, ignore_errors=True)
+        (directory / "tmp").mkdir(parents=True)
+        values = variables(environment, Suite(), side, "wal", directory, settings or {})
+        code = "import sqlite3; c = sqlite3.connect('a.db'); c.execute('CREATE TABLE t(a)'); c.close()"
+        run(environment.python, "-c", code, cwd=directory, env=values)
+        words = (directory / "evidence").read_text().split() if (directory / "evidence").exists() else []
+        if words != [{"stock": "none", "duralite": "active"}[side]]:
+            raise Unavailable(f"a database opened on {side} said {words}: see compat/inject")
 
 
 def run_process(command, place, values, log):
