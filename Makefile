@@ -5,7 +5,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build lint fuzz proof clean
+.PHONY: help demo test bench build lint fuzz proof compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -40,6 +40,11 @@ proof: ## all evidence for durability at length (half an hour and more); tables 
 	@scripts/setup proof
 	cargo build --release -p duralite -p duralite-cli
 	@scripts/proof
+
+compat: ## the tests of CPython, SQLAlchemy, Django and peewee on Duralite, beside stock SQLite (half an hour)
+	@scripts/setup compat
+	cargo build --release -p duralite
+	@scripts/compat
 
 clean: ## remove everything built
 	rm -rf target fuzz/target out python/src/duralite/libduralite.so
