@@ -74,7 +74,7 @@ impl Heap {
     ///
     /// # Errors
     /// `Corrupt` for a link or a block header that is not of this generation.
-    pub(crate) fn next(&mut self, block: u32, generation: u32) -> Result<Option<u32>, JournalError> {
+    pub(crate) fn next(&mut self, block: u32, generation: u64) -> Result<Option<u32>, JournalError> {
         let word = self.nvm.load_u64(self.at(block, 0));
         if (word & 0xffff_ffff) > u64::from(self.grown) {
             self.refresh_grown()?;
@@ -87,7 +87,7 @@ impl Heap {
     }
 
     /// Checks that a block was taken in this generation.
-    pub(crate) fn check_block(&mut self, block: u32, generation: u32) -> Result<(), JournalError> {
+    pub(crate) fn check_block(&mut self, block: u32, generation: u64) -> Result<(), JournalError> {
         if block >= self.grown {
             self.refresh_grown()?;
         }
@@ -108,7 +108,7 @@ impl Heap {
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`.
-    pub(crate) fn allocate(&mut self, generation: u32) -> Result<u32, JournalError> {
+    pub(crate) fn allocate(&mut self, generation: u64) -> Result<u32, JournalError> {
         let block = match self.find_free() {
             Some(block) => block,
             None => self.grow()?,
@@ -132,7 +132,7 @@ impl Heap {
     }
 
     /// Appends a pending block to the list and marks it in use.
-    pub(crate) fn link(&self, from: u32, generation: u32, to: u32) {
+    pub(crate) fn link(&self, from: u32, generation: u64, to: u32) {
         self.store_link(from, encode_link(generation, to));
         self.set_state(to, BlockState::InUse);
     }

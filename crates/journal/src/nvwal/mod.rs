@@ -17,11 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, Base, GENERATION_LIMIT, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES,
-    SUPERBLOCK_BYTES, Slot, Superblock, checked_word, read_checked_word, slot_offset,
+    ACTIVE_OFFSET, Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES, SUPERBLOCK_BYTES,
+    Slot, Superblock, VERSION_OFFSET, active_word, checked_word, raised_version, read_active_word,
+    slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_logfmt::{FormatError, LogId, diff};
+use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, diff};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::chains::{Chains, Record, apply_ranges};
@@ -88,7 +89,7 @@ impl Nvwal {
         nvm.store(0, &superblock.encode());
         nvm.store(slot_offset(1), &slot.encode(superblock.log_id));
         nvm.store_u64(duralite_logfmt::nvwal::GROWN_OFFSET, checked_word(blocks));
-        nvm.store_u64(ACTIVE_OFFSET, checked_word(1));
+        nvm.store_u64(ACTIVE_OFFSET, active_word(1));
         nvm.flush(0, SUPERBLOCK_BYTES);
         nvm.fence();
         Ok(())
@@ -155,6 +156,11 @@ impl Nvwal {
     /// # Errors
     /// `Corrupt`.
     pub fn recover_heap(&mut self) -> Result<(), JournalError> {
+        if let Some(raised) = raised_version(self.heap.nvm.load_u64(VERSION_OFFSET)) {
+            self.heap.nvm.store_u64(VERSION_OFFSET, raised);
+            self.heap.nvm.flush(VERSION_OFFSET, 8);
+            self.heap.nvm.fence();
+        }
         self.cut_behind_tail()?;
         // Blocks are freed by what is seen of the list, which a dead process may not have flushed.
         self.settle_doubtful();
@@ -189,7 +195,7 @@ impl Nvwal {
 
     /// The generation in force.
     #[must_use]
-    pub fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u64 {
         self.slot.generation
     }
 
@@ -199,12 +205,10 @@ impl Nvwal {
 
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
         let damaged = |offset, what| JournalError::Corrupt { offset, what };
-        let generation = read_checked_word(active, "the log's active generation")
-            .ok()
-            .filter(|generation| (1..GENERATION_LIMIT).contains(generation))
-            .ok_or_else(|| {
-                damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" })
-            })?;
+        let generation = read_active_word(active);
+        if !(1..GENERATION_LIMIT).contains(&generation) {
+            return Err(damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" }));
+        }
         let at = slot_offset(generation);
         let mut bytes = [0; SLOT_BYTES];
         self.heap.nvm.read(at, &mut bytes);
@@ -396,7 +400,7 @@ impl Engine for Nvwal {
     }
 
     fn version(&self) -> u64 {
-        u64::from(self.slot.generation) << 32 | u64::from(self.sequence)
+        self.slot.generation.rotate_left(32) ^ u64::from(self.sequence)
     }
 
     fn committed(&self) -> u32 {

@@ -68,7 +68,7 @@ impl FoundTransaction {
 /// Which transaction is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
     /// Order of the transaction before it: what garbage here would mean.
@@ -131,7 +131,7 @@ fn garbage<T>(
 
 struct RecordReader<'a> {
     heap: &'a mut Heap,
-    generation: u32,
+    generation: u64,
     position: Position,
     blocks: Vec<u32>,
 }

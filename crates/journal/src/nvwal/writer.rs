@@ -2,8 +2,8 @@
 //! the log over (section 4.3).
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, GENERATION_LIMIT, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot,
-    TX_HEADER_BYTES, TxHash, TxHeader, checked_word, encode_mark, slot_offset,
+    ACTIVE_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash,
+    TxHeader, active_word, encode_mark, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
@@ -268,9 +268,6 @@ impl Nvwal {
         retired: bool,
     ) -> Result<(), JournalError> {
         let generation = self.slot.generation + 1;
-        if generation >= GENERATION_LIMIT {
-            return Err(JournalError::LimitReached { limit_bytes: u64::from(generation) });
-        }
         self.drop_staged();
         // The slot that is written over may be the one that a crash would go back to.
         self.settle_doubtful();
@@ -281,7 +278,7 @@ impl Nvwal {
         nvm.store(slot_offset(generation), &bytes);
         nvm.flush(slot_offset(generation), bytes.len() as u64);
         nvm.fence();
-        let active = checked_word(generation);
+        let active = active_word(generation);
         nvm.store_u64(ACTIVE_OFFSET, active);
         nvm.flush(ACTIVE_OFFSET, 8);
         nvm.fence();

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_checked_word, slot_offset,
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_active_word,
+    read_checked_word, slot_offset,
 };
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::{FileNvm, MapOptions, Nvm};
@@ -123,7 +124,7 @@ pub(super) fn is_spent(file: &File, superblock: &Superblock) -> bool {
 fn slot_of(file: &File, superblock: &Superblock) -> Option<Slot> {
     let mut word = [0; 8];
     file.read_exact_at(&mut word, ACTIVE_OFFSET).ok()?;
-    let generation = read_checked_word(u64::from_le_bytes(word), "").ok()?;
+    let generation = read_active_word(u64::from_le_bytes(word));
     let mut bytes = [0; SLOT_BYTES];
     file.read_exact_at(&mut bytes, slot_offset(generation)).ok()?;
     Slot::decode(&bytes, superblock.log_id, generation).ok()

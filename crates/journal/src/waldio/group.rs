@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 use duralite_logfmt::waldio::{
-    AREA_BYTES, DATA_OFFSET, GENERATION_LIMIT, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock,
-    TX_HEADER_BYTES, TxHeader, body_hash, group_placeholder, slot_offset,
+    AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock, TX_HEADER_BYTES,
+    TxHeader, body_hash, group_placeholder, slot_offset,
 };
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use duralite_medium::{MediumError, Segment};
@@ -157,7 +157,7 @@ impl Drop for Leader<'_> {
 /// Where a log stands when the first process attaches it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recovered {
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     /// Offset in the file behind the last committed transaction.
     pub(crate) end: u64,
 }
@@ -185,9 +185,9 @@ impl Group {
         if let Some(Recovered { generation, end }) = recovered {
             let end = end.next_multiple_of(8);
             let closed = Mark { position: end, group: 0, closed: true };
-            group.set(STARTS[generation as usize % 2], DATA_OFFSET);
-            group.set(GENERATION, u64::from(generation));
-            group.set(INTENT, u64::from(generation));
+            group.set(STARTS[(generation % 2) as usize], DATA_OFFSET);
+            group.set(GENERATION, generation);
+            group.set(INTENT, generation);
             group.set(TAIL, closed.pack());
             group.set(DURABLE, Mark { closed: false, ..closed }.pack());
             group.set(FRONTIER, end);
@@ -249,8 +249,8 @@ impl Group {
     }
 
     /// The generation in force.
-    pub(crate) fn generation(&self) -> u32 {
-        self.get(GENERATION) as u32
+    pub(crate) fn generation(&self) -> u64 {
+        self.get(GENERATION)
     }
 
     /// End of the last sealed transaction.
@@ -259,12 +259,12 @@ impl Group {
     }
 
     /// Where a generation's positions begin.
-    pub(crate) fn start_of(&self, generation: u32) -> u64 {
-        self.get(STARTS[generation as usize % 2])
+    pub(crate) fn start_of(&self, generation: u64) -> u64 {
+        self.get(STARTS[(generation % 2) as usize])
     }
 
     /// The place in the file of a position of a generation.
-    pub(crate) fn offset_of(&self, generation: u32, position: u64) -> u64 {
+    pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
         position.wrapping_sub(self.start_of(generation)).wrapping_add(DATA_OFFSET)
     }
 
@@ -323,7 +323,7 @@ impl Group {
 
     /// Copies bytes of the present generation from the ring, or from the device if they have left
     /// it. Bytes beyond [`Group::sealed`] must not be asked for.
-    pub(crate) fn read(&self, generation: u32, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+    pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
         if in_ring(self.get(FRONTIER)) && position >= self.get(DIRECT_END) {
             self.read_ring(position, buf);
@@ -577,7 +577,7 @@ impl Group {
     }
 
     /// Fills in the header of a group of the `delta` layout.
-    fn complete_header(&self, group: &mut [u8], generation: u32, offset: u64) -> Result<u64, JournalError> {
+    fn complete_header(&self, group: &mut [u8], generation: u64, offset: u64) -> Result<u64, JournalError> {
         let corrupt = |what| JournalError::Corrupt { offset, what };
         let id = self.superblock.log_id;
         let (head, body) = group.split_at_mut(GROUP_HEADER_BYTES as usize);
@@ -663,14 +663,11 @@ impl Group {
         self.check()?;
         self.finish_switch(&leader)?;
         let generation = self.generation() + 1;
-        if generation >= GENERATION_LIMIT {
-            return Err(JournalError::LimitReached { limit_bytes: u64::from(generation) });
-        }
         let empty = if wal_header.is_none() { STATE_EMPTY } else { 0 };
         let retired = if retired { STATE_RETIRED } else { 0 };
         self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
         self.set(INTENT_STATE, empty | retired);
-        self.set(INTENT, u64::from(generation));
+        self.set(INTENT, generation);
         self.finish_switch(&leader)
     }
 
@@ -696,7 +693,7 @@ impl Group {
         if intent == self.get(GENERATION) {
             return Ok(());
         }
-        let generation = intent as u32;
+        let generation = intent;
         let state = self.get(INTENT_STATE);
         let mut wal_header = [0; WAL_HEADER_BYTES];
         self.segment.read(self.base + INTENT_HEADER, &mut wal_header);
@@ -711,7 +708,7 @@ impl Group {
         write_slot(self.block.as_ref(), &slot, self.superblock.log_id)
             .map_err(|source| self.poison(self.failed(source)))?;
         let start = self.tail().position.next_multiple_of(AREA_BYTES);
-        self.set(STARTS[generation as usize % 2], start);
+        self.set(STARTS[(generation % 2) as usize], start);
         self.set(GENERATION, intent);
         Ok(())
     }

@@ -58,7 +58,7 @@ struct Activity {
 pub struct Waldio {
     group: Arc<Group>,
     path: PathBuf,
-    generation: u32,
+    generation: u64,
     wal_header: Option<WalHeader>,
     retired: bool,
     /// Position behind the last transaction taken in.
@@ -176,7 +176,7 @@ impl Waldio {
 
     /// The generation in force.
     #[must_use]
-    pub fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 
@@ -205,7 +205,7 @@ impl Waldio {
         JournalError::Corrupt { offset, what: FormatError::Damaged { what } }
     }
 
-    fn enter(&mut self, generation: u32) -> Result<(), JournalError> {
+    fn enter(&mut self, generation: u64) -> Result<(), JournalError> {
         let failed = |source| self.failed(source);
         let slot = recovery::load_slot(self.group.block(), self.group.superblock(), generation, &failed)?;
         let header = match slot.wal_header {
@@ -452,7 +452,7 @@ impl Engine for Waldio {
     }
 
     fn version(&self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.sequence)
+        self.generation.rotate_left(32) ^ u64::from(self.sequence)
     }
 
     fn committed(&self) -> u32 {

@@ -8,7 +8,7 @@
 use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{
     AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot, Superblock,
-    TX_HEADER_BYTES, body_hash, decode_frame, frame_bytes, slot_offset,
+    TX_HEADER_BYTES, body_hash, decode_frame, frame_bytes, raise_version, slot_offset,
 };
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
@@ -40,7 +40,7 @@ struct Scan<'a> {
 pub(crate) fn load_slot(
     block: &dyn Block,
     superblock: &Superblock,
-    generation: u32,
+    generation: u64,
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Slot, JournalError> {
     let offset = slot_offset(generation);
@@ -52,7 +52,7 @@ pub(crate) fn load_slot(
 fn read_slot(
     block: &dyn Block,
     superblock: &Superblock,
-    parity: u32,
+    parity: u64,
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Option<Slot>, JournalError> {
     let mut area = [0; AREA_BYTES as usize];
@@ -106,6 +106,11 @@ impl Found {
     /// Makes sure that what was found will be found again: a process that died, or that saw a write
     /// fail, may have left it in a cache only. Removes what is stale. Durable on return.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
+        let mut first = vec![0; superblock.block_bytes as usize];
+        block.read(0, &mut first)?;
+        if raise_version(&mut first) {
+            block.commit(0, &first, Durability::Full)?;
+        }
         write_slot(block, &self.slot, superblock.log_id)?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -154,7 +159,7 @@ impl Scan<'_> {
 
     /// Whether a group starts at a place, and if so whether it was written after everything before
     /// it was durable.
-    fn starts_at(&self, bytes: &[u8], generation: u32, at: u64) -> Option<bool> {
+    fn starts_at(&self, bytes: &[u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { log_id, page_bytes, block_bytes, layout, .. } = *self.superblock;
         match layout {
             Layout::Delta => GroupHeader::decode(bytes, log_id, generation, at).map(|group| group.ordered),

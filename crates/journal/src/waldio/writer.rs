@@ -55,7 +55,7 @@ impl Open {
 
     /// Reads bytes of the transaction from its offset `at` on: those that have gone to the device
     /// from there, the rest from memory.
-    fn read(&self, group: &Group, generation: u32, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+    fn read(&self, group: &Group, generation: u64, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         let mut rest = buf;
         let mut from = at;
         if let Some(direct) = &self.direct
@@ -80,7 +80,7 @@ impl Open {
     pub(super) fn apply(
         &self,
         group: &Group,
-        generation: u32,
+        generation: u64,
         record: &Record,
         bytes: &mut Vec<u8>,
         page: &mut [u8],
