@@ -26,6 +26,9 @@ pub struct Log {
     moved: Vec<(PathBuf, PathBuf)>,
     /// Why nothing more is acknowledged (invariant 9).
     poisoned: Option<String>,
+    /// An operation is under way. One that panicked never ends: its callers catch the panic, and what it
+    /// left is in doubt.
+    unfinished: bool,
 }
 
 impl Log {
@@ -64,7 +67,8 @@ impl Log {
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
         let OpenLog { segment, path, segment_path, database, file, moved, .. } = open;
-        Ok(Self { stream, segment, path, segment_path, database, file, moved, poisoned: None })
+        let (poisoned, unfinished) = (None, false);
+        Ok(Self { stream, segment, path, segment_path, database, file, moved, poisoned, unfinished })
     }
 
     /// Identity.
@@ -282,7 +286,8 @@ impl Log {
         self.stream.engine().metrics()
     }
 
-    /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt.
+    /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt, a
+    /// panic among them.
     fn guarded<T>(
         &mut self,
         operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, JournalError>,
@@ -290,7 +295,13 @@ impl Log {
         if let Some(why) = &self.poisoned {
             return Err(JournalError::Poisoned(why.clone()));
         }
-        operation(&mut self.stream).inspect_err(|error| {
+        if self.unfinished {
+            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
+        }
+        self.unfinished = true;
+        let result = operation(&mut self.stream);
+        self.unfinished = false;
+        result.inspect_err(|error| {
             if error.kind() != ErrorKind::Full {
                 self.poisoned = Some(error.to_string());
             }

@@ -17,7 +17,7 @@
 //! a closed and an open group are not durable. The leader wakes its whole group, and one member of
 //! the next to lead it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -141,6 +141,9 @@ pub(crate) struct Group {
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<JournalError>>,
+    /// Whether this process panicked while it waited or led: it stops, and the others go on as after
+    /// its death, which may come at any instruction too.
+    panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }
 
@@ -180,6 +183,7 @@ impl Group {
             options,
             buffer: Mutex::default(),
             reason: Mutex::default(),
+            panicked: AtomicBool::new(false),
             activity: GroupActivity::default(),
         };
         if let Some(Recovered { generation, end }) = recovered {
@@ -297,6 +301,9 @@ impl Group {
 
     /// Refuses to go on after a failure in any process (invariant 9).
     pub(crate) fn check(&self) -> Result<(), JournalError> {
+        if self.panicked.load(Ordering::Relaxed) {
+            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
+        }
         if self.get(POISON) == 0 {
             return Ok(());
         }
@@ -730,13 +737,31 @@ pub(crate) fn write_slot(
     block.commit(slot_offset(slot.generation), &slot.encode(id), Durability::Full)
 }
 
+/// What is called without the log's lock, and left by a panic if it is dropped (invariant 9).
+struct Unfinished<'a>(&'a Group);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.panicked.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    fn unless_it_panics<T>(&self, work: impl FnOnce() -> T) -> T {
+        let unfinished = Unfinished(self);
+        let result = work();
+        std::mem::forget(unfinished);
+        result
+    }
+}
+
 impl Committer for Group {
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
-        self.wait_for(Mark::unpack(ticket.get()))
+        self.unless_it_panics(|| self.wait_for(Mark::unpack(ticket.get())))
     }
 
     fn wait_all(&self) -> Result<(), JournalError> {
-        self.drain()
+        self.unless_it_panics(|| self.drain())
     }
 }
 
