@@ -133,6 +133,12 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Copies the bytes from `at` on into `buf`.
     fn read(&self, at: u64, buf: &mut [u8]);
 
+    /// The first place from `at` on that may hold something else than zeros, or the end of the medium;
+    /// `at` itself where that is not known.
+    fn next_data(&self, at: u64) -> u64 {
+        at
+    }
+
     /// One 8-byte atomic load with acquire ordering of a little-endian word. `at` must be a
     /// multiple of 8. Not counted and not delayed: it is what a waiting reader polls.
     ///

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -309,6 +309,19 @@ impl Nvm for FileNvm {
         self.counters.read(len, lines);
         if self.is_slow(SLOW_LATENCY) {
             latency::spin(u64::from(self.latency.get().read_ns).saturating_mul(lines));
+        }
+    }
+
+    fn next_data(&self, at: u64) -> u64 {
+        // Only a file that must have holes is asked where they are.
+        let sparse = rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
+        if !sparse || at >= self.len() {
+            return at;
+        }
+        match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+            Ok(data) => data.clamp(at, self.len()),
+            Err(Errno::NXIO) => self.len(),
+            Err(_) => at,
         }
     }
 

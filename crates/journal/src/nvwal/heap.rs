@@ -15,10 +15,13 @@ use duralite_logfmt::nvwal::{
 use duralite_medium::{MediumError, Nvm};
 
 use super::HeapMode;
+use super::list::BlockList;
 use crate::JournalError;
 
 /// The file is grown by at least this much at a time.
 const CHUNK_BYTES: u32 = 1 << 20;
+/// And by no more than this.
+const LARGEST_STEP: u32 = 256 << 20;
 /// States looked at per read of the table.
 const TABLE_STEP: usize = 256;
 
@@ -173,19 +176,28 @@ impl Heap {
 
     /// Sets every block's state from what is reachable: frees what a dead process left pending
     /// or in use, and marks reachable blocks in use.
-    pub(crate) fn reconcile(&mut self, reachable: &[u32]) {
-        let mut table = vec![BlockState::Free; self.grown as usize];
-        for &block in reachable {
-            if let Some(state) = table.get_mut(block as usize) {
-                *state = BlockState::InUse;
+    pub(crate) fn reconcile(&mut self, reachable: &BlockList) {
+        let mut states = [0; TABLE_STEP];
+        for &block in reachable.as_slice() {
+            let state = &mut states[..1];
+            self.nvm.read(STATES_OFFSET + u64::from(block), state);
+            if *state != [BlockState::InUse.byte()] {
+                self.set_state(block, BlockState::InUse);
             }
         }
-        let mut states = vec![0; table.len()];
-        self.nvm.read(STATES_OFFSET, &mut states);
-        for (block, wanted) in table.into_iter().enumerate().rev() {
-            if states[block] != wanted.byte() {
-                self.set_state(block as u32, wanted);
+        let mut at = 0;
+        while at < self.grown {
+            // What a damaged log claims to have costs nothing where there is nothing.
+            let skipped = self.nvm.next_data(STATES_OFFSET + u64::from(at)) - STATES_OFFSET;
+            at = skipped.min(u64::from(self.grown)) as u32;
+            let count = ((self.grown - at) as usize).min(TABLE_STEP);
+            self.nvm.read(STATES_OFFSET + u64::from(at), &mut states[..count]);
+            for (block, state) in (at..).zip(&states[..count]) {
+                if *state != BlockState::Free.byte() && !reachable.contains(block) {
+                    self.set_state(block, BlockState::Free);
+                }
             }
+            at += count as u32;
         }
         self.hint = 0;
         self.nvm.fence();
@@ -223,11 +235,15 @@ impl Heap {
 
     /// Backs more blocks: a chunk, or half as much again as there is. Returns the first new one.
     fn grow(&mut self) -> Result<u32, JournalError> {
-        let limit = self.superblock.limit_blocks;
+        // Where a process may use little address space, that is the limit.
+        let mapped = self.nvm.capacity().saturating_sub(self.superblock.blocks_offset);
+        let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        let limit = self.superblock.limit_blocks.min(mapped);
         if self.grown >= limit {
             return Err(JournalError::LimitReached { limit_bytes: self.superblock.file_bytes(limit) });
         }
-        let step = Self::initial_blocks(&self.superblock).max(self.grown / 2);
+        let most = (LARGEST_STEP / self.block_bytes()).max(1);
+        let step = Self::initial_blocks(&self.superblock).max((self.grown / 2).min(most));
         let small = self.grown + 1;
         let wanted = (self.grown + step).min(limit);
         let grown = match self.nvm.grow(self.superblock.file_bytes(wanted)) {
@@ -256,6 +272,10 @@ impl Heap {
         }
         if grown != self.grown {
             let bytes = self.superblock.file_bytes(grown);
+            if bytes > self.nvm.capacity() {
+                let what = "a log that is longer than the address space that this process may use";
+                return Err(self.medium(MediumError::Unsupported { what }));
+            }
             if self.nvm.refresh_len(bytes).is_err() {
                 return Err(damaged(duralite_logfmt::FormatError::Short { what: "the log file" }));
             }

@@ -7,6 +7,7 @@ use duralite_logfmt::nvwal::{
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
+use super::list::BlockList;
 use super::scan::{CONTINUED_AT, Position};
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
@@ -142,19 +143,18 @@ impl Nvwal {
             return Ok(());
         }
         let generation = self.slot.generation;
-        let mut stale = Vec::new();
+        let mut stale = BlockList::default();
         let mut at = self.tail.block;
         while let Some(next) = self.heap.next(at, generation)? {
-            if stale.len() > self.heap.grown() as usize {
+            if self.blocks.contains(next) || !stale.push(next) {
                 let what = duralite_logfmt::FormatError::Damaged { what: "a link between log blocks" };
                 return Err(self.heap.corrupt(at, 0, what));
             }
-            stale.push(next);
             at = next;
         }
         if !stale.is_empty() {
             self.heap.unlink_after(self.tail.block);
-            self.heap.free(&stale);
+            self.heap.free(stale.as_slice());
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Nvwal {
         }
         self.heap.nvm.fence();
         self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
-        self.blocks.append(&mut open.blocks);
+        self.blocks.extend(&open.blocks);
         self.writer.spare = open.dirty;
         self.tail = open.end;
         self.sequence = sequence;
@@ -284,7 +284,7 @@ impl Nvwal {
         nvm.fence();
         let old = std::mem::take(&mut self.blocks);
         self.enter_generation(active, slot, header.copied());
-        self.heap.free(&old);
+        self.heap.free(old.as_slice());
         // What dead processes left pending or unlinked goes too.
         self.heap.reconcile(&self.blocks);
         self.activity.generations += 1;

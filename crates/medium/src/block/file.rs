@@ -2,13 +2,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffer::AlignedBuf;
@@ -463,6 +464,25 @@ impl Block for FileBlock {
         self.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         // Through the page cache, which direct writes keep coherent.
         self.file.read_exact_at(buf, at).map_err(failed("pread"))
+    }
+
+    fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
+        let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
+        // What is told of holes is believed only of a file that must have some: a log's own blocks
+        // are all initialised.
+        if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
+            return Ok(at..len.max(at));
+        }
+        let seek = |to| match rustix::fs::seek(&self.file, to) {
+            Ok(found) => Ok(found.clamp(at, len)),
+            Err(Errno::NXIO) => Ok(len),
+            Err(errno) => Err(errno),
+        };
+        let found = seek(SeekFrom::Data(at)).and_then(|data| match data {
+            end if end == len => Ok(len..len),
+            data => Ok(data..seek(SeekFrom::Hole(data))?),
+        });
+        Ok(found.unwrap_or(at..len))
     }
 
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {

@@ -13,6 +13,7 @@ mod probe;
 mod recording;
 
 use std::fmt;
+use std::ops::Range;
 
 pub use buffer::AlignedBuf;
 pub use extents::{Extent, extents, is_initialised};
@@ -98,6 +99,16 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
+
+    /// The first bytes from `at` on that may hold something else than zeros, up to the next that
+    /// cannot: a sparse file takes no longer to look through than what it holds. Empty, at
+    /// [`len`](Block::len), if there are none; everything from `at` on where the medium cannot tell.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
+        Ok(at..self.len().max(at))
+    }
 
     /// Writes whole blocks. Not durable until flushed.
     ///

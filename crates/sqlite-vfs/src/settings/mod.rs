@@ -266,6 +266,8 @@ mod tests {
     #[test]
     fn sizes_take_suffixes() {
         assert_eq!(uri(&[("log_limit", "64m")]).unwrap().options.waldio.limit_bytes, 64 << 20);
+        assert_eq!(uri(&[("log_limit", "0")]).unwrap().options.waldio.limit(), u64::MAX);
+        assert_eq!(uri(&[]).unwrap().options.waldio.limit(), u64::MAX);
         assert_eq!(uri(&[("block_bytes", "16K")]).unwrap().options.nvwal.block_bytes, 16384);
         assert_eq!(uri(&[("cache_bytes", "0")]).unwrap().options.waldio.cache_bytes, 0);
     }
