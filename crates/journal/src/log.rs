@@ -164,7 +164,7 @@ impl Log {
         })
     }
 
-    /// Names the newest commit, for [`Log::acknowledged`].
+    /// Names the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
     #[must_use]
     pub fn newest_commit(&self) -> u64 {
         (self.version() >> 32) << 32 | u64::from(self.frames())
@@ -178,12 +178,17 @@ impl Log {
         self.guarded(WalStream::size)
     }
 
-    /// Cuts the stream. The caller has synced the database file first (invariant 6).
+    /// Cuts the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
     ///
     /// # Errors
     /// As [`Log::write`].
     pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
         self.guarded(|stream| stream.truncate(size))
+    }
+
+    /// Lets the log's file shrink to so many bytes whenever it starts over.
+    pub fn limit_size(&mut self, bytes: Option<u64>) {
+        self.stream.limit_size(bytes);
     }
 
     /// Called where SQLite syncs its log. Nothing is left to do: what is committed was sealed by

@@ -190,6 +190,16 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`MediumError::Unsupported`] where the file system cannot punch holes.
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
 
+    /// Backs a range again that was given back, and whose end is inside [`len`](Nvm::len) or beyond,
+    /// as well as growing would: no later store into it can fail.
+    ///
+    /// # Errors
+    ///
+    /// As [`grow`](Nvm::grow).
+    fn restore(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.system_allocate(at, len)
+    }
+
     /// What has been done through this object so far.
     fn counters(&self) -> Counters;
 

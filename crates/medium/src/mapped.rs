@@ -446,6 +446,21 @@ impl Nvm for FileNvm {
         self.fallocate(mode, at, len)
     }
 
+    fn restore(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        let end = checked_end(at, len, self.capacity())?;
+        self.check_writable()?;
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.fallocate(FallocateFlags::empty(), at, len)?;
+        if self.dax {
+            // As when growing.
+            write_zeros(&self.file, at, end)?;
+            rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
+        }
+        self.populate(at, end)?;
+        self.len.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
     fn counters(&self) -> Counters {
         self.counters.get()
     }

@@ -246,21 +246,53 @@ impl Heap {
         let step = Self::initial_blocks(&self.superblock).max((self.grown / 2).min(most));
         let small = self.grown + 1;
         let wanted = (self.grown + step).min(limit);
-        let grown = match self.nvm.grow(self.superblock.file_bytes(wanted)) {
+        let grown = match self.back(wanted) {
             Ok(()) => wanted,
             // Nearly full: one block may still do.
             Err(MediumError::NoSpace) => {
-                self.nvm.grow(self.superblock.file_bytes(small)).map_err(|source| self.medium(source))?;
+                self.back(small).map_err(|source| self.medium(source))?;
                 small
             }
             Err(source) => return Err(self.medium(source)),
         };
+        let first = self.grown;
+        self.store_grown(grown);
+        Ok(first)
+    }
+
+    /// Blocks that are kept when the file is to have so many bytes: as many as a new log's at least.
+    pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
+        let body = keep_bytes.saturating_sub(self.superblock.blocks_offset);
+        let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        blocks.max(Self::initial_blocks(&self.superblock))
+    }
+
+    /// Gives the space of blocks back while none is in use. The file keeps its length, since other
+    /// processes have it mapped; what they still look at there reads as zeros.
+    pub(crate) fn shrink(&mut self, keep_bytes: u64) {
+        let kept = self.kept_blocks(keep_bytes);
+        if kept >= self.grown {
+            return;
+        }
+        let (from, to) = (self.superblock.file_bytes(kept), self.superblock.file_bytes(self.grown));
+        // Nobody takes a block from there any more, even after a power loss, before they are gone.
+        self.store_grown(kept);
+        self.hint = self.hint.min(kept);
+        // What cannot be given back stays.
+        let _ = self.nvm.system_free(from, to - from);
+    }
+
+    fn store_grown(&mut self, grown: u32) {
         self.nvm.store_u64(GROWN_OFFSET, checked_word(grown));
         self.nvm.flush(GROWN_OFFSET, 8);
         self.nvm.fence();
-        let first = self.grown;
         self.grown = grown;
-        Ok(first)
+    }
+
+    /// Backs blocks up to this many. They may be there, as holes, where blocks were given back.
+    fn back(&self, blocks: u32) -> Result<(), MediumError> {
+        let (from, to) = (self.superblock.file_bytes(self.grown), self.superblock.file_bytes(blocks));
+        if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
     }
 
     fn refresh_grown(&mut self) -> Result<(), JournalError> {

@@ -433,6 +433,16 @@ impl Engine for Nvwal {
         self.start_over(header)
     }
 
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(None)?;
+        self.heap.shrink(keep_bytes);
+        Ok(())
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        self.heap.grown() > self.heap.kept_blocks(keep_bytes)
+    }
+
     fn has_staged(&self) -> bool {
         self.chains.has_staged()
     }

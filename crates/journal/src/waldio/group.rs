@@ -659,11 +659,24 @@ impl Group {
 
     // Generations.
 
-    /// Starts the log over, under SQLite's WRITE lock. Durable on return.
+    /// What the file keeps when it is to have so many bytes: as much as a new one at least.
+    pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
+        let keep = keep_bytes.max(initial_bytes(self.superblock.block_bytes));
+        keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// Starts the log over, under SQLite's WRITE lock. Durable on return. With `keep_bytes` the file
+    /// then gives back what it has beyond that.
+    ///
+    /// The slot that says how long the file is at least comes first, and is durable before the file is
+    /// cut; `LENGTH` comes before the slot. So neither promises bytes that are gone, wherever this
+    /// process dies or the power fails. Who holds WRITE is the only one who appends, nothing of the
+    /// new generation is there yet, and who still reads the old one finds that it is over.
     pub(crate) fn switch(
         &self,
         wal_header: Option<[u8; WAL_HEADER_BYTES]>,
         retired: bool,
+        keep_bytes: Option<u64>,
     ) -> Result<(), JournalError> {
         self.harden()?;
         let leader = self.lead()?;
@@ -674,8 +687,17 @@ impl Group {
         let retired = if retired { STATE_RETIRED } else { 0 };
         self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
         self.set(INTENT_STATE, empty | retired);
+        let keep = keep_bytes.map(|bytes| self.kept_bytes(bytes));
+        if let Some(keep) = keep {
+            self.set(LENGTH, keep.min(self.get(LENGTH)));
+        }
         self.set(INTENT, generation);
-        self.finish_switch(&leader)
+        self.finish_switch(&leader)?;
+        if let Some(keep) = keep {
+            // What cannot be given back stays.
+            let _ = self.block.shrink(keep);
+        }
+        Ok(())
     }
 
     /// Completes a switch whose process died: what it announced is decided, and nobody may take in

@@ -306,7 +306,7 @@ impl Engine for Waldio {
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
-        self.group.switch(None, true)?;
+        self.group.switch(None, true, None)?;
         self.refresh()
     }
 
@@ -359,9 +359,23 @@ impl Engine for Waldio {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         self.drop_staged();
-        self.group.switch(header.map(|header| header.bytes), false)?;
+        self.group.switch(header.map(|header| header.bytes), false, None)?;
         self.activity.generations += 1;
         self.refresh()
+    }
+
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+        self.refresh()?;
+        self.drop_staged();
+        self.group.switch(None, false, Some(keep_bytes))?;
+        self.activity.generations += 1;
+        self.refresh()
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        // Another process may have made the file longer; an error shows when something is read.
+        let _ = self.group.block().refresh_len();
+        self.group.block().len() > self.group.kept_bytes(keep_bytes)
     }
 
     fn has_staged(&self) -> bool {

@@ -80,7 +80,7 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Does nothing when that is
+    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is
     /// so already. On return the blocks are initialised, and the file's metadata durable.
     ///
     /// # Errors
@@ -88,11 +88,22 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// preallocated before stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Learns the present length: another process may have preallocated more.
+    /// Learns the present length: another process may have preallocated more, or given some back.
     ///
     /// # Errors
     /// An error of the file system.
     fn refresh_len(&self) -> Result<(), MediumError>;
+
+    /// Cuts what is behind `len` bytes (a multiple of the block), for whoever is sure that nobody
+    /// needs it and that every object of the file learns of its length anew before it relies on it. Not durable
+    /// on return: after a power failure the bytes may be back, until as much is preallocated again. A
+    /// medium that cannot give anything back does nothing.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    fn shrink(&self, _len: u64) -> Result<(), MediumError> {
+        Ok(())
+    }
 
     /// Fills `buf` from any position on.
     ///
