@@ -7,7 +7,7 @@ use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::sqlite_wal::{
     FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader, make_wal_header,
 };
-use duralite_logfmt::{LogId, PATH_LIMIT, diff, nvwal, waldio};
+use duralite_logfmt::{GENERATION_LIMIT, LogId, PATH_LIMIT, diff, nvwal, waldio};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -45,8 +45,8 @@ fn log_id(input: &mut Unstructured) -> Result<LogId> {
 }
 
 /// A generation that a log can be in.
-fn generation(input: &mut Unstructured) -> Result<u32> {
-    input.int_in_range(1..=waldio::GENERATION_LIMIT - 1)
+fn generation(input: &mut Unstructured) -> Result<u64> {
+    input.int_in_range(1..=GENERATION_LIMIT - 1)
 }
 
 fn page_size(input: &mut Unstructured) -> Result<u32> {
@@ -195,7 +195,8 @@ fn nvwal_slots(input: &mut Unstructured) -> Result<()> {
     if input.arbitrary()? {
         seal(&mut bytes, 56, seed_of(id));
     }
-    let generation = u32::from_le_bytes(*bytes.first_chunk().unwrap());
+    let half = |at: usize| u64::from(u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()));
+    let generation = half(0) | half(48) << 32;
     if let Ok(it) = nvwal::Slot::decode(&bytes, id, generation) {
         assert_eq!(nvwal::Slot::decode(&it.encode(id), id, generation), Ok(it));
     }
@@ -356,7 +357,7 @@ fn frames(input: &mut Unstructured) -> Result<()> {
         starts_group: input.arbitrary()?,
         ordered: input.arbitrary()?,
     };
-    let generation = generation % waldio::GENERATION_LIMIT;
+    let generation = generation % GENERATION_LIMIT;
     let offset = if input.arbitrary()? { input.arbitrary()? } else { waldio::DATA_OFFSET };
     let mut page = page(input, page_bytes as usize)?;
     if input.ratio(2, 3)? {

@@ -10,7 +10,10 @@ use duralite_journal::engine::Engine as _;
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;
-use duralite_logfmt::nvwal::{Order, Superblock, TxHash, TxHeader, encode_mark, slot_offset};
+use duralite_logfmt::nvwal::{
+    OLDEST_VERSION, Order, Superblock, TxHash, TxHeader, VERSION, active_word, encode_mark, read_active_word,
+    slot_offset,
+};
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use duralite_medium::RecordingNvm;
 use libfuzzer_sys::fuzz_target;
@@ -83,7 +86,8 @@ fn repair_checksums(bytes: &mut Vec<u8>) {
         return;
     }
     bytes[..8].copy_from_slice(b"DURALNVW");
-    bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
+    let version = if bytes[8] % 2 == 0 { OLDEST_VERSION } else { VERSION };
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
     let superblock = xxh3_64(&bytes[..1088]);
     bytes[1088..1096].copy_from_slice(&superblock.to_le_bytes());
     let id = LogId(bytes[16..32].try_into().unwrap());
@@ -92,10 +96,11 @@ fn repair_checksums(bytes: &mut Vec<u8>) {
         let sum = xxh3_64_with_seed(&bytes[slot..slot + 56], seed);
         bytes[slot + 56..slot + 64].copy_from_slice(&sum.to_le_bytes());
     }
-    for word in [1152, 1344] {
-        let value: u32 = u32::from_le_bytes(bytes[word..word + 4].try_into().unwrap());
-        bytes[word + 4..word + 8].copy_from_slice(&(!value).to_le_bytes());
-    }
+    let grown = u32_at(bytes, 1344);
+    bytes[1348..1352].copy_from_slice(&(!grown).to_le_bytes());
+    let slot = slot_offset(u64::from(bytes[1152])) as usize;
+    let generation = u64::from(u32_at(bytes, slot)) | u64::from(u32_at(bytes, slot + 48)) << 32;
+    bytes[1152..1160].copy_from_slice(&active_word(generation).to_le_bytes());
     if let Ok(superblock) = Superblock::decode(&bytes[..4096]) {
         let grown = u32_at(bytes, 1344).min(superblock.limit_blocks);
         let size = superblock.file_bytes(grown).min(CAPACITY) as usize;
@@ -112,7 +117,7 @@ fn repair_transactions(bytes: &mut [u8]) {
     let Ok(superblock) = Superblock::decode(&bytes[..4096]) else { return };
     let grown = u32_at(bytes, 1344);
     let size = bytes.len();
-    let generation = u32_at(bytes, 1152);
+    let generation = read_active_word(u64::from_le_bytes(bytes[1152..1160].try_into().unwrap()));
     let mut block = u32_at(bytes, slot_offset(generation) as usize + 4);
     let (block_bytes, mut offset) = (superblock.block_bytes as usize, 16);
     let place = |block: u32, offset: usize| {

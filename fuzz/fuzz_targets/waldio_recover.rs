@@ -10,7 +10,7 @@ use duralite_journal::engine::Engine as _;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
 use duralite_logfmt::sqlite_wal::make_wal_header;
-use duralite_logfmt::waldio::{DATA_OFFSET, GroupHeader, Superblock, body_hash};
+use duralite_logfmt::waldio::{self as waldio_format, DATA_OFFSET, GroupHeader, Superblock, body_hash};
 use duralite_medium::LocalSegment;
 use duralite_medium::block::RecordingBlock;
 use libfuzzer_sys::fuzz_target;
@@ -74,7 +74,8 @@ fn repair_checksums(bytes: &mut [u8]) {
         return;
     }
     bytes[..8].copy_from_slice(b"DURALDIO");
-    bytes[8..12].copy_from_slice(&duralite_logfmt::waldio::VERSION.to_le_bytes());
+    let version = if bytes[8] % 2 == 0 { waldio_format::OLDEST_VERSION } else { waldio_format::VERSION };
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
     let superblock = xxh3_64(&bytes[..1088]);
     bytes[1088..1096].copy_from_slice(&superblock.to_le_bytes());
     let seed = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
@@ -88,7 +89,10 @@ fn repair_checksums(bytes: &mut [u8]) {
 fn repair_groups(bytes: &mut [u8]) {
     let Ok(superblock) = Superblock::decode(bytes) else { return };
     let (id, unit) = (superblock.log_id, superblock.block_bytes as usize);
-    let generation = [4096, 8192].map(|slot| bytes.get(slot..slot + 4).map(|g| u32_at(g, 0)).unwrap_or(0));
+    let generation = [4096, 8192].map(|slot| {
+        let slot = bytes.get(slot..slot + 52);
+        slot.map_or(0, |slot| u64::from(u32_at(slot, 0)) | u64::from(u32_at(slot, 48)) << 32)
+    });
     let generation = generation.into_iter().max().unwrap_or(0);
     let (mut at, mut sequence) = (DATA_OFFSET as usize, 1);
     for _ in 0..100 {

@@ -338,7 +338,11 @@ impl File {
     }
 
     fn extend(&mut self, size: u64) {
-        if self.visible.len() < size as usize {
+        let cut = self.visible.len();
+        if cut < size as usize {
+            // Whatever a cut may have left behind it is zeros now, and so is the size durable.
+            self.durable.truncate(cut);
+            self.sizes.clear();
             self.visible.resize(size as usize, 0);
             self.durable.resize(size as usize, 0);
         }

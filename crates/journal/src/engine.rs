@@ -133,6 +133,17 @@ pub trait Engine: Send {
     /// `NoSpace`, `LimitReached`, with the old generation still in force.
     fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
 
+    /// Starts the log over, empty, and gives back what its file has beyond so many bytes and more than a
+    /// new log's. The new generation is durable on return. The caller has synced everything
+    /// committed so far into the database file (invariant 6).
+    ///
+    /// # Errors
+    /// As [`Engine::begin_generation`]. What cannot be given back stays, without an error.
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
+
+    /// Whether [`Engine::clear`] would give something back.
+    fn has_surplus(&self, keep_bytes: u64) -> bool;
+
     /// Whether frames are staged.
     fn has_staged(&self) -> bool;
 
@@ -191,6 +202,7 @@ delegate! {
         fn committed(&self) -> u32;
         fn frame(&self, number: u32) -> Option<Frame>;
         fn has_staged(&self) -> bool;
+        fn has_surplus(&self, keep_bytes: u64) -> bool;
     }
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();
@@ -198,6 +210,7 @@ delegate! {
         fn refresh(&mut self) -> Result<(), JournalError>;
         fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
         fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
+        fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
         fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
         fn discard_staged(&mut self) -> Result<(), JournalError>;
         fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;

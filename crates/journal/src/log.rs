@@ -24,6 +24,9 @@ pub struct Log {
     moved: Vec<(PathBuf, PathBuf)>,
     /// Why nothing more is acknowledged (invariant 9).
     poisoned: Option<String>,
+    /// An operation is under way. One that panicked never ends: its callers catch the panic, and what it
+    /// left is in doubt.
+    unfinished: bool,
 }
 
 impl Log {
@@ -62,7 +65,8 @@ impl Log {
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
         let OpenLog { segment, path, segment_path, file, moved, .. } = open;
-        Ok(Self { stream, segment, path, segment_path, file, moved, poisoned: None })
+        let (poisoned, unfinished) = (None, false);
+        Ok(Self { stream, segment, path, segment_path, file, moved, poisoned, unfinished })
     }
 
     /// Identity.
@@ -158,7 +162,7 @@ impl Log {
         })
     }
 
-    /// Names the newest commit, for [`Log::acknowledged`].
+    /// Names the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
     #[must_use]
     pub fn newest_commit(&self) -> u64 {
         (self.version() >> 32) << 32 | u64::from(self.frames())
@@ -172,12 +176,17 @@ impl Log {
         self.guarded(WalStream::size)
     }
 
-    /// Cuts the stream. The caller has synced the database file first (invariant 6).
+    /// Cuts the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
     ///
     /// # Errors
     /// As [`Log::write`].
     pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
         self.guarded(|stream| stream.truncate(size))
+    }
+
+    /// Lets the log's file shrink to so many bytes whenever it starts over.
+    pub fn limit_size(&mut self, bytes: Option<u64>) {
+        self.stream.limit_size(bytes);
     }
 
     /// Called where SQLite syncs its log. Nothing is left to do: what is committed was sealed by
@@ -281,7 +290,8 @@ impl Log {
         self.stream.engine().metrics()
     }
 
-    /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt.
+    /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt, a
+    /// panic among them.
     fn guarded<T>(
         &mut self,
         operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, JournalError>,
@@ -289,7 +299,13 @@ impl Log {
         if let Some(why) = &self.poisoned {
             return Err(JournalError::Poisoned(why.clone()));
         }
-        operation(&mut self.stream).inspect_err(|error| {
+        if self.unfinished {
+            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
+        }
+        self.unfinished = true;
+        let result = operation(&mut self.stream);
+        self.unfinished = false;
+        result.inspect_err(|error| {
             if error.kind() != ErrorKind::Full {
                 self.poisoned = Some(error.to_string());
             }

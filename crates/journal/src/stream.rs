@@ -29,6 +29,8 @@ pub struct WalStream<E> {
     /// Of the transaction sealed last, until somebody takes it.
     ticket: Option<Ticket>,
     acknowledged: u64,
+    /// What the log's file keeps when it starts over.
+    size_limit: Option<u64>,
 }
 
 /// A frame's cumulative checksum, as of one version of the engine's content.
@@ -79,6 +81,7 @@ impl<E: Engine> WalStream<E> {
             page: Vec::new(),
             ticket: None,
             acknowledged: 0,
+            size_limit: None,
         }
     }
 
@@ -100,6 +103,12 @@ impl<E: Engine> WalStream<E> {
     /// What the transaction sealed last is waited for by, if nobody has taken it yet.
     pub fn take_ticket(&mut self) -> Option<Ticket> {
         self.ticket.take()
+    }
+
+    /// Lets the log's file shrink to so many bytes whenever it starts over, as `PRAGMA
+    /// journal_size_limit` asks for.
+    pub fn limit_size(&mut self, bytes: Option<u64>) {
+        self.size_limit = bytes;
     }
 
     /// Size of the stream in bytes: header and committed frames, or 0.
@@ -162,21 +171,21 @@ impl<E: Engine> WalStream<E> {
         }
     }
 
-    /// SQLite cuts its log: to nothing (the caller has synced the database file, invariant 6), or
-    /// behind the last frame, where there is nothing to do.
+    /// SQLite cuts its log: to nothing (the caller has synced the database file, invariant 6), upon
+    /// which the log's file shrinks to what a new one has, or behind the last frame, where there is nothing to do.
     ///
     /// # Errors
     /// `Unexpected` for a cut into committed frames; others as [`Engine::begin_generation`].
     pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
         let current = self.size()?;
-        if size >= current {
+        if size >= current && (current > 0 || !self.engine.has_surplus(0)) {
             return Ok(());
         }
         if size > 0 {
             return Err(JournalError::Unexpected("a cut into committed frames"));
         }
         self.reset_transaction()?;
-        self.engine.begin_generation(None)
+        self.engine.clear(0)
     }
 
     /// Called where SQLite syncs its log: seals a complete transaction that is not sealed yet.
@@ -241,6 +250,9 @@ impl<E: Engine> WalStream<E> {
         let header = WalHeader::parse(bytes)
             .map_err(|_| JournalError::Unexpected("a WAL header that does not check"))?;
         self.reset_transaction()?;
+        if let Some(limit) = self.size_limit.filter(|limit| self.engine.has_surplus(*limit)) {
+            self.engine.clear(limit)?;
+        }
         self.engine.begin_generation(Some(&header))
     }
 

@@ -46,7 +46,7 @@ pub struct WalkedTransaction {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkSummary {
     /// Generation in force.
-    pub generation: u32,
+    pub generation: u64,
     /// Committed transactions.
     pub transactions: u32,
     /// Committed frames.

@@ -13,8 +13,9 @@ use common::{Model, Rng, contents, for_seeds, fresh_medium};
 use duralite_journal::nvwal::{Nvwal, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::{JournalError, NvwalOptions, SyncMode};
+use duralite_logfmt::GENERATION_LIMIT;
 use duralite_logfmt::LogId;
-use duralite_logfmt::nvwal::{GENERATION_LIMIT, NO_BLOCK, SUPERBLOCK_BYTES, Slot, checked_word, slot_offset};
+use duralite_logfmt::nvwal::{NO_BLOCK, SUPERBLOCK_BYTES, Slot, active_word, read_active_word, slot_offset};
 use duralite_medium::{Nvm, RecordingNvm};
 
 const CAPACITY: u64 = 1 << 20;
@@ -130,7 +131,8 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
     for_seeds(3, |seed| {
         let log = committed(seed, SyncMode::Lazy);
         let mut rng = Rng(seed + 900);
-        let generation = u32::from_le_bytes(log.bytes[1152..1156].try_into().expect("four bytes"));
+        let active = log.bytes[1152..1160].try_into().expect("eight bytes");
+        let generation = read_active_word(u64::from_le_bytes(active));
         let slot = slot_offset(generation) as usize;
         // The static part by sample, and all of: active word, slot in force, grown word.
         let sample = (0..60).map(|_| rng.below(1096) as usize);
@@ -243,12 +245,12 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
 fn inv12_generations_that_cannot_be_are_refused() {
     let log = committed(1, SyncMode::Lazy);
     let (id, first_block) = (LogId([9; 16]), NO_BLOCK);
-    for generation in [0, GENERATION_LIMIT, u32::MAX] {
+    for generation in [0, GENERATION_LIMIT, u64::MAX] {
         let slot = Slot { generation, first_block, wal_header: [0; 32], retired: false };
         let at = slot_offset(generation) as usize;
         let mut bytes = log.bytes.clone();
         bytes[at..at + 64].copy_from_slice(&slot.encode(id));
-        bytes[1152..1160].copy_from_slice(&checked_word(generation).to_le_bytes());
+        bytes[1152..1160].copy_from_slice(&active_word(generation).to_le_bytes());
         let result = recover(bytes, SyncMode::Lazy);
         assert!(matches!(result, Err(JournalError::Corrupt { offset: 1152, .. })), "{generation}");
     }

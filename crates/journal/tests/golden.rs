@@ -1,5 +1,5 @@
-//! Golden files of format version 1: what each one means is fixed, and so are the bytes that
-//! today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden`
+//! Golden files of each format version: what each one means is fixed, and of the newest version so are
+//! the bytes that today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden`
 //! writes them anew, for a new version of the format only.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
@@ -36,8 +36,17 @@ fn options(sync: SyncMode) -> NvwalOptions {
     NvwalOptions { sync, block_bytes: 8192, limit_bytes: 64 << 10, ..NvwalOptions::default() }
 }
 
+/// The versions, the one that is written last.
+const VERSIONS: [&str; 2] = ["v1", "v3"];
+
+/// A file of the newest version, or of the one that the name begins with.
 fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/v1").join(name)
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format");
+    if name.contains('/') { dir.join(name) } else { dir.join(VERSIONS[1]).join(name) }
+}
+
+fn of_each_version(name: &str) -> [String; 2] {
+    VERSIONS.map(|version| format!("{version}/{name}"))
 }
 
 const TRANSACTIONS: u32 = 40;
@@ -179,7 +188,10 @@ fn todays_code_writes_the_golden_bytes() {
 
 #[test]
 fn good_files_hold_every_transaction() {
-    for (name, sync) in [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)] {
+    let files = [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)];
+    let files = files.map(|(name, sync)| of_each_version(name).map(|name| (name, sync)));
+    for (name, sync) in files.iter().flatten() {
+        let (name, sync) = (name.as_str(), *sync);
         assert!(recovered(name).expect(name) == good(sync).1, "{name}");
         let mut transactions = Vec::new();
         let nvm = Arc::new(RecordingNvm::from_bytes(stored(name), 1 << 20));
@@ -193,44 +205,57 @@ fn good_files_hold_every_transaction() {
 
 #[test]
 fn a_torn_transaction_is_not_there() {
-    assert!(recovered("torn.nvwal").expect("torn") == good(SyncMode::Lazy).1);
-    assert_eq!(recovered("torn-checksum.nvwal").expect("torn").len(), 32);
     let before = good_after(SyncMode::Checksum, TORN).1;
-    assert!(recovered("torn-checksum-late.nvwal").expect("torn") == before);
+    for version in VERSIONS {
+        let recovered = |name| recovered(&format!("{version}/{name}")).expect(name);
+        assert!(recovered("torn.nvwal") == good(SyncMode::Lazy).1);
+        assert_eq!(recovered("torn-checksum.nvwal").len(), 32);
+        assert!(recovered("torn-checksum-late.nvwal") == before);
+    }
 }
 
 #[test]
 fn inv08_damage_in_what_was_committed_is_an_error_with_its_place() {
-    assert_eq!(corrupt_at("wrong-checksum.nvwal"), FIRST_TRANSACTION as u64);
-    assert_eq!(corrupt_at("wrong-mark.nvwal"), FIRST_TRANSACTION as u64);
-    assert_eq!(corrupt_at("wrong-link.nvwal"), BLOCKS as u64);
-    assert_eq!(corrupt_at("wrong-active.nvwal"), ACTIVE as u64);
-    assert_eq!(corrupt_at("wrong-slot.nvwal"), SLOT_OF_GENERATION_2 as u64);
+    for version in VERSIONS {
+        let corrupt_at = |name| corrupt_at(&format!("{version}/{name}"));
+        assert_eq!(corrupt_at("wrong-checksum.nvwal"), FIRST_TRANSACTION as u64);
+        assert_eq!(corrupt_at("wrong-mark.nvwal"), FIRST_TRANSACTION as u64);
+        assert_eq!(corrupt_at("wrong-link.nvwal"), BLOCKS as u64);
+        assert_eq!(corrupt_at("wrong-active.nvwal"), ACTIVE as u64);
+        assert_eq!(corrupt_at("wrong-slot.nvwal"), SLOT_OF_GENERATION_2 as u64);
+    }
 }
 
 #[test]
 fn block_states_follow_the_list() {
-    assert!(recovered("wrong-states.nvwal").expect("states") == good(SyncMode::Lazy).1);
+    for name in of_each_version("wrong-states.nvwal") {
+        assert!(recovered(&name).expect("states") == good(SyncMode::Lazy).1);
+    }
 }
 
 #[test]
 fn other_files_are_named_for_what_they_are() {
-    let refusal = |name: &str| match open_read_only(&file(name)) {
-        Err(JournalError::Format { source, .. }) => source,
-        other => panic!("{name}: {:?}", other.map(|log| log.transactions())),
-    };
-    assert_eq!(refusal("wrong-version.nvwal"), FormatError::Version(2));
-    assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
-    assert_eq!(refusal("wrong-superblock.nvwal"), FormatError::Damaged { what: "the log's superblock" });
-    assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
-    assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), TRANSACTIONS);
+    for version in VERSIONS {
+        let file = |name: &str| file(&format!("{version}/{name}"));
+        let refusal = |name: &str| match open_read_only(&file(name)) {
+            Err(JournalError::Format { source, .. }) => source,
+            other => panic!("{name}: {:?}", other.map(|log| log.transactions())),
+        };
+        assert_eq!(refusal("wrong-version.nvwal"), FormatError::Version(2));
+        assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
+        assert_eq!(refusal("wrong-superblock.nvwal"), FormatError::Damaged { what: "the log's superblock" });
+        assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
+        assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), TRANSACTIONS);
+    }
 }
 
 #[test]
 fn a_retired_log_is_empty() {
-    let log = open_read_only(&file("retired.nvwal")).expect("retired");
-    assert!(log.is_retired() && log.transactions() == 0);
-    assert!(recovered("retired.nvwal").expect("retired").is_empty());
+    for name in of_each_version("retired.nvwal") {
+        let log = open_read_only(&file(&name)).expect("retired");
+        assert!(log.is_retired() && log.transactions() == 0);
+        assert!(recovered(&name).expect("retired").is_empty());
+    }
 }
 
 /// Attaches a copy of a golden file, which stands in the pool under the name of log `named`, to
@@ -258,7 +283,9 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
 
 #[test]
 fn inv03_a_log_is_attached_by_its_own_database_only() {
-    assert!(attached("good.nvwal", ID, ID, INODE).expect("its own") == good(SyncMode::Lazy).1);
+    for name in of_each_version("good.nvwal") {
+        assert!(attached(&name, ID, ID, INODE).expect("its own") == good(SyncMode::Lazy).1);
+    }
     let refused = |name, named, id, inode| attached(name, named, id, inode).expect_err(name);
     let other = LogId([8; 16]);
     assert!(

@@ -1,5 +1,5 @@
-//! Golden files of `waldio`'s format version 1: what each one means is fixed, and so are the bytes
-//! that today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test
+//! Golden files of `waldio`'s format versions: what each one means is fixed, and of the newest version
+//! so are the bytes that today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test
 //! golden_waldio` writes them anew, for a new version of the format only. The zeros that a log ends
 //! with are not stored.
 
@@ -60,13 +60,20 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     (block.to_bytes(), model.committed)
 }
 
-fn file(layout: Layout) -> PathBuf {
+/// Directories of the versions, the one that is written last; `v1` holds logs of version 2.
+const VERSIONS: [&str; 2] = ["v1", "v3"];
+
+fn file(version: &str, layout: Layout) -> PathBuf {
     let name = format!("good-{}.waldio", layout.as_str());
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/v1").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format").join(version).join(name)
 }
 
-fn stored(layout: Layout) -> Vec<u8> {
-    let mut bytes = std::fs::read(file(layout)).expect("a golden file");
+fn of_each_version() -> impl Iterator<Item = (&'static str, Layout)> {
+    VERSIONS.into_iter().flat_map(|version| Layout::ALL.map(|layout| (version, layout)))
+}
+
+fn stored(version: &str, layout: Layout) -> Vec<u8> {
+    let mut bytes = std::fs::read(file(version, layout)).expect("a golden file");
     bytes.resize(FILE_BYTES, 0);
     bytes
 }
@@ -90,18 +97,18 @@ fn what_is_written_today_is_what_is_stored() {
         assert_eq!(bytes.len(), FILE_BYTES);
         if std::env::var_os("DURALITE_REGENERATE").is_some() {
             let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            std::fs::write(file(layout), &bytes[..end]).expect("write");
+            std::fs::write(file(VERSIONS[1], layout), &bytes[..end]).expect("write");
         }
-        assert!(stored(layout) == bytes, "{layout:?}: the format has changed");
+        assert!(stored(VERSIONS[1], layout) == bytes, "{layout:?}: the format has changed");
     }
 }
 
 #[test]
 fn golden_logs_mean_what_they_meant() {
-    for layout in Layout::ALL {
+    for (version, layout) in of_each_version() {
         let (_, expected) = good(layout);
-        assert!(recovered(stored(layout), layout).expect("sound") == expected, "{layout:?}");
-        let block = Arc::new(RecordingBlock::from_bytes(stored(layout), BLOCK));
+        assert!(recovered(stored(version, layout), layout).expect("sound") == expected, "{layout:?}");
+        let block = Arc::new(RecordingBlock::from_bytes(stored(version, layout), BLOCK));
         let mut sequences = Vec::new();
         let summary = walk(block, superblock(layout), Path::new("golden"), &mut |transaction| {
             sequences.push(transaction.sequence);
@@ -114,9 +121,9 @@ fn golden_logs_mean_what_they_meant() {
 
 #[test]
 fn damaged_golden_logs_are_refused() {
-    for layout in Layout::ALL {
+    for (version, layout) in of_each_version() {
         let damaged = |at: usize| {
-            let mut bytes = stored(layout);
+            let mut bytes = stored(version, layout);
             bytes[at] ^= 0x10;
             recovered(bytes, layout)
         };

@@ -1,7 +1,5 @@
 //! What the superblocks of all logs have in common: bytes 0..48 and 64..1096.
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
 use crate::{FormatError, LogId};
 
@@ -11,6 +9,26 @@ pub const PATH_LIMIT: usize = 1022;
 pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
+const VERSION_AT: usize = 8;
+
+/// The versions of a format that are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Versions {
+    /// The oldest. A log of it becomes one of the newest by its version number alone, which is
+    /// atomic where the whole superblock would not be: the checksum stays as it was.
+    pub(crate) oldest: u32,
+    /// The one that is written.
+    pub(crate) newest: u32,
+}
+
+/// The checksum of a superblock as if it had this version.
+fn checksum_as(bytes: &[u8], version: u32) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    hash.update(&bytes[..VERSION_AT]);
+    hash.update(&version.to_le_bytes());
+    hash.update(&bytes[VERSION_AT + 4..CHECKED_BYTES]);
+    hash.digest()
+}
 
 /// The fields.
 pub(crate) struct Head {
@@ -33,7 +51,7 @@ impl Head {
         put(out, 40, &self.db_birth_ns.to_le_bytes());
         put(out, 64, &(path.len() as u16).to_le_bytes());
         put(out, 66, path);
-        let checksum = xxh3_64(&out[..CHECKED_BYTES]);
+        let checksum = checksum_as(out, version);
         put(out, CHECKED_BYTES, &checksum.to_le_bytes());
     }
 
@@ -41,7 +59,7 @@ impl Head {
     pub(crate) fn read(
         bytes: &[u8],
         magic: [u8; 8],
-        version: u32,
+        versions: Versions,
         least_bytes: u64,
     ) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(magic) {
@@ -51,13 +69,15 @@ impl Head {
             return Err(FormatError::Short { what: WHAT });
         }
         let found = u32_le(bytes, 8);
-        if found != version {
+        if ![versions.oldest, versions.newest].contains(&found) {
             // A flipped bit in the version is damage; a later version is checked by its own rules.
             return Err(FormatError::Version(found));
         }
+        let checksum = u64_le(bytes, CHECKED_BYTES);
+        let raised = found == versions.newest && checksum_as(bytes, versions.oldest) == checksum;
         let path_bytes = usize::from(u16_le(bytes, 64));
         let page_bytes = u32_le(bytes, 12);
-        let sound = xxh3_64(&bytes[..CHECKED_BYTES]) == u64_le(bytes, CHECKED_BYTES)
+        let sound = (raised || checksum_as(bytes, found) == checksum)
             && path_bytes <= PATH_LIMIT
             && crate::guard::page_size_is_valid(page_bytes);
         if !sound {

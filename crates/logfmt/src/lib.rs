@@ -8,6 +8,7 @@
 
 mod bytes;
 pub mod diff;
+mod generation;
 pub mod guard;
 mod head;
 mod id;
@@ -16,6 +17,7 @@ pub mod record;
 pub mod sqlite_wal;
 pub mod waldio;
 
+pub use generation::GENERATION_LIMIT;
 pub use head::PATH_LIMIT;
 pub use id::LogId;
 

@@ -1,7 +1,9 @@
-//! Layouts of the `nvwal` log, version 1: see `docs/format/nvwal.md`, which these constants follow.
+//! Layouts of the `nvwal` log, versions 1 and 3: see `docs/format/nvwal.md`, which these constants
+//! follow.
 
 use crate::bytes::{array, put, u32_le, u64_le};
-use crate::head::{self, CHECKED_BYTES, Head};
+use crate::generation::{above, halves, of_halves};
+use crate::head::{self, CHECKED_BYTES, Head, Versions};
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId};
@@ -9,8 +11,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
-/// The format version this build writes and reads.
-pub const VERSION: u32 = 1;
+/// The format version this build writes.
+pub const VERSION: u32 = 3;
+/// The oldest version this build reads. A log of it becomes one of [`VERSION`] by that number alone.
+pub const OLDEST_VERSION: u32 = 1;
+/// Where the word is that begins with the version.
+pub const VERSION_OFFSET: u64 = 8;
 /// Bytes of the superblock, and the granule of everything behind it.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Where the block-state table begins.
@@ -21,8 +27,17 @@ pub const ACTIVE_OFFSET: u64 = 1152;
 pub const GROWN_OFFSET: u64 = 1344;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
-/// Generations stay below this.
-pub const GENERATION_LIMIT: u32 = 1 << 30;
+/// Bits of the generation in a commit mark; version 1 had no more.
+const MARK_GENERATION_BITS: u32 = 30;
+
+const VERSIONS: Versions = Versions { oldest: OLDEST_VERSION, newest: VERSION };
+
+/// The word at [`VERSION_OFFSET`] with the present version, if it has an older one.
+#[must_use]
+pub fn raised_version(word: u64) -> Option<u64> {
+    let (version, rest) = (word & 0xffff_ffff, word & !0xffff_ffff);
+    (version == u64::from(OLDEST_VERSION)).then_some(rest | u64::from(VERSION))
+}
 
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +89,7 @@ impl Superblock {
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let Head { page_bytes, log_id, db_inode, db_birth_ns, path } =
-            Head::read(bytes, MAGIC, VERSION, SUPERBLOCK_BYTES)?;
+            Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
         let it = Self {
             page_bytes,
             log_id,
@@ -129,20 +144,36 @@ pub fn read_checked_word(word: u64, what: &'static str) -> Result<u32, FormatErr
     if word == checked_word(value) { Ok(value) } else { Err(FormatError::Damaged { what }) }
 }
 
+/// The word that names the generation in force: its low half, and the complement of that with the
+/// high half laid over it. The slot that it leads to names the generation too: a damaged word leads to
+/// a slot of another one.
+#[must_use]
+pub fn active_word(generation: u64) -> u64 {
+    let [low, high] = halves(generation);
+    of_halves(low, !low ^ high)
+}
+
+/// Reads an [`active_word`].
+#[must_use]
+pub fn read_active_word(word: u64) -> u64 {
+    let [low, high] = halves(word);
+    of_halves(low, !low ^ high)
+}
+
 /// Bytes of a generation slot.
 pub const SLOT_BYTES: usize = 64;
 
 /// Where the slot of a generation is.
 #[must_use]
-pub fn slot_offset(generation: u32) -> u64 {
-    1216 + u64::from(generation % 2) * SLOT_BYTES as u64
+pub fn slot_offset(generation: u64) -> u64 {
+    1216 + generation % 2 * SLOT_BYTES as u64
 }
 
 /// What a generation begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// The generation.
-    pub generation: u32,
+    pub generation: u64,
     /// Its first block, or [`NO_BLOCK`].
     pub first_block: u32,
     /// SQLite's WAL header, zeros for an empty log.
@@ -156,10 +187,12 @@ impl Slot {
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; SLOT_BYTES] {
         let mut out = [0; SLOT_BYTES];
-        put(&mut out, 0, &self.generation.to_le_bytes());
+        let [low, high] = halves(self.generation);
+        put(&mut out, 0, &low.to_le_bytes());
         put(&mut out, 4, &self.first_block.to_le_bytes());
         put(&mut out, 8, &self.wal_header);
         put(&mut out, 40, &u64::from(self.retired).to_le_bytes());
+        put(&mut out, 48, &high.to_le_bytes());
         let checksum = xxh3_64_with_seed(&out[..56], id.seed());
         put(&mut out, 56, &checksum.to_le_bytes());
         out
@@ -169,10 +202,10 @@ impl Slot {
     ///
     /// # Errors
     /// `Damaged` when the checksum is wrong or it belongs to another generation.
-    pub fn decode(bytes: &[u8; SLOT_BYTES], id: LogId, generation: u32) -> Result<Self, FormatError> {
+    pub fn decode(bytes: &[u8; SLOT_BYTES], id: LogId, generation: u64) -> Result<Self, FormatError> {
         let state = u64_le(bytes, 40);
         let slot = Self {
-            generation: u32_le(bytes, 0),
+            generation: of_halves(u32_le(bytes, 0), u32_le(bytes, 48)),
             first_block: u32_le(bytes, 4),
             wal_header: array(bytes, 8).unwrap_or([0; WAL_HEADER_BYTES]),
             retired: state == 1,
@@ -226,35 +259,35 @@ pub const BLOCK_HEADER_BYTES: u32 = 16;
 
 /// The header of a freshly taken block, followed by the zero word its body begins with.
 #[must_use]
-pub fn encode_block_header(generation: u32, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
+pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
     let mut out = [0; BLOCK_HEADER_BYTES as usize + 8];
-    put(&mut out, 8, &generation.to_le_bytes());
+    put(&mut out, 8, &halves(generation)[0].to_le_bytes());
     put(&mut out, 12, &block.to_le_bytes());
     out
 }
 
 /// Whether `header` is that of `block` in `generation`.
 #[must_use]
-pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generation: u32, block: u32) -> bool {
-    u32_le(header, 8) == generation && u32_le(header, 12) == block
+pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generation: u64, block: u32) -> bool {
+    u32_le(header, 8) == halves(generation)[0] && u32_le(header, 12) == block
 }
 
 /// The word that links to a block.
 #[must_use]
-pub fn encode_link(generation: u32, block: u32) -> u64 {
-    u64::from(generation) << 32 | u64::from(block + 1)
+pub fn encode_link(generation: u64, block: u32) -> u64 {
+    of_halves(block + 1, halves(generation)[0])
 }
 
 /// Reads a link: `None` ends the list.
 ///
 /// # Errors
 /// `Damaged` when it is of another generation or names no grown block.
-pub fn decode_link(word: u64, generation: u32, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
+pub fn decode_link(word: u64, generation: u64, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
     if word == 0 {
         return Ok(None);
     }
-    let number = (word & 0xffff_ffff) as u32;
-    if (word >> 32) as u32 != generation || number == 0 || number > blocks_grown {
+    let [number, tag] = halves(word);
+    if tag != halves(generation)[0] || number == 0 || number > blocks_grown {
         return Err(FormatError::Damaged { what: "a link between log blocks" });
     }
     Ok(Some(number - 1))
@@ -273,18 +306,19 @@ pub enum Order {
 
 /// The commit mark of the transaction with this sequence number (from 1) in a generation.
 #[must_use]
-pub fn encode_mark(order: Order, generation: u32, sequence: u32) -> u64 {
+pub fn encode_mark(order: Order, generation: u64, sequence: u32) -> u64 {
     let order = match order {
         Order::Ordered => 1,
         Order::Fenced => 2,
         Order::Async => 3,
     };
-    order << 62 | u64::from(generation % GENERATION_LIMIT) << 32 | u64::from(sequence)
+    let low = (generation & !(u64::MAX << MARK_GENERATION_BITS)) << 32 | u64::from(sequence);
+    order << 62 | (low ^ above(generation, MARK_GENERATION_BITS) >> 2)
 }
 
 /// The order of a mark if it is the one expected, else `None`.
 #[must_use]
-pub fn decode_mark(word: u64, generation: u32, sequence: u32) -> Option<Order> {
+pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
     let order = match word >> 62 {
         1 => Order::Ordered,
         2 => Order::Fenced,
@@ -355,8 +389,9 @@ pub struct TxHash(u64);
 impl TxHash {
     /// The hash before the first record: ties the transaction to its log, generation and place.
     #[must_use]
-    pub fn new(id: LogId, generation: u32, sequence: u32) -> Self {
-        Self(id.seed() ^ (u64::from(generation) << 32 | u64::from(sequence)))
+    pub fn new(id: LogId, generation: u64, sequence: u32) -> Self {
+        let above = above(generation, MARK_GENERATION_BITS);
+        Self(id.seed() ^ (generation << 32 | u64::from(sequence)) ^ above)
     }
 
     /// The hash after a record.
@@ -439,6 +474,44 @@ mod tests {
             bad[at] ^= 0x10;
             assert!(Slot::decode(&bad, LogId([1; 16]), 9).is_err(), "byte {at}");
         }
+    }
+
+    #[test]
+    fn no_generation_passes_for_another_however_high() {
+        let id = LogId([1; 16]);
+        let generations = [1, 2, 1 << 30, (1 << 30) + 1, 1 << 32, (1 << 32) + 1, (1 << 59) + 1];
+        for written in generations {
+            let word = active_word(written);
+            assert_eq!(read_active_word(word), written);
+            for bit in 0..64 {
+                let read = read_active_word(word ^ 1 << bit);
+                assert!(read != written && read.abs_diff(written) > 1, "{written}, bit {bit}");
+            }
+            let slot = Slot { generation: written, first_block: 4, wal_header: [8; 32], retired: false };
+            for read in generations {
+                let same = read == written;
+                assert_eq!(Slot::decode(&slot.encode(id), id, read).is_ok(), same);
+                let mark = encode_mark(Order::Fenced, written, 7);
+                assert_eq!(decode_mark(mark, read, 7).is_some(), same, "{written} {read}");
+                assert_eq!(TxHash::new(id, written, 7) == TxHash::new(id, read, 7), same);
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_of_the_oldest_version_is_read_and_raised_by_one_number() {
+        let mut old = padded(&superblock().encode());
+        old[8] = OLDEST_VERSION as u8;
+        assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");
+        let sum = xxhash_rust::xxh3::xxh3_64(&old[..CHECKED_BYTES]);
+        old[CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Superblock::decode(&old), Ok(superblock()));
+        let at = VERSION_OFFSET as usize;
+        let word = u64_le(&old, at);
+        let raised = raised_version(word).unwrap();
+        assert_eq!(raised_version(raised), None);
+        old[at..at + 8].copy_from_slice(&raised.to_le_bytes());
+        assert_eq!(Superblock::decode(&old), Ok(superblock()));
     }
 
     #[test]

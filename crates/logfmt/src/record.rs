@@ -6,6 +6,13 @@ use crate::bytes::{put, u16_le, u32_le};
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
+/// Most bytes of a record of pages of this size, with room to spare: ranges that are too close to be
+/// worth two headers are one.
+#[must_use]
+pub fn largest_record(page_bytes: u32) -> u32 {
+    RECORD_HEADER_BYTES + 2 * page_bytes
+}
+
 /// Whether a record continues its page's chain or begins it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {

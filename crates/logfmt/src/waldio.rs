@@ -1,22 +1,38 @@
-//! Layouts of the `waldio` log, version 1: see `docs/format/waldio.md`, which these constants
+//! Layouts of the `waldio` log, versions 2 and 3: see `docs/format/waldio.md`, which these constants
 //! follow.
 
 use crate::bytes::{array, put, u32_le, u64_le};
-use crate::head::{self, Head};
+use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
+use crate::head::{self, Head, Versions};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
-/// The format version this build writes and reads.
-pub const VERSION: u32 = 2;
+/// The format version this build writes.
+pub const VERSION: u32 = 3;
+/// The oldest version this build reads. A log of it becomes one of [`VERSION`] by that number alone.
+pub const OLDEST_VERSION: u32 = 2;
 /// Bytes of the superblock and of each generation slot: no device's block is larger.
 pub const AREA_BYTES: u64 = 4096;
 /// Where the log's blocks begin: behind the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
-/// Generations stay below this.
-pub const GENERATION_LIMIT: u32 = 1 << 29;
+/// Bits of the generation in a frame's mark; version 2 had no more.
+const MARK_GENERATION_BITS: u32 = 29;
+
+const VERSIONS: Versions = Versions { oldest: OLDEST_VERSION, newest: VERSION };
+
+/// Whether these first bytes of a log are of an older version, and if so makes them the present one.
+/// Only bytes 8..12 change, in one sector.
+#[must_use]
+pub fn raise_version(first_bytes: &mut [u8]) -> bool {
+    let old = u32_le(first_bytes, 8) == OLDEST_VERSION;
+    if old {
+        put(first_bytes, 8, &VERSION.to_le_bytes());
+    }
+    old
+}
 
 /// How frames are laid out in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,7 +107,7 @@ impl Superblock {
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let Head { page_bytes, log_id, db_inode, db_birth_ns, path } =
-            Head::read(bytes, MAGIC, VERSION, AREA_BYTES)?;
+            Head::read(bytes, MAGIC, VERSIONS, AREA_BYTES)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
             page_bytes,
@@ -116,15 +132,15 @@ pub fn block_size_is_valid(block_bytes: u32) -> bool {
 
 /// Where the slot of a generation is.
 #[must_use]
-pub fn slot_offset(generation: u32) -> u64 {
-    AREA_BYTES * (1 + u64::from(generation % 2))
+pub fn slot_offset(generation: u64) -> u64 {
+    AREA_BYTES * (1 + generation % 2)
 }
 
 /// What a generation begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// The generation, from 1.
-    pub generation: u32,
+    pub generation: u64,
     /// SQLite's WAL header; `None` for an empty log.
     pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
     /// Everything is in the database file; the log may be deleted.
@@ -143,10 +159,12 @@ impl Slot {
         let mut out = vec![0; AREA_BYTES as usize];
         let empty = if self.wal_header.is_none() { SLOT_EMPTY } else { 0 };
         let retired = if self.retired { SLOT_RETIRED } else { 0 };
-        put(&mut out, 0, &self.generation.to_le_bytes());
+        let [low, high] = halves(self.generation);
+        put(&mut out, 0, &low.to_le_bytes());
         put(&mut out, 4, &(empty | retired).to_le_bytes());
         put(&mut out, 8, &self.wal_header.unwrap_or_default());
         put(&mut out, 40, &self.file_bytes.to_le_bytes());
+        put(&mut out, 48, &high.to_le_bytes());
         let checksum = xxh3_64_with_seed(&out[..56], id.seed());
         put(&mut out, 56, &checksum.to_le_bytes());
         out
@@ -156,7 +174,7 @@ impl Slot {
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
         let flags = u32_le(bytes, 4);
-        let generation = u32_le(bytes, 0);
+        let generation = of_halves(u32_le(bytes, 0), u32_le(bytes, 48));
         let sound = bytes.len() >= 64
             && xxh3_64_with_seed(&bytes[..56], id.seed()) == u64_le(bytes, 56)
             && (1..GENERATION_LIMIT).contains(&generation)
@@ -172,8 +190,8 @@ impl Slot {
 
 /// What the checksums of a place in the log are seeded with: bytes of another log, generation or
 /// place never verify.
-fn seed_of(id: LogId, generation: u32, offset: u64) -> u64 {
-    id.seed() ^ (u64::from(generation) << 40).wrapping_add(offset)
+fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
+    id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
 
 /// Bytes of a group header.
@@ -182,6 +200,7 @@ pub const GROUP_HEADER_BYTES: u64 = 64;
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
+const GROUP_GENERATION_HIGH: usize = 36;
 const GROUP_HASHED: usize = 56;
 
 /// The header of a group: transactions that one write made durable.
@@ -202,7 +221,7 @@ pub struct GroupHeader {
 impl GroupHeader {
     /// The header's bytes for a place in the log.
     #[must_use]
-    pub fn encode(&self, id: LogId, generation: u32, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
+    pub fn encode(&self, id: LogId, generation: u64, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
         let mut out = group_placeholder(generation);
         put(&mut out, 8, &self.first_sequence.to_le_bytes());
         put(&mut out, 12, &self.transactions.to_le_bytes());
@@ -216,8 +235,9 @@ impl GroupHeader {
 
     /// Reads a header; `None` when there is no valid one of this generation at this place.
     #[must_use]
-    pub fn decode(bytes: &[u8], id: LogId, generation: u32, offset: u64) -> Option<Self> {
-        if u32_le(bytes, 0) != GROUP_MAGIC || u32_le(bytes, 4) != generation {
+    pub fn decode(bytes: &[u8], id: LogId, generation: u64, offset: u64) -> Option<Self> {
+        let found = of_halves(u32_le(bytes, 4), u32_le(bytes, GROUP_GENERATION_HIGH));
+        if u32_le(bytes, 0) != GROUP_MAGIC || found != generation {
             return None;
         }
         let hash = xxh3_64_with_seed(bytes.get(..GROUP_HASHED)?, seed_of(id, generation, offset));
@@ -236,10 +256,12 @@ impl GroupHeader {
 
 /// The beginning of a group whose header is not complete yet.
 #[must_use]
-pub fn group_placeholder(generation: u32) -> [u8; GROUP_HEADER_BYTES as usize] {
+pub fn group_placeholder(generation: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
     let mut out = [0; GROUP_HEADER_BYTES as usize];
     put(&mut out, 0, &GROUP_MAGIC.to_le_bytes());
-    put(&mut out, 4, &generation.to_le_bytes());
+    let [low, high] = halves(generation);
+    put(&mut out, 4, &low.to_le_bytes());
+    put(&mut out, GROUP_GENERATION_HIGH, &high.to_le_bytes());
     out
 }
 
@@ -251,7 +273,7 @@ pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 impl BodyHash {
     /// The hash before the first byte, for a group at this place.
     #[must_use]
-    pub fn new(id: LogId, generation: u32, offset: u64) -> Self {
+    pub fn new(id: LogId, generation: u64, offset: u64) -> Self {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
     }
 
@@ -270,7 +292,7 @@ impl BodyHash {
 
 /// The hash of a group's transactions, whole.
 #[must_use]
-pub fn body_hash(id: LogId, generation: u32, offset: u64, body: &[u8]) -> u64 {
+pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
     let (header, rest) = body.split_at(body.len().min(TX_HEADER_BYTES as usize));
     let mut hash = BodyHash::new(id, generation, offset);
     hash.update(rest);
@@ -279,11 +301,14 @@ pub fn body_hash(id: LogId, generation: u32, offset: u64, body: &[u8]) -> u64 {
 
 /// Bytes of a transaction header.
 pub const TX_HEADER_BYTES: u32 = 32;
+/// Stands for the size of a transaction that has its group to itself: it ends with the group. From
+/// version 3 on.
+pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
 
 /// The header of a transaction in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxHeader {
-    /// Bytes of header and records, a multiple of 8.
+    /// Bytes of header and records, a multiple of 8, or [`TX_TAKES_GROUP`].
     pub tx_bytes: u32,
     /// Sequence number in the generation, from 1.
     pub sequence: u32,
@@ -337,7 +362,7 @@ impl TxHeader {
         };
         let sound = bytes.len() >= TX_HEADER_BYTES as usize
             && it.tx_bytes >= TX_HEADER_BYTES
-            && it.tx_bytes < GROUP_MAGIC
+            && (it.tx_bytes < GROUP_MAGIC || it.tx_bytes == TX_TAKES_GROUP)
             && it.tx_bytes.is_multiple_of(8)
             && it.first_frame > 0
             && it.last_frame >= it.first_frame
@@ -354,6 +379,11 @@ const MARK_CHECKED: usize = 24;
 const MARK_STARTS_TRANSACTION: u32 = 1 << 29;
 const MARK_STARTS_GROUP: u32 = 1 << 30;
 const MARK_ORDERED: u32 = 1 << 31;
+
+/// What a mark has of the generation; the rest is in the seed of its check.
+fn mark_generation(generation: u64) -> u32 {
+    generation as u32 & !(u32::MAX << MARK_GENERATION_BITS)
+}
 
 /// What an embedded frame says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -386,14 +416,15 @@ impl Mark {
         }
     }
 
-    fn fields(&self, generation: u32) -> [u8; MARK_BYTES] {
+    fn fields(&self, generation: u64) -> [u8; MARK_BYTES] {
         let mut out = [0; MARK_BYTES];
+        let low = mark_generation(generation);
         let group = if self.starts_group { MARK_STARTS_GROUP } else { 0 };
         let transaction = if self.starts_transaction { MARK_STARTS_TRANSACTION } else { 0 };
         let ordered = if self.ordered { MARK_ORDERED } else { 0 };
         put(&mut out, 0, &self.page_number.to_le_bytes());
         put(&mut out, 4, &self.db_pages.to_le_bytes());
-        put(&mut out, 8, &(generation | transaction | group | ordered).to_le_bytes());
+        put(&mut out, 8, &(low | transaction | group | ordered).to_le_bytes());
         put(&mut out, 12, &self.frame.to_le_bytes());
         put(&mut out, 16, &self.transaction.to_le_bytes());
         out
@@ -458,7 +489,7 @@ pub fn encode_frame(
     mark: &Mark,
     block_bytes: u32,
     id: LogId,
-    generation: u32,
+    generation: u64,
     offset: u64,
 ) {
     let start = out.len();
@@ -492,7 +523,7 @@ pub fn decode_frame(
     page: &mut [u8],
     block_bytes: u32,
     id: LogId,
-    generation: u32,
+    generation: u64,
     offset: u64,
 ) -> Option<(Mark, u32)> {
     let content = bytes.get(..page.len())?;
@@ -502,7 +533,7 @@ pub fn decode_frame(
         for at in inside.chain(Some(behind).filter(|_| !first_page)) {
             let Some(fields) = bytes.get(at..at + MARK_BYTES) else { continue };
             let word = u32_le(fields, 8);
-            if word & !(MARK_ORDERED | MARK_STARTS_GROUP | MARK_STARTS_TRANSACTION) != generation {
+            if word & !(u32::MAX << MARK_GENERATION_BITS) != mark_generation(generation) {
                 continue;
             }
             page.copy_from_slice(content);
@@ -590,6 +621,47 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(GroupHeader::decode(&bad, ID, 4, 12288), None, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn no_generation_passes_for_another_however_high() {
+        let generations = [1, 1 << 24, 1 << 29, (1 << 29) + 1, 1 << 32, (1 << 32) + 1, (1 << 59) + 1];
+        let group =
+            GroupHeader { first_sequence: 1, transactions: 1, bytes: 700, ordered: true, body_hash: 7 };
+        for written in generations {
+            let bytes = group.encode(ID, written, 12288);
+            let slot = Slot { generation: written, wal_header: None, retired: false, file_bytes: 1 };
+            assert_eq!(Slot::decode(&slot.encode(ID), ID), Some(slot));
+            let mut frame = Vec::new();
+            encode_frame(&mut frame, &[7; 512], &mark(), 512, ID, written, 12288);
+            for read in generations {
+                let same = read == written;
+                assert_eq!(GroupHeader::decode(&bytes, ID, read, 12288).is_some(), same);
+                let found = decode_frame(&frame, &mut [0; 512], 512, ID, read, 12288);
+                assert_eq!(found.is_some(), same, "{written} {read}");
+                assert_eq!(
+                    body_hash(ID, written, 12288, &[1; 64]) == body_hash(ID, read, 12288, &[1; 64]),
+                    same || (read ^ written).trailing_zeros() >= 24 && read.max(written) < 1 << 29
+                );
+            }
+        }
+        let end = Slot { generation: GENERATION_LIMIT, wal_header: None, retired: false, file_bytes: 1 };
+        assert_eq!(Slot::decode(&end.encode(ID), ID), None);
+    }
+
+    #[test]
+    fn a_log_of_the_oldest_version_is_read_and_raised_by_one_number() {
+        let mut old = superblock().encode();
+        old[8] = OLDEST_VERSION as u8;
+        assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");
+        let sum = xxhash_rust::xxh3::xxh3_64(&old[..crate::head::CHECKED_BYTES]);
+        old[crate::head::CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Superblock::decode(&old), Ok(superblock()));
+        let mut raised = old.clone();
+        assert!(raise_version(&mut raised[..512]));
+        assert!(!raise_version(&mut raised[..512]));
+        assert_eq!(Superblock::decode(&raised), Ok(superblock()));
+        assert!((0..old.len()).all(|at| at == 8 || old[at] == raised[at]));
     }
 
     #[test]

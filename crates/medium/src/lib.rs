@@ -133,6 +133,12 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Copies the bytes from `at` on into `buf`.
     fn read(&self, at: u64, buf: &mut [u8]);
 
+    /// The first place from `at` on that may hold something else than zeros, or the end of the medium;
+    /// `at` itself where that is not known.
+    fn next_data(&self, at: u64) -> u64 {
+        at
+    }
+
     /// One 8-byte atomic load with acquire ordering of a little-endian word. `at` must be a
     /// multiple of 8. Not counted and not delayed: it is what a waiting reader polls.
     ///
@@ -183,6 +189,16 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] when the range is not inside [`len`](Nvm::len),
     /// [`MediumError::Unsupported`] where the file system cannot punch holes.
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
+
+    /// Backs a range again that was given back, and whose end is inside [`len`](Nvm::len) or beyond,
+    /// as well as growing would: no later store into it can fail.
+    ///
+    /// # Errors
+    ///
+    /// As [`grow`](Nvm::grow).
+    fn restore(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.system_allocate(at, len)
+    }
 
     /// What has been done through this object so far.
     fn counters(&self) -> Counters;

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -312,6 +312,19 @@ impl Nvm for FileNvm {
         }
     }
 
+    fn next_data(&self, at: u64) -> u64 {
+        // Only a file that must have holes is asked where they are.
+        let sparse = rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
+        if !sparse || at >= self.len() {
+            return at;
+        }
+        match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+            Ok(data) => data.clamp(at, self.len()),
+            Err(Errno::NXIO) => self.len(),
+            Err(_) => at,
+        }
+    }
+
     #[inline]
     fn load_u64(&self, at: u64) -> u64 {
         let word = self.word_at(at);
@@ -431,6 +444,21 @@ impl Nvm for FileNvm {
         }
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         self.fallocate(mode, at, len)
+    }
+
+    fn restore(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        let end = checked_end(at, len, self.capacity())?;
+        self.check_writable()?;
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.fallocate(FallocateFlags::empty(), at, len)?;
+        if self.dax {
+            // As when growing.
+            write_zeros(&self.file, at, end)?;
+            rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
+        }
+        self.populate(at, end)?;
+        self.len.fetch_max(end, Ordering::AcqRel);
+        Ok(())
     }
 
     fn counters(&self) -> Counters {

@@ -82,9 +82,13 @@ impl Attachment {
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
+            if settings.size_limit.is_some() {
+                found.log().limit_size(settings.size_limit);
+            }
             return conflict.map_or(Ok(found), |message| Err(Failure::cannot_open(message)));
         }
-        let log = attach().map_err(|error| Failure::of(&error, During::Open))?;
+        let mut log = attach().map_err(|error| Failure::of(&error, During::Open))?;
+        log.limit_size(settings.size_limit);
         let new = Arc::new(Self {
             key,
             committer: log.committer(),
@@ -175,7 +179,9 @@ impl Attachment {
     pub fn acknowledge(&self, commit: u64) {
         loop {
             let newest = self.segment.load(ACKNOWLEDGED);
-            if newest >= commit || self.segment.compare_exchange(ACKNOWLEDGED, newest, commit).is_ok() {
+            // Half of the generation is in it, which wraps.
+            let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
+            if later || self.segment.compare_exchange(ACKNOWLEDGED, newest, commit).is_ok() {
                 return;
             }
         }

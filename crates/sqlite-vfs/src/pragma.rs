@@ -13,6 +13,8 @@ use crate::settings::{self, Settings};
 use crate::strict;
 
 const PRAGMA: &str = "duralite";
+/// A pragma of SQLite's own.
+const SIZE_LIMIT: &str = "journal_size_limit";
 /// Settings shown with the figures of a log.
 const SHOWN: [&str; 4] = ["durability", "group_synch", "read_durable", "background_checkpoint"];
 
@@ -30,6 +32,10 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
         // SAFETY: SQLite frees the text that it finds there.
         unsafe { *words = db.registration.text(&format!("duralite: {}", failure.message)) };
         return db.registration.fail(&failure);
+    }
+    if name == SIZE_LIMIT {
+        limit_size(db, value.as_deref());
+        return ffi::NOTFOUND;
     }
     let setting = match name.strip_prefix(PRAGMA) {
         Some("") => None,
@@ -49,6 +55,17 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     // SAFETY: SQLite frees the text that it finds there.
     unsafe { *words = db.registration.text(&text) };
     code
+}
+
+/// Takes note of SQLite's own pragma, which it goes on to carry out: the size that it then compares is
+/// that of the log's content, so that it would never ask for the file to be cut.
+fn limit_size(db: &Db, value: Option<&str>) {
+    let Some(limit) = value.and_then(|value| value.trim().parse::<i64>().ok()) else { return };
+    let limit = u64::try_from(limit).ok();
+    db.settings().size_limit = limit;
+    if let Some(attachment) = db.active() {
+        attachment.log().limit_size(limit);
+    }
 }
 
 /// The settings that count: those of the log in use, else this connection's.

@@ -68,6 +68,17 @@ impl Block for TappedBlock {
         Ok(())
     }
 
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        let mut step = self.recorder.step();
+        self.inner.shrink(len)?;
+        step.push(Event::Truncate { file: self.file, size: self.inner.len() });
+        Ok(())
+    }
+
+    fn next_data(&self, at: u64) -> Result<std::ops::Range<u64>, MediumError> {
+        self.inner.next_data(at)
+    }
+
     fn refresh_len(&self) -> Result<(), MediumError> {
         self.inner.refresh_len()
     }

@@ -111,6 +111,14 @@ impl Nvm for TappedNvm {
         self.inner.system_free(at, len)
     }
 
+    fn restore(&self, at: u64, len: u64) -> Result<(), MediumError> {
+        self.allocate("fallocate", at + len, || self.inner.restore(at, len))
+    }
+
+    fn next_data(&self, at: u64) -> u64 {
+        self.inner.next_data(at)
+    }
+
     fn counters(&self) -> Counters {
         self.inner.counters()
     }

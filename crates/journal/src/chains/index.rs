@@ -37,6 +37,11 @@ pub(crate) struct Head {
 }
 
 impl Head {
+    /// Whether it is longer than any that this program writes, with room to spare.
+    pub(crate) fn is_impossible(&self, page_bytes: u32) -> bool {
+        self.chain_records > 2 * CHAIN_RECORDS || self.chain_bytes > 4 * CHAIN_PAGES * page_bytes
+    }
+
     /// Whether one more difference would make the page dear to read.
     pub(crate) fn is_long(&self, page_bytes: u32) -> bool {
         self.chain_records >= CHAIN_RECORDS || self.chain_bytes > CHAIN_PAGES * page_bytes

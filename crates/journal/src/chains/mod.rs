@@ -70,7 +70,8 @@ impl Chains {
         self.index.staged_frames()
     }
 
-    /// Stages a record that the log was found to hold; `false` when its frame leaves a gap. `change`
+    /// Stages a record that the log was found to hold; `false` when its frame leaves a gap or its chain
+    /// is longer than any can be, so that reading a damaged log's pages takes no longer than others. `change`
     /// lays it over the image of the page before it, where that is at hand.
     pub(crate) fn found(
         &mut self,
@@ -81,6 +82,10 @@ impl Chains {
         let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
         let before = self.index.head(page_number).map(|head| head.record);
         let Some(number) = self.index.stage(frame, page_number, at, record_bytes, base) else { return false };
+        let page_bytes = self.zeros.len() as u32;
+        if self.index.head(page_number).is_some_and(|head| head.is_impossible(page_bytes)) {
+            return false;
+        }
         let image = before.and_then(|before| self.images.get(page_number, before));
         let changed = image.is_some_and(|image| {
             if base == Base::Zeros {

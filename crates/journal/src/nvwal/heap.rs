@@ -15,10 +15,13 @@ use duralite_logfmt::nvwal::{
 use duralite_medium::{MediumError, Nvm};
 
 use super::HeapMode;
+use super::list::BlockList;
 use crate::JournalError;
 
 /// The file is grown by at least this much at a time.
 const CHUNK_BYTES: u32 = 1 << 20;
+/// And by no more than this.
+const LARGEST_STEP: u32 = 256 << 20;
 /// States looked at per read of the table.
 const TABLE_STEP: usize = 256;
 
@@ -74,7 +77,7 @@ impl Heap {
     ///
     /// # Errors
     /// `Corrupt` for a link or a block header that is not of this generation.
-    pub(crate) fn next(&mut self, block: u32, generation: u32) -> Result<Option<u32>, JournalError> {
+    pub(crate) fn next(&mut self, block: u32, generation: u64) -> Result<Option<u32>, JournalError> {
         let word = self.nvm.load_u64(self.at(block, 0));
         if (word & 0xffff_ffff) > u64::from(self.grown) {
             self.refresh_grown()?;
@@ -87,7 +90,7 @@ impl Heap {
     }
 
     /// Checks that a block was taken in this generation.
-    pub(crate) fn check_block(&mut self, block: u32, generation: u32) -> Result<(), JournalError> {
+    pub(crate) fn check_block(&mut self, block: u32, generation: u64) -> Result<(), JournalError> {
         if block >= self.grown {
             self.refresh_grown()?;
         }
@@ -108,7 +111,7 @@ impl Heap {
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`.
-    pub(crate) fn allocate(&mut self, generation: u32) -> Result<u32, JournalError> {
+    pub(crate) fn allocate(&mut self, generation: u64) -> Result<u32, JournalError> {
         let block = match self.find_free() {
             Some(block) => block,
             None => self.grow()?,
@@ -132,7 +135,7 @@ impl Heap {
     }
 
     /// Appends a pending block to the list and marks it in use.
-    pub(crate) fn link(&self, from: u32, generation: u32, to: u32) {
+    pub(crate) fn link(&self, from: u32, generation: u64, to: u32) {
         self.store_link(from, encode_link(generation, to));
         self.set_state(to, BlockState::InUse);
     }
@@ -173,19 +176,28 @@ impl Heap {
 
     /// Sets every block's state from what is reachable: frees what a dead process left pending
     /// or in use, and marks reachable blocks in use.
-    pub(crate) fn reconcile(&mut self, reachable: &[u32]) {
-        let mut table = vec![BlockState::Free; self.grown as usize];
-        for &block in reachable {
-            if let Some(state) = table.get_mut(block as usize) {
-                *state = BlockState::InUse;
+    pub(crate) fn reconcile(&mut self, reachable: &BlockList) {
+        let mut states = [0; TABLE_STEP];
+        for &block in reachable.as_slice() {
+            let state = &mut states[..1];
+            self.nvm.read(STATES_OFFSET + u64::from(block), state);
+            if *state != [BlockState::InUse.byte()] {
+                self.set_state(block, BlockState::InUse);
             }
         }
-        let mut states = vec![0; table.len()];
-        self.nvm.read(STATES_OFFSET, &mut states);
-        for (block, wanted) in table.into_iter().enumerate().rev() {
-            if states[block] != wanted.byte() {
-                self.set_state(block as u32, wanted);
+        let mut at = 0;
+        while at < self.grown {
+            // What a damaged log claims to have costs nothing where there is nothing.
+            let skipped = self.nvm.next_data(STATES_OFFSET + u64::from(at)) - STATES_OFFSET;
+            at = skipped.min(u64::from(self.grown)) as u32;
+            let count = ((self.grown - at) as usize).min(TABLE_STEP);
+            self.nvm.read(STATES_OFFSET + u64::from(at), &mut states[..count]);
+            for (block, state) in (at..).zip(&states[..count]) {
+                if *state != BlockState::Free.byte() && !reachable.contains(block) {
+                    self.set_state(block, BlockState::Free);
+                }
             }
+            at += count as u32;
         }
         self.hint = 0;
         self.nvm.fence();
@@ -223,28 +235,64 @@ impl Heap {
 
     /// Backs more blocks: a chunk, or half as much again as there is. Returns the first new one.
     fn grow(&mut self) -> Result<u32, JournalError> {
-        let limit = self.superblock.limit_blocks;
+        // Where a process may use little address space, that is the limit.
+        let mapped = self.nvm.capacity().saturating_sub(self.superblock.blocks_offset);
+        let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        let limit = self.superblock.limit_blocks.min(mapped);
         if self.grown >= limit {
             return Err(JournalError::LimitReached { limit_bytes: self.superblock.file_bytes(limit) });
         }
-        let step = Self::initial_blocks(&self.superblock).max(self.grown / 2);
+        let most = (LARGEST_STEP / self.block_bytes()).max(1);
+        let step = Self::initial_blocks(&self.superblock).max((self.grown / 2).min(most));
         let small = self.grown + 1;
         let wanted = (self.grown + step).min(limit);
-        let grown = match self.nvm.grow(self.superblock.file_bytes(wanted)) {
+        let grown = match self.back(wanted) {
             Ok(()) => wanted,
             // Nearly full: one block may still do.
             Err(MediumError::NoSpace) => {
-                self.nvm.grow(self.superblock.file_bytes(small)).map_err(|source| self.medium(source))?;
+                self.back(small).map_err(|source| self.medium(source))?;
                 small
             }
             Err(source) => return Err(self.medium(source)),
         };
+        let first = self.grown;
+        self.store_grown(grown);
+        Ok(first)
+    }
+
+    /// Blocks that are kept when the file is to have so many bytes: as many as a new log's at least.
+    pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
+        let body = keep_bytes.saturating_sub(self.superblock.blocks_offset);
+        let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        blocks.max(Self::initial_blocks(&self.superblock))
+    }
+
+    /// Gives the space of blocks back while none is in use. The file keeps its length, since other
+    /// processes have it mapped; what they still look at there reads as zeros.
+    pub(crate) fn shrink(&mut self, keep_bytes: u64) {
+        let kept = self.kept_blocks(keep_bytes);
+        if kept >= self.grown {
+            return;
+        }
+        let (from, to) = (self.superblock.file_bytes(kept), self.superblock.file_bytes(self.grown));
+        // Nobody takes a block from there any more, even after a power loss, before they are gone.
+        self.store_grown(kept);
+        self.hint = self.hint.min(kept);
+        // What cannot be given back stays.
+        let _ = self.nvm.system_free(from, to - from);
+    }
+
+    fn store_grown(&mut self, grown: u32) {
         self.nvm.store_u64(GROWN_OFFSET, checked_word(grown));
         self.nvm.flush(GROWN_OFFSET, 8);
         self.nvm.fence();
-        let first = self.grown;
         self.grown = grown;
-        Ok(first)
+    }
+
+    /// Backs blocks up to this many. They may be there, as holes, where blocks were given back.
+    fn back(&self, blocks: u32) -> Result<(), MediumError> {
+        let (from, to) = (self.superblock.file_bytes(self.grown), self.superblock.file_bytes(blocks));
+        if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
     }
 
     fn refresh_grown(&mut self) -> Result<(), JournalError> {
@@ -256,6 +304,10 @@ impl Heap {
         }
         if grown != self.grown {
             let bytes = self.superblock.file_bytes(grown);
+            if bytes > self.nvm.capacity() {
+                let what = "a log that is longer than the address space that this process may use";
+                return Err(self.medium(MediumError::Unsupported { what }));
+            }
             if self.nvm.refresh_len(bytes).is_err() {
                 return Err(damaged(duralite_logfmt::FormatError::Short { what: "the log file" }));
             }

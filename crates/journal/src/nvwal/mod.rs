@@ -8,6 +8,7 @@
 //! fields of [`Nvwal`] are rebuilt by scanning.
 
 mod heap;
+mod list;
 mod options;
 mod scan;
 mod walk;
@@ -17,17 +18,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, Base, GENERATION_LIMIT, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES,
-    SUPERBLOCK_BYTES, Slot, Superblock, checked_word, read_checked_word, slot_offset,
+    ACTIVE_OFFSET, Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES, SUPERBLOCK_BYTES,
+    Slot, Superblock, VERSION_OFFSET, active_word, checked_word, raised_version, read_active_word,
+    slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_logfmt::{FormatError, LogId, diff};
+use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, diff};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::chains::{Chains, Record, apply_ranges};
 use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
 use crate::{EngineOptions, JournalError};
 use heap::Heap;
+use list::BlockList;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
 use scan::{Expected, FoundTransaction, Position};
 pub use walk::walk;
@@ -46,6 +49,13 @@ pub struct Activity {
     pub generations: u64,
 }
 
+/// What no limit comes to where the size of the file system is not known.
+const NO_LIMIT: u64 = 1 << 40;
+/// Blocks that a log with blocks of a size of its own choice may have at most, more or less: each
+/// costs a byte of the table, which is there from the beginning.
+const STATES: u64 = 1 << 20;
+const LARGEST_BLOCK: u32 = 1 << 28;
+
 /// A log in NVRAM.
 pub struct Nvwal {
     heap: Heap,
@@ -54,7 +64,7 @@ pub struct Nvwal {
     slot: Slot,
     wal_header: Option<WalHeader>,
     /// The blocks of the committed list, in order; the last holds `tail`.
-    blocks: Vec<u32>,
+    blocks: BlockList,
     /// Behind the last committed transaction.
     tail: Position,
     /// Committed transactions in this generation.
@@ -88,7 +98,7 @@ impl Nvwal {
         nvm.store(0, &superblock.encode());
         nvm.store(slot_offset(1), &slot.encode(superblock.log_id));
         nvm.store_u64(duralite_logfmt::nvwal::GROWN_OFFSET, checked_word(blocks));
-        nvm.store_u64(ACTIVE_OFFSET, checked_word(1));
+        nvm.store_u64(ACTIVE_OFFSET, active_word(1));
         nvm.flush(0, SUPERBLOCK_BYTES);
         nvm.fence();
         Ok(())
@@ -98,12 +108,16 @@ impl Nvwal {
     #[must_use]
     pub fn shape(options: &NvwalOptions, page_bytes: u32) -> (u32, u32) {
         let least = page_bytes.next_multiple_of(4096) + 4096;
+        let limit_bytes = if options.limit_bytes == 0 { NO_LIMIT } else { options.limit_bytes };
+        // A log that may become long has long blocks, so that its table of states stays small.
+        let long = (limit_bytes / STATES).min(u64::from(LARGEST_BLOCK)).next_power_of_two() as u32;
         let block_bytes = match (options.block_bytes, options.heap) {
-            (0, HeapMode::User) => (2 * page_bytes + 4096).max(65536),
+            (0, HeapMode::User) => (2 * page_bytes + 4096).max(65536).max(long),
             (0, HeapMode::System) => least,
             (size, _) => size.next_multiple_of(4096).max(least),
         };
-        let limit = (options.limit_bytes / u64::from(block_bytes)).clamp(4, 1 << 24);
+        let states = if options.limit_bytes == 0 { 4 * STATES } else { 1 << 24 };
+        let limit = (limit_bytes / u64::from(block_bytes)).clamp(4, states);
         (block_bytes, limit as u32)
     }
 
@@ -137,7 +151,7 @@ impl Nvwal {
                 retired: false,
             },
             wal_header: None,
-            blocks: Vec::new(),
+            blocks: BlockList::default(),
             tail: Position { block: 0, offset: 0 },
             sequence: 0,
             last_order: Order::Ordered,
@@ -155,6 +169,11 @@ impl Nvwal {
     /// # Errors
     /// `Corrupt`.
     pub fn recover_heap(&mut self) -> Result<(), JournalError> {
+        if let Some(raised) = raised_version(self.heap.nvm.load_u64(VERSION_OFFSET)) {
+            self.heap.nvm.store_u64(VERSION_OFFSET, raised);
+            self.heap.nvm.flush(VERSION_OFFSET, 8);
+            self.heap.nvm.fence();
+        }
         self.cut_behind_tail()?;
         // Blocks are freed by what is seen of the list, which a dead process may not have flushed.
         self.settle_doubtful();
@@ -189,7 +208,7 @@ impl Nvwal {
 
     /// The generation in force.
     #[must_use]
-    pub fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u64 {
         self.slot.generation
     }
 
@@ -199,12 +218,10 @@ impl Nvwal {
 
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
         let damaged = |offset, what| JournalError::Corrupt { offset, what };
-        let generation = read_checked_word(active, "the log's active generation")
-            .ok()
-            .filter(|generation| (1..GENERATION_LIMIT).contains(generation))
-            .ok_or_else(|| {
-                damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" })
-            })?;
+        let generation = read_active_word(active);
+        if !(1..GENERATION_LIMIT).contains(&generation) {
+            return Err(damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" }));
+        }
         let at = slot_offset(generation);
         let mut bytes = [0; SLOT_BYTES];
         self.heap.nvm.read(at, &mut bytes);
@@ -230,7 +247,7 @@ impl Nvwal {
         self.wal_header = wal_header;
         self.blocks.clear();
         if wal_header.is_some() {
-            self.blocks.push(slot.first_block);
+            self.blocks.extend(&[slot.first_block]);
         }
         self.tail = Position::start_of(slot.first_block);
         self.sequence = 0;
@@ -257,7 +274,7 @@ impl Nvwal {
             after: self.last_order,
             frames: self.chains.frames(),
         };
-        let Some(found) = scan::next_transaction(&mut self.heap, self.tail, expected)? else {
+        let Some(found) = scan::next_transaction(&mut self.heap, &self.blocks, self.tail, expected)? else {
             return Ok(None);
         };
         self.drop_staged();
@@ -288,7 +305,7 @@ impl Nvwal {
             Order::Async => self.unhardened.extend(extents),
             Order::Ordered | Order::Fenced => self.doubtful = extents,
         }
-        self.blocks.extend(&found.blocks);
+        self.blocks.extend(found.blocks.as_slice());
         self.tail = found.end;
         self.sequence += 1;
         self.last_order = found.order;
@@ -346,7 +363,7 @@ impl Engine for Nvwal {
             ("log_frames", self.committed().to_string()),
             ("log_transactions", self.transactions().to_string()),
             ("log_bytes", (self.blocks.len() as u64 * u64::from(block_bytes)).to_string()),
-            ("log_file_bytes", self.heap.nvm.len().to_string()),
+            ("log_file_bytes", self.heap.superblock.file_bytes(self.heap.grown()).to_string()),
             ("log_limit", self.heap.nvm.capacity().to_string()),
             ("block_bytes", block_bytes.to_string()),
             ("commits", activity.commits.to_string()),
@@ -396,7 +413,7 @@ impl Engine for Nvwal {
     }
 
     fn version(&self) -> u64 {
-        u64::from(self.slot.generation) << 32 | u64::from(self.sequence)
+        self.slot.generation.rotate_left(32) ^ u64::from(self.sequence)
     }
 
     fn committed(&self) -> u32 {
@@ -414,6 +431,16 @@ impl Engine for Nvwal {
 
     fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
         self.start_over(header)
+    }
+
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(None)?;
+        self.heap.shrink(keep_bytes);
+        Ok(())
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        self.heap.grown() > self.heap.kept_blocks(keep_bytes)
     }
 
     fn has_staged(&self) -> bool {

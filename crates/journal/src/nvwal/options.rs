@@ -89,7 +89,7 @@ pub struct NvwalOptions {
     pub heap: HeapMode,
     /// Size of a block in bytes, 0 to choose one.
     pub block_bytes: u32,
-    /// Most bytes the log file may take.
+    /// Most bytes the log file may take, 0 for as many as the file system has.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
@@ -102,7 +102,7 @@ impl Default for NvwalOptions {
             diff: true,
             heap: HeapMode::default(),
             block_bytes: 0,
-            limit_bytes: 1 << 30,
+            limit_bytes: 0,
             cache_bytes: 8 << 20,
         }
     }

@@ -11,6 +11,7 @@ use duralite_logfmt::nvwal::{
 };
 
 use super::heap::Heap;
+use super::list::BlockList;
 use crate::JournalError;
 
 /// A place in the list of blocks.
@@ -47,7 +48,7 @@ pub(crate) struct FoundTransaction {
     pub(crate) end: Position,
     pub(crate) records: Vec<FoundRecord>,
     /// Blocks entered after the one before `start`, in order.
-    pub(crate) blocks: Vec<u32>,
+    pub(crate) blocks: BlockList,
 }
 
 impl FoundTransaction {
@@ -55,7 +56,7 @@ impl FoundTransaction {
     pub(crate) fn extents(&self, heap: &Heap) -> Vec<(u64, u64)> {
         let mut from = self.start;
         let mut extents = Vec::with_capacity(1);
-        for &block in self.blocks.iter().filter(|block| **block != self.start.block) {
+        for &block in self.blocks.as_slice().iter().filter(|block| **block != self.start.block) {
             extents.push((heap.at(from.block, from.offset), heap.at(from.block, heap.block_bytes())));
             from = Position { block, offset: BLOCK_HEADER_BYTES };
         }
@@ -68,7 +69,7 @@ impl FoundTransaction {
 /// Which transaction is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
     /// Order of the transaction before it: what garbage here would mean.
@@ -83,14 +84,15 @@ pub(crate) struct Expected {
 /// `Corrupt` where no crash can have left the bytes as they are.
 pub(crate) fn next_transaction(
     heap: &mut Heap,
+    before: &BlockList,
     tail: Position,
     expected: Expected,
 ) -> Result<Option<FoundTransaction>, JournalError> {
-    let mut blocks = Vec::new();
+    let mut blocks = BlockList::default();
     let mut start = tail;
     if heap.block_bytes() - tail.offset < TX_HEADER_BYTES {
         let Some(next) = heap.next(tail.block, expected.generation)? else { return Ok(None) };
-        blocks.push(next);
+        enter(heap, before, &mut blocks, tail.block, next)?;
         start = Position::start_of(next);
     }
     let word = heap.nvm.load_u64(heap.at(start.block, start.offset));
@@ -102,6 +104,7 @@ pub(crate) fn next_transaction(
     };
     let mut reader = RecordReader {
         heap,
+        before,
         generation: expected.generation,
         position: Position { block: start.block, offset: start.offset + TX_HEADER_BYTES },
         blocks,
@@ -129,11 +132,30 @@ fn garbage<T>(
     }
 }
 
+/// Goes from a block to the next one.
+///
+/// # Errors
+/// `Corrupt` when the list has been there before: no crash links a block twice.
+fn enter(
+    heap: &Heap,
+    before: &BlockList,
+    blocks: &mut BlockList,
+    from: u32,
+    next: u32,
+) -> Result<(), JournalError> {
+    if before.contains(next) || !blocks.push(next) {
+        return Err(heap.corrupt(from, 0, FormatError::Damaged { what: "a link between log blocks" }));
+    }
+    Ok(())
+}
+
 struct RecordReader<'a> {
     heap: &'a mut Heap,
-    generation: u32,
+    /// The blocks of the transactions before.
+    before: &'a BlockList,
+    generation: u64,
     position: Position,
-    blocks: Vec<u32>,
+    blocks: BlockList,
 }
 
 impl RecordReader<'_> {
@@ -206,13 +228,9 @@ impl RecordReader<'_> {
     fn follow_link(&mut self) -> Result<(), JournalError> {
         let block = self.position.block;
         let what = FormatError::Damaged { what: "a link between log blocks" };
-        // A list that comes back to itself is longer than there are blocks.
-        let next = self
-            .heap
-            .next(block, self.generation)?
-            .filter(|_| self.blocks.len() <= self.heap.grown() as usize);
+        let next = self.heap.next(block, self.generation)?;
         let next = next.ok_or_else(|| self.heap.corrupt(block, 0, what))?;
-        self.blocks.push(next);
+        enter(self.heap, self.before, &mut self.blocks, block, next)?;
         self.position = Position { block: next, offset: CONTINUED_AT };
         Ok(())
     }

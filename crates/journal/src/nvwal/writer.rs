@@ -2,11 +2,12 @@
 //! the log over (section 4.3).
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, GENERATION_LIMIT, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot,
-    TX_HEADER_BYTES, TxHash, TxHeader, checked_word, encode_mark, slot_offset,
+    ACTIVE_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash,
+    TxHeader, active_word, encode_mark, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
+use super::list::BlockList;
 use super::scan::{CONTINUED_AT, Position};
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
@@ -142,19 +143,18 @@ impl Nvwal {
             return Ok(());
         }
         let generation = self.slot.generation;
-        let mut stale = Vec::new();
+        let mut stale = BlockList::default();
         let mut at = self.tail.block;
         while let Some(next) = self.heap.next(at, generation)? {
-            if stale.len() > self.heap.grown() as usize {
+            if self.blocks.contains(next) || !stale.push(next) {
                 let what = duralite_logfmt::FormatError::Damaged { what: "a link between log blocks" };
                 return Err(self.heap.corrupt(at, 0, what));
             }
-            stale.push(next);
             at = next;
         }
         if !stale.is_empty() {
             self.heap.unlink_after(self.tail.block);
-            self.heap.free(&stale);
+            self.heap.free(stale.as_slice());
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Nvwal {
         }
         self.heap.nvm.fence();
         self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
-        self.blocks.append(&mut open.blocks);
+        self.blocks.extend(&open.blocks);
         self.writer.spare = open.dirty;
         self.tail = open.end;
         self.sequence = sequence;
@@ -268,9 +268,6 @@ impl Nvwal {
         retired: bool,
     ) -> Result<(), JournalError> {
         let generation = self.slot.generation + 1;
-        if generation >= GENERATION_LIMIT {
-            return Err(JournalError::LimitReached { limit_bytes: u64::from(generation) });
-        }
         self.drop_staged();
         // The slot that is written over may be the one that a crash would go back to.
         self.settle_doubtful();
@@ -281,13 +278,13 @@ impl Nvwal {
         nvm.store(slot_offset(generation), &bytes);
         nvm.flush(slot_offset(generation), bytes.len() as u64);
         nvm.fence();
-        let active = checked_word(generation);
+        let active = active_word(generation);
         nvm.store_u64(ACTIVE_OFFSET, active);
         nvm.flush(ACTIVE_OFFSET, 8);
         nvm.fence();
         let old = std::mem::take(&mut self.blocks);
         self.enter_generation(active, slot, header.copied());
-        self.heap.free(&old);
+        self.heap.free(old.as_slice());
         // What dead processes left pending or unlinked goes too.
         self.heap.reconcile(&self.blocks);
         self.activity.generations += 1;

@@ -32,7 +32,7 @@ pub(super) fn format(
         db_birth_ns: db.birth_ns,
         block_bytes: block.block_bytes(),
         layout: options.waldio.layout,
-        limit_bytes: options.waldio.limit_bytes.max(AREA_BYTES * 8),
+        limit_bytes: options.waldio.limit().max(AREA_BYTES * 8),
         path: db.path_hint().to_vec(),
     };
     Waldio::format(block.as_ref(), &superblock)

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_checked_word, slot_offset,
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_active_word,
+    read_checked_word, slot_offset,
 };
 use duralite_logfmt::{FormatError, LogId};
-use duralite_medium::{FileNvm, MapOptions, Nvm};
+use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
 
 use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head, tap};
 use crate::engine::Engine;
@@ -26,7 +27,7 @@ pub(super) fn format(
     log_id: LogId,
     page_bytes: u32,
 ) -> Result<(), JournalError> {
-    let (block_bytes, limit_blocks) = Nvwal::shape(&options.nvwal, page_bytes);
+    let (block_bytes, limit_blocks) = Nvwal::shape(&within_file_system(&options.nvwal, file), page_bytes);
     let superblock = Superblock {
         page_bytes,
         log_id,
@@ -58,6 +59,17 @@ pub(super) fn open(
     Ok(Box::new(engine))
 }
 
+/// The options, with the size of the file system for a limit where there is none.
+fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
+    let mut options = options.clone();
+    if options.limit_bytes == 0
+        && let Ok(stat) = rustix::fs::fstatvfs(file)
+    {
+        options.limit_bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
+    }
+    options
+}
+
 fn map(
     kind: PoolKind,
     options: &EngineOptions,
@@ -66,16 +78,31 @@ fn map(
     superblock: &Superblock,
     read_only: bool,
 ) -> Result<FileNvm, JournalError> {
-    let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
-    let options = MapOptions {
+    let io = |error| JournalError::io("open", path, &error);
+    let length = file.metadata().map_err(io)?.len();
+    let mut options = MapOptions {
         capacity: superblock.file_bytes(superblock.limit_blocks),
         dax: kind == PoolKind::Dax,
         latency: options.latency,
         persistency: options.persistency,
         read_only,
     };
-    FileNvm::map(file, path, &options)
-        .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+    loop {
+        match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
+            // Only address space is reserved, but of that too a process may be given little.
+            Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
+                let less = options.capacity / 2;
+                if less < length.max(superblock.file_bytes(1)) {
+                    let source = MediumError::Io { op: "mmap", source };
+                    return Err(JournalError::Medium { path: path.to_path_buf(), source });
+                }
+                options.capacity = less;
+            }
+            done => {
+                return done.map_err(|source| JournalError::Medium { path: path.to_path_buf(), source });
+            }
+        }
+    }
 }
 
 fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
@@ -123,7 +150,7 @@ pub(super) fn is_spent(file: &File, superblock: &Superblock) -> bool {
 fn slot_of(file: &File, superblock: &Superblock) -> Option<Slot> {
     let mut word = [0; 8];
     file.read_exact_at(&mut word, ACTIVE_OFFSET).ok()?;
-    let generation = read_checked_word(u64::from_le_bytes(word), "").ok()?;
+    let generation = read_active_word(u64::from_le_bytes(word));
     let mut bytes = [0; SLOT_BYTES];
     file.read_exact_at(&mut bytes, slot_offset(generation)).ok()?;
     Slot::decode(&bytes, superblock.log_id, generation).ok()

@@ -17,14 +17,14 @@
 //! a closed and an open group are not durable. The leader wakes its whole group, and one member of
 //! the next to lead it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 use duralite_logfmt::waldio::{
-    AREA_BYTES, DATA_OFFSET, GENERATION_LIMIT, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock,
-    TX_HEADER_BYTES, TxHeader, body_hash, group_placeholder, slot_offset,
+    AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock, TX_HEADER_BYTES,
+    TxHeader, body_hash, group_placeholder, slot_offset,
 };
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use duralite_medium::{MediumError, Segment};
@@ -141,6 +141,9 @@ pub(crate) struct Group {
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<JournalError>>,
+    /// Whether this process panicked while it waited or led: it stops, and the others go on as after
+    /// its death, which may come at any instruction too.
+    panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }
 
@@ -157,7 +160,7 @@ impl Drop for Leader<'_> {
 /// Where a log stands when the first process attaches it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recovered {
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     /// Offset in the file behind the last committed transaction.
     pub(crate) end: u64,
 }
@@ -180,14 +183,15 @@ impl Group {
             options,
             buffer: Mutex::default(),
             reason: Mutex::default(),
+            panicked: AtomicBool::new(false),
             activity: GroupActivity::default(),
         };
         if let Some(Recovered { generation, end }) = recovered {
             let end = end.next_multiple_of(8);
             let closed = Mark { position: end, group: 0, closed: true };
-            group.set(STARTS[generation as usize % 2], DATA_OFFSET);
-            group.set(GENERATION, u64::from(generation));
-            group.set(INTENT, u64::from(generation));
+            group.set(STARTS[(generation % 2) as usize], DATA_OFFSET);
+            group.set(GENERATION, generation);
+            group.set(INTENT, generation);
             group.set(TAIL, closed.pack());
             group.set(DURABLE, Mark { closed: false, ..closed }.pack());
             group.set(FRONTIER, end);
@@ -249,8 +253,8 @@ impl Group {
     }
 
     /// The generation in force.
-    pub(crate) fn generation(&self) -> u32 {
-        self.get(GENERATION) as u32
+    pub(crate) fn generation(&self) -> u64 {
+        self.get(GENERATION)
     }
 
     /// End of the last sealed transaction.
@@ -259,12 +263,12 @@ impl Group {
     }
 
     /// Where a generation's positions begin.
-    pub(crate) fn start_of(&self, generation: u32) -> u64 {
-        self.get(STARTS[generation as usize % 2])
+    pub(crate) fn start_of(&self, generation: u64) -> u64 {
+        self.get(STARTS[(generation % 2) as usize])
     }
 
     /// The place in the file of a position of a generation.
-    pub(crate) fn offset_of(&self, generation: u32, position: u64) -> u64 {
+    pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
         position.wrapping_sub(self.start_of(generation)).wrapping_add(DATA_OFFSET)
     }
 
@@ -297,6 +301,9 @@ impl Group {
 
     /// Refuses to go on after a failure in any process (invariant 9).
     pub(crate) fn check(&self) -> Result<(), JournalError> {
+        if self.panicked.load(Ordering::Relaxed) {
+            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
+        }
         if self.get(POISON) == 0 {
             return Ok(());
         }
@@ -323,7 +330,7 @@ impl Group {
 
     /// Copies bytes of the present generation from the ring, or from the device if they have left
     /// it. Bytes beyond [`Group::sealed`] must not be asked for.
-    pub(crate) fn read(&self, generation: u32, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+    pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
         if in_ring(self.get(FRONTIER)) && position >= self.get(DIRECT_END) {
             self.read_ring(position, buf);
@@ -577,7 +584,7 @@ impl Group {
     }
 
     /// Fills in the header of a group of the `delta` layout.
-    fn complete_header(&self, group: &mut [u8], generation: u32, offset: u64) -> Result<u64, JournalError> {
+    fn complete_header(&self, group: &mut [u8], generation: u64, offset: u64) -> Result<u64, JournalError> {
         let corrupt = |what| JournalError::Corrupt { offset, what };
         let id = self.superblock.log_id;
         let (head, body) = group.split_at_mut(GROUP_HEADER_BYTES as usize);
@@ -652,26 +659,45 @@ impl Group {
 
     // Generations.
 
-    /// Starts the log over, under SQLite's WRITE lock. Durable on return.
+    /// What the file keeps when it is to have so many bytes: as much as a new one at least.
+    pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
+        let keep = keep_bytes.max(initial_bytes(self.superblock.block_bytes));
+        keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// Starts the log over, under SQLite's WRITE lock. Durable on return. With `keep_bytes` the file
+    /// then gives back what it has beyond that.
+    ///
+    /// The slot that says how long the file is at least comes first, and is durable before the file is
+    /// cut; `LENGTH` comes before the slot. So neither promises bytes that are gone, wherever this
+    /// process dies or the power fails. Who holds WRITE is the only one who appends, nothing of the
+    /// new generation is there yet, and who still reads the old one finds that it is over.
     pub(crate) fn switch(
         &self,
         wal_header: Option<[u8; WAL_HEADER_BYTES]>,
         retired: bool,
+        keep_bytes: Option<u64>,
     ) -> Result<(), JournalError> {
         self.harden()?;
         let leader = self.lead()?;
         self.check()?;
         self.finish_switch(&leader)?;
         let generation = self.generation() + 1;
-        if generation >= GENERATION_LIMIT {
-            return Err(JournalError::LimitReached { limit_bytes: u64::from(generation) });
-        }
         let empty = if wal_header.is_none() { STATE_EMPTY } else { 0 };
         let retired = if retired { STATE_RETIRED } else { 0 };
         self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
         self.set(INTENT_STATE, empty | retired);
-        self.set(INTENT, u64::from(generation));
-        self.finish_switch(&leader)
+        let keep = keep_bytes.map(|bytes| self.kept_bytes(bytes));
+        if let Some(keep) = keep {
+            self.set(LENGTH, keep.min(self.get(LENGTH)));
+        }
+        self.set(INTENT, generation);
+        self.finish_switch(&leader)?;
+        if let Some(keep) = keep {
+            // What cannot be given back stays.
+            let _ = self.block.shrink(keep);
+        }
+        Ok(())
     }
 
     /// Completes a switch whose process died: what it announced is decided, and nobody may take in
@@ -696,7 +722,7 @@ impl Group {
         if intent == self.get(GENERATION) {
             return Ok(());
         }
-        let generation = intent as u32;
+        let generation = intent;
         let state = self.get(INTENT_STATE);
         let mut wal_header = [0; WAL_HEADER_BYTES];
         self.segment.read(self.base + INTENT_HEADER, &mut wal_header);
@@ -711,7 +737,7 @@ impl Group {
         write_slot(self.block.as_ref(), &slot, self.superblock.log_id)
             .map_err(|source| self.poison(self.failed(source)))?;
         let start = self.tail().position.next_multiple_of(AREA_BYTES);
-        self.set(STARTS[generation as usize % 2], start);
+        self.set(STARTS[(generation % 2) as usize], start);
         self.set(GENERATION, intent);
         Ok(())
     }
@@ -733,13 +759,31 @@ pub(crate) fn write_slot(
     block.commit(slot_offset(slot.generation), &slot.encode(id), Durability::Full)
 }
 
+/// What is called without the log's lock, and left by a panic if it is dropped (invariant 9).
+struct Unfinished<'a>(&'a Group);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.panicked.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    fn unless_it_panics<T>(&self, work: impl FnOnce() -> T) -> T {
+        let unfinished = Unfinished(self);
+        let result = work();
+        std::mem::forget(unfinished);
+        result
+    }
+}
+
 impl Committer for Group {
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
-        self.wait_for(Mark::unpack(ticket.get()))
+        self.unless_it_panics(|| self.wait_for(Mark::unpack(ticket.get())))
     }
 
     fn wait_all(&self) -> Result<(), JournalError> {
-        self.drain()
+        self.unless_it_panics(|| self.drain())
     }
 }
 

@@ -8,6 +8,7 @@
 //! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`group`]; the fields of
 //! [`Waldio`] are rebuilt by scanning.
 
+mod follow;
 mod group;
 mod options;
 mod recovery;
@@ -19,17 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use duralite_logfmt::record::{RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::sqlite_wal::WalHeader;
-use duralite_logfmt::waldio::{
-    GROUP_HEADER_BYTES, GROUP_MAGIC, Layout, MARK_BYTES, Superblock, TX_HEADER_BYTES, TxHeader, decode_frame,
-    frame_bytes,
-};
+use duralite_logfmt::waldio::{GROUP_MAGIC, Layout, Superblock};
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::block::Block;
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
-use crate::chains::{Chains, apply_ranges};
+use crate::chains::Chains;
 use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
 use crate::{EngineOptions, JournalError};
 use group::Group;
@@ -58,7 +55,7 @@ struct Activity {
 pub struct Waldio {
     group: Arc<Group>,
     path: PathBuf,
-    generation: u32,
+    generation: u64,
     wal_header: Option<WalHeader>,
     retired: bool,
     /// Position behind the last transaction taken in.
@@ -176,7 +173,7 @@ impl Waldio {
 
     /// The generation in force.
     #[must_use]
-    pub fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 
@@ -205,7 +202,7 @@ impl Waldio {
         JournalError::Corrupt { offset, what: FormatError::Damaged { what } }
     }
 
-    fn enter(&mut self, generation: u32) -> Result<(), JournalError> {
+    fn enter(&mut self, generation: u64) -> Result<(), JournalError> {
         let failed = |source| self.failed(source);
         let slot = recovery::load_slot(self.group.block(), self.group.superblock(), generation, &failed)?;
         let header = match slot.wal_header {
@@ -226,127 +223,6 @@ impl Waldio {
         self.end = self.group.start_of(generation);
         self.sequence = 0;
         Ok(())
-    }
-
-    /// Takes in the transactions that were sealed since this process last looked.
-    fn follow(&mut self) -> Result<(), JournalError> {
-        let sealed = self.group.sealed();
-        while self.take_in_next(sealed)? {}
-        Ok(())
-    }
-
-    /// Takes in one transaction, if there is one before `sealed`.
-    fn take_in_next(&mut self, sealed: u64) -> Result<bool, JournalError> {
-        if self.wal_header.is_none() || self.end >= sealed {
-            return Ok(false);
-        }
-        self.drop_staged();
-        self.end = match self.superblock().layout {
-            Layout::Delta => self.take_in_group_member(sealed)?,
-            Layout::Embedded => self.take_in_frames(sealed)?,
-        };
-        self.sequence += 1;
-        Ok(true)
-    }
-
-    fn read_log(&self, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
-        self.group.read(self.generation, position, buf)
-    }
-
-    /// The next transaction of the `delta` layout; returns where it ends.
-    fn take_in_group_member(&mut self, sealed: u64) -> Result<u64, JournalError> {
-        let unit = u64::from(self.superblock().block_bytes);
-        let mut at = self.end;
-        loop {
-            let mut word = [0; 4];
-            self.read_log(at, &mut word)?;
-            match u32::from_le_bytes(word) {
-                0 if !at.is_multiple_of(unit) => at = at.next_multiple_of(unit),
-                GROUP_MAGIC => at += GROUP_HEADER_BYTES,
-                _ => break,
-            }
-            if at + u64::from(TX_HEADER_BYTES) > sealed {
-                return Err(self.damaged(at, "a group of transactions"));
-            }
-        }
-        let mut head = [0; TX_HEADER_BYTES as usize];
-        self.read_log(at, &mut head)?;
-        let offset = self.group.offset_of(self.generation, at);
-        let corrupt = |what| JournalError::Corrupt { offset, what };
-        let header = TxHeader::decode(&head).map_err(corrupt)?;
-        let end = at + u64::from(header.tx_bytes);
-        if header.sequence != self.sequence + 1 || end > sealed || header.first_frame > self.committed() + 1 {
-            return Err(self.damaged(at, "the order of transactions"));
-        }
-        let mut bytes = vec![0; header.tx_bytes as usize];
-        self.read_log(at, &mut bytes)?;
-        let mut within = TX_HEADER_BYTES as usize;
-        for _ in 0..header.records {
-            let record = bytes
-                .get(within..)
-                .and_then(|rest| rest.first_chunk::<{ RECORD_HEADER_BYTES as usize }>())
-                .ok_or_else(|| self.damaged(at, "a transaction's records"))?;
-            let record = RecordHeader::decode(record).map_err(corrupt)?;
-            let content = bytes
-                .get(within..within + record.record_bytes as usize)
-                .ok_or_else(|| self.damaged(at, "a transaction's records"))?;
-            let change = |page: &mut [u8]| apply_ranges(page, content);
-            if !self.chains.found(at + within as u64, &record, change) {
-                return Err(self.damaged(at, "a transaction's frame numbers"));
-            }
-            within = (within + content.len()).next_multiple_of(8);
-        }
-        let (first, count) = self.chains.staged_frames();
-        let complete =
-            within == bytes.len() && first == header.first_frame && header.last_frame - first < count;
-        if header.records == 0 || !complete {
-            return Err(self.damaged(at, "a transaction's frame numbers"));
-        }
-        self.chains.commit(header.last_frame, header.db_pages, Some(header.wal_checksum));
-        Ok(end)
-    }
-
-    /// The next transaction of the `embedded` layout; returns where it ends.
-    fn take_in_frames(&mut self, sealed: u64) -> Result<u64, JournalError> {
-        let Superblock { page_bytes, block_bytes, log_id, .. } = *self.superblock();
-        let longest = u64::from(frame_bytes(page_bytes, block_bytes, false));
-        let mut page = vec![0; page_bytes as usize];
-        let mut bytes = Vec::new();
-        let mut at = self.end.max(self.group.start_of(self.generation));
-        let mut transaction = None;
-        loop {
-            bytes.resize(longest.min(sealed.saturating_sub(at)) as usize, 0);
-            self.read_log(at, &mut bytes)?;
-            let offset = self.group.offset_of(self.generation, at);
-            let found = if bytes.len() < page.len().max(MARK_BYTES) {
-                None
-            } else {
-                decode_frame(&bytes, &mut page, block_bytes, log_id, self.generation, offset)
-            };
-            let Some((mark, taken)) = found else {
-                return Err(self.damaged(at, "a frame"));
-            };
-            if !mark.follows(transaction) {
-                return Err(self.damaged(at, "a transaction's frames"));
-            }
-            transaction = Some(mark.transaction);
-            if !self.chains.has_staged() && mark.frame > self.committed() + 1 {
-                return Err(self.damaged(at, "the order of frames"));
-            }
-            let record = writer::frame_record(taken, mark.frame, mark.page_number);
-            let change = |image: &mut [u8]| {
-                image.copy_from_slice(&page);
-                Ok(())
-            };
-            if !self.chains.found(at, &record, change) {
-                return Err(self.damaged(at, "a transaction's frame numbers"));
-            }
-            at += u64::from(taken);
-            if mark.db_pages != 0 {
-                self.chains.commit(mark.frame, mark.db_pages, None);
-                return Ok(at);
-            }
-        }
     }
 
     fn drop_staged(&mut self) {
@@ -386,6 +262,10 @@ impl Engine for Waldio {
     fn metrics(&self) -> Vec<(&'static str, String)> {
         let (activity, counters) = (self.activity, self.group.block().counters());
         let group = &self.group.activity;
+        let limit = match self.superblock().limit_bytes {
+            u64::MAX => "none".to_owned(),
+            limit => limit.to_string(),
+        };
         let shared = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
         vec![
             ("layout", self.superblock().layout.as_str().to_owned()),
@@ -395,7 +275,7 @@ impl Engine for Waldio {
             ("log_transactions", self.sequence.to_string()),
             ("log_bytes", self.used_bytes().to_string()),
             ("log_file_bytes", self.group.block().len().to_string()),
-            ("log_limit", self.superblock().limit_bytes.to_string()),
+            ("log_limit", limit),
             ("block_bytes", self.superblock().block_bytes.to_string()),
             ("commits", activity.commits.to_string()),
             ("frames", activity.frames.to_string()),
@@ -426,7 +306,7 @@ impl Engine for Waldio {
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
-        self.group.switch(None, true)?;
+        self.group.switch(None, true, None)?;
         self.refresh()
     }
 
@@ -452,7 +332,7 @@ impl Engine for Waldio {
     }
 
     fn version(&self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.sequence)
+        self.generation.rotate_left(32) ^ u64::from(self.sequence)
     }
 
     fn committed(&self) -> u32 {
@@ -479,9 +359,23 @@ impl Engine for Waldio {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         self.drop_staged();
-        self.group.switch(header.map(|header| header.bytes), false)?;
+        self.group.switch(header.map(|header| header.bytes), false, None)?;
         self.activity.generations += 1;
         self.refresh()
+    }
+
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+        self.refresh()?;
+        self.drop_staged();
+        self.group.switch(None, false, Some(keep_bytes))?;
+        self.activity.generations += 1;
+        self.refresh()
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        // Another process may have made the file longer; an error shows when something is read.
+        let _ = self.group.block().refresh_len();
+        self.group.block().len() > self.group.kept_bytes(keep_bytes)
     }
 
     fn has_staged(&self) -> bool {

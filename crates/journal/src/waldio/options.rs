@@ -21,7 +21,7 @@ pub struct WaldioOptions {
     pub group_synch: u32,
     /// The longest that an acknowledged commit stays in memory under Group Synch.
     pub group_interval: Duration,
-    /// Most bytes the log file may take; fixed when a log is made.
+    /// Most bytes the log file may take, 0 for as many as the file system has; fixed when a log is made.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
@@ -36,13 +36,19 @@ impl Default for WaldioOptions {
             durability: Durability::default(),
             group_synch: 0,
             group_interval: Duration::from_millis(2),
-            limit_bytes: 1 << 30,
+            limit_bytes: 0,
             cache_bytes: 8 << 20,
         }
     }
 }
 
 impl WaldioOptions {
+    /// Most bytes the log file may take.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        crate::settings::limit_of(self.limit_bytes)
+    }
+
     /// A number that is the same for processes whose settings agree on what others rely on.
     pub(crate) fn fingerprint(&self) -> u64 {
         let durability = match self.durability {

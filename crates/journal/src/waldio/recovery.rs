@@ -7,8 +7,8 @@
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{
-    AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot, Superblock,
-    TX_HEADER_BYTES, body_hash, decode_frame, frame_bytes, slot_offset,
+    AREA_BYTES, BodyHash, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot,
+    Superblock, TX_HEADER_BYTES, decode_frame, frame_bytes, raise_version, slot_offset,
 };
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
@@ -16,7 +16,7 @@ use duralite_medium::block::{Block, Durability};
 use super::group::{Recovered, write_slot};
 use crate::JournalError;
 
-/// Bytes read at a time while looking behind the log's end.
+/// Bytes read at a time of what may be long.
 const CHUNK: u64 = 1 << 20;
 
 /// What a log was found to hold.
@@ -40,7 +40,7 @@ struct Scan<'a> {
 pub(crate) fn load_slot(
     block: &dyn Block,
     superblock: &Superblock,
-    generation: u32,
+    generation: u64,
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Slot, JournalError> {
     let offset = slot_offset(generation);
@@ -52,7 +52,7 @@ pub(crate) fn load_slot(
 fn read_slot(
     block: &dyn Block,
     superblock: &Superblock,
-    parity: u32,
+    parity: u64,
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Option<Slot>, JournalError> {
     let mut area = [0; AREA_BYTES as usize];
@@ -106,6 +106,11 @@ impl Found {
     /// Makes sure that what was found will be found again: a process that died, or that saw a write
     /// fail, may have left it in a cache only. Removes what is stale. Durable on return.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
+        let mut first = vec![0; superblock.block_bytes as usize];
+        block.read(0, &mut first)?;
+        if raise_version(&mut first) {
+            block.commit(0, &first, Durability::Full)?;
+        }
         write_slot(block, &self.slot, superblock.log_id)?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -140,7 +145,8 @@ impl Scan<'_> {
         let length = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = vec![0; length.min(self.block.len().saturating_sub(DATA_OFFSET)) as usize];
         self.read(DATA_OFFSET, &mut bytes)?;
-        if self.starts_at(&bytes, self.slot.generation + 1, DATA_OFFSET).is_some() {
+        let mut page = vec![0; self.superblock.page_bytes as usize];
+        if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
             let what = FormatError::Damaged { what: "the log's newest generation slot" };
             return Err(JournalError::Corrupt { offset: slot_offset(self.slot.generation + 1), what });
         }
@@ -153,16 +159,13 @@ impl Scan<'_> {
     }
 
     /// Whether a group starts at a place, and if so whether it was written after everything before
-    /// it was durable.
-    fn starts_at(&self, bytes: &[u8], generation: u32, at: u64) -> Option<bool> {
-        let Superblock { log_id, page_bytes, block_bytes, layout, .. } = *self.superblock;
+    /// it was durable. `page` is room for one.
+    fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
+        let Superblock { log_id, block_bytes, layout, .. } = *self.superblock;
         match layout {
             Layout::Delta => GroupHeader::decode(bytes, log_id, generation, at).map(|group| group.ordered),
-            Layout::Embedded => {
-                let mut page = vec![0; page_bytes as usize];
-                decode_frame(bytes, &mut page, block_bytes, log_id, generation, at)
-                    .map(|(mark, _)| mark.starts_group && mark.ordered)
-            }
+            Layout::Embedded => decode_frame(bytes, page, block_bytes, log_id, generation, at)
+                .map(|(mark, _)| mark.starts_group && mark.ordered),
         }
     }
 
@@ -185,9 +188,7 @@ impl Scan<'_> {
             if group.bytes < least || group.bytes > room || group.first_sequence != sequence + 1 {
                 return Ok((end, ordered_from));
             }
-            let mut body = vec![0; (group.bytes - GROUP_HEADER_BYTES) as usize];
-            self.read(at + GROUP_HEADER_BYTES, &mut body)?;
-            if body_hash(id, generation, at, &body) != group.body_hash {
+            if self.body_hash(at, group.bytes)? != Some(group.body_hash) {
                 return Ok((end, ordered_from));
             }
             if group.ordered {
@@ -197,6 +198,29 @@ impl Scan<'_> {
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
         }
+    }
+
+    /// The hash of a group's body, taken piece by piece: how long it is only its header says. `None` if
+    /// it has a hole that no body has.
+    fn body_hash(&self, at: u64, bytes: u64) -> Result<Option<u64>, JournalError> {
+        let (mut from, end) = (at + GROUP_HEADER_BYTES, at + bytes);
+        let mut head = [0; TX_HEADER_BYTES as usize];
+        self.read(from, &mut head)?;
+        from += head.len() as u64;
+        let mut hash = BodyHash::new(self.superblock.log_id, self.slot.generation, at);
+        let mut piece = Vec::new();
+        while from < end {
+            let data = self.block.next_data(from).map_err(self.failed)?;
+            // The most zeros in a row are those of a record that makes a page one of zeros.
+            if data.start - from > 2 * u64::from(self.superblock.page_bytes) {
+                return Ok(None);
+            }
+            piece.resize((end.min(data.end) - from).min(CHUNK) as usize, 0);
+            self.read(from, &mut piece)?;
+            hash.update(&piece);
+            from += piece.len() as u64;
+        }
+        Ok(Some(hash.finish(&head)))
     }
 
     /// The end of the last committed transaction of embedded frames, and where the last ordered
@@ -243,14 +267,18 @@ impl Scan<'_> {
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
+        let mut page = vec![0; self.superblock.page_bytes as usize];
         while at < self.block.len() {
-            bytes.resize((CHUNK + overlap).min(self.block.len() - at) as usize, 0);
+            // A frame may begin with zeros.
+            let data = self.block.next_data(at).map_err(self.failed)?;
+            at = at.max(data.start.saturating_sub(overlap) / self.unit() * self.unit());
+            let until = data.end.min(at + CHUNK);
+            bytes.resize((until - at + overlap).min(self.block.len() - at) as usize, 0);
             self.read(at, &mut bytes)?;
-            let until = at + CHUNK.min(bytes.len() as u64);
             let first = at;
             while at < until {
                 let here = &bytes[(at - first) as usize..];
-                match self.starts_at(here, self.slot.generation, at) {
+                match self.starts_at(here, &mut page, self.slot.generation, at) {
                     Some(true) => {
                         let what = FormatError::Damaged { what: "a group of transactions" };
                         return Err(JournalError::Corrupt { offset: end, what });

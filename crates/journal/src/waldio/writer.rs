@@ -4,12 +4,12 @@
 //! device as they fill, behind everything sealed, and count for nothing until the group's header
 //! is written over zeros at the end.
 
-use duralite_logfmt::FormatError;
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::waldio::{
-    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Layout, Mark, Superblock, TX_HEADER_BYTES, TxHeader,
-    decode_frame, encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
+    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Layout, Mark, Superblock, TX_HEADER_BYTES, TX_TAKES_GROUP,
+    TxHeader, decode_frame, encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
 };
+use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::block::Durability;
 
 use super::Waldio;
@@ -22,8 +22,8 @@ use crate::engine::{Commit, Ticket};
 pub(super) const STAGED: u64 = 1 << 63;
 /// Staged bytes above this go to the device.
 const STAGE_LIMIT: usize = 1 << 20;
-/// Largest transaction in bytes.
-const TX_LIMIT: u64 = 1 << 31;
+/// Frames of a large transaction are written this many bytes at a time.
+const FRAMES_STEP: usize = 1 << 20;
 
 /// The transaction being staged.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Open {
 
     /// Reads bytes of the transaction from its offset `at` on: those that have gone to the device
     /// from there, the rest from memory.
-    fn read(&self, group: &Group, generation: u32, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+    fn read(&self, group: &Group, generation: u64, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         let mut rest = buf;
         let mut from = at;
         if let Some(direct) = &self.direct
@@ -80,7 +80,7 @@ impl Open {
     pub(super) fn apply(
         &self,
         group: &Group,
-        generation: u32,
+        generation: u64,
         record: &Record,
         bytes: &mut Vec<u8>,
         page: &mut [u8],
@@ -163,15 +163,14 @@ impl Waldio {
             self.spill()?;
         }
         let at = self.open.len();
-        if at + u64::from(header.record_bytes) > TX_LIMIT {
-            return Err(JournalError::LimitReached { limit_bytes: TX_LIMIT });
-        }
+        let records = self.open.records.checked_add(1);
+        let records = records.ok_or(JournalError::Unexpected("more records than can be counted"))?;
         self.chains.stored(at | STAGED, header, page)?;
         let open = &mut self.open;
         open.bytes.extend_from_slice(&header.encode());
         open.bytes.extend_from_slice(payload);
         open.bytes.resize(open.bytes.len().next_multiple_of(8), 0);
-        open.records += 1;
+        open.records = records;
         self.activity.records += 1;
         Ok(())
     }
@@ -219,8 +218,9 @@ impl Waldio {
     /// Seals a transaction of differences.
     pub(super) fn seal_differences(&mut self, commit: &Commit) -> Result<Ticket, JournalError> {
         let length = self.open.len();
+        let in_ring = self.open.direct.is_none() && length <= RING_SHARE;
         let header = TxHeader {
-            tx_bytes: length as u32,
+            tx_bytes: if in_ring { length as u32 } else { TX_TAKES_GROUP },
             sequence: self.sequence + 1,
             first_frame: commit.first_frame,
             last_frame: commit.last_frame,
@@ -232,7 +232,7 @@ impl Waldio {
         if self.open.records == 0 || first != commit.first_frame || commit.last_frame - first >= count {
             return Err(JournalError::Unexpected("a commit of frames that are not staged"));
         }
-        let (at, ticket) = if self.open.direct.is_none() && length <= RING_SHARE {
+        let (at, ticket) = if in_ring {
             self.open.bytes[..TX_HEADER_BYTES as usize].copy_from_slice(&header.encode());
             let (placing, ticket) = self.group.append(Content::Anywhere(&self.open.bytes))?;
             (placing.at, ticket)
@@ -337,8 +337,7 @@ impl Waldio {
         } else {
             let start = group.begin_direct()?;
             group.reserve(start + length)?;
-            let bytes = self.encode_frames(&frames, commit, Placing { at: start, starts_group: true });
-            self.write_whole(&group, group.offset_of(self.generation, start), &bytes)?;
+            self.write_frames(&group, &frames, commit, start)?;
             (start, group.publish_direct(start + length)?)
         };
         self.chains.discard();
@@ -353,25 +352,81 @@ impl Waldio {
         Ok(ticket)
     }
 
-    fn encode_frames(&self, frames: &[(u32, Box<[u8]>)], commit: &Commit, placing: Placing) -> Vec<u8> {
-        let Superblock { block_bytes, log_id, .. } = *self.superblock();
-        let start = self.group.offset_of(self.generation, placing.at);
-        let transaction = transaction_hash(frames.iter().map(|(number, page)| (*number, &**page)));
+    /// Writes the frames of a transaction past the ring, from a position on. Only its last write is
+    /// waited for: without any one of them it is not committed.
+    fn write_frames(
+        &mut self,
+        group: &Group,
+        frames: &[(u32, Box<[u8]>)],
+        commit: &Commit,
+        start: u64,
+    ) -> Result<(), JournalError> {
+        let mut at = group.offset_of(self.generation, start);
         let mut bytes = Vec::new();
-        for (frame, (page_number, page)) in (commit.first_frame..).zip(frames) {
-            let first = frame == commit.first_frame;
-            let mark = Mark {
-                page_number: *page_number,
-                db_pages: if frame == commit.last_frame { commit.db_pages } else { 0 },
-                frame,
-                transaction,
-                starts_transaction: first,
-                starts_group: first && placing.starts_group,
-                ordered: self.group.is_ordered(),
-            };
-            let offset = start + bytes.len() as u64;
-            encode_frame(&mut bytes, page, &mark, block_bytes, log_id, self.generation, offset);
+        let mut encoder = self.encoder(frames, commit, true);
+        for (i, frame) in frames.iter().enumerate() {
+            encoder.encode(&mut bytes, at, frame);
+            if i + 1 < frames.len() && bytes.len() >= FRAMES_STEP {
+                group.block().write(at, &bytes).map_err(|source| group.poison(group.failed(source)))?;
+                at += bytes.len() as u64;
+                bytes.clear();
+            }
         }
+        self.write_whole(group, at, &bytes)
+    }
+
+    fn encode_frames(&self, frames: &[(u32, Box<[u8]>)], commit: &Commit, placing: Placing) -> Vec<u8> {
+        let at = self.group.offset_of(self.generation, placing.at);
+        let mut bytes = Vec::new();
+        let mut encoder = self.encoder(frames, commit, placing.starts_group);
+        frames.iter().for_each(|frame| encoder.encode(&mut bytes, at, frame));
         bytes
+    }
+
+    fn encoder(&self, frames: &[(u32, Box<[u8]>)], commit: &Commit, starts_group: bool) -> FrameEncoder {
+        let Superblock { block_bytes, log_id, .. } = *self.superblock();
+        FrameEncoder {
+            block_bytes,
+            log_id,
+            generation: self.generation,
+            commit: *commit,
+            transaction: transaction_hash(frames.iter().map(|(number, page)| (*number, &**page))),
+            starts_group,
+            ordered: self.group.is_ordered(),
+            frame: commit.first_frame,
+        }
+    }
+}
+
+/// Makes the frames of a transaction, in order.
+struct FrameEncoder {
+    block_bytes: u32,
+    log_id: LogId,
+    generation: u64,
+    commit: Commit,
+    transaction: u64,
+    starts_group: bool,
+    ordered: bool,
+    /// Number of the next frame.
+    frame: u32,
+}
+
+impl FrameEncoder {
+    /// Appends the next frame to `bytes`, which are for this offset on.
+    fn encode(&mut self, bytes: &mut Vec<u8>, offset: u64, (page_number, page): &(u32, Box<[u8]>)) {
+        let Commit { first_frame, last_frame, db_pages, .. } = self.commit;
+        let first = self.frame == first_frame;
+        let mark = Mark {
+            page_number: *page_number,
+            db_pages: if self.frame == last_frame { db_pages } else { 0 },
+            frame: self.frame,
+            transaction: self.transaction,
+            starts_transaction: first,
+            starts_group: first && self.starts_group,
+            ordered: self.ordered,
+        };
+        let offset = offset + bytes.len() as u64;
+        encode_frame(bytes, page, &mark, self.block_bytes, self.log_id, self.generation, offset);
+        self.frame += 1;
     }
 }

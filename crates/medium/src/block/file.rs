@@ -2,13 +2,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffer::AlignedBuf;
@@ -79,9 +80,8 @@ pub struct FileBlock {
     volatile: bool,
     description: String,
     bounce: Mutex<AlignedBuf>,
-    /// Held while preallocating: the length up to which this object has seen to it that blocks are
-    /// initialised and the metadata durable.
-    settled: Mutex<u64>,
+    /// Held while the length changes.
+    resizing: Mutex<()>,
     /// While preallocating, the length before: what lies beyond may yet be taken back.
     sure: Mutex<Option<u64>>,
     /// Whether the file system went on saying that what was zeroed is not initialised.
@@ -276,7 +276,7 @@ impl FileBlock {
             read_only: options.read_only,
             volatile: kind.volatile,
             bounce: Mutex::default(),
-            settled: Mutex::default(),
+            resizing: Mutex::default(),
             sure: Mutex::default(),
             unsettled: AtomicBool::new(false),
             no_dsync: AtomicBool::new(false),
@@ -426,10 +426,7 @@ impl Block for FileBlock {
 
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         debug_assert!(len.is_multiple_of(self.block_bytes.into()));
-        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
-        if len <= *settled {
-            return Ok(());
-        }
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
         let length = self.file_len()?;
         let extended = if length < len {
@@ -446,7 +443,17 @@ impl Block for FileBlock {
             self.sync_metadata()
         };
         extended?;
-        *settled = len;
+        self.refresh_len()
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        debug_assert!(len.is_multiple_of(self.block_bytes.into()));
+        let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        if self.file_len()? > len {
+            rustix::fs::ftruncate(&self.file, len)
+                .map_err(|errno| MediumError::from_errno("ftruncate", errno))?;
+        }
         self.refresh_len()
     }
 
@@ -454,7 +461,8 @@ impl Block for FileBlock {
         let unit = u64::from(self.block_bytes);
         let sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
         let length = self.file_len()?.min(sure.unwrap_or(u64::MAX));
-        self.len.fetch_max(length / unit * unit, Ordering::AcqRel);
+        // Under the lock of `sure`, so that what was seen last is what stays.
+        self.len.store(length / unit * unit, Ordering::Release);
         Ok(())
     }
 
@@ -463,6 +471,25 @@ impl Block for FileBlock {
         self.read_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
         // Through the page cache, which direct writes keep coherent.
         self.file.read_exact_at(buf, at).map_err(failed("pread"))
+    }
+
+    fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
+        let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
+        // What is told of holes is believed only of a file that must have some: a log's own blocks
+        // are all initialised.
+        if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
+            return Ok(at..len.max(at));
+        }
+        let seek = |to| match rustix::fs::seek(&self.file, to) {
+            Ok(found) => Ok(found.clamp(at, len)),
+            Err(Errno::NXIO) => Ok(len),
+            Err(errno) => Err(errno),
+        };
+        let found = seek(SeekFrom::Data(at)).and_then(|data| match data {
+            end if end == len => Ok(len..len),
+            data => Ok(data..seek(SeekFrom::Hole(data))?),
+        });
+        Ok(found.unwrap_or(at..len))
     }
 
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
@@ -598,6 +625,47 @@ mod tests {
         other.read(65536, &mut back).unwrap();
         assert_eq!(back, data[1..]);
         assert!(!block.describe().is_empty());
+    }
+
+    #[test]
+    fn what_is_given_back_is_zeros_when_it_comes_back() {
+        for access in [Access::Auto, Access::Buffered] {
+            let dir = temporary();
+            let block = open(dir.path(), &of(4096, access)).unwrap();
+            let other = open(dir.path(), &of(4096, access)).unwrap();
+            block.preallocate(1 << 20).unwrap();
+            block.commit((1 << 20) - 4096, &[9; 4096], Durability::Full).unwrap();
+            other.refresh_len().unwrap();
+            block.shrink(1 << 19).unwrap();
+            block.shrink(1 << 20).unwrap();
+            assert_eq!((block.len(), block.file.metadata().unwrap().len()), (1 << 19, 1 << 19));
+            // The other knows when it asks, and preallocates what is missing although it had it before.
+            other.preallocate(1 << 20).unwrap();
+            let mut back = [1; 4096];
+            other.read((1 << 20) - 4096, &mut back).unwrap();
+            assert_eq!((other.len(), back), (1 << 20, [0; 4096]));
+            assert_ne!(is_initialised(&block.file, 1 << 20), Some(false));
+            other.shrink(1 << 19).unwrap();
+            block.refresh_len().unwrap();
+            assert_eq!(block.len(), 1 << 19);
+        }
+    }
+
+    #[test]
+    fn holes_are_told_of_files_that_must_have_some() {
+        let dir = temporary();
+        let block = open(dir.path(), &of(4096, Access::Buffered)).unwrap();
+        block.preallocate(1 << 20).unwrap();
+        assert_eq!(block.next_data(5).unwrap(), 5..1 << 20);
+        block.file.set_len(1 << 32).unwrap();
+        block.file.write_all_at(&[1; 4096], 1 << 31).unwrap();
+        block.refresh_len().unwrap();
+        let far = block.next_data(1 << 24).unwrap();
+        if far != (1 << 24..1 << 32) {
+            assert!(far.start <= 1 << 31 && far.end < (1 << 31) + (1 << 20), "{far:?}");
+            assert_eq!(block.next_data(far.end).unwrap(), 1 << 32..1 << 32);
+        }
+        assert_eq!(block.next_data(1 << 33).unwrap(), 1 << 33..1 << 33);
     }
 
     #[test]

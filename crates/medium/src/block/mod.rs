@@ -13,6 +13,7 @@ mod probe;
 mod recording;
 
 use std::fmt;
+use std::ops::Range;
 
 pub use buffer::AlignedBuf;
 pub use extents::{Extent, extents, is_initialised};
@@ -79,7 +80,7 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Does nothing when that is
+    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is
     /// so already. On return the blocks are initialised, and the file's metadata durable.
     ///
     /// # Errors
@@ -87,17 +88,38 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// preallocated before stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Learns the present length: another process may have preallocated more.
+    /// Learns the present length: another process may have preallocated more, or given some back.
     ///
     /// # Errors
     /// An error of the file system.
     fn refresh_len(&self) -> Result<(), MediumError>;
+
+    /// Cuts what is behind `len` bytes (a multiple of the block), for whoever is sure that nobody
+    /// needs it and that every object of the file learns of its length anew before it relies on it. Not durable
+    /// on return: after a power failure the bytes may be back, until as much is preallocated again. A
+    /// medium that cannot give anything back does nothing.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    fn shrink(&self, _len: u64) -> Result<(), MediumError> {
+        Ok(())
+    }
 
     /// Fills `buf` from any position on.
     ///
     /// # Errors
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
+
+    /// The first bytes from `at` on that may hold something else than zeros, up to the next that
+    /// cannot: a sparse file takes no longer to look through than what it holds. Empty, at
+    /// [`len`](Block::len), if there are none; everything from `at` on where the medium cannot tell.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
+        Ok(at..self.len().max(at))
+    }
 
     /// Writes whole blocks. Not durable until flushed.
     ///

@@ -273,8 +273,22 @@ impl Block for RecordingBlock {
             return Err(MediumError::NoSpace);
         }
         state.counters.preallocated_bytes += len - state.visible.len() as u64;
+        let cut = state.visible.len();
+        state.durable.truncate(cut);
         state.visible.resize(len as usize, 0);
         state.durable.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        let mut state = self.lock();
+        state.step();
+        if (len as usize) < state.visible.len() {
+            // A power failure may bring it back: what is durable keeps it.
+            state.visible.truncate(len as usize);
+            state.pending.retain(|sector, _| sector * (SECTOR as u64) < len);
+            state.doubtful.retain(|sector, _| sector * (SECTOR as u64) < len);
+        }
         Ok(())
     }
 

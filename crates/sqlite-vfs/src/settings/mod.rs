@@ -61,6 +61,8 @@ pub struct Settings {
     pub background_checkpoint: u32,
     /// An open that would end as plain SQLite is refused.
     pub strict: bool,
+    /// What the log's file keeps when it starts over: SQLite's own `PRAGMA journal_size_limit`.
+    pub size_limit: Option<u64>,
     /// Those that were given, as opposed to defaults.
     explicit: Vec<&'static str>,
 }
@@ -76,6 +78,7 @@ impl Default for Settings {
             read_durable: false,
             background_checkpoint: 0,
             strict: false,
+            size_limit: None,
             explicit: Vec::new(),
         }
     }
@@ -266,6 +269,8 @@ mod tests {
     #[test]
     fn sizes_take_suffixes() {
         assert_eq!(uri(&[("log_limit", "64m")]).unwrap().options.waldio.limit_bytes, 64 << 20);
+        assert_eq!(uri(&[("log_limit", "0")]).unwrap().options.waldio.limit(), u64::MAX);
+        assert_eq!(uri(&[]).unwrap().options.waldio.limit(), u64::MAX);
         assert_eq!(uri(&[("block_bytes", "16K")]).unwrap().options.nvwal.block_bytes, 16384);
         assert_eq!(uri(&[("cache_bytes", "0")]).unwrap().options.waldio.cache_bytes, 0);
     }

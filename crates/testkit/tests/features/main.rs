@@ -5,6 +5,7 @@ mod durability;
 mod maintenance;
 mod opening;
 mod several;
+mod space;
 mod status;
 mod transactions;
 

@@ -1,0 +1,224 @@
+//! Generations do not run out: logs that stand at the numbers at which fields overflow, or that older
+//! versions could not pass, go on, recover and are retired like any other.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Model, Rng};
+use duralite_journal::engine::Engine;
+use duralite_journal::nvwal::Nvwal;
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{SHARED_BYTES, Waldio};
+use duralite_journal::{HeapMode, NvwalOptions, SyncMode, WaldioOptions};
+use duralite_logfmt::LogId;
+use duralite_logfmt::nvwal::{self, ACTIVE_OFFSET, NO_BLOCK, active_word};
+use duralite_logfmt::waldio::{self, Layout};
+use duralite_medium::block::{Block, RecordingBlock};
+use duralite_medium::{LocalSegment, Nvm, RecordingNvm};
+
+const PAGE: usize = 512;
+const ID: LogId = LogId([9; 16]);
+/// Where fields of the formats, or of their older versions, are full.
+const FULL: [u64; 6] = [1 << 24, 1 << 29, 1 << 30, 1 << 31, 1 << 32, 1 << 48];
+
+fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
+    let mut bytes = vec![0; stream.size().expect("size") as usize];
+    assert_eq!(stream.read(0, &mut bytes).expect("read"), bytes.len());
+    assert_eq!(stream.find_checksum_mismatch().expect("readable"), None);
+    bytes
+}
+
+/// Starts the log over; returns what it held before and holds now.
+fn start_over<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
+    let (offset, data) = model.restart();
+    stream.write(offset, &data).expect("the log starts over");
+}
+
+fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
+    let transaction = model.transaction(rng, rng.clone().chance(3));
+    transaction.writes.iter().for_each(|(at, data)| stream.write(*at, data).expect("write"));
+    model.commit(transaction);
+    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().committer()) {
+        committer.wait(ticket).expect("durable");
+    }
+}
+
+/// An older version's superblock in place of the one that stands there.
+fn make_old(bytes: &mut [u8], version: u8) {
+    bytes[8] = version;
+    let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..1088]);
+    bytes[1088..1096].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn blocks_at(generation: u64, layout: Layout, old: bool) -> Arc<RecordingBlock> {
+    let superblock = common::waldio_superblock(layout, PAGE as u32, 1 << 20);
+    let block = RecordingBlock::new(superblock.block_bytes);
+    Waldio::format(&block, &superblock).expect("format");
+    // The second in place of the one that the format begins with.
+    for generation in [generation, generation - 1] {
+        let slot = waldio::Slot { generation, wal_header: None, retired: false, file_bytes: block.len() };
+        block.write(waldio::slot_offset(generation), &slot.encode(ID)).expect("slot");
+    }
+    let mut bytes = block.to_bytes();
+    if old {
+        make_old(&mut bytes, waldio::OLDEST_VERSION as u8);
+    }
+    Arc::new(RecordingBlock::from_bytes(bytes, superblock.block_bytes))
+}
+
+fn attach_blocks(block: Arc<dyn Block>) -> WalStream<Waldio> {
+    let mut first = [0; 4096];
+    block.read(0, &mut first).expect("superblock");
+    let superblock = waldio::Superblock::decode(&first).expect("superblock");
+    let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+    let options = WaldioOptions { layout: superblock.layout, ..WaldioOptions::default() };
+    let log = Waldio::attach(block, superblock, Path::new("model"), &options, segment, 0, true);
+    WalStream::new(log.expect("attach"))
+}
+
+fn memory_at(generation: u64, options: &NvwalOptions, old: bool) -> Arc<RecordingNvm> {
+    let nvm = common::fresh_medium(options, PAGE as u32);
+    let slot = nvwal::Slot { generation, first_block: NO_BLOCK, wal_header: [0; 32], retired: false };
+    nvm.store(nvwal::slot_offset(generation), &slot.encode(ID));
+    nvm.store_u64(ACTIVE_OFFSET, active_word(generation));
+    let mut bytes = nvm.to_bytes();
+    if old {
+        make_old(&mut bytes, nvwal::OLDEST_VERSION as u8);
+    }
+    Arc::new(RecordingNvm::from_bytes(bytes, nvm.capacity()))
+}
+
+fn memory_options(sync: SyncMode) -> NvwalOptions {
+    NvwalOptions {
+        sync,
+        heap: HeapMode::User,
+        block_bytes: 8192,
+        limit_bytes: 1 << 20,
+        cache_bytes: 0,
+        ..NvwalOptions::default()
+    }
+}
+
+#[test]
+fn blocks_pass_every_number_at_which_a_field_is_full() {
+    for layout in Layout::ALL {
+        for full in FULL {
+            let block = blocks_at(full - 3, layout, full <= 1 << 29);
+            let mut stream = attach_blocks(block.clone());
+            let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(full + 1));
+            for _ in 0..7 {
+                start_over(&mut stream, &mut model);
+                for _ in 0..3 {
+                    commit(&mut stream, &mut model, &mut rng);
+                }
+                assert!(contents(&mut stream) == model.committed, "{layout:?} at {full}");
+                let left = block.crash_at_random(rng.next());
+                let mut again = attach_blocks(Arc::new(RecordingBlock::from_bytes(left, 512)));
+                assert!(contents(&mut again) == model.committed, "{layout:?} at {full}, recovered");
+            }
+            assert_eq!(stream.engine().generation(), full + 4);
+            stream.engine_mut().retire().expect("retire");
+            let mut again = attach_blocks(block);
+            assert!(again.engine().is_retired() && contents(&mut again).is_empty());
+        }
+    }
+}
+
+#[test]
+fn memory_passes_every_number_at_which_a_field_is_full() {
+    for sync in [SyncMode::Lazy, SyncMode::Checksum] {
+        for full in FULL {
+            let options = memory_options(sync);
+            let nvm = memory_at(full - 3, &options, full <= 1 << 30);
+            let mut stream = common::open(nvm.clone(), &options).expect("open");
+            let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(full + 2));
+            for _ in 0..7 {
+                start_over(&mut stream, &mut model);
+                for _ in 0..6 {
+                    commit(&mut stream, &mut model, &mut rng);
+                }
+                assert!(contents(&mut stream) == model.committed, "{sync:?} at {full}");
+                let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
+                let mut again = common::open(crashed, &options).expect("recovery");
+                assert!(contents(&mut again) == model.committed, "{sync:?} at {full}, recovered");
+            }
+            assert_eq!(stream.engine().generation(), full + 4);
+            stream.engine_mut().retire().expect("retire");
+            let again = Nvwal::open(nvm, Path::new("model"), options).expect("open");
+            assert!(again.is_retired() && again.transactions() == 0);
+        }
+    }
+}
+
+/// Whoever attaches a log of an older version alone raises its version before anything else: no
+/// build that knows the older one only then reads numbers that it cannot tell apart. A power loss at
+/// any step leaves a log that both are right about.
+#[test]
+fn inv07_power_fails_at_each_step_while_an_old_log_passes_its_last_number() {
+    for layout in Layout::ALL {
+        for step in 0..60 {
+            let block = blocks_at((1 << 29) - 2, layout, true);
+            block.crash_before(step, step * 31 + 7);
+            let mut stream = attach_blocks(block.clone());
+            let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(step + 1));
+            let mut states = vec![Vec::new()];
+            for _ in 0..4 {
+                start_over(&mut stream, &mut model);
+                states.push(model.committed.clone());
+                if block.has_crashed() {
+                    break;
+                }
+                commit(&mut stream, &mut model, &mut rng);
+                states.push(model.committed.clone());
+                if block.has_crashed() {
+                    break;
+                }
+                states.drain(..states.len() - 1);
+            }
+            let left = block.image().unwrap_or_else(|| block.crash_at_random(step));
+            let beyond = (0..2).any(|parity| {
+                let slot = waldio::Slot::decode(&left[4096 + 4096 * parity..][..4096], ID);
+                slot.is_some_and(|slot| slot.generation >= 1 << 29)
+            });
+            assert!(!beyond || left[8] == waldio::VERSION as u8, "step {step}");
+            let mut again = attach_blocks(Arc::new(RecordingBlock::from_bytes(left, 512)));
+            let found = contents(&mut again);
+            assert!(states.contains(&found), "{layout:?}, step {step}: {} bytes", found.len());
+        }
+    }
+}
+
+#[test]
+fn inv07_power_fails_at_each_step_while_old_memory_passes_its_last_number() {
+    for step in 0..120 {
+        let options = memory_options(SyncMode::Lazy);
+        let nvm = memory_at((1 << 30) - 2, &options, true);
+        nvm.crash_before(step, step * 17 + 3);
+        let mut stream = common::open(nvm.clone(), &options).expect("open");
+        let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(step + 1));
+        let mut states = vec![Vec::new()];
+        for _ in 0..4 {
+            start_over(&mut stream, &mut model);
+            states.push(model.committed.clone());
+            if nvm.has_crashed() {
+                break;
+            }
+            commit(&mut stream, &mut model, &mut rng);
+            states.push(model.committed.clone());
+            if nvm.has_crashed() {
+                break;
+            }
+            states.drain(..states.len() - 1);
+        }
+        let left = nvm.image().unwrap_or_else(|| nvm.crash(step)).to_bytes();
+        let active = nvwal::read_active_word(u64::from_le_bytes(left[1152..1160].try_into().expect("word")));
+        assert!(active < 1 << 30 || left[8] == nvwal::VERSION as u8, "step {step}");
+        let left: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(left, nvm.capacity()));
+        let found = contents(&mut common::open(left, &options).expect("recovery"));
+        assert!(states.contains(&found), "step {step}: {} bytes", found.len());
+    }
+}

@@ -1,0 +1,75 @@
+//! Space that the log gives back, as SQLite's own does.
+
+use std::os::unix::fs::MetadataExt;
+
+use duralite_testkit::{Place, one, run};
+use rusqlite::Connection;
+
+use crate::{content, fill, status_of};
+
+const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
+
+/// Bytes that the file takes of the disk.
+fn space(place: &Place) -> u64 {
+    std::fs::metadata(place.log()).unwrap().blocks() * 512
+}
+
+/// Fills the log with some mebibytes.
+fn grow(conn: &Connection) {
+    for _ in 0..4 {
+        run(conn, "UPDATE t SET b = randomblob(1 << 20) WHERE a <= 3").unwrap();
+    }
+}
+
+#[test]
+fn a_truncating_checkpoint_gives_the_space_of_the_log_back() {
+    let place = Place::new();
+    let conn = place.open("s.db");
+    run(&conn, ROOMY).unwrap();
+    fill(&conn, 10);
+    let other = place.open("s.db");
+    for _ in 0..2 {
+        grow(&conn);
+        assert_eq!(content(&other), content(&conn));
+        let full = space(&place);
+        assert!(full > 8 << 20, "{full}");
+        assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
+        assert!(space(&place) <= full / 2, "{} of {full} bytes", space(&place));
+        assert_eq!(status_of(&conn)["log_frames"], "0");
+        assert_eq!(content(&other), content(&conn));
+        run(&other, "UPDATE t SET b = 'x' WHERE a = 9").unwrap();
+        assert_eq!(content(&other), content(&conn));
+    }
+    assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
+}
+
+#[test]
+fn journal_size_limit_is_kept_when_the_log_starts_over() {
+    // Given before the log is there, and while it is in use.
+    for first in [true, false] {
+        let place = Place::new();
+        let conn = place.open("s.db");
+        run(&conn, ROOMY).unwrap();
+        let limit = || assert_eq!(one::<i64>(&conn, "PRAGMA journal_size_limit=2097152"), 2 << 20);
+        if first {
+            limit();
+        }
+        fill(&conn, 10);
+        if !first {
+            limit();
+        }
+        grow(&conn);
+        let full = space(&place);
+        assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(RESTART)"), 0);
+        assert!(space(&place) >= full, "nothing is cut before it starts over");
+        run(&conn, "UPDATE t SET b = 'x' WHERE a = 9").unwrap();
+        let kept = space(&place);
+        assert!(kept <= full / 2, "{kept} of {full} bytes");
+        run(&conn, "PRAGMA journal_size_limit=-1").unwrap();
+        grow(&conn);
+        run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
+        run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
+        assert!(space(&place) > kept);
+        assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
+    }
+}
