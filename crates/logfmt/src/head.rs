@@ -1,4 +1,6 @@
-//! What the superblocks of all logs have in common: bytes 0..48 and 64..1096.
+//! What the superblocks of all logs have in common: bytes 0..48 and 64..1120.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
 use crate::{FormatError, LogId};
@@ -30,6 +32,39 @@ fn checksum_as(bytes: &[u8], version: u32) -> u64 {
     hash.digest()
 }
 
+/// Where the log says which file it was made in, behind what the checksum covers.
+const FILE_AT: usize = CHECKED_BYTES + 8;
+const FILE_BYTES: usize = 24;
+/// Bytes of a superblock that hold anything.
+pub(crate) const HEAD_BYTES: usize = FILE_AT + FILE_BYTES;
+
+/// Which file a log was made in: another one with the same content is a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time in nanoseconds since the epoch, 0 where unknown.
+    pub birth_ns: u64,
+}
+
+impl FileIdentity {
+    fn encode(self, id: LogId) -> [u8; FILE_BYTES] {
+        let mut out = [0; FILE_BYTES];
+        put(&mut out, 0, &self.inode.to_le_bytes());
+        put(&mut out, 8, &self.birth_ns.to_le_bytes());
+        let check = xxh3_64_with_seed(&out[..16], id.seed());
+        put(&mut out, 16, &check.to_le_bytes());
+        out
+    }
+
+    /// What the superblock of log `id` says; `None` where it says nothing, as in older versions.
+    fn read(bytes: &[u8], id: LogId) -> Option<Self> {
+        let bytes: [u8; FILE_BYTES] = array(bytes, FILE_AT)?;
+        let it = Self { inode: u64_le(&bytes, 0), birth_ns: u64_le(&bytes, 8) };
+        (it.encode(id) == bytes).then_some(it)
+    }
+}
+
 /// The fields.
 pub(crate) struct Head {
     pub(crate) page_bytes: u32,
@@ -37,6 +72,7 @@ pub(crate) struct Head {
     pub(crate) db_inode: u64,
     pub(crate) db_birth_ns: u64,
     pub(crate) path: Vec<u8>,
+    pub(crate) file: Option<FileIdentity>,
 }
 
 impl Head {
@@ -53,6 +89,9 @@ impl Head {
         put(out, 66, path);
         let checksum = checksum_as(out, version);
         put(out, CHECKED_BYTES, &checksum.to_le_bytes());
+        if let Some(file) = self.file {
+            put(out, FILE_AT, &file.encode(self.log_id));
+        }
     }
 
     /// Reads the fields, and checks everything that the checksum covers.
@@ -83,9 +122,11 @@ impl Head {
         if !sound {
             return Err(damaged());
         }
+        let log_id = LogId(array(bytes, 16).unwrap_or_default());
         Ok(Self {
             page_bytes,
-            log_id: LogId(array(bytes, 16).unwrap_or_default()),
+            log_id,
+            file: FileIdentity::read(bytes, log_id),
             db_inode: u64_le(bytes, 32),
             db_birth_ns: u64_le(bytes, 40),
             path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),

@@ -18,7 +18,7 @@ pub mod sqlite_wal;
 pub mod waldio;
 
 pub use generation::GENERATION_LIMIT;
-pub use head::PATH_LIMIT;
+pub use head::{FileIdentity, PATH_LIMIT};
 pub use id::LogId;
 
 /// What a decoder found wrong with the bytes it was given.

@@ -3,7 +3,7 @@
 
 use crate::bytes::{array, put, u32_le, u64_le};
 use crate::generation::{above, halves, of_halves};
-use crate::head::{self, CHECKED_BYTES, Head, Versions};
+use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId};
@@ -58,6 +58,8 @@ pub struct Superblock {
     pub blocks_offset: u64,
     /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
     pub path: Vec<u8>,
+    /// The file that the log was made in, where it is known.
+    pub file: Option<FileIdentity>,
 }
 
 impl Superblock {
@@ -70,7 +72,7 @@ impl Superblock {
     /// The bytes to store at offset 0.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; CHECKED_BYTES + 8];
+        let mut out = vec![0; HEAD_BYTES];
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &self.limit_blocks.to_le_bytes());
         put(&mut out, 56, &self.blocks_offset.to_le_bytes());
@@ -80,7 +82,7 @@ impl Superblock {
 
     fn head(&self) -> Head {
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone() }
+        Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone(), file: self.file }
     }
 
     /// Reads a superblock from the first bytes of a file.
@@ -88,7 +90,7 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path } =
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } =
             Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
         let it = Self {
             page_bytes,
@@ -99,6 +101,7 @@ impl Superblock {
             limit_blocks: u32_le(bytes, 52),
             blocks_offset: u64_le(bytes, 56),
             path,
+            file,
         };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
@@ -415,6 +418,7 @@ mod tests {
             limit_blocks: 5000,
             blocks_offset: Superblock::blocks_offset_for(5000),
             path: b"/data/app.db".to_vec(),
+            file: None,
         }
     }
 
@@ -433,7 +437,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_the_superblock_is_refused() {
         let good = padded(&superblock().encode());
-        for at in 0..CHECKED_BYTES + 8 {
+        for at in 0..crate::head::CHECKED_BYTES + 8 {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
@@ -454,7 +458,7 @@ mod tests {
     #[test]
     fn fields_stand_where_the_format_document_says() {
         let bytes = superblock().encode();
-        assert_eq!(bytes.len(), 1096);
+        assert_eq!(bytes.len(), 1120);
         assert_eq!(&bytes[..8], b"DURALNVW");
         assert_eq!((bytes[32], bytes[40], &bytes[66..78]), (12, 34, &b"/data/app.db"[..]));
         assert_eq!((slot_offset(2), slot_offset(5)), (1216, 1280));
@@ -503,8 +507,8 @@ mod tests {
         let mut old = padded(&superblock().encode());
         old[8] = OLDEST_VERSION as u8;
         assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");
-        let sum = xxhash_rust::xxh3::xxh3_64(&old[..CHECKED_BYTES]);
-        old[CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
+        let sum = xxhash_rust::xxh3::xxh3_64(&old[..crate::head::CHECKED_BYTES]);
+        old[crate::head::CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
         assert_eq!(Superblock::decode(&old), Ok(superblock()));
         let at = VERSION_OFFSET as usize;
         let word = u64_le(&old, at);

@@ -3,7 +3,7 @@
 
 use crate::bytes::{array, put, u32_le, u64_le};
 use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
-use crate::head::{self, Head, Versions};
+use crate::head::{self, FileIdentity, Head, Versions};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -85,6 +85,8 @@ pub struct Superblock {
     pub limit_bytes: u64,
     /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
     pub path: Vec<u8>,
+    /// The file that the log was made in, where it is known.
+    pub file: Option<FileIdentity>,
 }
 
 impl Superblock {
@@ -96,7 +98,8 @@ impl Superblock {
         put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
         put(&mut out, 56, &self.limit_bytes.to_le_bytes());
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let head = Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone() };
+        let head =
+            Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone(), file: self.file };
         head.put(&mut out, MAGIC, VERSION);
         out
     }
@@ -106,7 +109,7 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path } =
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } =
             Head::read(bytes, MAGIC, VERSIONS, AREA_BYTES)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
@@ -118,6 +121,7 @@ impl Superblock {
             layout: if layout == 0 { Layout::Delta } else { Layout::Embedded },
             limit_bytes: u64_le(bytes, 56),
             path,
+            file,
         };
         let sound = layout <= 1 && block_size_is_valid(it.block_bytes) && it.limit_bytes >= DATA_OFFSET;
         if sound { Ok(it) } else { Err(head::damaged()) }
@@ -578,6 +582,7 @@ mod tests {
             layout: Layout::Embedded,
             limit_bytes: 1 << 30,
             path: b"/data/app.db".to_vec(),
+            file: None,
         }
     }
 

@@ -34,6 +34,7 @@ fn superblock(layout: Layout) -> Superblock {
         layout,
         limit_bytes: 1 << 20,
         path: b"/model.db".to_vec(),
+        file: None,
     }
 }
 

@@ -60,6 +60,7 @@ impl Rig {
                 limit_blocks,
                 blocks_offset: nvwal::Superblock::blocks_offset_for(limit_blocks),
                 path: b"/fuzz.db".to_vec(),
+                file: None,
             };
             let nvm = RecordingNvm::new(0, superblock.file_bytes(limit_blocks));
             Nvwal::format(&nvm, &superblock).expect("format");
@@ -84,6 +85,7 @@ impl Rig {
             layout: options.layout,
             limit_bytes,
             path: b"/fuzz.db".to_vec(),
+            file: None,
         };
         let block = RecordingBlock::new(superblock.block_bytes);
         Waldio::format(&block, &superblock).expect("format");

@@ -9,7 +9,7 @@ use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
 use duralite_medium::block::{Block, BlockOptions, FileBlock};
 use duralite_medium::{FileSegment, MediumError};
 
-use super::{DatabaseIdentity, files, head, tap};
+use super::{DatabaseIdentity, files, head, identity, tap};
 use crate::engine::Engine;
 use crate::waldio::Waldio;
 use crate::{EngineOptions, JournalError};
@@ -34,6 +34,7 @@ pub(super) fn format(
         layout: options.waldio.layout,
         limit_bytes: options.waldio.limit().max(AREA_BYTES * 8),
         path: db.path_hint().to_vec(),
+        file: identity::of_log(file),
     };
     Waldio::format(block.as_ref(), &superblock)
 }

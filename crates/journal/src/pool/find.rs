@@ -1,6 +1,5 @@
 //! Finding the log that a database names, or that was made for it.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
@@ -106,39 +105,19 @@ pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<I
 /// a database that is still there.
 #[must_use]
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
-    let Some(head) = read_head(&log.path) else { return Claim::Foreign };
+    let Ok(file) = files::open(&log.path, false) else { return Claim::Foreign };
+    let Ok(head) = Head::read(&log.path, &file) else { return Claim::Foreign };
     if db.owns(&head) {
         return Claim::Own;
     }
     // Found under the name that this database's own log would have, and not by its id only.
-    let own_names =
-        [names::plain(&log.pool.dir, &db.path), Some(names::with_id(&log.pool.dir, &db.path, log.id))];
-    if !own_names.into_iter().flatten().any(|name| name == log.path) {
+    let with_id = names::with_id(&log.pool.dir, &db.path, log.id);
+    if log.path != with_id && names::plain(&log.pool.dir, &db.path).is_none_or(|plain| log.path != plain) {
         return Claim::Foreign;
     }
     let original = head.database();
-    let still_there = DatabaseIdentity::of(&original).is_ok_and(|original| original.owns(&head));
-    if !still_there {
-        return Claim::Copy;
-    }
-    if !matches!(offline::inspect(&original), Ok(DatabaseHeader::Guarded { log_id, .. }) if log_id == log.id)
-    {
-        // It needs this log no more.
-        return Claim::Copy;
-    }
-    // The original is there. It has a log of its own exactly if it finds another one than this.
-    let beside = original.parent().map(Path::to_path_buf).unwrap_or_default();
-    let pools = [PoolConfig { dir: beside, ..log.pool.clone() }, log.pool.clone()];
-    let others = pools.iter().find_map(|pool| by_id(pool, &original, log.id));
-    match others {
-        Some(other) if !is_same_file(&other, &log.path) => Claim::Copy,
-        _ => Claim::Foreign,
-    }
-}
-
-fn is_same_file(one: &Path, two: &Path) -> bool {
-    match (one.metadata(), two.metadata()) {
-        (Ok(one), Ok(two)) => (one.dev(), one.ino()) == (two.dev(), two.ino()),
-        _ => true,
-    }
+    let needs_it = DatabaseIdentity::of(&original).is_ok_and(|original| original.owns(&head))
+        && matches!(offline::inspect(&original), Ok(DatabaseHeader::Guarded { log_id, .. }) if log_id == log.id);
+    // The original is there and names this log; so this must not be it.
+    if !needs_it || head.is_copy(&file) { Claim::Copy } else { Claim::Foreign }
 }

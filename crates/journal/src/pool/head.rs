@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::{FormatError, LogId, nvwal, waldio};
+use duralite_logfmt::{FileIdentity, FormatError, LogId, nvwal, waldio};
 
 use super::{disk, nvram};
 use crate::JournalError;
@@ -17,6 +17,8 @@ pub(super) struct Head {
     pub(super) db_inode: u64,
     pub(super) db_birth_ns: u64,
     path: Vec<u8>,
+    /// The file that it was made in, where it is known.
+    made_in: Option<FileIdentity>,
     kind: Kind,
 }
 
@@ -32,8 +34,8 @@ impl Head {
         let format = |source| JournalError::Format { log: path.to_path_buf(), source };
         if bytes.starts_with(&waldio::MAGIC) {
             let superblock = waldio::Superblock::decode(&bytes).map_err(format)?;
-            let waldio::Superblock { log_id, db_inode, db_birth_ns, path, .. } = superblock;
-            return Ok(Self { log_id, db_inode, db_birth_ns, path, kind: Kind::Waldio });
+            let waldio::Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = superblock;
+            return Ok(Self { log_id, db_inode, db_birth_ns, path, made_in, kind: Kind::Waldio });
         }
         let superblock = nvram::check(path, file, &bytes)?;
         Ok(Self {
@@ -41,6 +43,7 @@ impl Head {
             db_inode: superblock.db_inode,
             db_birth_ns: superblock.db_birth_ns,
             path: superblock.path.clone(),
+            made_in: superblock.file,
             kind: Kind::Nvwal(superblock),
         })
     }
@@ -48,6 +51,11 @@ impl Head {
     /// Where the database was when the log was made, or the front of that path if it is very long.
     pub(super) fn database(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(&self.path))
+    }
+
+    /// Whether an open file with this head is a copy of the log that was made.
+    pub(super) fn is_copy(&self, file: &File) -> bool {
+        self.made_in.is_some_and(|made_in| super::identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
     /// The engine's name in settings.

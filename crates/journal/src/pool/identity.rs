@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::PATH_LIMIT;
+use duralite_logfmt::{FileIdentity, PATH_LIMIT};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
 use super::head::Head;
@@ -28,6 +28,20 @@ pub struct DatabaseIdentity {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+}
+
+/// Which file a log is in; `None` when the kernel does not tell.
+pub(super) fn of_log(file: impl AsFd) -> Option<FileIdentity> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED).ok()?;
+    Some(FileIdentity { inode: stat.stx_ino, birth_ns: birth_ns(&stat) })
+}
+
+fn birth_ns(stat: &Statx) -> u64 {
+    if !StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
+        return 0;
+    }
+    let seconds = u64::try_from(stat.stx_btime.tv_sec).unwrap_or(0);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
 }
 
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
@@ -56,16 +70,10 @@ impl DatabaseIdentity {
     }
 
     fn from_stat(path: PathBuf, stat: &Statx) -> Self {
-        let birth_ns = if StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
-            let seconds = u64::try_from(stat.stx_btime.tv_sec).unwrap_or(0);
-            seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
-        } else {
-            0
-        };
         Self {
             path,
             inode: stat.stx_ino,
-            birth_ns,
+            birth_ns: birth_ns(stat),
             mode: u32::from(stat.stx_mode) & 0o777,
             uid: stat.stx_uid,
             gid: stat.stx_gid,

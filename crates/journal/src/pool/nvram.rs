@@ -12,7 +12,7 @@ use duralite_logfmt::nvwal::{
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
 
-use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head, tap};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head, identity, tap};
 use crate::engine::Engine;
 use crate::nvwal::{Nvwal, NvwalOptions};
 use crate::{EngineOptions, JournalError};
@@ -37,6 +37,7 @@ pub(super) fn format(
         limit_blocks,
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: db.path_hint().to_vec(),
+        file: identity::of_log(file),
     };
     let nvm = tapped(path, map(pool.kind, options, path, file, &superblock, false)?)?;
     Nvwal::format(nvm.as_ref(), &superblock)

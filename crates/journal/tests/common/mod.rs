@@ -62,6 +62,7 @@ pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u
         layout,
         limit_bytes,
         path: b"/model.db".to_vec(),
+        file: None,
     }
 }
 
@@ -76,6 +77,7 @@ pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
         limit_blocks,
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: b"/model.db".to_vec(),
+        file: None,
     }
 }
 
