@@ -23,11 +23,17 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind of a database or of a log, by the end of its name.
+    /// The kind of a file with this content.
     #[must_use]
-    pub fn of(path: &Path) -> Self {
-        if path.extension().is_some_and(|end| end == "nvwal") { Self::Memory } else { Self::Sectors }
+    pub fn of(content: &[u8]) -> Self {
+        if content.starts_with(&duralite_logfmt::nvwal::MAGIC) { Self::Memory } else { Self::Sectors }
     }
+}
+
+/// Whether a file of this name is a log.
+#[must_use]
+pub fn is_log(path: &Path) -> bool {
+    duralite_journal::pool::is_log_name(path)
 }
 
 /// One step.

@@ -268,7 +268,7 @@ impl Explorer {
         let recorder = Arc::new(Recorder::default());
         for (path, content) in contents {
             if let Some(content) = content {
-                recorder.begin_with(path, FileKind::of(path), content.clone());
+                recorder.begin_with(path, FileKind::of(content), content.clone());
             }
         }
         // With the checkpoint that the last close makes.

@@ -220,10 +220,7 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
 /// Keeps the log from becoming durable between a commit and the next sync of the database, and takes
 /// back what was acknowledged meanwhile: what is left to be found is the wrong order.
 fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
-    let is_log = |file: crate::event::FileId| {
-        let path = &recording.files[file.0 as usize].path;
-        path.extension().is_some_and(|end| end == "nvwal" || end == "waldio")
-    };
+    let is_log = |file: crate::event::FileId| crate::event::is_log(&recording.files[file.0 as usize].path);
     let is_home = |event: &Event| {
         matches!(event, Event::Sync { file, .. }
             if recording.files[file.0 as usize].path.extension().is_some_and(|end| end == "db"))

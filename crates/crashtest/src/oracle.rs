@@ -68,7 +68,8 @@ pub fn check(
     if stage.keeps_paths() {
         let entries = std::fs::read_dir(stage.pool()).map_err(|error| error.to_string())?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let logs: Vec<_> = names.filter(|name| name.contains("-duralite")).collect();
+        let logs: Vec<_> =
+            names.filter(|name| name.contains("-duralite") || name.ends_with("-shm")).collect();
         if !logs.is_empty() {
             return Err(format!("{} stays after the last close", logs.join(", ")));
         }

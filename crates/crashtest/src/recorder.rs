@@ -210,6 +210,13 @@ impl Step<'_> {
         }
     }
 
+    /// Says how a file becomes durable.
+    pub fn set_kind(&mut self, file: FileId, kind: FileKind) {
+        if let Some(file) = self.0.recording.files.get_mut(file.0 as usize) {
+            file.kind = kind;
+        }
+    }
+
     /// A file was made: what was at the path before is another one.
     pub fn made(&mut self, path: &Path, kind: FileKind) -> FileId {
         self.add(path, kind, Vec::new())

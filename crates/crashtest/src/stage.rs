@@ -83,8 +83,10 @@ impl Stage {
         for dir in [self.home(), self.pool()] {
             for entry in std::fs::read_dir(dir)? {
                 let path = entry?.path();
-                let is_shared = path.extension().is_some_and(|end| end == "shm");
-                let stays = |log: &PathBuf| is_shared && path.with_extension("") == log.with_extension("");
+                let name = path.as_os_str().as_encoded_bytes();
+                let stays = |log: &PathBuf| {
+                    name.ends_with(b"-shm") && name.starts_with(log.as_os_str().as_encoded_bytes())
+                };
                 let keep = contents.iter().any(|(log, content)| content.is_some() && stays(log));
                 if path != self.database() && !keep {
                     std::fs::remove_file(path)?;

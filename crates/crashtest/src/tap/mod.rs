@@ -56,13 +56,13 @@ impl Tap for PoolTap {
         }
         match step {
             FileStep::Create => {
-                recorded.made(log, FileKind::of(log));
+                recorded.made(log, FileKind::Sectors);
             }
             FileStep::Sync => {
-                let (file, site) = (recorded.file(log, FileKind::of(log)), recorded.site());
+                let (file, site) = (recorded.file(log, FileKind::Sectors), recorded.site());
                 recorded.push(Event::Sync { file, site });
             }
-            FileStep::Publish => recorded.named(log, FileKind::of(log)),
+            FileStep::Publish => recorded.named(log, FileKind::Sectors),
             FileStep::SyncDirectory => {
                 let site = recorded.site();
                 recorded.push(Event::SyncNames { path: log.to_path_buf(), site });
@@ -79,6 +79,8 @@ impl Tap for PoolTap {
             return Err(medium_error("mmap", failure));
         }
         let file = recorded.file(log, FileKind::Memory);
+        // A new one was not known as that yet.
+        recorded.set_kind(file, FileKind::Memory);
         Ok(Arc::new(nvm::TappedNvm { inner, file, recorder: Arc::clone(&self.recorder) }))
     }
 
