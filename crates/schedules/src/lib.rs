@@ -19,6 +19,10 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
+    /// Who is held where it has found another dead: the member + 1, or 0.
+    held: shuttle::sync::atomic::AtomicU64,
+    /// Whether it has got there.
+    found_dead: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
 }
 
@@ -45,6 +49,8 @@ impl Memory {
         Arc::new(Self {
             words: LocalSegment::new(bytes),
             steps: shuttle::sync::atomic::AtomicU64::new(0),
+            held: shuttle::sync::atomic::AtomicU64::new(0),
+            found_dead: shuttle::sync::atomic::AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
@@ -54,6 +60,22 @@ impl Memory {
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<Member> {
         self.lock().alive[index] = true;
         Arc::new(Member { memory: Arc::clone(self), index, left: Mutex::new(dies_at) })
+    }
+
+    /// Holds a member where it has been told that another is dead, before it does anything about it.
+    pub fn hold_at_death(&self, index: usize) {
+        self.held.store(index as u64 + 1, Ordering::SeqCst);
+    }
+
+    /// Whether the member has got there.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.found_dead.load(Ordering::SeqCst)
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.held.store(0, Ordering::SeqCst);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -77,13 +99,22 @@ impl Member {
             dies
         };
         if dies {
-            self.memory.lock().alive[self.index] = false;
-            if !std::thread::panicking() {
-                std::panic::panic_any(Death);
-            }
+            self.die();
             return T::default();
         }
         operation(&self.memory)
+    }
+
+    /// Dies here.
+    ///
+    /// # Panics
+    /// With [`Death`], unless it is dying already.
+    pub fn die(&self) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(0);
+        self.memory.lock().alive[self.index] = false;
+        if !std::thread::panicking() {
+            std::panic::panic_any(Death);
+        }
     }
 }
 
@@ -150,6 +181,13 @@ impl Segment for Member {
     }
 
     fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        Ok(self.operate(|memory| memory.lock().alive[member]))
+        let alive = self.operate(|memory| memory.lock().alive[member]);
+        if !alive && self.memory.held.load(Ordering::SeqCst) == self.index as u64 + 1 {
+            self.memory.found_dead.store(true, Ordering::SeqCst);
+            while self.memory.held.load(Ordering::SeqCst) != 0 {
+                shuttle::thread::yield_now();
+            }
+        }
+        Ok(alive)
     }
 }

@@ -4,7 +4,9 @@ use duralite_logfmt::waldio::{AREA_BYTES, group_placeholder};
 use duralite_medium::MediumError;
 
 use super::Group;
-use super::words::{DIRECT_END, ENDS, FRONTIER, GENERATION, INTENT, LENGTH, Mark, RING_BYTES, TAIL};
+use super::words::{
+    DIRECT_END, DURABLE, ENDS, FRONTIER, GENERATION, GROUP_NUMBERS, INTENT, LENGTH, Mark, RING_BYTES, TAIL,
+};
 use crate::JournalError;
 use crate::engine::Ticket;
 
@@ -39,16 +41,13 @@ impl Group {
     pub(crate) fn append(&self, mut content: Content<'_>) -> Result<(Placing, Ticket), JournalError> {
         loop {
             self.check()?;
-            if self.get(INTENT) != self.get(GENERATION) {
-                return Err(JournalError::Unexpected("a transaction of a generation that is over"));
-            }
+            self.refuse_during_switch()?;
             let word = self.get(TAIL);
             let tail = Mark::unpack(word);
             let group_start = self.group_start(tail.position);
             let at = if tail.closed { group_start + self.group_header_bytes() } else { tail.position };
             let end = at + content.len();
-            // The ring's oldest bytes go only once they are durable.
-            if end.next_multiple_of(self.block_bytes()) > self.durable().position + RING_BYTES {
+            if !self.is_free(end) || tail.closed && !self.may_open_behind(tail) {
                 self.drain()?;
                 continue;
             }
@@ -59,6 +58,8 @@ impl Group {
                 self.set(DIRECT_END, tail.position);
             }
             self.set(FRONTIER, end.max(self.get(FRONTIER)));
+            // Whoever reads what is written from here on reads this too when it looks again.
+            self.segment.fence();
             if tail.closed {
                 if group_start - tail.position < self.block_bytes() {
                     self.write_ring(tail.position, &vec![0; (group_start - tail.position) as usize]);
@@ -80,6 +81,31 @@ impl Group {
                 return Ok((placing, Ticket::new(new)));
             }
         }
+    }
+
+    fn refuse_during_switch(&self) -> Result<(), JournalError> {
+        if self.get(INTENT) == self.get(GENERATION) {
+            return Ok(());
+        }
+        Err(JournalError::Unexpected("a transaction of a generation that is over"))
+    }
+
+    /// Whether the ring has room up to a position: its oldest bytes go only once they are durable.
+    fn is_free(&self, end: u64) -> bool {
+        end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
+    }
+
+    /// Whether a group may be opened behind the last, which is closed: a third that is not durable
+    /// would take the place of the first's end.
+    fn may_open_behind(&self, tail: Mark) -> bool {
+        tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
+    }
+
+    /// Whether a transaction of so many bytes can be appended without waiting.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        let tail = self.tail();
+        let at = self.group_start(tail.position) + self.group_header_bytes();
+        self.is_free(at + bytes) && (!tail.closed || self.may_open_behind(tail))
     }
 
     /// Makes sure that the file reaches to a position, and that it would after a power loss.
@@ -123,23 +149,29 @@ impl Group {
         Ok(())
     }
 
-    /// Where a transaction goes that is written past the ring: everything before it is durable.
+    /// Where a transaction goes that is written past the ring: everything before it is durable, and
+    /// the last group closed with it.
     pub(crate) fn begin_direct(&self) -> Result<u64, JournalError> {
         self.drain()?;
-        let _leader = self.lead()?;
-        Ok(self.group_start(self.close().position))
+        self.refuse_during_switch()?;
+        Ok(self.group_start(self.tail().position))
     }
 
     /// Seals a group that was written past the ring from [`Group::begin_direct`]'s place on and is
-    /// durable.
+    /// as durable as groups are. Nobody else appends meanwhile, so there is nothing for a leader.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, JournalError> {
-        let leader = self.lead()?;
-        let tail = self.close();
+        self.check()?;
+        let (word, durable) = (self.get(TAIL), self.get(DURABLE));
+        let (tail, last) = (Mark::unpack(word), Mark::unpack(durable));
+        if !tail.closed || tail.position != last.position {
+            return Err(JournalError::Unexpected("a large transaction behind one that is not durable"));
+        }
         let new = Mark { position: end, group: tail.group + 1, closed: true };
         // Says to whoever takes over that there is nothing to write.
         self.set(DIRECT_END, end);
-        self.set(TAIL, new.pack());
-        self.flush(&leader)?;
+        let sealed = self.exchange(TAIL, word, new.pack());
+        sealed.map_err(|_| JournalError::Unexpected("two writers at once"))?;
+        self.made_durable(durable, Mark { closed: false, ..new });
         Ok(Ticket::new(new.pack()))
     }
 }

@@ -6,7 +6,7 @@ use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
 
 use super::lead::Leader;
-use super::words::{GENERATION, INTENT, INTENT_HEADER, INTENT_STATE, LEADER, LENGTH, STARTS};
+use super::words::{GENERATION, INTENT, INTENT_HEADER, INTENT_STATE, LENGTH, STARTS};
 use super::{Group, initial_bytes};
 use crate::JournalError;
 
@@ -34,10 +34,13 @@ impl Group {
         keep_bytes: Option<u64>,
     ) -> Result<(), JournalError> {
         self.harden()?;
-        let leader = self.lead()?;
+        let leader = self.lead_alone()?;
         self.check()?;
         self.finish_switch(&leader)?;
         let generation = self.generation() + 1;
+        if !leader.leads() {
+            return Err(self.stopped());
+        }
         let empty = if wal_header.is_none() { STATE_EMPTY } else { 0 };
         let retired = if retired { STATE_RETIRED } else { 0 };
         self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
@@ -58,24 +61,24 @@ impl Group {
     /// Completes a switch whose process died: what it announced is decided, and nobody may take in
     /// the generation before. One that is under way is left to its process.
     pub(crate) fn adopt_switch(&self) -> Result<(), JournalError> {
-        while self.get(INTENT) != self.get(GENERATION) {
-            if let Some(leader) = self.try_lead() {
-                return self.finish_switch(&leader);
-            }
-            let holder = self.get(LEADER);
-            self.depose_dead_leader()?;
-            if self.get(LEADER) == holder {
-                return Ok(());
-            }
+        if self.get(INTENT) == self.get(GENERATION) {
+            return Ok(());
         }
-        Ok(())
+        self.depose_dead_leader()?;
+        match self.try_lead_alone()? {
+            Some(leader) => self.finish_switch(&leader),
+            None => Ok(()),
+        }
     }
 
     /// Carries out a switch that has begun: this process's own, or one whose process died.
-    pub(super) fn finish_switch(&self, _leader: &Leader<'_>) -> Result<(), JournalError> {
+    fn finish_switch(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
         let intent = self.get(INTENT);
         if intent == self.get(GENERATION) {
             return Ok(());
+        }
+        if !leader.leads() {
+            return Err(JournalError::Unexpected("a switch of generation by two at once"));
         }
         let generation = intent;
         let state = self.get(INTENT_STATE);

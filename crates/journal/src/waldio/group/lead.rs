@@ -1,240 +1,229 @@
-//! Leading: one writes for all that are sealed, the others sleep.
+//! Who leads, and for how long.
+//!
+//! **The word.** `LEADER` holds the member that leads and an epoch that every acquisition advances:
+//! no two leaders ever hold the same word, and whoever frees it or takes it over compares it whole. An
+//! exchange that comes late, of a process that has slept in between, finds another word and does nothing.
+//!
+//! **Stopped leaders.** A process that is stopped while it leads (SIGSTOP, a frozen container) holds the
+//! word and cannot be told from a slow one. After a while another takes the word over, and writes the same
+//! group again. The stopped one may still do one write when it goes on, long after: it looked before that write
+//! whether its group was the oldest that is not durable, so its bytes are those of that group, and harm
+//! nothing where they are already. They would where the place has got another use, and that takes a new
+//! generation. So each member counts in a word how many of its threads may write, and a new generation
+//! waits until no other living member has one that does ([`Group::lead_alone`]).
 
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duralite_logfmt::waldio::{GROUP_HEADER_BYTES, GroupHeader, Layout, TxHeader, body_hash};
+use duralite_medium::MEMBERS;
 
 use super::Group;
-use super::words::{
-    DIRECT_END, DURABLE, ENDS, GROUP_NUMBERS, HARDENED, LEADER, Mark, RING_BYTES, SLEEPERS, SLEEPING, TAIL,
-};
+use super::words::{ALONE, EPOCH, GENERATION, INTENT, LEADER, member_of, writing};
 use crate::JournalError;
-use crate::engine::{Committer, Ticket};
 
-/// How long a sleeper sleeps before it looks whether the leader is still alive.
-const SLICE: Duration = Duration::from_millis(20);
+/// How long who waits for the leader lock sleeps before it looks again.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How often a member is looked at again that writes without leading: it may be about to end.
+const LOOKS: u32 = 20;
 
 /// The leader lock, held.
-pub(super) struct Leader<'a>(&'a Group);
+pub(super) struct Leader<'a> {
+    group: &'a Group,
+    token: u64,
+}
 
-impl Drop for Leader<'_> {
-    fn drop(&mut self) {
-        self.0.set(LEADER, 0);
-        self.0.wake_next_leader();
+impl Leader<'_> {
+    /// Whether nobody has taken over.
+    pub(super) fn leads(&self) -> bool {
+        self.group.get(LEADER) == self.token
     }
 }
 
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        self.group.count_writer(u64::MAX);
+        if self.group.exchange(LEADER, self.token, freed(self.token)).is_ok() {
+            self.group.wake_next_leader();
+        }
+    }
+}
+
+/// The word when its holder has let go.
+fn freed(token: u64) -> u64 {
+    token / EPOCH * EPOCH
+}
+
+/// A leader that is in the way, and since when.
+#[derive(Default)]
+pub(super) struct Watch(Option<(u64, u64)>);
+
 impl Group {
-    pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
-        self.exchange(LEADER, 0, self.own()).ok().map(|_| Leader(self))
+    fn count_writer(&self, by: u64) {
+        self.segment.fetch_add(self.base + writing(self.segment.member()), by);
     }
 
-    /// Waits for the leader lock.
-    pub(super) fn lead(&self) -> Result<Leader<'_>, JournalError> {
-        loop {
-            if let Some(leader) = self.try_lead() {
-                return Ok(leader);
-            }
-            self.depose_dead_leader()?;
-            std::thread::sleep(Duration::from_micros(50));
+    /// Takes the word over from what it was seen to be.
+    fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
+        // Counted before it leads: whoever wants to be alone takes the word first and looks then.
+        self.count_writer(1);
+        let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
+        if self.exchange(LEADER, seen, token).is_ok() {
+            return Some(Leader { group: self, token });
+        }
+        self.count_writer(u64::MAX);
+        None
+    }
+
+    /// Leads if nobody does.
+    pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
+        self.try_lead_as(0)
+    }
+
+    fn try_lead_as(&self, alone: u64) -> Option<Leader<'_>> {
+        let word = self.get(LEADER);
+        if member_of(word).is_some() { None } else { self.acquire(word, alone) }
+    }
+
+    /// Voids what a process left behind that had this member slot before: it is dead.
+    pub(super) fn bury_predecessor(&self) {
+        self.set(writing(self.segment.member()), 0);
+        let word = self.get(LEADER);
+        if member_of(word) == Some(self.segment.member()) {
+            let _ = self.exchange(LEADER, word, freed(word));
         }
     }
 
     /// Frees the leader lock if its holder is dead.
     pub(super) fn depose_dead_leader(&self) -> Result<(), JournalError> {
-        let holder = self.get(LEADER);
-        if holder == 0 || holder == self.own() {
-            return Ok(());
-        }
-        let alive = self.segment.is_alive(holder as usize - 1).map_err(|source| self.failed(source))?;
-        if !alive {
-            let _ = self.exchange(LEADER, holder, 0);
+        let word = self.get(LEADER);
+        if let Some(member) = member_of(word)
+            && !self.is_alive(member)?
+        {
+            // If the slot has a new process by now that leads, the word is another.
+            let _ = self.exchange(LEADER, word, freed(word));
         }
         Ok(())
     }
 
-    /// Closes the open group: what is sealed from now on belongs to the next.
-    pub(super) fn close(&self) -> Mark {
-        loop {
-            let word = self.get(TAIL);
-            let tail = Mark::unpack(word);
-            let closed = Mark { closed: true, ..tail };
-            if tail.closed || self.exchange(TAIL, word, closed.pack()).is_ok() {
-                return closed;
+    fn is_alive(&self, member: usize) -> Result<bool, JournalError> {
+        self.segment.is_alive(member).map_err(|source| self.failed(source))
+    }
+
+    /// Leads in the place of one that has been in the way for too long. The more have been
+    /// replaced already, the longer it takes: a slow device is not helped by more writers.
+    pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, JournalError> {
+        let word = self.get(LEADER);
+        if member_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
+            // What a switch of generation writes may be written by one only.
+            *watch = Watch::default();
+            return Ok(None);
+        }
+        let now = self.segment.clock_ns();
+        let since = match watch.0 {
+            Some((seen, since)) if seen == word => since,
+            _ => {
+                *watch = Watch(Some((word, now)));
+                return Ok(None);
+            }
+        };
+        let patience = self.patience();
+        let waited = now.saturating_sub(since);
+        if waited < patience || waited < patience.saturating_mul(self.writers()?) {
+            return Ok(None);
+        }
+        Ok(self.acquire(word, 0))
+    }
+
+    /// In nanoseconds.
+    fn patience(&self) -> u64 {
+        u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How many threads of living members may write groups or generations.
+    fn writers(&self) -> Result<u64, JournalError> {
+        let mut count = 0;
+        for member in 0..MEMBERS {
+            let writers = self.get(writing(member));
+            if writers != 0 && self.is_alive(member)? {
+                count += writers;
             }
         }
+        Ok(count)
     }
 
-    /// Makes everything durable that is sealed now.
-    pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
-        self.check()?;
-        self.finish_switch(leader)?;
-        let goal = self.tail().position;
-        while self.durable().position < goal {
-            self.flush_group(leader)?;
-        }
-        Ok(())
-    }
-
-    /// Makes the oldest group durable that is not.
-    pub(super) fn flush_group(&self, _leader: &Leader<'_>) -> Result<(), JournalError> {
-        let durable = self.durable();
-        let group = (durable.group + 1) % GROUP_NUMBERS;
-        let tail = self.tail();
-        // A leader that died may have closed a group behind which the next is already open.
-        let tail = if tail.group == group { self.close() } else { tail };
-        let end = if tail.group == group { tail.position } else { self.get(ENDS[(group % 2) as usize]) };
-        if self.get(DIRECT_END) != end {
-            // Not written past the ring.
-            self.write_group(self.group_start(durable.position), end).map_err(|error| self.poison(error))?;
-        }
-        if self.is_ordered() {
-            self.set(HARDENED, end);
-        }
-        self.set(DURABLE, Mark { position: end, group, closed: false }.pack());
-        self.wake(group, u32::MAX >> 1);
-        Ok(())
-    }
-
-    /// Wakes those that wait for a group, without a system call when nobody does.
-    pub(super) fn wake(&self, group: u64, count: u32) {
-        let word = self.base + SLEEPERS[(group % 2) as usize];
-        self.segment.fetch_add(word, 1);
-        if self.segment.load(word + SLEEPING) != 0 {
-            self.segment.wake(word, count);
-        }
-    }
-
-    /// Writes the closed group from the ring with one write.
-    pub(super) fn write_group(&self, start: u64, end: u64) -> Result<(), JournalError> {
-        let generation = self.generation();
-        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= 2 * RING_BYTES);
-        let bytes = bytes.ok_or(JournalError::Unexpected("a group that ends before it begins"))? as usize;
-        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        buffer.resize(bytes.next_multiple_of(self.block_bytes() as usize));
-        let whole = buffer.as_mut_slice();
-        let (content, padding) = whole.split_at_mut(bytes);
-        padding.fill(0);
-        self.read_ring(start, content);
-        let offset = self.offset_of(generation, start);
-        let transactions = match self.superblock.layout {
-            Layout::Delta => self.complete_header(content, generation, offset)?,
-            Layout::Embedded => 1,
-        };
-        // Whoever sealed the last of it may have made the file longer, durably.
-        self.learn_len(offset + whole.len() as u64)?;
-        self.block.commit(offset, whole, self.options.durability).map_err(|source| self.failed(source))?;
-        self.activity.groups.fetch_add(1, Ordering::Relaxed);
-        self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Fills in the header of a group of the `delta` layout.
-    pub(super) fn complete_header(
-        &self,
-        group: &mut [u8],
-        generation: u64,
-        offset: u64,
-    ) -> Result<u64, JournalError> {
-        let corrupt = |what| JournalError::Corrupt { offset, what };
-        let id = self.superblock.log_id;
-        let (head, body) = group.split_at_mut(GROUP_HEADER_BYTES as usize);
-        let (mut at, mut transactions, mut first_sequence) = (0, 0, 0);
-        while at < body.len() {
-            let tx = TxHeader::decode(&body[at..]).map_err(corrupt)?;
-            if transactions == 0 {
-                first_sequence = tx.sequence;
+    /// Leads when nobody else can write to the device any more, not even late. Gives up as busy when
+    /// a process that may is in the way for long: it is stopped, or its device hardly moves.
+    pub(super) fn lead_alone(&self) -> Result<Leader<'_>, JournalError> {
+        let deadline = self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5));
+        let mut watch = Watch::default();
+        let leader = loop {
+            self.check()?;
+            if let Some(leader) = self.try_lead_as(ALONE) {
+                break leader;
             }
-            transactions += 1;
-            at += tx.tx_bytes as usize;
-        }
-        let header = GroupHeader {
-            first_sequence,
-            transactions,
-            bytes: GROUP_HEADER_BYTES + body.len() as u64,
-            ordered: self.is_ordered(),
-            body_hash: body_hash(id, generation, offset, body),
+            self.depose_dead_leader()?;
+            // It would have nothing to write: what is left is to find out who may.
+            drop(self.take_over(&mut watch)?);
+            self.pause_until(deadline)?;
         };
-        head.copy_from_slice(&header.encode(id, generation, offset));
-        Ok(u64::from(transactions))
+        while !self.is_alone()? {
+            self.pause_until(deadline)?;
+        }
+        Ok(leader)
     }
 
-    /// Wakes one committer of the group that is open or waiting, to lead it.
-    pub(super) fn wake_next_leader(&self) {
-        let tail = self.tail();
-        if tail.position != self.durable().position {
-            self.wake(tail.group, 1);
+    /// As [`Group::lead_alone`], if that can be had at once.
+    pub(super) fn try_lead_alone(&self) -> Result<Option<Leader<'_>>, JournalError> {
+        match self.try_lead_as(ALONE) {
+            Some(leader) if self.is_alone()? => Ok(Some(leader)),
+            _ => Ok(None),
         }
     }
 
-    /// Makes everything that is sealed now durable.
-    pub(crate) fn drain(&self) -> Result<(), JournalError> {
-        self.wait_for(self.tail())
+    /// Whether the caller, who leads, is the only one that may write.
+    fn is_alone(&self) -> Result<bool, JournalError> {
+        Ok(self.writers()? <= 1)
     }
 
-    /// Makes everything that is sealed now durable, even where commits are acknowledged before
-    /// they are (invariant 5).
-    pub(crate) fn harden(&self) -> Result<(), JournalError> {
-        self.drain()?;
-        if self.get(HARDENED) >= self.durable().position {
-            return Ok(());
+    fn pause_until(&self, deadline: u64) -> Result<(), JournalError> {
+        if self.segment.clock_ns() > deadline {
+            return Err(self.stopped());
         }
-        let _leader = self.lead()?;
-        let durable = self.durable().position;
-        self.block.flush().map_err(|source| self.poison(self.failed(source)))?;
-        self.set(HARDENED, durable);
+        self.pause();
         Ok(())
     }
 
-    pub(super) fn wait_for(&self, mark: Mark) -> Result<(), JournalError> {
-        let sleepers = SLEEPERS[(mark.group % 2) as usize];
+    pub(super) fn stopped(&self) -> JournalError {
+        let what = "the log cannot start over while another process is stopped in a write to it";
+        JournalError::Busy { path: self.superblock_path(), what }
+    }
+
+    /// Lets others run. Nobody wakes this: it is a sleep that a simulated segment can see.
+    fn pause(&self) {
+        let word = self.get(LEADER);
+        self.segment.wait(self.base + LEADER, (word & 0xffff_ffff) as u32, PAUSE);
+    }
+
+    /// Makes everything durable that is sealed, for whoever has the WRITE lock and is about to start
+    /// the log over; whether nobody is left then that could write to it late.
+    pub(super) fn settle(&self) -> Result<bool, JournalError> {
+        self.harden()?;
+        let (mut watch, mut looks) = (Watch::default(), LOOKS);
         loop {
-            let seen = self.get(sleepers);
-            if self.durable().position >= mark.position {
-                return Ok(());
+            if self.writers()? == 0 {
+                return Ok(true);
+            }
+            // A leader is at the end of its work. Any other was replaced, or takes a moment to find that
+            // somebody else leads.
+            match member_of(self.get(LEADER)) {
+                None if looks == 0 => return Ok(false),
+                None => looks -= 1,
+                Some(_) => {
+                    self.depose_dead_leader()?;
+                    drop(self.take_over(&mut watch)?);
+                }
             }
             self.check()?;
-            if let Some(leader) = self.try_lead() {
-                self.flush(&leader)?;
-                continue;
-            }
-            self.activity.sleeps.fetch_add(1, Ordering::Relaxed);
-            self.segment.fetch_add(self.base + sleepers + SLEEPING, 1);
-            self.segment.wait(self.base + sleepers, (seen & 0xffff_ffff) as u32, SLICE);
-            self.segment.fetch_add(self.base + sleepers + SLEEPING, u64::MAX);
-            if self.get(sleepers) == seen {
-                self.depose_dead_leader()?;
-            }
+            self.pause();
         }
-    }
-}
-
-/// What is called without the log's lock, and left by a panic if it is dropped (invariant 9).
-struct Unfinished<'a>(&'a Group);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        self.0.panicked.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Group {
-    fn unless_it_panics<T>(&self, work: impl FnOnce() -> T) -> T {
-        let unfinished = Unfinished(self);
-        let result = work();
-        std::mem::forget(unfinished);
-        result
-    }
-}
-
-impl Committer for Group {
-    fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
-        self.unless_it_panics(|| self.wait_for(Mark::unpack(ticket.get())))
-    }
-
-    fn wait_all(&self) -> Result<(), JournalError> {
-        self.unless_it_panics(|| self.drain())
     }
 }

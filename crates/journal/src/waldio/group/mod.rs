@@ -18,6 +18,7 @@
 //! the next to lead it.
 
 mod append;
+mod flush;
 mod generation;
 mod lead;
 mod read;
@@ -35,8 +36,8 @@ use crate::JournalError;
 pub(crate) use append::{Content, Placing, initial_bytes};
 pub(crate) use generation::write_slot;
 use words::{
-    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LEADER, LENGTH, Mark, POISON, SETTINGS,
-    SLEEPERS, STARTS, TAIL,
+    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
+    STARTS, TAIL,
 };
 pub(crate) use words::{RING_SHARE, SHARED_BYTES, STATE_BYTES};
 
@@ -110,9 +111,7 @@ impl Group {
             // The flush that ends recovery has made the size durable too.
             group.set(LENGTH, group.block.len());
         } else {
-            // A process that had this member slot before may have died as the leader.
-            let own = group.own();
-            let _ = group.exchange(LEADER, own, 0);
+            group.bury_predecessor();
             if group.get(SETTINGS) != group.options.fingerprint() {
                 return Err(JournalError::Settings);
             }

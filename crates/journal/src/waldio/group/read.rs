@@ -11,6 +11,8 @@ impl Group {
         let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
         if in_ring(self.get(FRONTIER)) && position >= self.get(DIRECT_END) {
             self.read_ring(position, buf);
+            // If any of it was written over, then so that this is seen now.
+            self.segment.fence();
             if in_ring(self.get(FRONTIER)) {
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 use duralite_logfmt::waldio::{AREA_BYTES, GROUP_HEADER_BYTES, TX_HEADER_BYTES};
+use duralite_medium::MEMBERS;
 
 use super::Group;
 
@@ -10,6 +11,8 @@ pub(super) const GENERATION: u64 = 0;
 pub(super) const TAIL: u64 = 128;
 pub(super) const DURABLE: u64 = 256;
 pub(super) const FRONTIER: u64 = 384;
+/// Who leads: [`EPOCH`] and above a number that every acquisition advances, below it the member + 1
+/// (0 for nobody) and whether it is alone.
 pub(super) const LEADER: u64 = 512;
 pub(super) const POISON: u64 = 640;
 pub(super) const HARDENED: u64 = 768;
@@ -28,6 +31,8 @@ pub(super) const SETTINGS: u64 = 1536;
 /// Bytes that the file has durably, as far as is known: whoever sees a longer one may see what a
 /// process left that died while it preallocated. 0 where nobody has said yet.
 pub(super) const LENGTH: u64 = 1544;
+/// A word for each member: how many of its threads may write groups or generations to the device.
+const WRITING: u64 = 2048;
 /// Bytes of the segment that have to be zeros at first. The ring behind them need not be: only what has
 /// been written to it is read.
 pub(crate) const STATE_BYTES: u64 = RING;
@@ -39,6 +44,20 @@ pub(crate) const RING_BYTES: u64 = 1 << 20;
 pub(crate) const SHARED_BYTES: u64 = RING + RING_BYTES;
 /// A transaction above this is written past the ring.
 pub(crate) const RING_SHARE: u64 = RING_BYTES / 4;
+
+pub(super) const EPOCH: u64 = 1 << 16;
+/// The leader switches the generation, or is about to: nobody else may be writing.
+pub(super) const ALONE: u64 = 1 << 8;
+
+/// The member that leads.
+pub(super) fn member_of(leader: u64) -> Option<usize> {
+    (leader % ALONE).checked_sub(1).map(|member| member as usize)
+}
+
+/// Where a member's count of writers is.
+pub(super) fn writing(member: usize) -> u64 {
+    WRITING + 8 * member as u64
+}
 
 /// A position with the number of its group, as `TAIL` and `DURABLE` hold it: bits 7.. position in
 /// units of 8 bytes, bits 1..7 group number, bit 0 whether the group is closed.
@@ -75,6 +94,17 @@ impl Group {
         self.segment.compare_exchange(self.base + word, current, new)
     }
 
+    /// Raises a word to a value, unless it is beyond that already.
+    pub(super) fn advance(&self, word: u64, value: u64) {
+        let mut seen = self.get(word);
+        while seen < value {
+            match self.exchange(word, seen, value) {
+                Ok(_) => return,
+                Err(current) => seen = current,
+            }
+        }
+    }
+
     pub(super) fn tail(&self) -> Mark {
         Mark::unpack(self.get(TAIL))
     }
@@ -85,5 +115,7 @@ impl Group {
 }
 
 const _: () = assert!(RING_BYTES.is_power_of_two() && RING.is_multiple_of(AREA_BYTES));
+const _: () = assert!(LENGTH < WRITING && WRITING + 8 * MEMBERS as u64 <= RING);
+const _: () = assert!((MEMBERS as u64) < ALONE && ALONE < EPOCH);
 const _: () = assert!(INTENT_HEADER + WAL_HEADER_BYTES as u64 <= SETTINGS);
 const _: () = assert!(TX_HEADER_BYTES.is_multiple_of(8) && GROUP_HEADER_BYTES.is_multiple_of(8));
