@@ -19,10 +19,10 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// Who is held where it has found another dead: the member + 1, or 0.
-    held: shuttle::sync::atomic::AtomicU64,
+    /// Who is stopped where it gets to a certain point: the member + 1, or 0.
+    stops: shuttle::sync::atomic::AtomicU64,
     /// Whether it has got there.
-    found_dead: shuttle::sync::atomic::AtomicBool,
+    stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
 }
 
@@ -39,6 +39,8 @@ pub struct Member {
     index: usize,
     /// Operations left before it dies.
     left: Mutex<Option<u64>>,
+    /// Operations left before it is stopped.
+    runs: Mutex<Option<u64>>,
 }
 
 impl Memory {
@@ -49,8 +51,8 @@ impl Memory {
         Arc::new(Self {
             words: LocalSegment::new(bytes),
             steps: shuttle::sync::atomic::AtomicU64::new(0),
-            held: shuttle::sync::atomic::AtomicU64::new(0),
-            found_dead: shuttle::sync::atomic::AtomicBool::new(false),
+            stops: shuttle::sync::atomic::AtomicU64::new(0),
+            stopped: shuttle::sync::atomic::AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
@@ -59,23 +61,34 @@ impl Memory {
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<Member> {
         self.lock().alive[index] = true;
-        Arc::new(Member { memory: Arc::clone(self), index, left: Mutex::new(dies_at) })
+        Arc::new(Member {
+            memory: Arc::clone(self),
+            index,
+            left: Mutex::new(dies_at),
+            runs: Mutex::new(None),
+        })
     }
 
-    /// Holds a member where it has been told that another is dead, before it does anything about it.
-    pub fn hold_at_death(&self, index: usize) {
-        self.held.store(index as u64 + 1, Ordering::SeqCst);
+    /// Stops a member where it has been told that another is dead, before it does anything about it.
+    pub fn stop_at_death(&self, index: usize) {
+        self.stops.store(index as u64 + 1, Ordering::SeqCst);
     }
 
-    /// Whether the member has got there.
+    /// Stops a member before an operation, counted from now.
+    pub fn stop_at(&self, member: &Member, operation: u64) {
+        *member.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
+        self.stops.store(member.index as u64 + 1, Ordering::SeqCst);
+    }
+
+    /// Whether a member has been stopped.
     #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.found_dead.load(Ordering::SeqCst)
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
     }
 
     /// Lets it go on.
     pub fn go_on(&self) {
-        self.held.store(0, Ordering::SeqCst);
+        self.stops.store(0, Ordering::SeqCst);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -90,19 +103,23 @@ impl Member {
         // A point at which the explorer may switch. Not a yield: that tells it to prefer the others,
         // which makes a round of what should be a choice.
         self.memory.steps.load(Ordering::SeqCst);
-        let dies = {
-            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-            let dies = *left == Some(0);
-            if let Some(left) = left.as_mut() {
-                *left = left.saturating_sub(1);
-            }
-            dies
-        };
-        if dies {
+        if count_down(&self.left) {
             self.die();
             return T::default();
         }
+        if count_down(&self.runs) {
+            self.stop();
+        }
         operation(&self.memory)
+    }
+
+    /// Stops here until it may go on, if it is to.
+    fn stop(&self) {
+        let own = self.index as u64 + 1;
+        while self.memory.stops.load(Ordering::SeqCst) == own {
+            self.memory.stopped.store(true, Ordering::SeqCst);
+            shuttle::thread::yield_now();
+        }
     }
 
     /// Dies here.
@@ -116,6 +133,16 @@ impl Member {
             std::panic::panic_any(Death);
         }
     }
+}
+
+/// Whether none are left, before one is taken.
+fn count_down(left: &Mutex<Option<u64>>) -> bool {
+    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+    let none = *left == Some(0);
+    if let Some(left) = left.as_mut() {
+        *left = left.saturating_sub(1);
+    }
+    none
 }
 
 impl Segment for Member {
@@ -182,11 +209,8 @@ impl Segment for Member {
 
     fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
         let alive = self.operate(|memory| memory.lock().alive[member]);
-        if !alive && self.memory.held.load(Ordering::SeqCst) == self.index as u64 + 1 {
-            self.memory.found_dead.store(true, Ordering::SeqCst);
-            while self.memory.held.load(Ordering::SeqCst) != 0 {
-                shuttle::thread::yield_now();
-            }
+        if !alive {
+            self.stop();
         }
         Ok(alive)
     }

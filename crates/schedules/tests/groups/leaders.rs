@@ -115,9 +115,9 @@ fn a_late_exchange_finds_another_leader() {
     world.block.dies.store(2, Ordering::SeqCst);
     let dead = committing(&world, 1, Duration::MAX, 11);
     assert!(!dead.join().expect("it died"));
-    world.memory.hold_at_death(2);
+    world.memory.stop_at_death(2);
     let late = committing(&world, 2, Duration::MAX, 21);
-    while !world.memory.is_held() {
+    while !world.memory.is_stopped() {
         shuttle::thread::yield_now();
     }
     world.block.stops.store(2, Ordering::SeqCst);
@@ -207,6 +207,7 @@ fn a_leader_is_stopped(layout: Layout) {
     first.commit(&world, 3);
     assert_eq!(first.newest(), 3);
     assert!(!first.restart(&world), "the stopped one may still write");
+    assert!(!first.restart_unasked(&world), "the stopped one may still write");
     first.commit(&world, 4);
     world.block.stops.store(0, Ordering::SeqCst);
     stopped.join().expect("it goes on");
@@ -214,6 +215,71 @@ fn a_leader_is_stopped(layout: Layout) {
     assert!(first.restart(&world));
     first.commit(&world, 5);
     assert_eq!(world.check_order(0), [1, 11, 2, 3, 4, 12, 5]);
+}
+
+/// A process is stopped at an operation of its commit, and goes on after the others have done all they do,
+/// or when they cannot do more because it has the WRITE lock. Whether it got to that operation.
+fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
+    let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
+    let (world, mut first) = World::new(&rules);
+    first.commit(&world, 1);
+    let ended = Arc::new(shuttle::sync::atomic::AtomicBool::new(false));
+    let stopped = {
+        let (world, ended) = (Arc::clone(&world), Arc::clone(&ended));
+        shuttle::thread::spawn(move || {
+            let member = world.memory.join(1, None);
+            let mut process = world.process(Arc::clone(&member), false);
+            world.memory.stop_at(&member, at);
+            process.commit(&world, 11);
+            ended.store(true, Ordering::SeqCst);
+            process.commit(&world, 12);
+        })
+    };
+    while !world.memory.is_stopped() && !ended.load(Ordering::SeqCst) {
+        shuttle::thread::yield_now();
+    }
+    let mut expected = vec![1, 11, 12];
+    for number in 2..9 {
+        let alone = world.memory.is_stopped();
+        if !first.commit_unless_locked(&world, number) {
+            break;
+        }
+        expected.push(number);
+        assert!(first.newest() == number || !alone);
+        if number % 3 == 0 {
+            first.restart(&world);
+        }
+    }
+    let got_there = world.memory.is_stopped();
+    world.memory.go_on();
+    stopped.join().expect("it goes on");
+    first.restart(&world);
+    first.commit(&world, 9);
+    expected.push(9);
+    let durable = world.check_order(0);
+    assert!(expected.iter().all(|number| durable.contains(number)), "{durable:?}");
+    got_there
+}
+
+#[test]
+fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on() {
+    for layout in [Layout::Delta, Layout::Embedded] {
+        let next = counter(400);
+        let last = Arc::new(AtomicU64::new(0));
+        let reached = Arc::clone(&last);
+        let check = move || {
+            let at = next();
+            if a_process_is_stopped(layout, at) {
+                reached.fetch_max(at, Ordering::SeqCst);
+            }
+        };
+        // Who is stopped in the middle of a claim is waited for by those who want the lock.
+        let mut config = shuttle::Config::new();
+        config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
+        shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(800), config).run(check);
+        let last = last.load(Ordering::SeqCst);
+        assert!((60..390).contains(&last), "the last operation is {last}");
+    }
 }
 
 #[test]

@@ -275,24 +275,37 @@ impl Process {
     }
 
     fn take_write(&self) {
-        loop {
+        assert!(self.take_write_within(u32::MAX));
+    }
+
+    /// Whether it could, in so many tries.
+    fn take_write_within(&self, tries: u32) -> bool {
+        for _ in 0..tries {
             match self.holder.lock_exclusive(WRITE, 1) {
-                Ok(()) => return,
+                Ok(()) => return true,
                 Err(LockError::Busy) => {
                     self.holder.wait_for_write(Duration::from_millis(1)).expect("wait");
                 }
                 Err(error) => panic!("{error}"),
             }
         }
+        false
     }
 
     /// Commits a transaction of one page; returns when it is durable.
     pub fn commit(&mut self, world: &World, number: u8) {
-        while !self.try_commit(world, number) {}
+        while !self.try_commit(world, number, u32::MAX) {}
     }
 
-    fn try_commit(&mut self, world: &World, number: u8) -> bool {
-        self.take_write();
+    /// As [`Process::commit`], unless somebody keeps the WRITE lock.
+    pub fn commit_unless_locked(&mut self, world: &World, number: u8) -> bool {
+        self.try_commit(world, number, 2)
+    }
+
+    fn try_commit(&mut self, world: &World, number: u8, tries: u32) -> bool {
+        if !self.take_write_within(tries) {
+            return false;
+        }
         let mut page = [0; PAGE];
         page[100] = number;
         // Copied out and in: a process that dies in between has not changed it.
@@ -333,7 +346,9 @@ impl Process {
 
     /// Brings everything home and starts the log over, if that can be had now; whether it did.
     pub fn restart(&mut self, world: &World) -> bool {
-        self.take_write();
+        if !self.take_write_within(2) {
+            return false;
+        }
         let settled = self.committer().settle().expect("settled");
         if settled {
             let header = {
@@ -348,6 +363,15 @@ impl Process {
         }
         self.holder.unlock_exclusive(WRITE, 1);
         settled
+    }
+
+    /// Starts the log over without having asked whether it can be had; whether it could.
+    pub fn restart_unasked(&mut self, world: &World) -> bool {
+        self.take_write();
+        let header = world.index.lock().expect("index").header;
+        let done = self.starts_over(&header);
+        self.holder.unlock_exclusive(WRITE, 1);
+        done.is_ok()
     }
 
     /// Reads the newest transaction; 0 if the log is empty.
