@@ -5,6 +5,8 @@
 //! explored schedule never depends on time.
 #![allow(clippy::panic)] // how a member dies
 
+pub mod weak;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

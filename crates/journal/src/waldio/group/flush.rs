@@ -37,7 +37,7 @@ impl Group {
     }
 
     /// Makes everything durable that is sealed now, unless somebody else has taken over.
-    fn flush(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
+    pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
         self.check()?;
         let goal = self.tail().position;
         loop {

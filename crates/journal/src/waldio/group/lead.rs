@@ -62,7 +62,7 @@ impl Group {
     }
 
     /// Takes the word over from what it was seen to be.
-    fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
+    pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
         // Counted before it leads: whoever wants to be alone takes the word first and looks then.
         self.count_writer(1);
         let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();

@@ -22,6 +22,8 @@ mod flush;
 mod generation;
 mod lead;
 mod read;
+#[cfg(test)]
+mod weak;
 mod words;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
