@@ -13,6 +13,14 @@ use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MEMBERS, MediumError, Segment};
 
+/// How many schedules to explore of a number that is right where nothing emulates the processor:
+/// a share of it, if the environment says which (`SCHEDULES_SHARE=10` for a tenth).
+#[must_use]
+pub fn rounds(all: usize) -> usize {
+    let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());
+    all / share.unwrap_or(1).max(1)
+}
+
 /// What a dying member's panic carries.
 pub struct Death;
 

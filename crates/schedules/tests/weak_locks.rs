@@ -47,7 +47,7 @@ fn check(one: fn(&Holder, &Protected) -> u64, two: fn(&Holder, &Protected) -> u6
     let mut model = loom::model::Builder::new();
     model.preemption_bound = None;
     model.check(move || {
-        let memory = WeakMemory::new(&[0..LAYOUT_BYTES.min(1 << 10)], Loads::Newest);
+        let memory = WeakMemory::new(&[0..512, 512..1024.min(LAYOUT_BYTES)], Loads::Newest);
         let protected = Arc::new(Protected([AtomicU64::new(0), AtomicU64::new(0)]));
         let holders = [0, 1].map(|index| Table::join(memory.join(index), 0).holder());
         let [first, second] = holders;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::world::{Rules, World};
 use duralite_logfmt::waldio::Layout;
-use duralite_schedules::Death;
+use duralite_schedules::{Death, rounds};
 
 /// Three processes commit twice each; one of them may die at an operation.
 fn processes_commit(layout: Layout, dies_at: Option<u64>) {
@@ -44,9 +44,9 @@ fn processes_commit(layout: Layout, dies_at: Option<u64>) {
 
 #[test]
 fn inv04_what_is_acknowledged_is_durable_in_every_explored_schedule() {
-    shuttle::check_random(|| processes_commit(Layout::Delta, None), 3000);
-    shuttle::check_pct(|| processes_commit(Layout::Delta, None), 3000, 3);
-    shuttle::check_random(|| processes_commit(Layout::Embedded, None), 1000);
+    shuttle::check_random(|| processes_commit(Layout::Delta, None), rounds(3000));
+    shuttle::check_pct(|| processes_commit(Layout::Delta, None), rounds(3000), 3);
+    shuttle::check_random(|| processes_commit(Layout::Embedded, None), rounds(1000));
 }
 
 #[test]
@@ -54,5 +54,5 @@ fn inv04_a_process_that_dies_at_any_operation_holds_nobody_up_and_loses_nothing(
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
     let next = move || at.fetch_add(1, Ordering::SeqCst) % 250;
-    shuttle::check_random(move || processes_commit(Layout::Delta, Some(next())), 2500);
+    shuttle::check_random(move || processes_commit(Layout::Delta, Some(next())), rounds(2500));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::world::{Process, Rules, World};
 use duralite_logfmt::waldio::Layout;
-use duralite_schedules::Death;
+use duralite_schedules::{Death, rounds};
 
 /// Runs what a process does; whether it lived.
 fn lives(run: impl FnOnce()) -> bool {
@@ -85,8 +85,8 @@ fn inv11_no_living_leader_is_evicted_where_member_slots_are_used_again() {
         let world = slots_are_used_again(&Rules::of(Layout::Delta), &[at, at / 3], false);
         assert_eq!(world.block.at_once.load(Ordering::SeqCst), 1, "two leaders");
     };
-    shuttle::check_random(check.clone(), 3000);
-    shuttle::check_pct(check, 3000, 4);
+    shuttle::check_random(check.clone(), rounds(3000));
+    shuttle::check_pct(check, rounds(3000), 4);
 }
 
 /// Runs a process of its own that commits once.
@@ -133,7 +133,7 @@ fn a_late_exchange_finds_another_leader() {
 #[test]
 fn inv11_a_late_exchange_does_not_evict_the_leader_in_a_slot_that_is_used_again() {
     hush();
-    shuttle::check_random(a_late_exchange_finds_another_leader, 200);
+    shuttle::check_random(a_late_exchange_finds_another_leader, rounds(200));
 }
 
 /// A leader that was replaced while it was stopped ends while the one in its place is in its write.
@@ -159,7 +159,7 @@ fn a_replaced_leader_ends() {
 #[test]
 fn inv11_a_leader_that_was_replaced_frees_nothing() {
     hush();
-    shuttle::check_random(a_replaced_leader_ends, 200);
+    shuttle::check_random(a_replaced_leader_ends, rounds(200));
 }
 
 #[test]
@@ -168,8 +168,8 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
     for layout in [Layout::Delta, Layout::Embedded] {
         let rules = Rules { patience: Duration::ZERO, ..Rules::of(layout) };
         let check = move || drop(slots_are_used_again(&rules, &[], true));
-        shuttle::check_random(check.clone(), 1500);
-        shuttle::check_pct(check, 1500, 3);
+        shuttle::check_random(check.clone(), rounds(1500));
+        shuttle::check_pct(check, rounds(1500), 3);
     }
 }
 
@@ -182,7 +182,7 @@ fn inv11_leaders_are_replaced_and_die_at_any_operation() {
         let at = next();
         drop(slots_are_used_again(&rules, &[at, at / 2], true));
     };
-    shuttle::check_random(check, 3000);
+    shuttle::check_random(check, rounds(3000));
 }
 
 /// A process is stopped in the write of a group, and goes on after the others have done all they do.
@@ -268,7 +268,7 @@ fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on
         let last = Arc::new(AtomicU64::new(0));
         let reached = Arc::clone(&last);
         let check = move || {
-            let at = next();
+            let at = next() * 97 % 400;
             if a_process_is_stopped(layout, at) {
                 reached.fetch_max(at, Ordering::SeqCst);
             }
@@ -276,7 +276,7 @@ fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on
         // Who is stopped in the middle of a claim is waited for by those who want the lock.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
-        shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(800), config).run(check);
+        shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(rounds(800)), config).run(check);
         let last = last.load(Ordering::SeqCst);
         assert!((60..390).contains(&last), "the last operation is {last}");
     }
@@ -285,6 +285,6 @@ fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on
 #[test]
 fn inv11_a_leader_that_is_stopped_holds_up_nobody_but_a_new_generation() {
     for layout in [Layout::Delta, Layout::Embedded] {
-        shuttle::check_random(move || a_leader_is_stopped(layout), 500);
+        shuttle::check_random(move || a_leader_is_stopped(layout), rounds(500));
     }
 }

@@ -133,6 +133,11 @@ impl Group {
         Ok(self.acquire(word, 0))
     }
 
+    /// When waiting for others that may write ends.
+    fn deadline(&self) -> u64 {
+        self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
+    }
+
     /// In nanoseconds.
     fn patience(&self) -> u64 {
         u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
@@ -153,7 +158,7 @@ impl Group {
     /// Leads when nobody else can write to the device any more, not even late. Gives up as busy when
     /// a process that may is in the way for long: it is stopped, or its device hardly moves.
     pub(super) fn lead_alone(&self) -> Result<Leader<'_>, JournalError> {
-        let deadline = self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5));
+        let deadline = self.deadline();
         let mut watch = Watch::default();
         let leader = loop {
             self.check()?;
@@ -208,6 +213,7 @@ impl Group {
     pub(super) fn settle(&self) -> Result<bool, JournalError> {
         self.harden()?;
         let (mut watch, mut looks) = (Watch::default(), LOOKS);
+        let deadline = self.deadline();
         loop {
             if self.writers()? == 0 {
                 return Ok(true);
@@ -216,6 +222,7 @@ impl Group {
             // somebody else leads.
             match member_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
+                Some(_) if self.segment.clock_ns() > deadline => return Ok(false),
                 None => looks -= 1,
                 Some(_) => {
                     self.depose_dead_leader()?;

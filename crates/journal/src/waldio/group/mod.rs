@@ -10,7 +10,8 @@
 //! compare-and-exchange. Who holds the leader lock closes the open group by another, writes it
 //! with one write, and moves `DURABLE`. Either may die at any instruction: before its exchange
 //! nothing has happened, and after it the words say what is left to do, so that the next leader
-//! does it again from the ring (invariants 4, 7, 9). A group that is closed and not durable may
+//! does it again from the ring (invariants 4, 7, 9). The leader may be replaced while it is stopped:
+//! see [`lead`]. A group that is closed and not durable may
 //! have the next one behind it already; `ENDS` says where it ends.
 //!
 //! **Sleeping.** A committer sleeps on one of two words, by its group's parity: at any time only

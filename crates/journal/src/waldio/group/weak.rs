@@ -95,10 +95,9 @@ fn join(member: Arc<WeakMember>, first: bool) -> Group {
 
 /// Two processes that share a log whose last group, durable or not, is the old bytes.
 fn pair() -> [Group; 2] {
-    let state = [0..LENGTH + 8, writing(0)..writing(MEMBERS)];
     let place = RING + AT % RING_BYTES;
-    let ring = [place..place + 512];
-    let memory = WeakMemory::new(&[&state[..], &ring[..]].concat(), Loads::Old);
+    let ranges = [0..LENGTH + 8, writing(0)..writing(MEMBERS), place..place + 512];
+    let memory = WeakMemory::new(&ranges, Loads::Old);
     let groups = [join(memory.join(0), true), join(memory.join(1), false)];
     groups[0].segment.write(place, &OLD);
     groups[0].set(DIRECT_END, 0);
