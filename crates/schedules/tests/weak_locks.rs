@@ -45,7 +45,7 @@ fn shared(holder: &Holder, protected: &Protected) -> u64 {
 
 fn check(one: fn(&Holder, &Protected) -> u64, two: fn(&Holder, &Protected) -> u64) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = None;
+    model.preemption_bound = Some(3);
     model.check(move || {
         let memory = WeakMemory::new(&[0..512, 512..1024.min(LAYOUT_BYTES)], Loads::Newest);
         let protected = Arc::new(Protected([AtomicU64::new(0), AtomicU64::new(0)]));

@@ -85,8 +85,8 @@ fn inv11_no_living_leader_is_evicted_where_member_slots_are_used_again() {
         let world = slots_are_used_again(&Rules::of(Layout::Delta), &[at, at / 3], false);
         assert_eq!(world.block.at_once.load(Ordering::SeqCst), 1, "two leaders");
     };
-    shuttle::check_random(check.clone(), rounds(2000));
-    shuttle::check_pct(check, rounds(2000), 4);
+    shuttle::check_random(check.clone(), rounds(1000));
+    shuttle::check_pct(check, rounds(1000), 4);
 }
 
 /// Runs a process of its own that commits once.
@@ -169,7 +169,7 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
         let rules = Rules { patience: Duration::ZERO, ..Rules::of(layout) };
         let check = move || drop(slots_are_used_again(&rules, &[], true));
         shuttle::check_random(check.clone(), rounds(1000));
-        shuttle::check_pct(check, rounds(1000), 3);
+        shuttle::check_pct(check, rounds(500), 3);
     }
 }
 
@@ -182,7 +182,7 @@ fn inv11_leaders_are_replaced_and_die_at_any_operation() {
         let at = next();
         drop(slots_are_used_again(&rules, &[at, at / 2], true));
     };
-    shuttle::check_random(check, rounds(2000));
+    shuttle::check_random(check, rounds(1000));
 }
 
 /// A process is stopped in the write of a group, and goes on after the others have done all they do.
