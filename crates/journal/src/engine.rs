@@ -64,6 +64,27 @@ pub trait Committer: Send + Sync {
     /// # Errors
     /// As [`Committer::wait`].
     fn wait_all(&self) -> Result<(), JournalError>;
+
+    /// Returns when a transaction of ordinary size can be sealed without waiting. Called by the
+    /// holder of the WRITE lock, who alone uses up what there is room for.
+    ///
+    /// # Errors
+    /// As [`Committer::wait`].
+    fn make_room(&self) -> Result<(), JournalError>;
+
+    /// Returns when everything that is sealed now survives a power loss, even where commits are
+    /// acknowledged before they do (invariant 5).
+    ///
+    /// # Errors
+    /// As [`Committer::wait`].
+    fn harden(&self) -> Result<(), JournalError>;
+
+    /// Prepares for the log to start over, which the holder of the WRITE lock may ask for; whether it
+    /// can. Not while a process is stopped in a write of its own that it may still do.
+    ///
+    /// # Errors
+    /// As [`Committer::wait`].
+    fn settle(&self) -> Result<bool, JournalError>;
 }
 
 /// A store of WAL frames.
@@ -130,7 +151,8 @@ pub trait Engine: Send {
     /// synced everything committed so far into the database file (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`, with the old generation still in force.
+    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log; with
+    /// the old generation still in force.
     fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
 
     /// Starts the log over, empty, and gives back what its file has beyond so many bytes and more than a
@@ -166,6 +188,10 @@ pub trait Engine: Send {
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
+
+    /// Whether the staged transaction, with so many bytes more, may have to wait until everything
+    /// sealed is durable before it can go on.
+    fn outgrows(&self, bytes: usize) -> bool;
 
     /// Makes every committed frame durable, where sealing alone does not (invariant 5).
     ///
@@ -203,6 +229,7 @@ delegate! {
         fn frame(&self, number: u32) -> Option<Frame>;
         fn has_staged(&self) -> bool;
         fn has_surplus(&self, keep_bytes: u64) -> bool;
+        fn outgrows(&self, bytes: usize) -> bool;
     }
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();

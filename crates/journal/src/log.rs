@@ -153,7 +153,7 @@ impl Log {
     /// return, and durable unless there is a ticket to wait for. At offset 0 the caller has synced the database file first (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace` and `LimitReached` fail this write only; anything else poisons the log.
+    /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         let acknowledged = self.segment.load(pool::ACKNOWLEDGED);
         self.guarded(|stream| {
@@ -199,7 +199,30 @@ impl Log {
         self.guarded(WalStream::sync)
     }
 
-    /// To be called before a page is written to the database file (invariant 5).
+    /// Whether a write of so many bytes may make the transaction too large to be sealed like others:
+    /// then everything sealed before has to be durable first, and is waited for within the write
+    /// unless [`Committer::wait_all`] has been.
+    #[must_use]
+    pub fn outgrows(&self, bytes: usize) -> bool {
+        self.stream.engine().outgrows(bytes)
+    }
+
+    /// Refuses to go on with a log that has been poisoned by a failed operation of this process.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn check(&self) -> Result<(), JournalError> {
+        match &self.poisoned {
+            Some(why) => Err(JournalError::Poisoned(why.clone())),
+            None if self.unfinished => {
+                Err(JournalError::Poisoned("a panic; its message says why".to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// To be called before a page is written to the database file (invariant 5). It may wait for other
+    /// processes: [`Committer::harden`] does so without the log, where there is a committer.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -296,17 +319,12 @@ impl Log {
         &mut self,
         operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        if let Some(why) = &self.poisoned {
-            return Err(JournalError::Poisoned(why.clone()));
-        }
-        if self.unfinished {
-            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
-        }
+        self.check()?;
         self.unfinished = true;
         let result = operation(&mut self.stream);
         self.unfinished = false;
         result.inspect_err(|error| {
-            if error.kind() != ErrorKind::Full {
+            if !matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) {
                 self.poisoned = Some(error.to_string());
             }
         })

@@ -5,11 +5,21 @@
 //! explored schedule never depends on time.
 #![allow(clippy::panic)] // how a member dies
 
+pub mod weak;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MEMBERS, MediumError, Segment};
+
+/// How many schedules to explore of a number that is right where nothing emulates the processor:
+/// a share of it, if the environment says which (`SCHEDULES_SHARE=10` for a tenth).
+#[must_use]
+pub fn rounds(all: usize) -> usize {
+    let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());
+    all / share.unwrap_or(1).max(1)
+}
 
 /// What a dying member's panic carries.
 pub struct Death;
@@ -19,6 +29,10 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
+    /// Who is stopped where it gets to a certain point: the member + 1, or 0.
+    stops: shuttle::sync::atomic::AtomicU64,
+    /// Whether it has got there.
+    stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
 }
 
@@ -35,6 +49,8 @@ pub struct Member {
     index: usize,
     /// Operations left before it dies.
     left: Mutex<Option<u64>>,
+    /// Operations left before it is stopped.
+    runs: Mutex<Option<u64>>,
 }
 
 impl Memory {
@@ -45,6 +61,8 @@ impl Memory {
         Arc::new(Self {
             words: LocalSegment::new(bytes),
             steps: shuttle::sync::atomic::AtomicU64::new(0),
+            stops: shuttle::sync::atomic::AtomicU64::new(0),
+            stopped: shuttle::sync::atomic::AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
@@ -53,7 +71,34 @@ impl Memory {
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<Member> {
         self.lock().alive[index] = true;
-        Arc::new(Member { memory: Arc::clone(self), index, left: Mutex::new(dies_at) })
+        Arc::new(Member {
+            memory: Arc::clone(self),
+            index,
+            left: Mutex::new(dies_at),
+            runs: Mutex::new(None),
+        })
+    }
+
+    /// Stops a member where it has been told that another is dead, before it does anything about it.
+    pub fn stop_at_death(&self, index: usize) {
+        self.stops.store(index as u64 + 1, Ordering::SeqCst);
+    }
+
+    /// Stops a member before an operation, counted from now.
+    pub fn stop_at(&self, member: &Member, operation: u64) {
+        *member.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
+        self.stops.store(member.index as u64 + 1, Ordering::SeqCst);
+    }
+
+    /// Whether a member has been stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.stops.store(0, Ordering::SeqCst);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -68,23 +113,46 @@ impl Member {
         // A point at which the explorer may switch. Not a yield: that tells it to prefer the others,
         // which makes a round of what should be a choice.
         self.memory.steps.load(Ordering::SeqCst);
-        let dies = {
-            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-            let dies = *left == Some(0);
-            if let Some(left) = left.as_mut() {
-                *left = left.saturating_sub(1);
-            }
-            dies
-        };
-        if dies {
-            self.memory.lock().alive[self.index] = false;
-            if !std::thread::panicking() {
-                std::panic::panic_any(Death);
-            }
+        if count_down(&self.left) {
+            self.die();
             return T::default();
+        }
+        if count_down(&self.runs) {
+            self.stop();
         }
         operation(&self.memory)
     }
+
+    /// Stops here until it may go on, if it is to.
+    fn stop(&self) {
+        let own = self.index as u64 + 1;
+        while self.memory.stops.load(Ordering::SeqCst) == own {
+            self.memory.stopped.store(true, Ordering::SeqCst);
+            shuttle::thread::yield_now();
+        }
+    }
+
+    /// Dies here.
+    ///
+    /// # Panics
+    /// With [`Death`], unless it is dying already.
+    pub fn die(&self) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(0);
+        self.memory.lock().alive[self.index] = false;
+        if !std::thread::panicking() {
+            std::panic::panic_any(Death);
+        }
+    }
+}
+
+/// Whether none are left, before one is taken.
+fn count_down(left: &Mutex<Option<u64>>) -> bool {
+    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+    let none = *left == Some(0);
+    if let Some(left) = left.as_mut() {
+        *left = left.saturating_sub(1);
+    }
+    none
 }
 
 impl Segment for Member {
@@ -150,6 +218,10 @@ impl Segment for Member {
     }
 
     fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        Ok(self.operate(|memory| memory.lock().alive[member]))
+        let alive = self.operate(|memory| memory.lock().alive[member]);
+        if !alive {
+            self.stop();
+        }
+        Ok(alive)
     }
 }

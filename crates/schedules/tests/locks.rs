@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
-use duralite_schedules::{Death, Memory};
+use duralite_schedules::{Death, Memory, rounds};
 
 const READ: usize = 4;
 
@@ -85,12 +85,12 @@ fn members_exclude_each_other() {
 
 #[test]
 fn inv11_members_exclude_each_other_in_random_schedules() {
-    shuttle::check_random(members_exclude_each_other, 10000);
+    shuttle::check_random(members_exclude_each_other, rounds(10000));
 }
 
 #[test]
 fn inv11_members_exclude_each_other_in_schedules_with_few_switches() {
-    shuttle::check_pct(members_exclude_each_other, 10000, 3);
+    shuttle::check_pct(members_exclude_each_other, rounds(10000), 3);
 }
 
 /// One of three members dies at a given operation; the others go on, and get every lock.
@@ -141,5 +141,5 @@ fn inv11_a_member_that_dies_at_any_operation_leaves_no_lock_behind() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
     // Every schedule kills it somewhere else.
-    shuttle::check_random(move || a_member_dies(at.fetch_add(1, Ordering::SeqCst) % 270), 8000);
+    shuttle::check_random(move || a_member_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
 }

@@ -109,6 +109,37 @@ impl Attachment {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The log, for a write of so many bytes by the holder of the WRITE lock. What such a write would wait for
+    /// is waited for here, where it holds up nobody who reads.
+    pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, JournalError> {
+        let Some(committer) = self.committer() else { return Ok(self.log()) };
+        committer.make_room()?;
+        let log = self.log();
+        if !log.outgrows(bytes) {
+            return Ok(log);
+        }
+        drop(log);
+        committer.wait_all()?;
+        Ok(self.log())
+    }
+
+    /// To be called before a page is written to the database file (invariant 5).
+    pub fn before_home_write(&self) -> Result<(), JournalError> {
+        match self.committer() {
+            Some(committer) => {
+                committer.harden()?;
+                self.log().check()
+            }
+            None => self.log().before_home_write(),
+        }
+    }
+
+    /// Whether the log can start over, asked by the holder of the WRITE lock. An error has poisoned the log, and
+    /// comes back from the write that starts it over.
+    pub fn may_start_over(&self) -> bool {
+        self.committer().is_none_or(|committer| committer.settle().unwrap_or(true))
+    }
+
     /// The settings it runs with.
     pub fn in_force(&self) -> MutexGuard<'_, Settings> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)

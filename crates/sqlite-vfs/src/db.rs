@@ -281,7 +281,7 @@ impl Db {
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only
     /// after [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
-        let mut log = attachment.log();
+        let mut log = attachment.log_for_write(data.len())?;
         let before = log.version();
         log.write(offset, data)?;
         let (frames, version, ticket, commit) =

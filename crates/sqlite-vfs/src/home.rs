@@ -80,7 +80,7 @@ impl Db {
             }
             return Ok(self.base.write(data, offset));
         };
-        attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
+        attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
         if offset < guard::MASKED_END {
             let mut masked = data.to_vec();
             guard::mask(offset, &mut masked, attachment.id());
@@ -92,7 +92,7 @@ impl Db {
     /// Truncates the database file for SQLite (invariant 5).
     pub fn truncate(&self, size: i64) -> Result<c_int, Failure> {
         if let Some(attachment) = self.attached() {
-            attachment.log().before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
+            attachment.before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
         }
         Ok(self.base.truncate(size))
     }

@@ -72,6 +72,15 @@ impl Db {
         }
         let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
         Some(match locked {
+            // All read marks but the first are taken only to start the log over.
+            Ok(())
+                if (first, count) == (FIRST_READ + 1, SLOTS - FIRST_READ - 1)
+                    && !shared
+                    && !attachment.may_start_over() =>
+            {
+                holder.unlock_exclusive(first, count);
+                ffi::BUSY
+            }
             Ok(()) => {
                 if first == WRITE && !shared {
                     super_journal::forget();

@@ -83,6 +83,10 @@ impl Wal {
 
     /// Makes what was checkpointed durable before the log forgets it (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
+        // While a process is stopped that may still write to the log, it cannot start over.
+        if !self.attachment.may_start_over() {
+            return Err(ffi::BUSY);
+        }
         let mut log = self.attachment.log();
         let settled = self.db.settle(&self.attachment, &mut log, ffi::SYNC_NORMAL);
         settled.map_err(|failure| self.db.registration.fail(&failure))

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// A `duralite-actor`, killed when dropped.
 pub struct Actor {
@@ -42,8 +43,28 @@ impl Actor {
     /// Runs one statement in the actor and returns its rows, with `|` between columns and a space
     /// between rows, or the error.
     pub fn run(&mut self, sql: &str) -> String {
-        writeln!(self.stdin.as_mut().unwrap(), "{}", sql.replace('\n', " ")).unwrap();
+        self.tell(sql);
         self.line()
+    }
+
+    /// Lets it run one statement; what comes of it is its next line.
+    pub fn tell(&mut self, sql: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{}", sql.replace('\n', " ")).unwrap();
+    }
+
+    /// Waits until it has stopped itself.
+    pub fn until_stopped(&self) {
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        while !is_stopped() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it go on after it has stopped itself.
+    pub fn go_on(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     }
 
     /// The next line that the actor prints; empty when it has ended.

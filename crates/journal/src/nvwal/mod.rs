@@ -447,6 +447,10 @@ impl Engine for Nvwal {
         self.chains.has_staged()
     }
 
+    fn outgrows(&self, _bytes: usize) -> bool {
+        false
+    }
+
     fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
         let mut payload = std::mem::take(&mut self.payload);
         let result = self.stage_record(frame, page_number, page, &mut payload);

@@ -406,6 +406,10 @@ impl Engine for Waldio {
         Ok(self.acknowledges_early(frames).then_some(ticket))
     }
 
+    fn outgrows(&self, bytes: usize) -> bool {
+        self.open.outgrows(bytes, self.superblock().block_bytes as usize)
+    }
+
     fn harden(&mut self) -> Result<(), JournalError> {
         self.group.harden()
     }

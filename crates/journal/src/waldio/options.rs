@@ -25,6 +25,9 @@ pub struct WaldioOptions {
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
+    /// How long one that leads a group and does not come to its end is waited for, before another leads
+    /// in its place: it may be stopped.
+    pub leader_patience: Duration,
 }
 
 impl Default for WaldioOptions {
@@ -38,6 +41,7 @@ impl Default for WaldioOptions {
             group_interval: Duration::from_millis(2),
             limit_bytes: 0,
             cache_bytes: 8 << 20,
+            leader_patience: Duration::from_secs(1),
         }
     }
 }

@@ -53,6 +53,14 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
+    /// Whether it may have to go past the ring when so many bytes have come. A page may take more than
+    /// its own bytes, by less than half or, embedded, by a block.
+    pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
+        let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
+        let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
+        self.direct.is_none() && (staged + bytes) as u64 > RING_SHARE / 2
+    }
+
     /// Reads bytes of the transaction from its offset `at` on: those that have gone to the device
     /// from there, the rest from memory.
     fn read(&self, group: &Group, generation: u64, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {

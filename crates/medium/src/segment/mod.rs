@@ -7,6 +7,7 @@ mod index;
 mod local;
 mod locks;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use file::FileSegment;
@@ -65,6 +66,13 @@ pub trait Segment: Send + Sync {
 
     /// Copies bytes in.
     fn write(&self, at: u64, bytes: &[u8]);
+
+    /// Keeps the copies before it from being done behind the operations on words after it, and those on
+    /// words before it from being done behind the copies after it. Without it only a word that was
+    /// seen to be stored orders the copies on both sides.
+    fn fence(&self) {
+        std::sync::atomic::fence(Ordering::AcqRel);
+    }
 
     /// Sleeps while the low half of the word at `at` is `expected`, until woken or for at most
     /// `limit`. May return early for no reason.

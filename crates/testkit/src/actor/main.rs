@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a failure ends the process, and the test sees it
 
 mod sql;
+mod stopping;
 mod transfer;
 mod write;
 
@@ -10,6 +11,7 @@ fn main() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["sql", uri] => sql::serve(uri),
+        ["stopping", uri, pool] => stopping::serve(uri, pool),
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());
         }

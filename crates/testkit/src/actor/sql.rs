@@ -6,11 +6,20 @@ use duralite_testkit::{connect, run};
 use rusqlite::types::Value;
 
 pub fn serve(uri: &str) {
+    serve_or(uri, |_| false);
+}
+
+/// As [`serve`], without what `takes` takes for itself; that is answered by an empty line.
+pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     let conn = connect(uri);
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines() {
         let answer = conn.as_ref().map_err(ToString::to_string).and_then(|conn| {
-            let rows = run(conn, &line.unwrap()).map_err(|error| error.to_string())?;
+            let line = line.unwrap();
+            if takes(&line) {
+                return Ok(String::new());
+            }
+            let rows = run(conn, &line).map_err(|error| error.to_string())?;
             Ok(rows.iter().map(|row| text(row)).collect::<Vec<_>>().join(" "))
         });
         writeln!(out, "{}", answer.unwrap_or_else(|error| format!("error: {error}"))).unwrap();

@@ -4,6 +4,7 @@
 mod crowd;
 mod device;
 mod settings;
+mod stopped;
 
 use std::collections::HashMap;
 

@@ -1,0 +1,111 @@
+//! Generations: the log starts over.
+
+use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
+use duralite_logfmt::waldio::{AREA_BYTES, Slot, slot_offset};
+use duralite_medium::MediumError;
+use duralite_medium::block::{Block, Durability};
+
+use super::lead::Leader;
+use super::words::{GENERATION, INTENT, INTENT_HEADER, INTENT_STATE, LENGTH, STARTS};
+use super::{Group, initial_bytes};
+use crate::JournalError;
+
+const STATE_EMPTY: u64 = 1;
+const STATE_RETIRED: u64 = 2;
+
+impl Group {
+    /// What the file keeps when it is to have so many bytes: as much as a new one at least.
+    pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
+        let keep = keep_bytes.max(initial_bytes(self.superblock.block_bytes));
+        keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// Starts the log over, under SQLite's WRITE lock. Durable on return. With `keep_bytes` the file
+    /// then gives back what it has beyond that.
+    ///
+    /// The slot that says how long the file is at least comes first, and is durable before the file is
+    /// cut; `LENGTH` comes before the slot. So neither promises bytes that are gone, wherever this
+    /// process dies or the power fails. Who holds WRITE is the only one who appends, nothing of the
+    /// new generation is there yet, and who still reads the old one finds that it is over.
+    pub(crate) fn switch(
+        &self,
+        wal_header: Option<[u8; WAL_HEADER_BYTES]>,
+        retired: bool,
+        keep_bytes: Option<u64>,
+    ) -> Result<(), JournalError> {
+        self.harden()?;
+        let leader = self.lead_alone()?;
+        self.check()?;
+        self.finish_switch(&leader)?;
+        let generation = self.generation() + 1;
+        if !leader.leads() {
+            return Err(self.stopped());
+        }
+        let empty = if wal_header.is_none() { STATE_EMPTY } else { 0 };
+        let retired = if retired { STATE_RETIRED } else { 0 };
+        self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
+        self.set(INTENT_STATE, empty | retired);
+        let keep = keep_bytes.map(|bytes| self.kept_bytes(bytes));
+        if let Some(keep) = keep {
+            self.set(LENGTH, keep.min(self.get(LENGTH)));
+        }
+        self.set(INTENT, generation);
+        self.finish_switch(&leader)?;
+        if let Some(keep) = keep {
+            // What cannot be given back stays.
+            let _ = self.block.shrink(keep);
+        }
+        Ok(())
+    }
+
+    /// Completes a switch whose process died: what it announced is decided, and nobody may take in
+    /// the generation before. One that is under way is left to its process.
+    pub(crate) fn adopt_switch(&self) -> Result<(), JournalError> {
+        if self.get(INTENT) == self.get(GENERATION) {
+            return Ok(());
+        }
+        self.depose_dead_leader()?;
+        match self.try_lead_alone()? {
+            Some(leader) => self.finish_switch(&leader),
+            None => Ok(()),
+        }
+    }
+
+    /// Carries out a switch that has begun: this process's own, or one whose process died.
+    fn finish_switch(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
+        let intent = self.get(INTENT);
+        if intent == self.get(GENERATION) {
+            return Ok(());
+        }
+        if !leader.leads() {
+            return Err(JournalError::Unexpected("a switch of generation by two at once"));
+        }
+        let generation = intent;
+        let state = self.get(INTENT_STATE);
+        let mut wal_header = [0; WAL_HEADER_BYTES];
+        self.segment.read(self.base + INTENT_HEADER, &mut wal_header);
+        let slot = Slot {
+            generation,
+            wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
+            retired: state & STATE_RETIRED != 0,
+            // Not a length that is only seen: the slot may become durable before that does, and the
+            // log would then be taken for one that was cut short.
+            file_bytes: self.get(LENGTH),
+        };
+        write_slot(self.block.as_ref(), &slot, self.superblock.log_id)
+            .map_err(|source| self.poison(self.failed(source)))?;
+        let start = self.tail().position.next_multiple_of(AREA_BYTES);
+        self.set(STARTS[(generation % 2) as usize], start);
+        self.set(GENERATION, intent);
+        Ok(())
+    }
+}
+
+/// Writes a generation's slot, durable on return.
+pub(crate) fn write_slot(
+    block: &dyn Block,
+    slot: &Slot,
+    id: duralite_logfmt::LogId,
+) -> Result<(), MediumError> {
+    block.commit(slot_offset(slot.generation), &slot.encode(id), Durability::Full)
+}

@@ -1,0 +1,236 @@
+//! Who leads, and for how long.
+//!
+//! **The word.** `LEADER` holds the member that leads and an epoch that every acquisition advances:
+//! no two leaders ever hold the same word, and whoever frees it or takes it over compares it whole. An
+//! exchange that comes late, of a process that has slept in between, finds another word and does nothing.
+//!
+//! **Stopped leaders.** A process that is stopped while it leads (SIGSTOP, a frozen container) holds the
+//! word and cannot be told from a slow one. After a while another takes the word over, and writes the same
+//! group again. The stopped one may still do one write when it goes on, long after: it looked before that write
+//! whether its group was the oldest that is not durable, so its bytes are those of that group, and harm
+//! nothing where they are already. They would where the place has got another use, and that takes a new
+//! generation. So each member counts in a word how many of its threads may write, and a new generation
+//! waits until no other living member has one that does ([`Group::lead_alone`]).
+
+use std::time::Duration;
+
+use duralite_medium::MEMBERS;
+
+use super::Group;
+use super::words::{ALONE, EPOCH, GENERATION, INTENT, LEADER, member_of, writing};
+use crate::JournalError;
+
+/// How long who waits for the leader lock sleeps before it looks again.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How often a member is looked at again that writes without leading: it may be about to end.
+const LOOKS: u32 = 20;
+
+/// The leader lock, held.
+pub(super) struct Leader<'a> {
+    group: &'a Group,
+    token: u64,
+}
+
+impl Leader<'_> {
+    /// Whether nobody has taken over.
+    pub(super) fn leads(&self) -> bool {
+        self.group.get(LEADER) == self.token
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        self.group.count_writer(u64::MAX);
+        if self.group.exchange(LEADER, self.token, freed(self.token)).is_ok() {
+            self.group.wake_next_leader();
+        }
+    }
+}
+
+/// The word when its holder has let go.
+fn freed(token: u64) -> u64 {
+    token / EPOCH * EPOCH
+}
+
+/// A leader that is in the way, and since when.
+#[derive(Default)]
+pub(super) struct Watch(Option<(u64, u64)>);
+
+impl Group {
+    fn count_writer(&self, by: u64) {
+        self.segment.fetch_add(self.base + writing(self.segment.member()), by);
+    }
+
+    /// Takes the word over from what it was seen to be.
+    pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
+        // Counted before it leads: whoever wants to be alone takes the word first and looks then.
+        self.count_writer(1);
+        let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
+        if self.exchange(LEADER, seen, token).is_ok() {
+            return Some(Leader { group: self, token });
+        }
+        self.count_writer(u64::MAX);
+        None
+    }
+
+    /// Leads if nobody does.
+    pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
+        self.try_lead_as(0)
+    }
+
+    fn try_lead_as(&self, alone: u64) -> Option<Leader<'_>> {
+        let word = self.get(LEADER);
+        if member_of(word).is_some() { None } else { self.acquire(word, alone) }
+    }
+
+    /// Voids what a process left behind that had this member slot before: it is dead.
+    pub(super) fn bury_predecessor(&self) {
+        self.set(writing(self.segment.member()), 0);
+        let word = self.get(LEADER);
+        if member_of(word) == Some(self.segment.member()) {
+            let _ = self.exchange(LEADER, word, freed(word));
+        }
+    }
+
+    /// Frees the leader lock if its holder is dead.
+    pub(super) fn depose_dead_leader(&self) -> Result<(), JournalError> {
+        let word = self.get(LEADER);
+        if let Some(member) = member_of(word)
+            && !self.is_alive(member)?
+        {
+            // If the slot has a new process by now that leads, the word is another.
+            let _ = self.exchange(LEADER, word, freed(word));
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self, member: usize) -> Result<bool, JournalError> {
+        self.segment.is_alive(member).map_err(|source| self.failed(source))
+    }
+
+    /// Leads in the place of one that has been in the way for too long. The more have been
+    /// replaced already, the longer it takes: a slow device is not helped by more writers.
+    pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, JournalError> {
+        let word = self.get(LEADER);
+        if member_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
+            // What a switch of generation writes may be written by one only.
+            *watch = Watch::default();
+            return Ok(None);
+        }
+        let now = self.segment.clock_ns();
+        let since = match watch.0 {
+            Some((seen, since)) if seen == word => since,
+            _ => {
+                *watch = Watch(Some((word, now)));
+                return Ok(None);
+            }
+        };
+        let patience = self.patience();
+        let waited = now.saturating_sub(since);
+        if waited < patience || waited < patience.saturating_mul(self.writers()?) {
+            return Ok(None);
+        }
+        Ok(self.acquire(word, 0))
+    }
+
+    /// When waiting for others that may write ends.
+    fn deadline(&self) -> u64 {
+        self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
+    }
+
+    /// In nanoseconds.
+    fn patience(&self) -> u64 {
+        u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How many threads of living members may write groups or generations.
+    fn writers(&self) -> Result<u64, JournalError> {
+        let mut count = 0;
+        for member in 0..MEMBERS {
+            let writers = self.get(writing(member));
+            if writers != 0 && self.is_alive(member)? {
+                count += writers;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Leads when nobody else can write to the device any more, not even late. Gives up as busy when
+    /// a process that may is in the way for long: it is stopped, or its device hardly moves.
+    pub(super) fn lead_alone(&self) -> Result<Leader<'_>, JournalError> {
+        let deadline = self.deadline();
+        let mut watch = Watch::default();
+        let leader = loop {
+            self.check()?;
+            if let Some(leader) = self.try_lead_as(ALONE) {
+                break leader;
+            }
+            self.depose_dead_leader()?;
+            // It would have nothing to write: what is left is to find out who may.
+            drop(self.take_over(&mut watch)?);
+            self.pause_until(deadline)?;
+        };
+        while !self.is_alone()? {
+            self.pause_until(deadline)?;
+        }
+        Ok(leader)
+    }
+
+    /// As [`Group::lead_alone`], if that can be had at once.
+    pub(super) fn try_lead_alone(&self) -> Result<Option<Leader<'_>>, JournalError> {
+        match self.try_lead_as(ALONE) {
+            Some(leader) if self.is_alone()? => Ok(Some(leader)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the caller, who leads, is the only one that may write.
+    fn is_alone(&self) -> Result<bool, JournalError> {
+        Ok(self.writers()? <= 1)
+    }
+
+    fn pause_until(&self, deadline: u64) -> Result<(), JournalError> {
+        if self.segment.clock_ns() > deadline {
+            return Err(self.stopped());
+        }
+        self.pause();
+        Ok(())
+    }
+
+    pub(super) fn stopped(&self) -> JournalError {
+        let what = "the log cannot start over while another process is stopped in a write to it";
+        JournalError::Busy { path: self.superblock_path(), what }
+    }
+
+    /// Lets others run. Nobody wakes this: it is a sleep that a simulated segment can see.
+    fn pause(&self) {
+        let word = self.get(LEADER);
+        self.segment.wait(self.base + LEADER, (word & 0xffff_ffff) as u32, PAUSE);
+    }
+
+    /// Makes everything durable that is sealed, for whoever has the WRITE lock and is about to start
+    /// the log over; whether nobody is left then that could write to it late.
+    pub(super) fn settle(&self) -> Result<bool, JournalError> {
+        self.harden()?;
+        let (mut watch, mut looks) = (Watch::default(), LOOKS);
+        let deadline = self.deadline();
+        loop {
+            if self.writers()? == 0 {
+                return Ok(true);
+            }
+            // A leader is at the end of its work. Any other was replaced, or takes a moment to find that
+            // somebody else leads.
+            match member_of(self.get(LEADER)) {
+                None if looks == 0 => return Ok(false),
+                Some(_) if self.segment.clock_ns() > deadline => return Ok(false),
+                None => looks -= 1,
+                Some(_) => {
+                    self.depose_dead_leader()?;
+                    drop(self.take_over(&mut watch)?);
+                }
+            }
+            self.check()?;
+            self.pause();
+        }
+    }
+}

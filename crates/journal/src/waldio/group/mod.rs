@@ -1,0 +1,218 @@
+//! Group commit: sealed transactions wait in shared memory, one committer writes them for all.
+//!
+//! **Places.** A transaction's place is a position that only grows while processes share the
+//! segment; a generation maps its positions to the file from [`DATA_OFFSET`] on. The ring of the
+//! segment holds the bytes of the newest positions, as they are to stand on the device.
+//!
+//! **Words.** `TAIL` is the end of the last sealed transaction, `DURABLE` the end of the last
+//! durable group; both carry the group's number, and `TAIL` whether its group is closed. Who holds
+//! SQLite's WRITE lock appends: it writes the ring behind `TAIL` and moves `TAIL` by one
+//! compare-and-exchange. Who holds the leader lock closes the open group by another, writes it
+//! with one write, and moves `DURABLE`. Either may die at any instruction: before its exchange
+//! nothing has happened, and after it the words say what is left to do, so that the next leader
+//! does it again from the ring (invariants 4, 7, 9). The leader may be replaced while it is stopped:
+//! see [`lead`]. A group that is closed and not durable may
+//! have the next one behind it already; `ENDS` says where it ends.
+//!
+//! **Sleeping.** A committer sleeps on one of two words, by its group's parity: at any time only
+//! a closed and an open group are not durable. The leader wakes its whole group, and one member of
+//! the next to lead it.
+
+mod append;
+mod flush;
+mod generation;
+mod lead;
+mod read;
+#[cfg(test)]
+mod weak;
+mod words;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use duralite_logfmt::waldio::{DATA_OFFSET, GROUP_HEADER_BYTES, Layout, Superblock};
+use duralite_medium::block::{AlignedBuf, Block, Durability};
+use duralite_medium::{MediumError, Segment};
+
+use super::options::WaldioOptions;
+use crate::JournalError;
+pub(crate) use append::{Content, Placing, initial_bytes};
+pub(crate) use generation::write_slot;
+use words::{
+    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
+    STARTS, TAIL,
+};
+pub(crate) use words::{RING_SHARE, SHARED_BYTES, STATE_BYTES};
+
+/// What group commit has done in this process.
+#[derive(Debug, Default)]
+pub(crate) struct GroupActivity {
+    pub(crate) groups: AtomicU64,
+    pub(crate) led_transactions: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+}
+
+/// The part of a log that processes share.
+pub(crate) struct Group {
+    segment: Arc<dyn Segment>,
+    base: u64,
+    block: Arc<dyn Block>,
+    superblock: Superblock,
+    options: WaldioOptions,
+    /// What the leader writes from.
+    buffer: Mutex<AlignedBuf>,
+    /// Why this process poisoned the log.
+    reason: Mutex<Option<JournalError>>,
+    /// Whether this process panicked while it waited or led: it stops, and the others go on as after
+    /// its death, which may come at any instruction too.
+    panicked: AtomicBool,
+    pub(crate) activity: GroupActivity,
+}
+
+/// Where a log stands when the first process attaches it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recovered {
+    pub(crate) generation: u64,
+    /// Offset in the file behind the last committed transaction.
+    pub(crate) end: u64,
+}
+
+impl Group {
+    /// Joins the processes that share the log, or begins the sharing with what recovery found.
+    pub(crate) fn join(
+        segment: Arc<dyn Segment>,
+        base: u64,
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        options: WaldioOptions,
+        recovered: Option<Recovered>,
+    ) -> Result<Self, JournalError> {
+        let group = Self {
+            segment,
+            base,
+            block,
+            superblock,
+            options,
+            buffer: Mutex::default(),
+            reason: Mutex::default(),
+            panicked: AtomicBool::new(false),
+            activity: GroupActivity::default(),
+        };
+        if let Some(Recovered { generation, end }) = recovered {
+            let end = end.next_multiple_of(8);
+            let closed = Mark { position: end, group: 0, closed: true };
+            group.set(STARTS[(generation % 2) as usize], DATA_OFFSET);
+            group.set(GENERATION, generation);
+            group.set(INTENT, generation);
+            group.set(TAIL, closed.pack());
+            group.set(DURABLE, Mark { closed: false, ..closed }.pack());
+            group.set(FRONTIER, end);
+            group.set(HARDENED, end);
+            // The ring is empty.
+            group.set(DIRECT_END, end);
+            group.set(SETTINGS, group.options.fingerprint());
+            // The flush that ends recovery has made the size durable too.
+            group.set(LENGTH, group.block.len());
+        } else {
+            group.bury_predecessor();
+            if group.get(SETTINGS) != group.options.fingerprint() {
+                return Err(JournalError::Settings);
+            }
+        }
+        Ok(group)
+    }
+
+    fn own(&self) -> u64 {
+        self.segment.member() as u64 + 1
+    }
+
+    fn block_bytes(&self) -> u64 {
+        u64::from(self.superblock.block_bytes)
+    }
+
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    pub(crate) fn block(&self) -> &dyn Block {
+        self.block.as_ref()
+    }
+
+    pub(crate) fn options(&self) -> &WaldioOptions {
+        &self.options
+    }
+
+    /// The generation in force.
+    pub(crate) fn generation(&self) -> u64 {
+        self.get(GENERATION)
+    }
+
+    /// End of the last sealed transaction.
+    pub(crate) fn sealed(&self) -> u64 {
+        self.tail().position
+    }
+
+    /// Where a generation's positions begin.
+    pub(crate) fn start_of(&self, generation: u64) -> u64 {
+        self.get(STARTS[(generation % 2) as usize])
+    }
+
+    /// The place in the file of a position of a generation.
+    pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
+        position.wrapping_sub(self.start_of(generation)).wrapping_add(DATA_OFFSET)
+    }
+
+    /// Where the group begins that is appended behind `end`.
+    fn group_start(&self, end: u64) -> u64 {
+        end.next_multiple_of(self.block_bytes()).max(self.start_of(self.generation()))
+    }
+
+    /// Bytes between the beginning of a group and its first transaction.
+    pub(crate) fn group_header_bytes(&self) -> u64 {
+        match self.superblock.layout {
+            Layout::Delta => GROUP_HEADER_BYTES,
+            Layout::Embedded => 0,
+        }
+    }
+
+    /// Whether everything before a group that is written now is durable.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.options.durability != Durability::Normal
+    }
+
+    pub(crate) fn failed(&self, source: MediumError) -> JournalError {
+        JournalError::Medium { path: self.superblock_path(), source }
+    }
+
+    fn superblock_path(&self) -> std::path::PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+        std::ffi::OsStr::from_bytes(&self.superblock.path).into()
+    }
+
+    /// Refuses to go on after a failure in any process (invariant 9).
+    pub(crate) fn check(&self) -> Result<(), JournalError> {
+        if self.panicked.load(Ordering::Relaxed) {
+            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
+        }
+        if self.get(POISON) == 0 {
+            return Ok(());
+        }
+        let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        Err(reason.clone().unwrap_or_else(|| {
+            JournalError::Poisoned("another process could not write the log; its message says why".to_owned())
+        }))
+    }
+
+    /// Stops everybody: what the device holds is in doubt (invariant 9). Returns the error.
+    pub(crate) fn poison(&self, error: JournalError) -> JournalError {
+        let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = JournalError::Poisoned(error.to_string());
+        reason.get_or_insert(message);
+        self.set(POISON, 1);
+        for word in SLEEPERS {
+            self.segment.fetch_add(self.base + word, 1);
+            self.segment.wake(self.base + word, u32::MAX >> 1);
+        }
+        error
+    }
+}

@@ -1,0 +1,48 @@
+//! Reading what is sealed: from the ring, or from the device once it has left it.
+
+use super::Group;
+use super::words::{DIRECT_END, FRONTIER, RING, RING_BYTES};
+use crate::JournalError;
+
+impl Group {
+    /// Copies bytes of the present generation from the ring, or from the device if they have left
+    /// it. Bytes beyond [`Group::sealed`] must not be asked for.
+    pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+        let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
+        if in_ring(self.get(FRONTIER)) && position >= self.get(DIRECT_END) {
+            self.read_ring(position, buf);
+            // If any of it was written over, then so that this is seen now.
+            self.segment.fence();
+            if in_ring(self.get(FRONTIER)) {
+                return Ok(());
+            }
+        }
+        let offset = self.offset_of(generation, position);
+        self.learn_len(offset + buf.len() as u64)?;
+        self.block.read(offset, buf).map_err(|source| self.failed(source))
+    }
+
+    /// Another process may have made the file longer.
+    pub(super) fn learn_len(&self, end: u64) -> Result<(), JournalError> {
+        if end <= self.block.len() {
+            return Ok(());
+        }
+        self.block.refresh_len().map_err(|source| self.failed(source))
+    }
+
+    pub(super) fn read_ring(&self, position: u64, buf: &mut [u8]) {
+        let at = position % RING_BYTES;
+        let first = buf.len().min((RING_BYTES - at) as usize);
+        let (head, rest) = buf.split_at_mut(first);
+        self.segment.read(self.base + RING + at, head);
+        self.segment.read(self.base + RING, rest);
+    }
+
+    pub(super) fn write_ring(&self, position: u64, bytes: &[u8]) {
+        let at = position % RING_BYTES;
+        let first = bytes.len().min((RING_BYTES - at) as usize);
+        let (head, rest) = bytes.split_at(first);
+        self.segment.write(self.base + RING + at, head);
+        self.segment.write(self.base + RING, rest);
+    }
+}

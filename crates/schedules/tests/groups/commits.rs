@@ -1,0 +1,58 @@
+//! Group commit under explored schedules: processes seal under the WRITE lock, and wait for one
+//! leader; any of them may die at any operation.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::world::{Rules, World};
+use duralite_logfmt::waldio::Layout;
+use duralite_schedules::{Death, rounds};
+
+/// Three processes commit twice each; one of them may die at an operation.
+fn processes_commit(layout: Layout, dies_at: Option<u64>) {
+    let (world, first) = World::new(&Rules::of(layout));
+    let mut first = Some(first);
+    let threads: Vec<_> = (0..3u8)
+        .map(|index| {
+            let world = Arc::clone(&world);
+            let first = if index == 0 { first.take() } else { None };
+            shuttle::thread::spawn(move || {
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    let mut process = first.unwrap_or_else(|| {
+                        let dies_at = dies_at.filter(|_| index == 1);
+                        world.process(world.memory.join(index.into(), dies_at), false)
+                    });
+                    for round in 0..2 {
+                        process.commit(&world, 1 + index * 2 + round);
+                    }
+                }));
+                match result {
+                    Err(panic) if !panic.is::<Death>() => std::panic::resume_unwind(panic),
+                    result => result.is_ok(),
+                }
+            })
+        })
+        .collect();
+    let lived: Vec<bool> = threads.into_iter().map(|thread| thread.join().expect("a process")).collect();
+    assert!(lived[0] && lived[2]);
+    let durable = world.check_order(1);
+    let living = durable.iter().filter(|number| ![3, 4].contains(*number)).count();
+    assert_eq!(living, 4, "durable {durable:?}");
+    assert!(world.flushes() <= 14);
+}
+
+#[test]
+fn inv04_what_is_acknowledged_is_durable_in_every_explored_schedule() {
+    shuttle::check_random(|| processes_commit(Layout::Delta, None), rounds(3000));
+    shuttle::check_pct(|| processes_commit(Layout::Delta, None), rounds(3000), 3);
+    shuttle::check_random(|| processes_commit(Layout::Embedded, None), rounds(1000));
+}
+
+#[test]
+fn inv04_a_process_that_dies_at_any_operation_holds_nobody_up_and_loses_nothing() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let at = AtomicU64::new(0);
+    let next = move || at.fetch_add(1, Ordering::SeqCst) % 250;
+    shuttle::check_random(move || processes_commit(Layout::Delta, Some(next())), rounds(2500));
+}

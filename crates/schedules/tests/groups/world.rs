@@ -1,0 +1,385 @@
+//! A log that processes share, as SQLite's writers use it, with nothing of SQLite.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duralite_journal::engine::{Committer, Engine as _};
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{SHARED_BYTES, Waldio};
+use duralite_journal::{ErrorKind, WaldioOptions};
+use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
+use duralite_logfmt::LogId;
+use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
+use duralite_logfmt::waldio::{Layout, Superblock};
+use duralite_medium::block::{Block, BlockCounters, Durability, RecordingBlock};
+use duralite_medium::{Guarantee, MediumError, Segment};
+use duralite_schedules::{Member, Memory};
+
+const PAGE: usize = 512;
+const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
+
+/// What differs from test to test.
+#[derive(Clone)]
+pub struct Rules {
+    pub layout: Layout,
+    /// How long a leader is waited for before another takes over.
+    pub patience: Duration,
+}
+
+impl Rules {
+    pub fn of(layout: Layout) -> Self {
+        Self { layout, patience: Duration::MAX }
+    }
+}
+
+fn superblock(layout: Layout) -> Superblock {
+    Superblock {
+        page_bytes: PAGE as u32,
+        log_id: LogId([9; 16]),
+        db_inode: 1,
+        db_birth_ns: 2,
+        block_bytes: 512,
+        layout,
+        limit_bytes: 1 << 20,
+        path: b"/model.db".to_vec(),
+        file: None,
+    }
+}
+
+/// A device whose writes take their time: others run between the call and what it does.
+#[derive(Debug)]
+pub struct SlowBlock {
+    device: RecordingBlock,
+    switch: shuttle::sync::atomic::AtomicU32,
+    inside: AtomicU32,
+    /// Most writes at once, so far.
+    pub at_once: AtomicU32,
+    /// Who stops in its next write: the member + 1, or 0.
+    pub stops: shuttle::sync::atomic::AtomicU32,
+    /// Who does besides.
+    pub stops_too: shuttle::sync::atomic::AtomicU32,
+    /// Who is stopped.
+    pub stopped: shuttle::sync::atomic::AtomicU32,
+    /// Who dies in its next write: the member + 1, or 0.
+    pub dies: AtomicU32,
+}
+
+impl SlowBlock {
+    fn new() -> Self {
+        Self {
+            device: RecordingBlock::new(512),
+            switch: shuttle::sync::atomic::AtomicU32::new(0),
+            inside: AtomicU32::new(0),
+            at_once: AtomicU32::new(0),
+            stops: shuttle::sync::atomic::AtomicU32::new(0),
+            stops_too: shuttle::sync::atomic::AtomicU32::new(0),
+            stopped: shuttle::sync::atomic::AtomicU32::new(0),
+            dies: AtomicU32::new(0),
+        }
+    }
+}
+
+/// One process's view of the device.
+#[derive(Debug)]
+struct View(Arc<SlowBlock>, Arc<Member>);
+
+impl Block for View {
+    fn block_bytes(&self) -> u32 {
+        self.0.device.block_bytes()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.device.len()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        self.0.device.preallocate(len)
+    }
+
+    fn refresh_len(&self) -> Result<(), MediumError> {
+        self.0.device.refresh_len()
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.0.device.read(at, buf)
+    }
+
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.0.device.write(at, blocks)
+    }
+
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        let block = &self.0;
+        let own = self.1.member() as u32 + 1;
+        if block.dies.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.1.die();
+        }
+        let inside = block.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        block.at_once.fetch_max(inside, Ordering::SeqCst);
+        for _ in 0..3 {
+            block.switch.load(Ordering::SeqCst);
+        }
+        for stops in [&block.stops, &block.stops_too] {
+            if stops.load(Ordering::SeqCst) == own {
+                block.stopped.store(own, Ordering::SeqCst);
+                while stops.load(Ordering::SeqCst) == own {
+                    shuttle::thread::yield_now();
+                }
+            }
+        }
+        let done = block.device.commit(at, blocks, durability);
+        block.inside.fetch_sub(1, Ordering::SeqCst);
+        done
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.0.device.flush()
+    }
+
+    fn counters(&self) -> BlockCounters {
+        self.0.device.counters()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.0.device.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.0.device.describe()
+    }
+}
+
+/// The database, as SQLite's wal-index tells it from one writer to the next.
+pub struct Index {
+    header: WalHeader,
+    frames: u64,
+    sum: Checksum,
+    /// Numbers of the transactions that are in it, in order.
+    pub sealed: Vec<u8>,
+    /// How many of them are in the database file.
+    pub home: usize,
+    restarts: u32,
+}
+
+pub struct World {
+    pub memory: Arc<Memory>,
+    pub block: Arc<SlowBlock>,
+    pub index: Mutex<Index>,
+    rules: Rules,
+}
+
+impl World {
+    pub fn new(rules: &Rules) -> (Arc<Self>, Process) {
+        let memory = Memory::new(GROUP + SHARED_BYTES);
+        let block = Arc::new(SlowBlock::new());
+        Waldio::format(&block.device, &superblock(rules.layout)).expect("format");
+        let header = wal_header(0);
+        let sum = header.checksum;
+        let index = Index { header, frames: 0, sum, sealed: Vec::new(), home: 0, restarts: 0 };
+        let world = Arc::new(Self { memory, block, index: Mutex::new(index), rules: rules.clone() });
+        let mut first = world.process(world.memory.join(0, None), true);
+        first.stream.write(0, &header.bytes).expect("restart");
+        (world, first)
+    }
+
+    pub fn process(&self, member: Arc<Member>, first: bool) -> Process {
+        self.process_with(member, first, self.rules.patience)
+    }
+
+    pub fn process_with(&self, member: Arc<Member>, first: bool, patience: Duration) -> Process {
+        let view = View(Arc::clone(&self.block), Arc::clone(&member));
+        let segment: Arc<dyn Segment> = member;
+        let options = WaldioOptions {
+            layout: self.rules.layout,
+            leader_patience: patience,
+            ..WaldioOptions::default()
+        };
+        let engine = Waldio::attach(
+            Arc::new(view),
+            superblock(self.rules.layout),
+            Path::new("model"),
+            &options,
+            segment.clone(),
+            GROUP,
+            first,
+        );
+        let stream = WalStream::new(engine.expect("attach"));
+        Process { stream, holder: Table::with_bound(segment, 0, 2).holder() }
+    }
+
+    /// Lets others run until this member is stopped in a write.
+    pub fn until_stopped(&self, member: u32) {
+        while self.block.stopped.load(Ordering::SeqCst) != member + 1 {
+            shuttle::thread::yield_now();
+        }
+    }
+
+    pub fn flushes(&self) -> u64 {
+        self.block.device.counters().flushes
+    }
+
+    /// The transactions that the log holds after a power loss now.
+    pub fn recovered(&self) -> Vec<u8> {
+        let left = Arc::new(RecordingBlock::from_bytes(self.block.device.crash(|_, _| 0), 512));
+        let log = Waldio::open_read_only(left, superblock(self.rules.layout), Path::new("left"));
+        let mut stream = WalStream::new(log.expect("recovery"));
+        assert_eq!(stream.find_checksum_mismatch().expect("checksums"), None);
+        let frames = stream.engine().committed();
+        (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
+    }
+
+    /// Whether a transaction survives a power loss now: in the log, or at home.
+    pub fn is_durable(&self, number: u8) -> bool {
+        let home = {
+            let index = self.index.lock().expect("index");
+            index.sealed[..index.home].contains(&number)
+        };
+        home || self.recovered().contains(&number)
+    }
+
+    /// What is durable is what was sealed, in that order; dead processes may each have sealed one more
+    /// that nobody was told of, which the next writer's took the place of. Returns what survives.
+    pub fn check_order(&self, dead: usize) -> Vec<u8> {
+        let index = self.index.lock().expect("index");
+        let recovered = self.recovered();
+        let (home, rest) = index.sealed.split_at(index.home);
+        let known: Vec<u8> = recovered.iter().copied().filter(|number| rest.contains(number)).collect();
+        let (sealed, at) = (&index.sealed, index.home);
+        assert!(rest.starts_with(&known), "sealed {sealed:?}, home {at}, recovered {recovered:?}");
+        let strange = recovered.iter().filter(|number| !sealed.contains(number)).count();
+        assert!(strange <= dead, "sealed {sealed:?}, recovered {recovered:?}");
+        [home, &known].concat()
+    }
+}
+
+fn wal_header(restarts: u32) -> WalHeader {
+    WalHeader::parse(&make_wal_header(PAGE as u32, restarts, [1 + restarts, 2])).expect("header")
+}
+
+fn page_of(stream: &mut WalStream<Waldio>, frame: u32) -> u8 {
+    let mut page = [0; PAGE];
+    stream.engine_mut().read_page(frame, &mut page).expect("page");
+    page[100]
+}
+
+pub struct Process {
+    pub stream: WalStream<Waldio>,
+    holder: Holder,
+}
+
+impl Process {
+    pub fn committer(&self) -> Arc<dyn Committer> {
+        self.stream.engine().committer().expect("a committer")
+    }
+
+    fn take_write(&self) {
+        assert!(self.take_write_within(u32::MAX));
+    }
+
+    /// Whether it could, in so many tries.
+    fn take_write_within(&self, tries: u32) -> bool {
+        for _ in 0..tries {
+            match self.holder.lock_exclusive(WRITE, 1) {
+                Ok(()) => return true,
+                Err(LockError::Busy) => {
+                    self.holder.wait_for_write(Duration::from_millis(1)).expect("wait");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        false
+    }
+
+    /// Commits a transaction of one page; returns when it is durable.
+    pub fn commit(&mut self, world: &World, number: u8) {
+        while !self.try_commit(world, number, u32::MAX) {}
+    }
+
+    /// As [`Process::commit`], unless somebody keeps the WRITE lock.
+    pub fn commit_unless_locked(&mut self, world: &World, number: u8) -> bool {
+        self.try_commit(world, number, 2)
+    }
+
+    fn try_commit(&mut self, world: &World, number: u8, tries: u32) -> bool {
+        if !self.take_write_within(tries) {
+            return false;
+        }
+        let mut page = [0; PAGE];
+        page[100] = number;
+        // Copied out and in: a process that dies in between has not changed it.
+        let (header, frames, sum) = {
+            let index = world.index.lock().expect("index");
+            (index.header, index.frames, index.sum)
+        };
+        if frames == 0 && self.starts_over(&header) == Err(ErrorKind::Busy) {
+            self.holder.unlock_exclusive(WRITE, 1);
+            return false;
+        }
+        let sum = header.extend(sum, u32::from(number) + 1, 30, &page);
+        let at = 32 + frames * header.frame_bytes();
+        let head = header.frame_header(u32::from(number) + 1, 30, sum);
+        self.stream.write(at, &head).expect("frame header");
+        self.stream.write(at + 24, &page).expect("page");
+        {
+            let mut index = world.index.lock().expect("index");
+            (index.frames, index.sum) = (frames + 1, sum);
+            index.sealed.push(number);
+        }
+        self.holder.unlock_exclusive(WRITE, 1);
+        let ticket = self.stream.take_ticket().expect("a ticket");
+        self.committer().wait(ticket).expect("durable");
+        assert!(world.is_durable(number), "transaction {number} was acknowledged and is not durable");
+        true
+    }
+
+    fn starts_over(&mut self, header: &WalHeader) -> Result<(), ErrorKind> {
+        match self.stream.write(0, &header.bytes) {
+            Err(error) if error.kind() == ErrorKind::Busy => Err(ErrorKind::Busy),
+            done => {
+                done.expect("a new generation");
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings everything home and starts the log over, if that can be had now; whether it did.
+    pub fn restart(&mut self, world: &World) -> bool {
+        if !self.take_write_within(2) {
+            return false;
+        }
+        let settled = self.committer().settle().expect("settled");
+        if settled {
+            let header = {
+                let mut index = world.index.lock().expect("index");
+                index.home = index.sealed.len();
+                index.restarts += 1;
+                index.header = wal_header(index.restarts);
+                (index.frames, index.sum) = (0, index.header.checksum);
+                index.header
+            };
+            let _ = self.starts_over(&header);
+        }
+        self.holder.unlock_exclusive(WRITE, 1);
+        settled
+    }
+
+    /// Starts the log over without having asked whether it can be had; whether it could.
+    pub fn restart_unasked(&mut self, world: &World) -> bool {
+        self.take_write();
+        let header = world.index.lock().expect("index").header;
+        let done = self.starts_over(&header);
+        self.holder.unlock_exclusive(WRITE, 1);
+        done.is_ok()
+    }
+
+    /// Reads the newest transaction; 0 if the log is empty.
+    pub fn newest(&mut self) -> u8 {
+        self.stream.engine_mut().refresh().expect("refresh");
+        match self.stream.engine().committed() {
+            0 => 0,
+            frames => page_of(&mut self.stream, frames),
+        }
+    }
+}

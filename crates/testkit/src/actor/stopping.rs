@@ -1,0 +1,92 @@
+//! Runs statements, and stops itself in the middle of a write to the log when it has been told to.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use duralite_journal::pool::{FileStep, Tap, tap};
+use duralite_medium::block::{Block, BlockCounters, Durability};
+use duralite_medium::{Guarantee, MediumError, Nvm};
+use rustix::process::{Signal, getpid, kill_process};
+
+static STOPS: AtomicBool = AtomicBool::new(false);
+
+pub fn serve(uri: &str, pool: &str) {
+    let _tapped = tap(Path::new(pool), Arc::new(Stopping));
+    super::sql::serve_or(uri, |line| {
+        let told = line == ".stop";
+        if told {
+            STOPS.store(true, Ordering::SeqCst);
+        }
+        told
+    });
+}
+
+struct Stopping;
+
+impl Tap for Stopping {
+    fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        Ok(nvm)
+    }
+
+    fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        Ok(Arc::new(StoppingBlock(block)))
+    }
+}
+
+#[derive(Debug)]
+struct StoppingBlock(Arc<dyn Block>);
+
+impl Block for StoppingBlock {
+    fn block_bytes(&self) -> u32 {
+        self.0.block_bytes()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        self.0.preallocate(len)
+    }
+
+    fn refresh_len(&self) -> Result<(), MediumError> {
+        self.0.refresh_len()
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.0.read(at, buf)
+    }
+
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.0.write(at, blocks)
+    }
+
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        if STOPS.swap(false, Ordering::SeqCst) {
+            kill_process(getpid(), Signal::STOP).unwrap();
+        }
+        self.0.commit(at, blocks, durability)
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.0.flush()
+    }
+
+    fn counters(&self) -> BlockCounters {
+        self.0.counters()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.0.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
