@@ -134,6 +134,12 @@ extern "C" fn after_fork() {
 extern "C" fn after_fork_in_child() {
     // Those that were opening are not here.
     OPENING.store(0, Ordering::Release);
+    // As the kernel does; a machine that is emulated may say that it does and not do it.
+    let word = WORD.load(Ordering::Acquire);
+    if !word.is_null() {
+        // SAFETY: as in `current`; the child has one thread.
+        unsafe { AtomicU64::from_ptr(word) }.store(0, Ordering::Relaxed);
+    }
     let _ = ProcessId::current();
 }
 

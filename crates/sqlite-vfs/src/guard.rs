@@ -242,7 +242,7 @@ fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
             ));
         }
     };
-    db.settle(attachment, &mut log, ffi::SYNC_FULL)?;
+    db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     log.retire().map_err(failed)?;
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);

@@ -111,10 +111,19 @@ impl Db {
 
     /// Makes the database file durable, so that the log may forget what it holds. Where syncing has failed
     /// before, in any process, all that is committed is written anew first.
-    pub fn settle(&self, attachment: &Attachment, log: &mut Log, flags: c_int) -> Result<(), Failure> {
+    /// `log` is the attachment's, where the caller has locked it.
+    pub fn settle(
+        &self,
+        attachment: &Attachment,
+        log: Option<&mut Log>,
+        flags: c_int,
+    ) -> Result<(), Failure> {
         let failures = attachment.home_failures();
         if failures > 0 {
-            self.write_all_home(log)?;
+            match log {
+                Some(log) => self.write_all_home(log)?,
+                None => self.write_all_home(&mut attachment.log())?,
+            }
         }
         match self.base_sync(flags) {
             ffi::OK => {}

@@ -87,8 +87,7 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        let mut log = self.attachment.log();
-        let settled = self.db.settle(&self.attachment, &mut log, ffi::SYNC_NORMAL);
+        let settled = self.db.settle(&self.attachment, None, ffi::SYNC_NORMAL);
         settled.map_err(|failure| self.db.registration.fail(&failure))
     }
 }

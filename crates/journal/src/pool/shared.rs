@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::{EngineOptions, JournalError};
 
 /// First word of a segment that is in use: its layout's version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG4");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG5");
 /// As what kind of medium the log is used, 0 where nobody has said.
 const KIND: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to it
