@@ -29,6 +29,8 @@ const FACTOR: u32 = 4;
 const LEAST_FRAMES: u32 = 1000;
 /// How long those that are there may take to finish.
 const BUSY_TIMEOUT_MS: c_int = 200;
+/// After so many failures in a row it is no longer tried again soon.
+const SOON: u32 = 3;
 /// Nobody else tries meanwhile.
 pub const TURN_NS: u64 = 500_000_000;
 
@@ -80,7 +82,12 @@ impl Bound {
 
     fn postpone(&self) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed);
-        let distance = self.limit().unwrap_or(LEAST_FRAMES).saturating_mul(1 << failures.min(16));
+        let limit = self.limit().unwrap_or(LEAST_FRAMES);
+        // A crowd may be in the way once or twice; what is there longer is a reader.
+        let distance = match failures.checked_sub(SOON) {
+            None => limit / 4,
+            Some(more) => limit.saturating_mul(1 << more.min(5)),
+        };
         let frames = self.frames.load(Ordering::Relaxed);
         self.postponed.store(frames.saturating_add(distance), Ordering::Relaxed);
     }
@@ -132,13 +139,15 @@ mod tests {
         assert!(bound.is_outgrown());
         bound.postpone();
         assert!(!bound.is_outgrown());
-        bound.committed(16001);
+        bound.committed(10001);
         assert!(!bound.is_outgrown());
-        bound.committed(16002);
+        bound.committed(10002);
         assert!(bound.is_outgrown());
-        bound.postpone();
-        bound.committed(32002);
+        (0..3).for_each(|_| bound.postpone());
+        bound.committed(18002);
         assert!(!bound.is_outgrown());
+        bound.committed(18003);
+        assert!(bound.is_outgrown());
         bound.committed(1);
         assert!(!bound.is_outgrown());
         bound.checkpoints();

@@ -56,6 +56,10 @@ impl Block for TappedBlock {
         self.inner.len()
     }
 
+    fn free_bytes(&self) -> u64 {
+        self.inner.free_bytes()
+    }
+
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         let mut step = self.recorder.step();
         if len > self.inner.len()

@@ -424,6 +424,10 @@ impl Block for FileBlock {
         self.len.load(Ordering::Acquire)
     }
 
+    fn free_bytes(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.file).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         debug_assert!(len.is_multiple_of(self.block_bytes.into()));
         let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);

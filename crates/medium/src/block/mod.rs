@@ -80,6 +80,11 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
+    /// Bytes that are free for this user where the blocks are; more than there can be where that is not known.
+    fn free_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is
     /// so already. On return the blocks are initialised, and the file's metadata durable.
     ///

@@ -132,6 +132,8 @@ impl Group {
                 return Err(JournalError::LimitReached { limit_bytes: limit });
             }
             let step = initial_bytes(self.superblock.block_bytes).max((length / 2).min(LARGEST_STEP));
+            // As much is left to the database as is taken: what is in the log has to go there some time.
+            let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
             (wanted.max(least), least)
