@@ -246,6 +246,12 @@ impl Attachment {
         until <= now && self.segment.compare_exchange(RESTART_UNTIL, until, now + limit_ns).is_ok()
     }
 
+    /// Whether it is somebody's.
+    pub fn restart_is_taken(&self) -> bool {
+        let until = self.segment.load(RESTART_UNTIL);
+        until != 0 && until > self.segment.clock_ns()
+    }
+
     pub fn end_restart(&self) {
         self.segment.store(RESTART_UNTIL, 0);
     }

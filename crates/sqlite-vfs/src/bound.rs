@@ -13,6 +13,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use duralite_sqlite_ffi as ffi;
 
@@ -29,6 +30,8 @@ const FACTOR: u32 = 4;
 const LEAST_FRAMES: u32 = 1000;
 /// How long those that are there may take to finish.
 const BUSY_TIMEOUT_MS: c_int = 200;
+const TRY_FOR: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_micros(500);
 /// After so many failures in a row it is no longer tried again soon.
 const SOON: u32 = 3;
 /// Nobody else tries meanwhile.
@@ -113,12 +116,28 @@ pub fn keep(db: &Db, attachment: &Attachment) {
     }
 }
 
+/// Whether a checkpoint on this thread would be in the way of the one that starts the log over: all others wait
+/// for nothing, and one of those that every commit tries would always be there.
+pub fn yields(attachment: &Attachment) -> bool {
+    !RESTARTING.get() && attachment.restart_is_taken()
+}
+
 fn restart(db: &Db) -> Result<bool, Failure> {
     let parameters = db.settings().parameters();
     let purpose = "cannot checkpoint a log that has outgrown its bound";
     let uri = uri_of(db, &parameters)?;
     let own = OwnConnection::open(&db.registration.api, &uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)?;
-    Ok(own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0))
+    // A checkpoint that runs already is not waited for by SQLite.
+    let start = Instant::now();
+    loop {
+        if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
+            return Ok(true);
+        }
+        if start.elapsed() >= TRY_FOR {
+            return Ok(false);
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 #[cfg(test)]

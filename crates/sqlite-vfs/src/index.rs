@@ -67,8 +67,11 @@ impl Db {
         waiting::forget();
         if shared && first >= FIRST_READ && holder.is_idle() {
             bound::keep(self, &attachment);
-        } else if first == CHECKPOINT {
+        } else if first == CHECKPOINT && flags & ffi::SHM_UNLOCK == 0 {
             attachment.bound().checkpoints();
+            if bound::yields(&attachment) {
+                return Some(ffi::BUSY);
+            }
         }
         let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
         Some(match locked {
