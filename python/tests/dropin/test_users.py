@@ -223,7 +223,7 @@ class Users(harness.Case):
         self.shared(0o644)
         text = become(65534) + 'conn = connect(sys.argv[1], wal=False); say(*attempt(rows, conn))'
         (line,) = self.run_program(text, self.path)
-        self.assertIn(line, (["ok", "5"], ["error", "unable", "to", "open", "database", "file"]))
+        self.assertTrue(line[0] == "error" or line == ["ok", "5"], line)
         self.check(exact=self.acked)
 
     def scenario_may_not_even_read(self):
