@@ -66,7 +66,7 @@ class AtOnce(harness.Case):
         self.create()
         seconds = 30 if how == "timeout" else 0
         kept = ["kept"] if how.endswith("connection") else []
-        # What stock refuses on this machine at this moment is the measure. Stock refuses more while the
+        # What stock refuses on this machine at this moment is the measure: it refuses more while the
         # last connection closes again and again.
         stock = self.base / "stock.db"
         self.create(stock, engine="stock")
@@ -75,7 +75,7 @@ class AtOnce(harness.Case):
         ((_, *found),) = self.run_program(AT_ONCE, self.path, seconds, 200, *kept)
         if seconds:
             self.assertEqual(found, ["0", "0"])
-        allowed = int(refused[0]) + 40 if kept else 2 * int(refused[0]) + 160
+        allowed = 2 * int(refused[0]) + 160
         self.assertLessEqual(int(found[0]), allowed, f"opens that were refused, of 800; stock: {refused}")
         self.check(exact=self.acked)
 
