@@ -1,0 +1,1 @@
+"""The same program on stock SQLite and on Duralite: what stock survives, Duralite has to survive."""

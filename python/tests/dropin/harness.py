@@ -1,0 +1,305 @@
+"""Runs programs on an engine, keeps what they acknowledged, and checks the database afterwards.
+
+A method ``scenario_x`` of a `Case` becomes the tests ``test_x__stock``, ``test_x__waldio`` and
+``test_x__nvwal``. Stock SQLite is the judge: an engine's test fails if stock does not pass the
+same scenario, unless that is marked with `beyond_stock`. Time-outs are a safety net only.
+"""
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import unittest
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+SOURCE = TESTS.parent / "src"
+ENGINES = ("stock", "waldio", "nvwal")
+PATIENCE = float(os.environ.get("DROPIN_PATIENCE", "40"))
+#: What may lie beside an open database: Duralite's files carry its name, and SQLite's do.
+SQLITES = ("-wal", "-shm", "-journal")
+
+CHECK = """
+conn = connect(sys.argv[1], wal=False)
+if conn.execute("SELECT count(*) FROM sqlite_schema WHERE name = 't'").fetchone()[0]:
+    for who, n in conn.execute("SELECT who, n FROM t").fetchall():
+        say("row", who, n)
+say("integrity", conn.execute("PRAGMA integrity_check").fetchone()[0])
+conn.close()
+"""
+
+
+def each(*variants):
+    """One test of every engine for each variant, which the scenario gets as its argument."""
+
+    def mark(scenario):
+        scenario.variants = variants
+        return scenario
+
+    return mark
+
+
+def beyond_stock(reason):
+    """Stock SQLite does not survive this; Duralite has to all the same."""
+
+    def mark(scenario):
+        scenario.beyond_stock = reason
+        return scenario
+
+    return mark
+
+
+class Failed(AssertionError):
+    """A program did not do what it was to do."""
+
+
+class Program:
+    """A program that runs, its lines and its acknowledged rows."""
+
+    def __init__(self, case, text, arguments, environment, interpreter=()):
+        self.case, self.lines, self.taken = case, [], 0
+        self.news = threading.Condition()
+        self.ended = False
+        self.errors = tempfile.TemporaryFile()
+        code = "from dropin.program import *\n" + textwrap.dedent(text)
+        self.process = subprocess.Popen(
+            [*interpreter, sys.executable, "-c", code, *map(os.fspath, map(_argument, arguments))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=environment,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for raw in self.process.stdout:
+            words = raw.decode("utf-8", "surrogateescape").split()
+            with self.news:
+                if words and words[0] == "ack":
+                    self.case.acked.add((words[1], int(words[2])))
+                else:
+                    self.lines.append(words)
+                self.news.notify_all()
+        with self.news:
+            self.ended = True
+            self.news.notify_all()
+
+    def failed(self, why):
+        self.errors.seek(0)
+        stderr = self.errors.read().decode("utf-8", "replace")[-3000:]
+        return Failed(f"{why}\nlines: {self.lines[-8:]}\nstderr: {stderr}")
+
+    def expect(self, word):
+        """The arguments of the next line, which has to begin with this word."""
+        deadline = time.monotonic() + PATIENCE
+        with self.news:
+            while len(self.lines) <= self.taken:
+                if self.ended:
+                    raise self.failed(f"ended, code {self.process.poll()}, instead of saying {word!r}")
+                if not self.news.wait(deadline - time.monotonic()) and time.monotonic() > deadline:
+                    raise self.failed(f"hangs instead of saying {word!r}")
+            words = self.lines[self.taken]
+            self.taken += 1
+        if words[0] != word:
+            raise self.failed(f"says {words} instead of {word!r}")
+        return words[1:]
+
+    def tell(self, line="go"):
+        try:
+            self.process.stdin.write((line + "\n").encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self.failed(f"ended, code {self.process.wait()}, before it was told {line!r}") from None
+
+    def kill(self, sign=signal.SIGKILL):
+        """To this process alone."""
+        os.kill(self.pid, sign)
+        if sign == signal.SIGKILL:
+            self.process.wait()
+
+    def wait(self, code=0):
+        """The end of the process itself; children of it may live on."""
+        try:
+            found = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise self.failed("hangs instead of ending") from None
+        if code is not None and found != code:
+            raise self.failed(f"ended with {found} instead of {code}")
+        return found
+
+    def finish(self, code=0):
+        """The end of the process and of all that hold its output. The lines that nobody took yet."""
+        if not self.process.stdin.closed:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass
+        self.wait(code)
+        self.reader.join(PATIENCE)
+        if self.reader.is_alive():
+            raise self.failed("children of it hang")
+        lines, self.taken = self.lines[self.taken :], len(self.lines)
+        for words in lines:
+            if words and words[0] == "child":
+                raise self.failed(f"a child ended with {words[1]}")
+        return lines
+
+    def end(self):
+        """Kills the process and everything in its session that is its process group."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.reader.join(5)
+        if not self.process.stdin.closed:
+            try:
+                self.process.stdin.close()
+            except BrokenPipeError:
+                pass
+        if not self.reader.is_alive():
+            self.process.stdout.close()
+        self.errors.close()
+
+
+def _argument(value):
+    return value if isinstance(value, (str, os.PathLike)) else str(value)
+
+
+class Case(unittest.TestCase):
+    """A directory with a database for one engine."""
+
+    engine = "stock"
+    _verdicts = {}
+
+    def __init_subclass__(cls, **named):
+        super().__init_subclass__(**named)
+        cls._verdicts = {}
+        for name, scenario in list(vars(cls).items()):
+            if name.startswith("scenario_"):
+                cls._generate(name.removeprefix("scenario_"), scenario)
+
+    @classmethod
+    def _generate(cls, name, scenario):
+        beyond = getattr(scenario, "beyond_stock", None)
+        for variant in getattr(scenario, "variants", (None,)):
+            title = name if variant is None else f"{name}_{variant}"
+            for engine in ENGINES:
+                if engine == "stock" and beyond:
+                    continue
+                test = cls._test(title, scenario, variant, engine, beyond)
+                setattr(cls, f"test_{title}__{engine}", test)
+
+    @staticmethod
+    def _test(title, scenario, variant, engine, beyond):
+        @functools.wraps(scenario)
+        def test(self):
+            if engine != "stock" and not beyond:
+                self._judge(title)
+            elif engine == "stock" and title in self._verdicts:
+                return self._retell(title)
+            self.engine = engine
+            if engine == "stock":
+                self._verdicts[title] = "stock SQLite does not pass this"
+            scenario(self) if variant is None else scenario(self, variant)
+            if engine == "stock":
+                self._verdicts[title] = None
+
+        test.__name__ = f"test_{title}__{engine}"
+        return test
+
+    def _judge(self, title):
+        """Stock's verdict on a scenario, which it tries once."""
+        if title not in self._verdicts:
+            result = unittest.TestResult()
+            type(self)(f"test_{title}__stock").run(result)
+            for _, reason in result.skipped:
+                self._verdicts[title] = unittest.SkipTest(reason)
+            for _, why in result.failures + result.errors:
+                self._verdicts[title] = f"stock SQLite does not pass this: {why}"
+        self._retell(title)
+
+    def _retell(self, title):
+        verdict = self._verdicts[title]
+        if isinstance(verdict, Exception):
+            raise verdict
+        if verdict:
+            self.fail(verdict)
+
+    def setUp(self):
+        self.acked = set()
+        # Other users look into it in some tests.
+        self.base = Path(tempfile.mkdtemp(prefix="duralite-dropin-"))
+        self.addCleanup(shutil.rmtree, self.base, ignore_errors=True)
+        os.chmod(self.base, 0o755)
+        self.directory = self.base / "data"
+        self.directory.mkdir()
+        self.pool = self.base / "pool"
+        self.pool.mkdir()
+        os.chmod(self.pool, 0o1777)
+        self.path = self.directory / "app.db"
+
+    def environment(self, pool=None, **more):
+        path = os.pathsep.join((str(TESTS), str(SOURCE)))
+        own = {"PYTHONPATH": path, "DROPIN_ENGINE": self.engine, "DROPIN_POOL": str(pool or self.pool)}
+        return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "DURALITE_LOG": "stderr", **own, **more}
+
+    def start(self, text, *arguments, pool=None, engine=None, interpreter=(), **environment):
+        """Starts a program."""
+        variables = self.environment(pool, **environment)
+        if engine:
+            variables["DROPIN_ENGINE"] = engine
+        program = Program(self, text, arguments, variables, interpreter)
+        self.addCleanup(program.end)
+        return program
+
+    def run_program(self, text, *arguments, code=0, **options):
+        """Runs a program to its end; its lines."""
+        return self.start(text, *arguments, **options).finish(code)
+
+    def create(self, path=None, rows=0, **options):
+        """A closed database with the table ``t`` and acknowledged rows of ``base``."""
+        text = "conn = create(sys.argv[1]); insert(conn, 'base', int(sys.argv[2])); conn.close()"
+        self.run_program(text, path or self.path, rows, **options)
+
+    def create_and_kill(self, path=None, rows=20, **options):
+        """A database whose only process was killed; its rows are in the log."""
+        text = "conn = create(sys.argv[1]); insert(conn, 'base', int(sys.argv[2])); die()"
+        self.run_program(text, path or self.path, rows, code=-9, **options)
+
+    def contents(self, path=None, **options):
+        """The rows of a database, read by a process of its own, after its integrity check."""
+        lines = self.run_program(CHECK, path or self.path, **options)
+        self.assertEqual(lines[-1], ["integrity", "ok"])
+        return {(words[1], int(words[2])) for words in lines[:-1]}
+
+    def check(self, path=None, exact=None, clean=True, **options):
+        """Every acknowledged row is there; then nothing is beside the database, and stock reads the same."""
+        path = path or self.path
+        found = self.contents(path, **options)
+        if exact is not None and found != exact:
+            lost, more = sorted(exact - found), sorted(found - exact)
+            self.fail(f"{len(lost)} rows are lost, {len(more)} are too many: {lost[:5]} {more[:5]}")
+        missing = self.acked - found if exact is None else set()
+        if missing:
+            self.fail(f"{len(missing)} of {len(self.acked)} acknowledged rows are lost: {sorted(missing)[:5]}")
+        if clean:
+            self.assert_clean(path)
+            self.assertEqual(self.contents(path, engine="stock"), found)
+        return found
+
+    def assert_clean(self, path=None):
+        """Only the database is left."""
+        path = Path(path or self.path)
+        beside = [name for name in os.listdir(path.parent) if name.startswith((path.name + "-", "duralite-"))]
+        self.assertEqual(beside, [], "left behind beside the database")
+        self.assertEqual(os.listdir(self.pool), [], "left behind in the pool")

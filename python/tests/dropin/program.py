@@ -1,0 +1,132 @@
+"""What the programs under test share. Each begins with ``from dropin.program import *``.
+
+A program prints one word and its arguments a line. ``ack`` says that a row is committed: from then
+on it may not be lost. Lines go out by one `write`, so those of forked processes do not mix.
+"""
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+ENGINE = os.environ["DROPIN_ENGINE"]
+POOL = os.environ["DROPIN_POOL"]
+TABLE = "CREATE TABLE IF NOT EXISTS t (who TEXT, n INTEGER, pad BLOB, PRIMARY KEY (who, n))"
+
+if ENGINE != "stock":
+    import duralite
+
+    duralite.register()
+
+
+def settings():
+    """What the engine under test needs in a URI."""
+    if ENGINE == "nvwal":
+        return {"nvram": "emulate", "nvram_dir": POOL}
+    return {}
+
+
+def uri(path, **parameters):
+    """The URI of a database on the engine under test."""
+    vfs = {"vfs": "unix"} if ENGINE == "stock" else {"vfs": "duralite", **settings()}
+    pairs = "&".join(f"{name}={value}" for name, value in {**vfs, **parameters}.items())
+    special = {"%": "%25", "?": "%3f", "#": "%23"}
+    location = "".join(special.get(c, c) for c in os.path.abspath(path))
+    return f"file://{location}?{pairs}"
+
+
+def connect(path, timeout=30, wal=True, threads=False, **parameters):
+    """An open connection in autocommit mode, its database in WAL mode and at synchronous=FULL."""
+    conn = sqlite3.connect(
+        uri(path, **parameters), uri=True, timeout=timeout, isolation_level=None, check_same_thread=not threads
+    )
+    if wal:
+        conn.execute("PRAGMA journal_mode=WAL").fetchone()
+    return conn
+
+
+def create(path, **arguments):
+    """An open connection to a database with the table ``t``."""
+    conn = connect(path, **arguments)
+    conn.execute(TABLE)
+    return conn
+
+
+def say(*words):
+    """Prints a line."""
+    line = " ".join(str(word).replace("\n", " ") for word in words) + "\n"
+    os.write(1, line.encode("utf-8", "surrogateescape"))
+
+
+def ack(who, n):
+    """Says that this row is committed."""
+    say("ack", who, n)
+
+
+def hear():
+    """Waits for a line, or for the end of input."""
+    return sys.stdin.readline().strip()
+
+
+def insert(conn, who, count, first=0, pad=b""):
+    """Commits rows one by one and acknowledges each."""
+    for n in range(first, first + count):
+        conn.execute("INSERT INTO t VALUES (?, ?, ?)", (who, n, pad))
+        ack(who, n)
+
+
+def rows(conn, table="t"):
+    """How many rows there are."""
+    return conn.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+
+def attempt(function, *arguments, **named):
+    """What came of a call: ``("ok", value)``, or ``("error", exception)`` for one of SQLite's errors."""
+    try:
+        return "ok", function(*arguments, **named)
+    except sqlite3.Error as error:
+        return "error", error
+
+
+def fork(function, *arguments):
+    """Runs a function in a child that ends by os._exit; 1 is an exception."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function(*arguments)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return pid
+
+
+def join(*pids):
+    """Waits for children and says how any ended that did not end well."""
+    for pid in pids:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code != 0:
+            say("child", code)
+
+
+def own(path, who, count, **arguments):
+    """A connection of one's own: opened, used and closed."""
+    conn = connect(path, **arguments)
+    insert(conn, who, count)
+    conn.close()
+
+
+def die():
+    """Ends this process as the out-of-memory killer does."""
+    os.kill(os.getpid(), signal.SIGKILL)
