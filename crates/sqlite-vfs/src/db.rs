@@ -58,6 +58,8 @@ pub struct Db {
     hold_off: Mutex<Option<HoldOff>>,
     /// Whether a log has served it.
     served: AtomicBool,
+    /// Whether this user may only read that log.
+    outside: AtomicBool,
     pub(crate) patience: Patience,
 }
 
@@ -121,6 +123,7 @@ impl Db {
             state: Mutex::default(),
             hold_off: Mutex::default(),
             served: AtomicBool::new(false),
+            outside: AtomicBool::new(false),
             patience: Patience::default(),
         }
     }
@@ -215,9 +218,15 @@ impl Db {
 
     pub fn attach(&self, used: Use) {
         self.served.store(true, Ordering::Relaxed);
+        self.outside.store(used.outside().is_some(), Ordering::Relaxed);
         let previous =
             std::mem::replace(&mut *self.state(), State { attached: Some(used), lingering: false });
         previous.let_go();
+    }
+
+    /// Whether this user may only read the log.
+    pub fn is_outside(&self) -> bool {
+        self.outside.load(Ordering::Relaxed)
     }
 
     /// Whether a log has ever served it.

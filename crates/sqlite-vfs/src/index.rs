@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 
 use duralite_journal::engine::Committer;
-use duralite_locks::{CHECKPOINT, FIRST_READ, LockError, SLOTS, WRITE};
+use duralite_journal::pool::Outside;
+use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
@@ -15,16 +16,28 @@ use crate::errors::{During, Failure};
 use crate::{bound, super_journal, waiting};
 
 impl Db {
-    /// The address of a region of the wal-index, null when there is none and none is to be made; `None` while no
-    /// log is open, when it is the base's.
-    pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<*mut c_void, Failure>> {
+    /// The address of a region of the wal-index, null when there is none and none is to be made, and what SQLite is
+    /// told with it; `None` while no log is open, when it is the base's.
+    pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
+        let mut code = ffi::OK;
+        if attachment.outside().is_some() {
+            code = ffi::READONLY;
+            // SQLite asks for the first one anew where it has made an index of its own, once it holds a mark.
+            match if number == 0 { attachment.log().look_again() } else { Ok(true) } {
+                Ok(true) => {}
+                Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
+                Err(error) => return Some(Err(Failure::of(&error, During::Open))),
+            }
+        }
         let mapped = attachment.index_region(number, extend);
         // What SQLite has mapped stays where it is until it says that it is done.
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
         Some(match mapped {
-            Ok(address) => Ok(address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())),
+            Ok(address) => {
+                Ok((code, address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())))
+            }
             Err(error) => {
                 let code = if error == MediumError::NoSpace { ffi::FULL } else { ffi::IOERR_SHMMAP };
                 let message = format!("cannot map the wal-index of {}: {error}", self.path.display());
@@ -65,7 +78,10 @@ impl Db {
             return Some(ffi::OK);
         }
         waiting::forget();
-        if shared && first >= FIRST_READ && holder.is_idle() {
+        let outside = attachment.outside();
+        if outside.is_some() {
+            // Nothing else is to be done before such a lock.
+        } else if shared && first >= FIRST_READ && holder.is_idle() {
             bound::keep(self, &attachment);
         } else if first == CHECKPOINT && flags & ffi::SHM_UNLOCK == 0 {
             attachment.bound().checkpoints();
@@ -84,6 +100,9 @@ impl Db {
                 holder.unlock_exclusive(first, count);
                 ffi::BUSY
             }
+            Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
+                self.begin_outside(&attachment, &holder, first)
+            }
             Ok(()) => {
                 if first == WRITE && !shared {
                     super_journal::forget();
@@ -91,7 +110,7 @@ impl Db {
                 self.after_lock(&attachment, first, shared)
             }
             Err(LockError::Busy) => {
-                if first == WRITE && !shared {
+                if first == WRITE && !shared && outside.is_none() {
                     waiting::refused(&holder);
                 }
                 ffi::BUSY
@@ -101,6 +120,36 @@ impl Db {
                 self.registration.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
             }
         })
+    }
+
+    /// Begins a transaction of a user who may only read the log, whose mark has just been taken. The shared memory
+    /// may have begun anew since the one before; from now on it does not.
+    fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
+        let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
+        if matches!(begun, Ok(true)) {
+            return ffi::OK;
+        }
+        holder.unlock_shared(mark);
+        match begun.and_then(|_| attachment.log().look_again()) {
+            // SQLite looks at the wal-index anew.
+            Ok(_) => ffi::BUSY,
+            Err(error) => self.registration.fail(&Failure::of(&error, During::Read)),
+        }
+    }
+
+    /// Refuses what has been read of the database file if the log has been recovered since the transaction began:
+    /// the wal-index may have been gone meanwhile, which would have shown the page that is in the log.
+    pub fn check_outside(&self) -> Result<(), Failure> {
+        let lost = self.is_outside()
+            && self.active().is_some_and(|attachment| attachment.outside().is_some_and(Outside::is_lost));
+        if lost {
+            let message = format!(
+                "the log of {} has been recovered since the transaction began; begin it again",
+                self.path.display()
+            );
+            return Err(Failure::new(ffi::BUSY, message));
+        }
+        Ok(())
     }
 
     /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.

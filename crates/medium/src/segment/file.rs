@@ -187,6 +187,12 @@ impl FileSegment {
         locks::others_hold(file, lock_of_mark(0, true), 2 * MARKS)
     }
 
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Whether the file has a name.
     ///
     /// # Errors
