@@ -1,7 +1,8 @@
 //! A second process.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -22,7 +23,10 @@ impl Actor {
     /// As [`Actor::start`], with environment variables.
     #[must_use]
     pub fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(program());
+        Self::spawn(Command::new(program()), arguments, environment)
+    }
+
+    fn spawn(mut command: Command, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("DURALITE_") {
                 command.env_remove(name);
@@ -38,6 +42,18 @@ impl Actor {
     #[must_use]
     pub fn sql(uri: &str) -> Self {
         Self::start(&["sql", uri])
+    }
+
+    /// As [`Actor::sql`], as another user, for whom the program is copied into `dir`.
+    #[must_use]
+    pub fn sql_as(user: u32, dir: &Path, uri: &str) -> Self {
+        let copy = dir.join("duralite-actor");
+        if !copy.exists() {
+            std::fs::copy(program(), &copy).unwrap();
+        }
+        let mut command = Command::new(copy);
+        command.uid(user).gid(user).current_dir("/");
+        Self::spawn(command, &["sql", uri], &[])
     }
 
     /// Runs one statement in the actor and returns its rows, with `|` between columns and a space
