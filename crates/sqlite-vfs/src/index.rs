@@ -100,6 +100,12 @@ impl Db {
                 holder.unlock_exclusive(first, count);
                 ffi::BUSY
             }
+            Ok(())
+                if first == WRITE && outside.is_some_and(|outside| will_be_whole(&attachment, outside)) =>
+            {
+                holder.unlock_shared(first);
+                ffi::BUSY
+            }
             Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
                 self.begin_outside(&attachment, &holder, first)
             }
@@ -175,4 +181,31 @@ impl Db {
             holder.release();
         }
     }
+}
+
+/// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be. It asks
+/// by taking WRITE whether somebody is at it: that was a writer who is done, or will be one who has just opened the
+/// log anew.
+fn will_be_whole(attachment: &Attachment, outside: &Outside) -> bool {
+    index_is_whole(attachment) || outside.has_members().unwrap_or(false)
+}
+
+/// Whether the wal-index begins with a header of SQLite's that is whole: two copies that agree, each 10 numbers and
+/// their checksum.
+fn index_is_whole(attachment: &Attachment) -> bool {
+    const NUMBERS: usize = 12;
+    /// The number that has SQLite's mark of a header that was ever written.
+    const FLAGS: usize = 3;
+    let Ok(Some(region)) = attachment.index_region(0, false) else { return false };
+    let numbers = region.cast::<u32>();
+    // SAFETY: inside the region, which stays mapped as long as the attachment lives; others may store to it.
+    let copy = |first: usize| -> [u32; NUMBERS] {
+        std::array::from_fn(|n| unsafe { numbers.add(first + n).read_volatile() })
+    };
+    let (one, two) = (copy(0), copy(NUMBERS));
+    let checksum = one[..NUMBERS - 2].chunks_exact(2).fold([0_u32; 2], |[a, b], pair| {
+        let a = a.wrapping_add(pair[0]).wrapping_add(b);
+        [a, b.wrapping_add(pair[1]).wrapping_add(a)]
+    });
+    one == two && one[FLAGS].to_ne_bytes()[0] != 0 && checksum == one[NUMBERS - 2..]
 }

@@ -1,6 +1,6 @@
 //! A second process.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -33,7 +33,15 @@ impl Actor {
             }
         }
         command.args(arguments).envs(environment.iter().copied());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = loop {
+            match command.spawn() {
+                Ok(child) => break child,
+                // It has just been copied, and a child that another test forks has it open until it runs its own.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
@@ -44,16 +52,16 @@ impl Actor {
         Self::start(&["sql", uri])
     }
 
-    /// As [`Actor::sql`], as another user, for whom the program is copied into `dir`.
+    /// As [`Actor::start`], as another user, for whom the program is copied into `dir`.
     #[must_use]
-    pub fn sql_as(user: u32, dir: &Path, uri: &str) -> Self {
+    pub fn start_as(user: u32, dir: &Path, arguments: &[&str]) -> Self {
         let copy = dir.join("duralite-actor");
         if !copy.exists() {
             std::fs::copy(program(), &copy).unwrap();
         }
         let mut command = Command::new(copy);
         command.uid(user).gid(user).current_dir("/");
-        Self::spawn(command, &["sql", uri], &[])
+        Self::spawn(command, arguments, &[])
     }
 
     /// Runs one statement in the actor and returns its rows, with `|` between columns and a space

@@ -103,6 +103,14 @@ impl Outside {
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
+    /// Whether somebody uses the log who may write it.
+    ///
+    /// # Errors
+    /// `Medium`.
+    pub fn has_members(&self) -> Result<bool, JournalError> {
+        FileSegment::has_members(self.segment_file()).map_err(|source| self.failed(source))
+    }
+
     /// Whether a transaction may begin by the shared memory: to be asked once the mark is held, which keeps it from
     /// beginning anew.
     ///
@@ -120,7 +128,7 @@ impl Outside {
     /// # Errors
     /// `Busy` while somebody attaches it; as for attaching.
     pub(crate) fn look_again(&self) -> Result<Option<Box<dyn Engine>>, JournalError> {
-        let members = FileSegment::has_members(self.segment_file()).map_err(|source| self.failed(source))?;
+        let members = self.has_members()?;
         fence(Ordering::SeqCst);
         let same = self.segment.load(INCARNATION) == self.incarnation.load(Ordering::Acquire);
         if self.is_live() && self.may_begin()? || !self.is_live() && same && !members {
