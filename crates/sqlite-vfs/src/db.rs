@@ -17,6 +17,7 @@ use crate::attachment::{Attachment, Use};
 use crate::base::{BaseFile, PagerName};
 use crate::errors::{During, Failure};
 use crate::maintenance::{HoldOff, Maintenance};
+use crate::outside::FirstRegion;
 use crate::patience::Patience;
 use crate::registration::Registration;
 use crate::settings::{Journal, Settings};
@@ -53,6 +54,8 @@ pub struct Db {
     pub(crate) holder: Mutex<Option<Arc<Holder>>>,
     /// The log whose wal-index SQLite has mapped.
     pub(crate) index: Mutex<Option<Arc<Attachment>>>,
+    /// What SQLite has instead of that index's first region, for a user who may only read it.
+    pub(crate) first_region: Mutex<Option<FirstRegion>>,
     state: Mutex<State>,
     /// While EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
@@ -120,6 +123,7 @@ impl Db {
             sealed: Mutex::default(),
             holder: Mutex::default(),
             index: Mutex::default(),
+            first_region: Mutex::default(),
             state: Mutex::default(),
             hold_off: Mutex::default(),
             served: AtomicBool::new(false),

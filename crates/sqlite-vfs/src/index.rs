@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // gives addresses to SQLite
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use duralite_journal::engine::Committer;
 use duralite_journal::pool::Outside;
@@ -13,6 +13,7 @@ use duralite_sqlite_ffi as ffi;
 use crate::attachment::Attachment;
 use crate::db::Db;
 use crate::errors::{During, Failure};
+use crate::outside::FirstRegion;
 use crate::{bound, super_journal, waiting};
 
 impl Db {
@@ -32,6 +33,20 @@ impl Db {
             }
         }
         let mapped = attachment.index_region(number, extend);
+        if code == ffi::READONLY
+            && number == 0
+            && let Ok(Some(shared)) = mapped
+        {
+            *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
+            let mut copy = self.first_region();
+            if let Some(copy) = copy.as_ref().filter(|copy| copy.is_of(shared)) {
+                copy.renew();
+                return Some(Ok((code, copy.address())));
+            }
+            // SAFETY: mapped as long as the attachment lives, which is kept beside it.
+            let address = copy.insert(unsafe { FirstRegion::new(shared) }).address();
+            return Some(Ok((code, address)));
+        }
         // What SQLite has mapped stays where it is until it says that it is done.
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
         Some(match mapped {
@@ -46,6 +61,19 @@ impl Db {
         })
     }
 
+    fn first_region(&self) -> MutexGuard<'_, Option<FirstRegion>> {
+        self.first_region.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// SQLite wants to see what others have stored.
+    pub fn renew_index(&self) {
+        if self.is_outside()
+            && let Some(copy) = &*self.first_region()
+        {
+            copy.renew();
+        }
+    }
+
     /// Whether a connection of another process is in a read transaction; `None` while no log is open.
     pub fn has_external_reader(&self) -> Option<bool> {
         let attachment = self.active()?;
@@ -55,6 +83,7 @@ impl Db {
     /// Whether the wal-index that SQLite has mapped is a log's; it is done with it.
     pub fn unmap_index(&self) -> bool {
         self.release_shared_memory();
+        drop(self.first_region().take());
         self.index.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 
@@ -100,9 +129,7 @@ impl Db {
                 holder.unlock_exclusive(first, count);
                 ffi::BUSY
             }
-            Ok(())
-                if first == WRITE && outside.is_some_and(|outside| will_be_whole(&attachment, outside)) =>
-            {
+            Ok(()) if first == WRITE && outside.is_some_and(|outside| will_be_whole(self, outside)) => {
                 holder.unlock_shared(first);
                 ffi::BUSY
             }
@@ -186,26 +213,7 @@ impl Db {
 /// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be. It asks
 /// by taking WRITE whether somebody is at it: that was a writer who is done, or will be one who has just opened the
 /// log anew.
-fn will_be_whole(attachment: &Attachment, outside: &Outside) -> bool {
-    index_is_whole(attachment) || outside.has_members().unwrap_or(false)
-}
-
-/// Whether the wal-index begins with a header of SQLite's that is whole: two copies that agree, each 10 numbers and
-/// their checksum.
-fn index_is_whole(attachment: &Attachment) -> bool {
-    const NUMBERS: usize = 12;
-    /// The number that has SQLite's mark of a header that was ever written.
-    const FLAGS: usize = 3;
-    let Ok(Some(region)) = attachment.index_region(0, false) else { return false };
-    let numbers = region.cast::<u32>();
-    // SAFETY: inside the region, which stays mapped as long as the attachment lives; others may store to it.
-    let copy = |first: usize| -> [u32; NUMBERS] {
-        std::array::from_fn(|n| unsafe { numbers.add(first + n).read_volatile() })
-    };
-    let (one, two) = (copy(0), copy(NUMBERS));
-    let checksum = one[..NUMBERS - 2].chunks_exact(2).fold([0_u32; 2], |[a, b], pair| {
-        let a = a.wrapping_add(pair[0]).wrapping_add(b);
-        [a, b.wrapping_add(pair[1]).wrapping_add(a)]
-    });
-    one == two && one[FLAGS].to_ne_bytes()[0] != 0 && checksum == one[NUMBERS - 2..]
+fn will_be_whole(db: &Db, outside: &Outside) -> bool {
+    let whole = db.first_region().as_ref().is_some_and(FirstRegion::is_whole);
+    whole || outside.has_members().unwrap_or(false)
 }

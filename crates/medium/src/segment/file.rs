@@ -119,9 +119,6 @@ impl FileSegment {
             return Err(MediumError::Unsupported { what: "a shared segment of another size" });
         }
         let index = Index::open(&file, path, bytes, true)?;
-        if fresh.is_some() {
-            index.clear()?;
-        }
         let member = (0..MEMBERS)
             .find_map(|member| match locks::set(&file, Kind::Exclusive, lock_of(member)) {
                 Ok(true) => Some(Ok(member)),
@@ -129,6 +126,10 @@ impl FileSegment {
                 Err(error) => Some(Err(error)),
             })
             .unwrap_or(Err(MediumError::Unsupported { what: "one more process on this database" }))?;
+        if fresh.is_some() {
+            // As a member: who reads along and finds it empty waits for this process then.
+            index.clear()?;
+        }
         let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
         let bytes = addressable(bytes)?;
         let base = map(&file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
