@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use duralite_testkit::{Actor, Place, one, run, skip, stock};
+use duralite_testkit::{Actor, Place, TinyPool, code, connect, one, run, skip, stock};
 use rusqlite::Connection;
 
 const NOBODY: u32 = 65534;
@@ -226,6 +226,30 @@ fn inv13_who_may_not_even_read_gets_nothing() {
     assert!(refused.run(COUNT).starts_with("error: unable to open database file"));
     live.finish();
     end(&place, Vec::new());
+}
+
+#[test]
+fn a_log_on_a_read_only_file_system_is_read() {
+    let Some(pool) = TinyPool::new(8192) else { return };
+    let place = Place::new();
+    let uri = place.uri_with_pool("r.db", pool.path(), "");
+    let mut writer = Actor::sql(&uri);
+    assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(writer.run("CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)"), "");
+    assert_eq!(writer.run("INSERT INTO t(b) VALUES('writer')"), "");
+    writer.kill();
+    pool.set_read_only(true);
+    let conn = connect(&uri).unwrap();
+    assert_eq!(one::<i64>(&conn, COUNT), 1);
+    let refused = run(&conn, "INSERT INTO t(b) VALUES(2)").unwrap_err();
+    assert_eq!(code(&refused) & 0xff, 8, "{refused}");
+    conn.close().unwrap();
+    pool.set_read_only(false);
+    let conn = connect(&uri).unwrap();
+    insert(&conn, 1);
+    assert_eq!(one::<i64>(&conn, COUNT), 2);
+    conn.close().unwrap();
+    place.assert_plain("r.db");
 }
 
 /// Two who may only read watch the sum, while writers move money and checkpoints of all kinds run.
