@@ -8,7 +8,7 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Guarantee, Segment as _};
 
 use crate::engine::{Committer, Engine, Ticket};
-use crate::pool::{self, DatabaseIdentity, OpenLog, PoolConfig};
+use crate::pool::{self, DatabaseIdentity, OpenLog, Outside, PoolConfig};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
@@ -22,6 +22,8 @@ pub struct Log {
     file: OwnFile,
     /// Logs that had to make way for this one: from where, and to where.
     moved: Vec<(PathBuf, PathBuf)>,
+    /// For a user who may only read it.
+    outside: Option<Arc<Outside>>,
     /// Why nothing more is acknowledged (invariant 9).
     poisoned: Option<String>,
     /// An operation is under way. One that panicked never ends: its callers catch the panic, and what it
@@ -64,9 +66,9 @@ impl Log {
             let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
-        let OpenLog { segment, path, segment_path, file, moved, .. } = open;
+        let OpenLog { segment, path, segment_path, file, moved, outside, .. } = open;
         let (poisoned, unfinished) = (None, false);
-        Ok(Self { stream, segment, path, segment_path, file, moved, poisoned, unfinished })
+        Ok(Self { stream, segment, path, segment_path, file, moved, outside, poisoned, unfinished })
     }
 
     /// Identity.
@@ -146,7 +148,32 @@ impl Log {
     /// # Errors
     /// `Corrupt`, `Poisoned`.
     pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, JournalError> {
-        self.guarded(|stream| stream.read(offset, buf))
+        let read = self.guarded(|stream| stream.read(offset, buf));
+        if self.outside.as_ref().is_some_and(|outside| outside.is_lost()) {
+            let what = "its log has been recovered since the transaction began; begin it again";
+            return Err(JournalError::Busy { path: self.path.clone(), what });
+        }
+        read
+    }
+
+    /// How a user has it who may only read it; `None` for all others.
+    #[must_use]
+    pub fn outside(&self) -> Option<&Arc<Outside>> {
+        self.outside.as_ref()
+    }
+
+    /// For a user who may only read it: takes in what other processes have become of it, and says whether it is
+    /// in use by them.
+    ///
+    /// # Errors
+    /// `Busy` while somebody attaches it; as [`Log::attach`].
+    pub fn look_again(&mut self) -> Result<bool, JournalError> {
+        let Some(outside) = &self.outside else { return Ok(true) };
+        if let Some(engine) = outside.look_again()? {
+            self.stream = WalStream::new(engine);
+            self.poisoned = None;
+        }
+        Ok(outside.is_live())
     }
 
     /// Takes a write of SQLite's. If it completes a commit frame, the transaction is sealed on

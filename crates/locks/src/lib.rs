@@ -24,8 +24,12 @@
 //! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
 //! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
 
+//!
+//! **Readers who may not write** the segment have no word. They hold their marks in the kernel; see [`outside`].
+
 #![forbid(unsafe_code)]
 
+mod outside;
 mod queue;
 
 use std::fmt;
@@ -43,6 +47,8 @@ pub const WRITE: usize = 0;
 pub const CHECKPOINT: usize = 1;
 /// The first of the locks that are readers' marks.
 pub const FIRST_READ: usize = 3;
+/// The word that is not 0 where somebody may read the segment who may not write it. Who maps the segment sets it.
+pub const OUTSIDE: u64 = 8;
 /// Bytes that the table takes in the segment, from a multiple of 64 on.
 pub const LAYOUT_BYTES: u64 = queue::WAITERS_OFFSET + queue::WAITERS as u64 * LINE;
 
@@ -147,6 +153,9 @@ impl Table {
             recovered: AtomicU64::new(0),
             examined: [const { AtomicU64::new(0) }; MEMBERS],
         };
+        if table.segment.is_read_only() {
+            return Arc::new(table);
+        }
         let own = table.own();
         // Whatever a process left here that had the slot before is void.
         let epoch = table.segment.load(own) / EPOCH;
@@ -197,6 +206,9 @@ impl Table {
                 }
             }
         }
+        for mark in FIRST_READ..SLOTS {
+            count += u32::from(self.has_outside(mark, 1)?);
+        }
         Ok((count, Duration::from_nanos(oldest)))
     }
 
@@ -211,7 +223,7 @@ impl Table {
                 return Ok(true);
             }
         }
-        Ok(false)
+        self.has_outside(FIRST_READ, SLOTS - FIRST_READ)
     }
 
     fn local(&self) -> MutexGuard<'_, Local> {
@@ -324,7 +336,11 @@ impl Table {
         if local.exclusive[slot].is_some() {
             return self.busy();
         }
-        if local.shared[slot] == 0 {
+        if local.shared[slot] == 0 && self.segment.is_read_only() {
+            if !self.lock_from_outside(slot)? {
+                return self.busy();
+            }
+        } else if local.shared[slot] == 0 {
             let mask = 1 << slot;
             if slot >= FIRST_READ {
                 let since = self.read_since(self.segment.member(), slot);
@@ -345,11 +361,18 @@ impl Table {
         let mut local = self.local();
         local.shared[slot] = local.shared[slot].saturating_sub(1);
         if local.shared[slot] == 0 {
-            self.segment.fetch_and(self.own(), !(1 << slot));
+            if self.segment.is_read_only() {
+                self.unlock_from_outside(slot);
+            } else {
+                self.segment.fetch_and(self.own(), !(1 << slot));
+            }
         }
     }
 
     fn lock_exclusive(&self, holder: u64, first: usize, count: usize) -> Result<(), LockError> {
+        if self.segment.is_read_only() {
+            return self.busy();
+        }
         let mut local = self.local();
         if first == WRITE && count == 1 && local.exclusive[WRITE] == Some(holder) && self.take_up(&mut local)
         {
@@ -404,7 +427,10 @@ impl Table {
         }
         let mask = ((1 << count) - 1) << first;
         self.segment.fetch_or(self.own(), mask << CLAIMED);
-        let looked = self.look(mask, true, queued);
+        let looked = match self.look(mask, true, queued) {
+            Ok(true) => self.outside_permits(local.exclusive[CHECKPOINT].is_some(), first, count),
+            looked => looked,
+        };
         if looked != Ok(true) {
             self.segment.fetch_and(self.own(), !(mask << CLAIMED));
             return looked.and_then(|_| self.busy());
@@ -418,6 +444,9 @@ impl Table {
     }
 
     fn unlock_exclusive(&self, holder: u64, first: usize, count: usize) {
+        if self.segment.is_read_only() {
+            return;
+        }
         let mut local = self.local();
         let mut mask = 0;
         for slot in first..first + count {

@@ -30,6 +30,9 @@ struct State {
     alive: [bool; MEMBERS],
     now: u64,
     waits: u64,
+    /// Marks that readers hold who are no members, and whether there can be any.
+    marks: [u32; SLOTS],
+    outside: bool,
     /// Waiters' places in use.
     queued: usize,
     /// Whether somebody was queued when the WRITE lock was last taken.
@@ -52,6 +55,8 @@ impl Memory {
             alive: [false; MEMBERS],
             now: 1,
             waits: 0,
+            marks: [0; SLOTS],
+            outside: false,
             queued: 0,
             taken_before_waiters: false,
         };
@@ -63,7 +68,9 @@ impl Memory {
     }
 
     fn join(self: &Arc<Self>, index: usize) -> Arc<Member> {
-        self.state().alive[index] = true;
+        if let Some(alive) = self.state().alive.get_mut(index) {
+            *alive = true;
+        }
         Arc::new(Member {
             memory: Arc::clone(self),
             index,
@@ -213,7 +220,39 @@ impl Segment for Member {
         }
         Ok(alive)
     }
+
+    fn is_read_only(&self) -> bool {
+        self.index == MEMBERS
+    }
+
+    fn can_be_read_only(&self) -> bool {
+        self.memory.state().outside
+    }
+
+    fn has_outside_readers(&self, first: usize, count: usize) -> Result<bool, MediumError> {
+        let held = self.operate(|state| state.marks[first..first + count].iter().any(|count| *count > 0));
+        let hook = self.when_asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(held)
+    }
+
+    fn hold_mark(&self, mark: usize) -> Result<bool, MediumError> {
+        self.operate(|state| state.marks[mark] += 1);
+        let hook = self.when_asked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(true)
+    }
+
+    fn release_mark(&self, mark: usize) {
+        self.operate(|state| state.marks[mark] -= 1);
+    }
 }
+
+mod outside;
 
 const BUSY: Result<(), LockError> = Err(LockError::Busy);
 

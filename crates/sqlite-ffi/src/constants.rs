@@ -16,6 +16,7 @@ constants! {
     BUSY = 5;
     NOMEM = 7;
     READONLY = 8;
+    READONLY_CANTINIT = READONLY | (5 << 8);
     IOERR = 10;
     CORRUPT = 11;
     NOTFOUND = 12;

@@ -6,7 +6,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_journal::engine::{Committer, Ticket};
-use duralite_journal::pool::{ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, RESTART_UNTIL};
+use duralite_journal::pool::{
+    ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, READABLE, RESTART_UNTIL,
+};
 use duralite_journal::{DatabaseIdentity, JournalError, Log};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
@@ -21,6 +23,7 @@ use crate::maintenance::{self, Maintenance};
 use crate::settings::Settings;
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
+const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 
 /// What tells one attached log from another: the database file and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +51,8 @@ pub struct Attachment {
     /// Waited for without the lock of the log.
     committer: Option<Arc<dyn Committer>>,
     segment: Arc<FileSegment>,
+    /// For a user who may only read the log.
+    outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
     usage: Mutex<Usage>,
@@ -89,9 +94,16 @@ impl Attachment {
         }
         let mut log = attach().map_err(|error| Failure::of(&error, During::Open))?;
         log.limit_size(settings.size_limit);
+        let outside = log.outside().cloned();
+        if outside.is_some() && settings.read_durable {
+            let message = "read_durable needs the right to write the log, which this user may only read";
+            return Err(Failure::cannot_open(message));
+        }
         let new = Arc::new(Self {
             key,
-            committer: log.committer(),
+            // Who may only read can make nothing durable, and cannot wait for who does.
+            committer: log.committer().filter(|_| outside.is_none()),
+            outside,
             segment: Arc::clone(log.segment()),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
@@ -150,8 +162,16 @@ impl Attachment {
         self.committer.as_deref()
     }
 
+    /// How this user has the log who may only read it; `None` for all others.
+    pub fn outside(&self) -> Option<&Outside> {
+        self.outside.as_deref()
+    }
+
     /// Starts what works in the background, if the settings ask for it and it does not run yet.
     pub fn maintain(self: &Arc<Self>, db: &Db) -> Result<(), Failure> {
+        if self.outside.is_some() {
+            return Ok(());
+        }
         let settings = self.in_force().clone();
         let wanted = settings.background_checkpoint > 0 || settings.options.waldio.group_synch > 0;
         if !wanted || self.maintenance.get().is_some() {
@@ -279,6 +299,9 @@ impl Attachment {
 
     /// Makes the only connection of this process the only one of all; whether it is.
     pub fn take_alone(&self) -> Result<bool, Failure> {
+        if self.outside.is_some() {
+            return Ok(false);
+        }
         let mut usage = self.usage();
         if !usage.alone {
             usage.alone = usage.count == 1 && self.ask(self.segment.take_use())?;

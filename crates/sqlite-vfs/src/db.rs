@@ -17,6 +17,7 @@ use crate::attachment::{Attachment, Use};
 use crate::base::{BaseFile, PagerName};
 use crate::errors::{During, Failure};
 use crate::maintenance::{HoldOff, Maintenance};
+use crate::outside::FirstRegion;
 use crate::patience::Patience;
 use crate::registration::Registration;
 use crate::settings::{Journal, Settings};
@@ -53,11 +54,15 @@ pub struct Db {
     pub(crate) holder: Mutex<Option<Arc<Holder>>>,
     /// The log whose wal-index SQLite has mapped.
     pub(crate) index: Mutex<Option<Arc<Attachment>>>,
+    /// What SQLite has instead of that index's first region, for a user who may only read it.
+    pub(crate) first_region: Mutex<Option<FirstRegion>>,
     state: Mutex<State>,
     /// While EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
     /// Whether a log has served it.
     served: AtomicBool,
+    /// Whether this user may only read that log.
+    outside: AtomicBool,
     pub(crate) patience: Patience,
 }
 
@@ -118,9 +123,11 @@ impl Db {
             sealed: Mutex::default(),
             holder: Mutex::default(),
             index: Mutex::default(),
+            first_region: Mutex::default(),
             state: Mutex::default(),
             hold_off: Mutex::default(),
             served: AtomicBool::new(false),
+            outside: AtomicBool::new(false),
             patience: Patience::default(),
         }
     }
@@ -215,9 +222,15 @@ impl Db {
 
     pub fn attach(&self, used: Use) {
         self.served.store(true, Ordering::Relaxed);
+        self.outside.store(used.outside().is_some(), Ordering::Relaxed);
         let previous =
             std::mem::replace(&mut *self.state(), State { attached: Some(used), lingering: false });
         previous.let_go();
+    }
+
+    /// Whether this user may only read the log.
+    pub fn is_outside(&self) -> bool {
+        self.outside.load(Ordering::Relaxed)
     }
 
     /// Whether a log has ever served it.

@@ -145,6 +145,9 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_db!(file, ffi::IOERR_READ, |db| {
         let code = forward!(db, read, ffi::IOERR_READ, buf, len, offset);
+        if let Err(failure) = db.check_outside() {
+            return db.registration.fail(&failure);
+        }
         let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else { return code };
         if offset >= duralite_logfmt::guard::MASKED_END || !matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
             return code;
@@ -244,10 +247,10 @@ unsafe extern "C" fn shm_map(
     out: *mut *mut c_void,
 ) -> c_int {
     with_db!(file, ffi::IOERR_SHMMAP, |db| match db.map_index(region, extend != 0) {
-        Some(Ok(address)) => {
+        Some(Ok((code, address))) => {
             // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = address };
-            ffi::OK
+            code
         }
         Some(Err(failure)) => db.registration.fail(&failure),
         None => forward!(db, shm_map, ffi::IOERR_SHMMAP, region, bytes, extend, out),
@@ -270,6 +273,7 @@ unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c
 unsafe extern "C" fn shm_barrier(file: *mut File) {
     with_db!(file, (), |db| {
         fence(Ordering::SeqCst);
+        db.renew_index();
         if db.active().is_none() {
             forward!(db, shm_barrier, (),);
         }
@@ -288,8 +292,9 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
 unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {
     with_db!(file, ffi::IOERR_MMAP, |db| {
         let guard_end = i64::try_from(duralite_logfmt::guard::HEADER_BYTES).unwrap_or(i64::MAX);
-        if offset < guard_end && db.is_capable() {
-            // No mapping of the page with the guard: SQLite reads it instead.
+        if offset < guard_end && db.is_capable() || db.is_outside() {
+            // No mapping of the page with the guard: SQLite reads it instead. And who may only read the log looks
+            // after each read whether it still counts.
             // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;

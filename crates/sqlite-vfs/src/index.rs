@@ -2,35 +2,76 @@
 #![allow(unsafe_code)] // gives addresses to SQLite
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use duralite_journal::engine::Committer;
-use duralite_locks::{CHECKPOINT, FIRST_READ, LockError, SLOTS, WRITE};
+use duralite_journal::pool::Outside;
+use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
 use crate::attachment::Attachment;
 use crate::db::Db;
 use crate::errors::{During, Failure};
+use crate::outside::FirstRegion;
 use crate::{bound, super_journal, waiting};
 
 impl Db {
-    /// The address of a region of the wal-index, null when there is none and none is to be made; `None` while no
-    /// log is open, when it is the base's.
-    pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<*mut c_void, Failure>> {
+    /// The address of a region of the wal-index, null when there is none and none is to be made, and what SQLite is
+    /// told with it; `None` while no log is open, when it is the base's.
+    pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
+        let mut code = ffi::OK;
+        if attachment.outside().is_some() {
+            code = ffi::READONLY;
+            // SQLite asks for the first one anew where it has made an index of its own, once it holds a mark.
+            match if number == 0 { attachment.log().look_again() } else { Ok(true) } {
+                Ok(true) => {}
+                Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
+                Err(error) => return Some(Err(Failure::of(&error, During::Open))),
+            }
+        }
         let mapped = attachment.index_region(number, extend);
+        if code == ffi::READONLY
+            && number == 0
+            && let Ok(Some(shared)) = mapped
+        {
+            *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
+            let mut copy = self.first_region();
+            if let Some(copy) = copy.as_ref().filter(|copy| copy.is_of(shared)) {
+                copy.renew();
+                return Some(Ok((code, copy.address())));
+            }
+            // SAFETY: mapped as long as the attachment lives, which is kept beside it.
+            let address = copy.insert(unsafe { FirstRegion::new(shared) }).address();
+            return Some(Ok((code, address)));
+        }
         // What SQLite has mapped stays where it is until it says that it is done.
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
         Some(match mapped {
-            Ok(address) => Ok(address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())),
+            Ok(address) => {
+                Ok((code, address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())))
+            }
             Err(error) => {
                 let code = if error == MediumError::NoSpace { ffi::FULL } else { ffi::IOERR_SHMMAP };
                 let message = format!("cannot map the wal-index of {}: {error}", self.path.display());
                 Err(Failure::new(code, message))
             }
         })
+    }
+
+    fn first_region(&self) -> MutexGuard<'_, Option<FirstRegion>> {
+        self.first_region.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// SQLite wants to see what others have stored.
+    pub fn renew_index(&self) {
+        if self.is_outside()
+            && let Some(copy) = &*self.first_region()
+        {
+            copy.renew();
+        }
     }
 
     /// Whether a connection of another process is in a read transaction; `None` while no log is open.
@@ -42,6 +83,7 @@ impl Db {
     /// Whether the wal-index that SQLite has mapped is a log's; it is done with it.
     pub fn unmap_index(&self) -> bool {
         self.release_shared_memory();
+        drop(self.first_region().take());
         self.index.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 
@@ -65,7 +107,10 @@ impl Db {
             return Some(ffi::OK);
         }
         waiting::forget();
-        if shared && first >= FIRST_READ && holder.is_idle() {
+        let outside = attachment.outside();
+        if outside.is_some() {
+            // Nothing else is to be done before such a lock.
+        } else if shared && first >= FIRST_READ && holder.is_idle() {
             bound::keep(self, &attachment);
         } else if first == CHECKPOINT && flags & ffi::SHM_UNLOCK == 0 {
             attachment.bound().checkpoints();
@@ -84,6 +129,13 @@ impl Db {
                 holder.unlock_exclusive(first, count);
                 ffi::BUSY
             }
+            Ok(()) if first == WRITE && outside.is_some_and(|outside| will_be_whole(self, outside)) => {
+                holder.unlock_shared(first);
+                ffi::BUSY
+            }
+            Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
+                self.begin_outside(&attachment, &holder, first)
+            }
             Ok(()) => {
                 if first == WRITE && !shared {
                     super_journal::forget();
@@ -91,7 +143,7 @@ impl Db {
                 self.after_lock(&attachment, first, shared)
             }
             Err(LockError::Busy) => {
-                if first == WRITE && !shared {
+                if first == WRITE && !shared && outside.is_none() {
                     waiting::refused(&holder);
                 }
                 ffi::BUSY
@@ -101,6 +153,36 @@ impl Db {
                 self.registration.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
             }
         })
+    }
+
+    /// Begins a transaction of a user who may only read the log, whose mark has just been taken. The shared memory
+    /// may have begun anew since the one before; from now on it does not.
+    fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
+        let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
+        if matches!(begun, Ok(true)) {
+            return ffi::OK;
+        }
+        holder.unlock_shared(mark);
+        match begun.and_then(|_| attachment.log().look_again()) {
+            // SQLite looks at the wal-index anew.
+            Ok(_) => ffi::BUSY,
+            Err(error) => self.registration.fail(&Failure::of(&error, During::Read)),
+        }
+    }
+
+    /// Refuses what has been read of the database file if the log has been recovered since the transaction began:
+    /// the wal-index may have been gone meanwhile, which would have shown the page that is in the log.
+    pub fn check_outside(&self) -> Result<(), Failure> {
+        let lost = self.is_outside()
+            && self.active().is_some_and(|attachment| attachment.outside().is_some_and(Outside::is_lost));
+        if lost {
+            let message = format!(
+                "the log of {} has been recovered since the transaction began; begin it again",
+                self.path.display()
+            );
+            return Err(Failure::new(ffi::BUSY, message));
+        }
+        Ok(())
     }
 
     /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.
@@ -126,4 +208,12 @@ impl Db {
             holder.release();
         }
     }
+}
+
+/// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be. It asks
+/// by taking WRITE whether somebody is at it: that was a writer who is done, or will be one who has just opened the
+/// log anew.
+fn will_be_whole(db: &Db, outside: &Outside) -> bool {
+    let whole = db.first_region().as_ref().is_some_and(FirstRegion::is_whole);
+    whole || outside.has_members().unwrap_or(false)
 }

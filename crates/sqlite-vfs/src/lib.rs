@@ -21,6 +21,7 @@ mod index;
 mod lock;
 mod maintenance;
 mod opening;
+mod outside;
 mod patience;
 mod places;
 mod pragma;

@@ -114,11 +114,15 @@ unsafe extern "C" fn open(
                     }
                 }
                 Ok(WalServer::Log(used)) => {
+                    let granted = match used.outside() {
+                        Some(_) => flags & !(ffi::OPEN_READWRITE | ffi::OPEN_CREATE) | ffi::OPEN_READONLY,
+                        None => flags,
+                    };
                     // SAFETY: memory for a file of ours.
                     unsafe { wal_file::install(file, db, used) };
                     if !out_flags.is_null() {
                         // SAFETY: SQLite passes where it wants the flags.
-                        unsafe { *out_flags = flags };
+                        unsafe { *out_flags = granted };
                     }
                     return ffi::OK;
                 }

@@ -1,7 +1,8 @@
 //! A second process.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -22,14 +23,25 @@ impl Actor {
     /// As [`Actor::start`], with environment variables.
     #[must_use]
     pub fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(program());
+        Self::spawn(Command::new(program()), arguments, environment)
+    }
+
+    fn spawn(mut command: Command, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("DURALITE_") {
                 command.env_remove(name);
             }
         }
         command.args(arguments).envs(environment.iter().copied());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = loop {
+            match command.spawn() {
+                Ok(child) => break child,
+                // It has just been copied, and a child that another test forks has it open until it runs its own.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
@@ -38,6 +50,18 @@ impl Actor {
     #[must_use]
     pub fn sql(uri: &str) -> Self {
         Self::start(&["sql", uri])
+    }
+
+    /// As [`Actor::start`], as another user, for whom the program is copied into `dir`.
+    #[must_use]
+    pub fn start_as(user: u32, dir: &Path, arguments: &[&str]) -> Self {
+        let copy = dir.join("duralite-actor");
+        if !copy.exists() {
+            std::fs::copy(program(), &copy).unwrap();
+        }
+        let mut command = Command::new(copy);
+        command.uid(user).gid(user).current_dir("/");
+        Self::spawn(command, arguments, &[])
     }
 
     /// Runs one statement in the actor and returns its rows, with `|` between columns and a space

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
-use duralite_medium::FileSegment;
+use duralite_medium::{FileSegment, MediumError};
 
 use super::head::Head;
 use super::shared::{MAGIC, OpenLog, Place};
-use super::{DatabaseIdentity, PoolConfig, PoolKind, files, names};
+use super::{DatabaseIdentity, PoolConfig, PoolKind, files, names, outside};
 use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
@@ -25,18 +25,15 @@ pub(crate) fn attach(
 ) -> Result<OpenLog, JournalError> {
     let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
     let path = pool.find(&db.path, id).ok_or_else(missing)?;
-    let file = files::open(&path, true).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => missing(),
-        _ => error,
-    })?;
-    let head = Head::read(&path, &file)?;
-    let meta = file.metadata().map_err(|error| JournalError::io("examine", &path, &error))?;
-    if !db.trusts(&meta) {
-        return Err(JournalError::Owner(path));
-    }
-    if head.log_id != id || !(adopt || db.owns(&head)) {
-        return Err(JournalError::Foreign { log: path, database: db.path.clone(), owner: head.database() });
-    }
+    let file = match files::open(&path, true) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
+        Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
+            return outside::attach(pool, options, db, id, &path, error);
+        }
+        Err(error) => return Err(error),
+    };
+    let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(pool, &path, id);
     // One at a time: between finding itself alone and saying that it is there, a process must
     // not be overtaken by another that then finds itself alone too.
@@ -70,6 +67,26 @@ pub(crate) fn attach(
     Ok(log)
 }
 
+/// Checks that an open log is the one that this database names, and was made by somebody who may write it.
+pub(super) fn check_owner(
+    path: &Path,
+    file: &File,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+) -> Result<Head, JournalError> {
+    let head = Head::read(path, file)?;
+    let meta = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?;
+    if !db.trusts(&meta) {
+        return Err(JournalError::Owner(path.to_path_buf()));
+    }
+    if head.log_id != id || !(adopt || db.owns(&head)) {
+        let (log, database) = (path.to_path_buf(), db.path.clone());
+        return Err(JournalError::Foreign { log, database, owner: head.database() });
+    }
+    Ok(head)
+}
+
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
 /// so does one that is somewhere else by now.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
@@ -81,7 +98,7 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
 }
 
 /// Whether the name of a log still leads to the file that was opened by it.
-fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
+pub(super) fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
     let failed = |error: io::Error| JournalError::io("examine", path, &error);
     let opened = file.metadata().map_err(failed)?;
     match path.symlink_metadata() {
@@ -107,20 +124,17 @@ fn find_alone(file: &File, path: &Path, attaching: &File, segment: &Path) -> Res
     loop {
         match file.try_lock() {
             Ok(()) => {
-                // What a power loss left there is of another time: nobody may join it before it is
-                // completed again, should this process die meanwhile.
-                let cleared = match attaching.read_at(&mut [0; 8], 0) {
-                    Ok(8) => attaching.write_all_at(&[0; 8], 0),
-                    _ => Ok(()),
-                };
-                cleared.map_err(|error| JournalError::io("clear", segment, &error))?;
-                return Ok(true);
+                let begins = clear(attaching)
+                    .map_err(|source| JournalError::Medium { path: segment.to_path_buf(), source })?;
+                if !begins {
+                    file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
+                }
+                return Ok(begins);
             }
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
         }
-        let mut magic = [0; 8];
-        let complete = attaching.read_at(&mut magic, 0).is_ok() && magic == MAGIC.to_le_bytes();
+        let complete = is_complete(attaching);
         let living = FileSegment::has_members(attaching)
             .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
         let late = start.elapsed() > Duration::from_secs(2);
@@ -133,4 +147,35 @@ fn find_alone(file: &File, path: &Path, attaching: &File, segment: &Path) -> Res
         }
         std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+/// Whether the words in the file are of a segment that was completed.
+pub(super) fn is_complete(segment: &File) -> bool {
+    let mut magic = [0; 8];
+    matches!(segment.read_at(&mut magic, 0), Ok(8)) && magic == MAGIC.to_le_bytes()
+}
+
+/// Makes sure that nobody joins what a power loss left, which is of another time, before it is completed again,
+/// should this process die meanwhile. `false` when it goes on as it is: a reader who is no member is in the middle
+/// of a transaction by it. That reader's process has been there since members lived, so no power loss came between,
+/// and the words say all that is left to do, as when any member dies.
+///
+/// Announced first and looked then; such a reader does the same the other way round.
+fn clear(segment: &File) -> Result<bool, MediumError> {
+    let failed = |error: io::Error| {
+        MediumError::from_errno(
+            "write",
+            rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+        )
+    };
+    let complete = is_complete(segment);
+    if !matches!(segment.read_at(&mut [0; 8], 0), Ok(8)) {
+        return Ok(true);
+    }
+    segment.write_all_at(&[0; 8], 0).map_err(failed)?;
+    if !complete || !FileSegment::has_live_readers(segment)? {
+        return Ok(true);
+    }
+    segment.write_all_at(&MAGIC.to_le_bytes(), 0).map_err(failed)?;
+    Ok(false)
 }

@@ -54,6 +54,23 @@ pub(super) fn open(
     Ok(Box::new(engine))
 }
 
+/// Opens a log as a user who may only read it, along with those who share the segment or, without one, as a
+/// crash has left it.
+pub(super) fn open_outside(
+    options: &EngineOptions,
+    path: &Path,
+    file: &File,
+    shared: Option<Arc<FileSegment>>,
+    base: u64,
+) -> Result<Box<dyn Engine>, JournalError> {
+    let superblock = superblock_of(path, file)?;
+    let block = tapped(path, blocks(options, path, file, Some(superblock.block_bytes), true)?)?;
+    Ok(Box::new(match shared {
+        Some(segment) => Waldio::attach(block, superblock, path, &options.waldio, segment, base, false)?,
+        None => Waldio::open_read_only(block, superblock, path)?,
+    }))
+}
+
 fn blocks(
     options: &EngineOptions,
     path: &Path,

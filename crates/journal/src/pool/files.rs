@@ -158,6 +158,26 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile
     }
 }
 
+/// Opens the file of the shared segment as a user who may only read it.
+pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let why = "it is not there, and this user may only read the database: somebody who may write has to \
+                       open it once";
+            JournalError::io("open the shared memory of the log", path, &io::Error::new(error.kind(), why))
+        }
+        _ => JournalError::io("open the shared memory of the log", path, &error),
+    };
+    tap::step(FileStep::OpenShared, path).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
+    if !db.trusts(&file.metadata().map_err(failed)?) {
+        return Err(JournalError::Owner(path.to_path_buf()));
+    }
+    Ok(file)
+}
+
 /// The file of the shared segment, locked: one process at a time attaches a log.
 pub(super) fn lock_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     loop {

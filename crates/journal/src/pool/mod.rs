@@ -11,6 +11,7 @@ mod identity;
 mod leftovers;
 mod names;
 mod nvram;
+mod outside;
 mod shared;
 mod tap;
 
@@ -31,8 +32,9 @@ pub(crate) use leftovers::where_now;
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
 pub use nvram::{map_read_only, open_read_only};
+pub use outside::Outside;
 pub(crate) use shared::OpenLog;
-pub use shared::{ACKNOWLEDGED, HOME_FAILURES, RESTART_UNTIL};
+pub use shared::{ACKNOWLEDGED, HOME_FAILURES, READABLE, RESTART_UNTIL};
 pub use tap::{FileStep, Tap, Tapped, tap};
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.

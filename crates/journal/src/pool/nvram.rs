@@ -110,6 +110,17 @@ fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
     tap::nvm(path, Arc::new(nvm)).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 
+/// Opens a log as a user who may only read it. What others commit is seen: it is in the log's own memory.
+pub(super) fn open_outside(
+    options: &EngineOptions,
+    path: &Path,
+    file: &File,
+) -> Result<Box<dyn Engine>, JournalError> {
+    let superblock = check(path, file, &head::first_bytes(path, file, SUPERBLOCK_BYTES)?)?;
+    let nvm = tapped(path, map(PoolKind::Emulate, options, path, file, &superblock, true)?)?;
+    Ok(Box::new(Nvwal::open(nvm, path, options.nvwal.clone())?))
+}
+
 /// Opens a log to look at it: nothing is stored, no lock is taken.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! What the processes that use a log share: an attached log, and the words before the locks.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,8 +9,9 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Segment as _};
 
+use super::outside::Outside;
 use super::tap::{self, FileStep};
-use super::{DatabaseIdentity, ENGINE_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
+use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
 use crate::engine::Engine;
 use crate::{EngineOptions, JournalError};
 
@@ -26,6 +28,12 @@ pub const ACKNOWLEDGED: u64 = 24;
 /// Until when, by the segment's clock, somebody has the turn to start the log over.
 pub const RESTART_UNTIL: u64 = 32;
 
+/// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
+pub(super) const INCARNATION: u64 = 40;
+pub(super) const BEGUN: u64 = 1 << 32;
+/// Beside the locks: not 0 where somebody may read along who may not write.
+pub const READABLE: u64 = LOCKS_OFFSET + 8;
+
 /// An attached log and the file whose lock says that this process uses it.
 pub(crate) struct OpenLog {
     pub(crate) engine: Box<dyn Engine>,
@@ -41,6 +49,31 @@ pub(crate) struct OpenLog {
     pub(crate) attaching: Option<OwnFile>,
     /// Logs that had to make way: from where, and to where.
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
+    /// For a user who may only read it.
+    pub(crate) outside: Option<Arc<Outside>>,
+}
+
+/// Bytes of an engine's part of the shared memory: those that begin as zeros, and all.
+pub(super) fn engine_bytes(kind: PoolKind) -> (u64, u64) {
+    match kind {
+        PoolKind::Disk => (crate::waldio::STATE_BYTES, crate::waldio::SHARED_BYTES),
+        PoolKind::Dax | PoolKind::Emulate => (0, 0),
+    }
+}
+
+/// Says to those who read without being members that what they have mapped is about to begin anew; returns its
+/// number then.
+fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
+    let mut bytes = [0; 8];
+    let failed = |error| JournalError::io("write the shared memory of the log", path, &error);
+    if file.read_at(&mut bytes, INCARNATION).map_err(failed)? < bytes.len() {
+        // Nobody has mapped one so short.
+        return Ok(BEGUN);
+    }
+    let next = (u64::from_ne_bytes(bytes) / BEGUN).wrapping_add(1).wrapping_mul(BEGUN).max(BEGUN);
+    file.write_all_at(&next.to_ne_bytes(), INCARNATION).map_err(failed)?;
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    Ok(next)
 }
 
 /// A log's file that is being opened.
@@ -59,10 +92,8 @@ impl<'a> Place<'a> {
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, JournalError> {
         let path = &self.segment_path;
         let kind = self.pool.kind;
-        let (state_bytes, engine_bytes) = match kind {
-            PoolKind::Disk => (crate::waldio::STATE_BYTES, crate::waldio::SHARED_BYTES),
-            PoolKind::Dax | PoolKind::Emulate => (0, 0),
-        };
+        let (state_bytes, engine_bytes) = engine_bytes(kind);
+        let begun = if alone { begin_anew(&file, path)? } else { 0 };
         let fresh = alone.then_some(ENGINE_OFFSET + state_bytes);
         tap::step(FileStep::MapShared, path).map_err(|error| JournalError::io("map", path, &error))?;
         let segment = FileSegment::join(file, path, ENGINE_OFFSET + engine_bytes, fresh)
@@ -70,6 +101,14 @@ impl<'a> Place<'a> {
         if !alone && segment.load(0) != MAGIC {
             let what = "another version of Duralite uses this database; use the same version everywhere";
             return Err(JournalError::Busy { path: path.clone(), what });
+        }
+        if alone {
+            segment.store(INCARNATION, begun);
+        } else {
+            segment.fetch_add(INCARNATION, 1);
+        }
+        if segment.is_readable() {
+            segment.store(READABLE, 1);
         }
         // Emulated memory and direct access to the same file promise different things, and each builds
         // on what the other has stored.
@@ -100,7 +139,17 @@ impl<'a> Place<'a> {
         }
         let Self { path, segment_path, .. } = self;
         let path = path.to_path_buf();
-        Ok(OpenLog { engine, segment, path, segment_path, file, alone, attaching: None, moved: Vec::new() })
+        Ok(OpenLog {
+            engine,
+            segment,
+            path,
+            segment_path,
+            file,
+            alone,
+            attaching: None,
+            moved: Vec::new(),
+            outside: None,
+        })
     }
 
     /// The shared memory's file, locked: one process at a time makes or attaches a log.

@@ -6,7 +6,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
@@ -26,6 +27,23 @@ fn lock_of(member: usize) -> i64 {
     locks::MEMBERS_AT + member as i64
 }
 
+/// The byte that a reader locks who may not write.
+fn lock_of_mark(mark: usize, live: bool) -> i64 {
+    locks::READER_AT + 2 * mark as i64 + i64::from(!live)
+}
+
+/// More marks than there are.
+const MARKS: usize = 32;
+
+/// What a reader who may not write holds.
+#[derive(Debug, Default)]
+struct Marks {
+    /// One bit each.
+    held: u32,
+    /// Whether it reads along with members, so that the segment must not begin anew.
+    live: bool,
+}
+
 /// A segment in a mapped file.
 ///
 /// Nothing else may shorten the file while it is mapped: touching what is gone kills the process.
@@ -34,8 +52,41 @@ pub struct FileSegment {
     bytes: usize,
     /// Holds the lock that proves this member alive.
     file: OwnFile,
+    /// [`MEMBERS`] for who may only read.
     member: usize,
     index: Index,
+    /// Whether somebody may read the file who may not write it.
+    readable: bool,
+    marks: Mutex<Marks>,
+}
+
+fn length_of(file: &File) -> Result<u64, MediumError> {
+    let stat = rustix::fs::fstat(file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+/// Maps the first bytes of a file that has them.
+fn map(file: &File, bytes: usize, protection: ProtFlags) -> Result<NonNull<u8>, MediumError> {
+    let failed = |errno| MediumError::from_errno("mmap", errno);
+    // SAFETY: a new mapping where the kernel likes, of a range that the file has.
+    let base = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file.as_fd(), 0)
+    };
+    let base = NonNull::new(base.map_err(failed)?.cast()).ok_or(failed(Errno::NOMEM))?;
+    // SAFETY: the whole of the mapping made above.
+    unsafe { process::keep_from_children(base.as_ptr(), bytes) };
+    Ok(base)
+}
+
+fn addressable(bytes: u64) -> Result<usize, MediumError> {
+    usize::try_from(bytes)
+        .map_err(|_| MediumError::Unsupported { what: "a segment beyond the address space" })
+}
+
+/// Whether a class of users may read a file and not write it.
+fn some_may_only_read(file: &File) -> Result<bool, MediumError> {
+    let stat = rustix::fs::fstat(file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+    Ok([6, 3, 0].into_iter().any(|shift| stat.st_mode >> shift & 6 == 4))
 }
 
 // SAFETY: the mapping belongs to this object alone and stays where it is until the drop; all
@@ -54,8 +105,7 @@ impl FileSegment {
     /// the file is shorter than it should be, or an error of the file system.
     pub fn join(file: OwnFile, path: &Path, bytes: u64, fresh: Option<u64>) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
-        let length_of = || rustix::fs::fstat(&file).map(|stat| u64::try_from(stat.st_size).unwrap_or(0));
-        let had = length_of().map_err(|errno| failed("fstat", errno))?;
+        let had = length_of(&file)?;
         if fresh.is_some() {
             // Backed by space from the start: a store into a hole of a full file system kills. What
             // the file has already is kept, since a full file system may not give it back.
@@ -65,13 +115,10 @@ impl FileSegment {
                 Err(errno) => return Err(failed("fallocate", errno)),
             }
         }
-        if length_of().map_err(|errno| failed("fstat", errno))? < bytes {
+        if length_of(&file)? < bytes {
             return Err(MediumError::Unsupported { what: "a shared segment of another size" });
         }
-        let index = Index::open(&file, path, bytes)?;
-        if fresh.is_some() {
-            index.clear()?;
-        }
+        let index = Index::open(&file, path, bytes, true)?;
         let member = (0..MEMBERS)
             .find_map(|member| match locks::set(&file, Kind::Exclusive, lock_of(member)) {
                 Ok(true) => Some(Ok(member)),
@@ -79,24 +126,14 @@ impl FileSegment {
                 Err(error) => Some(Err(error)),
             })
             .unwrap_or(Err(MediumError::Unsupported { what: "one more process on this database" }))?;
-        let bytes = usize::try_from(bytes)
-            .map_err(|_| MediumError::Unsupported { what: "a segment beyond the address space" })?;
-        // SAFETY: a new mapping where the kernel likes, of a range that the file has.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file.as_fd(),
-                0,
-            )
-        };
-        let base = base.map_err(|errno| failed("mmap", errno))?;
-        let base = NonNull::new(base.cast()).ok_or(failed("mmap", Errno::NOMEM))?;
-        // SAFETY: the whole of the mapping made above.
-        unsafe { process::keep_from_children(base.as_ptr(), bytes) };
-        let segment = Self { base, bytes, file, member, index };
+        if fresh.is_some() {
+            // As a member: who reads along and finds it empty waits for this process then.
+            index.clear()?;
+        }
+        let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
+        let bytes = addressable(bytes)?;
+        let base = map(&file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let segment = Self { base, bytes, file, member, index, readable, marks: Mutex::default() };
         // What the file did not have is zeros already.
         if let Some(zeros) = fresh.filter(|_| had > 0) {
             let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
@@ -109,6 +146,75 @@ impl FileSegment {
             unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, zeros) };
         }
         Ok(segment)
+    }
+
+    /// Maps `bytes` of the file to look at, as somebody who may not write it and is no member.
+    ///
+    /// # Errors
+    /// [`MediumError::Unsupported`] when the file is shorter, or an error of the file system.
+    pub fn join_read_only(file: OwnFile, path: &Path, bytes: u64) -> Result<Self, MediumError> {
+        if length_of(&file)? < bytes {
+            return Err(MediumError::Unsupported { what: "a shared segment of another size" });
+        }
+        let index = Index::open(&file, path, bytes, false)?;
+        let readable = some_may_only_read(&file)?;
+        let bytes = addressable(bytes)?;
+        let base = map(&file, bytes, ProtFlags::READ)?;
+        Ok(Self { base, bytes, file, member: MEMBERS, index, readable, marks: Mutex::default() })
+    }
+
+    /// Whether somebody may read the file who may not write it.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Whether a reader who may not write holds a mark beside members, or did beside members that have died
+    /// since: the segment in this file is in use, and goes back no further than that reader's process.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn has_live_readers(file: &File) -> Result<bool, MediumError> {
+        fence(Ordering::SeqCst);
+        for mark in 0..MARKS {
+            if locks::others_hold(file, lock_of_mark(mark, true), 1)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn has_readers(file: &File) -> Result<bool, MediumError> {
+        locks::others_hold(file, lock_of_mark(0, true), 2 * MARKS)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether the file has a name.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn has_name(&self) -> Result<bool, MediumError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+        Ok(stat.st_nlink > 0)
+    }
+
+    /// Says that this reader reads along with members from now on, or does not. What it holds it goes on holding,
+    /// of the kind it is to be now too.
+    ///
+    /// # Errors
+    /// When the kernel does not let it.
+    pub fn set_live(&self, live: bool) -> Result<(), MediumError> {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.live = live;
+        for mark in (0..MARKS).filter(|mark| marks.held & 1 << mark != 0) {
+            locks::set(&self.file, Kind::Shared, lock_of_mark(mark, live))?;
+        }
+        Ok(())
     }
 
     /// Whether any process is a member of the segment in this file.
@@ -185,22 +291,36 @@ impl Segment for FileSegment {
     }
 
     fn store(&self, at: u64, value: u64) {
-        self.word(at).store(value, Ordering::SeqCst);
+        if !self.is_read_only() {
+            self.word(at).store(value, Ordering::SeqCst);
+        }
     }
 
     fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        if self.is_read_only() {
+            return Err(self.load(at));
+        }
         self.word(at).compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
     }
 
     fn fetch_or(&self, at: u64, bits: u64) -> u64 {
+        if self.is_read_only() {
+            return self.load(at);
+        }
         self.word(at).fetch_or(bits, Ordering::SeqCst)
     }
 
     fn fetch_and(&self, at: u64, bits: u64) -> u64 {
+        if self.is_read_only() {
+            return self.load(at);
+        }
         self.word(at).fetch_and(bits, Ordering::SeqCst)
     }
 
     fn fetch_add(&self, at: u64, value: u64) -> u64 {
+        if self.is_read_only() {
+            return self.load(at);
+        }
         self.word(at).fetch_add(value, Ordering::SeqCst)
     }
 
@@ -213,6 +333,9 @@ impl Segment for FileSegment {
 
     fn write(&self, at: u64, bytes: &[u8]) {
         let to = self.at(at, bytes.len() as u64);
+        if self.is_read_only() {
+            return;
+        }
         // SAFETY: the target is inside the mapping and apart from `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
@@ -243,6 +366,36 @@ impl Segment for FileSegment {
 
     fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
         Ok(member == self.member || locks::others_hold(&self.file, lock_of(member), 1)?)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.member == MEMBERS
+    }
+
+    fn can_be_read_only(&self) -> bool {
+        true
+    }
+
+    fn has_outside_readers(&self, first: usize, count: usize) -> Result<bool, MediumError> {
+        // The system call is no barrier for what was stored before it.
+        fence(Ordering::SeqCst);
+        locks::others_hold(&self.file, lock_of_mark(first, true), 2 * count)
+    }
+
+    fn hold_mark(&self, mark: usize) -> Result<bool, MediumError> {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = locks::set(&self.file, Kind::Shared, lock_of_mark(mark, marks.live))?;
+        marks.held |= u32::from(held) << mark;
+        fence(Ordering::SeqCst);
+        Ok(held)
+    }
+
+    fn release_mark(&self, mark: usize) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        marks.held &= !(1 << mark);
+        for live in [true, false] {
+            locks::clear(&self.file, lock_of_mark(mark, live));
+        }
     }
 }
 
@@ -354,6 +507,72 @@ mod tests {
         let cleared = three.index_region(1, true).unwrap().unwrap().cast::<u64>();
         // SAFETY: as above.
         assert_eq!(unsafe { cleared.read_volatile() }, 0);
+    }
+
+    fn look(dir: &tempfile::TempDir, bytes: u64) -> FileSegment {
+        let path = dir.path().join("segment");
+        let file = std::fs::File::open(&path).unwrap();
+        FileSegment::join_read_only(file.into(), &path, bytes).unwrap()
+    }
+
+    #[test]
+    fn who_may_only_read_sees_the_words_and_changes_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let member = join(&dir, 4096, Some(4096)).unwrap();
+        let reader = look(&dir, 4096);
+        member.store(8, 7);
+        assert_eq!(reader.load(8), 7);
+        reader.store(8, 1);
+        assert_eq!(reader.compare_exchange(8, 7, 1), Err(7));
+        assert_eq!((reader.fetch_or(8, 8), reader.fetch_and(8, 0), reader.fetch_add(8, 1)), (7, 7, 7));
+        reader.write(8, &[1; 8]);
+        reader.wake(8, 1);
+        reader.wait(8, 1, Duration::from_secs(60));
+        assert_eq!(member.load(8), 7);
+        assert!(reader.is_alive(0).unwrap() && !reader.is_alive(1).unwrap());
+        assert!(reader.index_region(0, true).unwrap().is_none(), "it makes no regions");
+        let made = member.index_region(0, true).unwrap().unwrap().cast::<u64>();
+        let seen = reader.index_region(0, false).unwrap().unwrap().cast::<u64>();
+        // SAFETY: inside the regions, as long as the segments live.
+        unsafe {
+            made.write_volatile(9);
+            assert_eq!(seen.read_volatile(), 9);
+        }
+        assert!(reader.share_use().unwrap());
+        assert!(member.share_use().unwrap() && !member.take_use().unwrap());
+        drop(reader);
+        assert!(member.take_use().unwrap());
+    }
+
+    #[test]
+    fn members_find_the_marks_of_who_may_only_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let member = join(&dir, 4096, Some(4096)).unwrap();
+        let (one, two) = (look(&dir, 4096), look(&dir, 4096));
+        assert!(!member.has_outside_readers(0, 8).unwrap());
+        assert!(one.hold_mark(4).unwrap() && two.hold_mark(4).unwrap());
+        assert!(member.has_outside_readers(0, 8).unwrap() && member.has_outside_readers(4, 1).unwrap());
+        assert!(!member.has_outside_readers(5, 3).unwrap() && !member.has_outside_readers(3, 1).unwrap());
+        assert!(!FileSegment::has_live_readers(&file(&dir)).unwrap());
+        one.set_live(true).unwrap();
+        assert!(FileSegment::has_live_readers(&file(&dir)).unwrap());
+        one.release_mark(4);
+        assert!(member.has_outside_readers(4, 1).unwrap());
+        assert!(!FileSegment::has_live_readers(&file(&dir)).unwrap());
+        drop(two);
+        assert!(!member.has_outside_readers(0, 8).unwrap());
+    }
+
+    #[test]
+    fn somebody_may_only_read_what_the_mode_says() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        drop(join(&dir, 4096, Some(4096)).unwrap());
+        for (mode, readable) in [(0o600, false), (0o660, false), (0o666, false), (0o644, true), (0o640, true)]
+        {
+            file(&dir).set_permissions(PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(join(&dir, 4096, None).unwrap().is_readable(), readable, "{mode:o}");
+        }
     }
 
     #[test]

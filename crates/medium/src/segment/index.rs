@@ -27,6 +27,7 @@ const LARGEST_PAGE: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Index {
     file: File,
+    write: bool,
     /// Where the first region is in the file.
     start: u64,
     /// Regions are mapped in pieces of a memory page or a region, whichever is larger.
@@ -45,12 +46,12 @@ fn piece_bytes() -> u64 {
 
 impl Index {
     /// The regions behind the first `used` bytes of a file.
-    pub(super) fn open(file: &File, path: &Path, used: u64) -> Result<Self, MediumError> {
-        let again = reopen(file, path).map_err(|error| {
+    pub(super) fn open(file: &File, path: &Path, used: u64, write: bool) -> Result<Self, MediumError> {
+        let again = reopen(file, path, write).map_err(|error| {
             MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         let start = used.next_multiple_of(LARGEST_PAGE);
-        Ok(Self { file: again, start, pieces: Mutex::default() })
+        Ok(Self { file: again, write, start, pieces: Mutex::default() })
     }
 
     fn length(&self) -> Result<u64, MediumError> {
@@ -81,11 +82,17 @@ impl Index {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         while pieces.len() <= wanted {
             let at = self.start + pieces.len() as u64 * piece;
-            if !extend && self.length()? < at + piece {
+            let reaches = self.write && extend || self.length()? >= at + piece;
+            if !reaches {
                 return Ok(None);
             }
             // Backed by space before it is stored to: a store into a hole of a full file system kills.
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, piece) {
+            let backed = if self.write {
+                rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, piece)
+            } else {
+                Ok(())
+            };
+            match backed {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) if self.length()? >= at + piece => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&self.file, at, at + piece)?,
@@ -99,7 +106,7 @@ impl Index {
 
     fn map(&self, at: u64, bytes: u64) -> Result<NonNull<u8>, MediumError> {
         let failed = |errno| MediumError::from_errno("mmap", errno);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let protection = if self.write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping where the kernel likes, of a range that the file has.
         let base = unsafe {
             let (file, flags) = (self.file.as_fd(), MapFlags::SHARED);
@@ -119,12 +126,12 @@ impl Index {
 }
 
 /// Another opening of the very file.
-fn reopen(file: &File, path: &Path) -> std::io::Result<File> {
+fn reopen(file: &File, path: &Path, write: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     // Not NOFOLLOW there: it is a link by nature.
-    let again = match OpenOptions::new().read(true).write(true).open(own) {
+    let again = match OpenOptions::new().read(true).write(write).open(own) {
         Ok(again) => again,
         Err(_) => options.open(path)?,
     };

@@ -13,6 +13,9 @@ use crate::MediumError;
 pub(super) const MEMBERS_AT: i64 = 1 << 40;
 /// Held shared by whoever uses the database, and alone by who must be the only one.
 pub(super) const USE_AT: i64 = 1 << 41;
+/// Two bytes for each mark that readers who may not write the file hold: the first by who reads along with
+/// members, the second by who reads what a crash has left.
+pub(super) const READER_AT: i64 = 1 << 42;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -50,6 +53,14 @@ pub(super) fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError>
         Errno::AGAIN | Errno::ACCESS => Ok(false),
         errno => Err(MediumError::from_errno("fcntl(F_OFD_SETLK)", errno)),
     }
+}
+
+/// Gives a lock back.
+pub(super) fn clear(file: &File, at: i64) {
+    let lock = lock_of(libc::F_UNLCK as libc::c_short, at, 1);
+    // It cannot fail: at worst the kernel has one range more to keep, and no memory for it.
+    // SAFETY: an open file and a complete lock description.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
 /// Whether any lock of these bytes is held through another opening of the file than this one.

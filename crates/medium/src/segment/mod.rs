@@ -92,4 +92,36 @@ pub trait Segment: Send + Sync {
     /// # Errors
     /// When the kernel does not tell.
     fn is_alive(&self, member: usize) -> Result<bool, MediumError>;
+
+    /// Whether this is how somebody sees the segment who may only read it, and is no member of it. Nothing that
+    /// would change a word has an effect.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Whether there can be such readers at all.
+    fn can_be_read_only(&self) -> bool {
+        false
+    }
+
+    /// Whether such a reader holds one of `count` marks from `first` on. What this process has announced in
+    /// words before, a reader sees that is not found here.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    fn has_outside_readers(&self, _first: usize, _count: usize) -> Result<bool, MediumError> {
+        Ok(false)
+    }
+
+    /// As such a reader: holds a mark, so that members find it. They see it, or the words that this process
+    /// loads from now on have what they announced before they looked. `false` when it cannot be had.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    fn hold_mark(&self, _mark: usize) -> Result<bool, MediumError> {
+        Ok(false)
+    }
+
+    /// Gives a mark back.
+    fn release_mark(&self, _mark: usize) {}
 }

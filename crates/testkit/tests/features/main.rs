@@ -4,6 +4,7 @@
 mod durability;
 mod maintenance;
 mod opening;
+mod rights;
 mod several;
 mod space;
 mod status;

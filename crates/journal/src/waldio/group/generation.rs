@@ -61,7 +61,8 @@ impl Group {
     /// Completes a switch whose process died: what it announced is decided, and nobody may take in
     /// the generation before. One that is under way is left to its process.
     pub(crate) fn adopt_switch(&self) -> Result<(), JournalError> {
-        if self.get(INTENT) == self.get(GENERATION) {
+        // Who may only read leaves it to others. It needs no frame of a log that is about to start over.
+        if self.get(INTENT) == self.get(GENERATION) || self.segment.is_read_only() {
             return Ok(());
         }
         self.depose_dead_leader()?;

@@ -113,7 +113,7 @@ impl Group {
             group.set(SETTINGS, group.options.fingerprint());
             // The flush that ends recovery has made the size durable too.
             group.set(LENGTH, group.block.len());
-        } else {
+        } else if !group.segment.is_read_only() {
             group.bury_predecessor();
             if group.get(SETTINGS) != group.options.fingerprint() {
                 return Err(JournalError::Settings);

@@ -1,0 +1,231 @@
+//! Attaching a log as a user who may only read the database (invariant 13).
+//!
+//! Such a user is no member of the shared memory: it maps what it may not change, and the kernel's locks say that
+//! it is there. While members live it reads along with them. When none does, a crash has left the log: it reads what
+//! recovery would find, for itself, and SQLite makes a wal-index of its own from that.
+//!
+//! It never makes a process wait for it that wants to open the database. So the shared memory may begin anew
+//! while it has it mapped, but for a transaction that reads along: whoever would begin it anew then goes on
+//! with it instead. [`Outside::look_again`] follows what has happened.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use duralite_logfmt::LogId;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, MediumError, Segment as _};
+
+use super::attach::{check_owner, is_complete, is_in_place};
+use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE, engine_bytes};
+use super::{DatabaseIdentity, ENGINE_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
+use crate::engine::Engine;
+use crate::{EngineOptions, JournalError};
+
+/// A log as somebody has attached it who may only read it.
+pub struct Outside {
+    kind: PoolKind,
+    options: EngineOptions,
+    db: DatabaseIdentity,
+    path: PathBuf,
+    segment_path: PathBuf,
+    file: OwnFile,
+    segment: Arc<FileSegment>,
+    /// Whether it reads along with others.
+    live: AtomicBool,
+    /// Of the shared memory, when it was last looked at.
+    incarnation: AtomicU64,
+}
+
+/// Attaches a log that this user may not open for writing, as `denied` says.
+pub(super) fn attach(
+    pool: &PoolConfig,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    id: LogId,
+    path: &Path,
+    denied: JournalError,
+) -> Result<OpenLog, JournalError> {
+    // It may not be readable either: then what was said first is the better answer.
+    let Ok(file) = files::open(path, false) else { return Err(denied) };
+    check_owner(path, &file, db, id, false)?;
+    let segment_path = names::segment(path, id);
+    let attaching = files::open_segment_read_only(&segment_path, db)?;
+    attaching.lock().map_err(|error| JournalError::io("lock", &segment_path, &error))?;
+    let bytes = ENGINE_OFFSET + engine_bytes(pool.kind).1;
+    let shared = files::open_segment_read_only(&segment_path, db)?;
+    let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
+        .map_err(|source| JournalError::Medium { path: segment_path.clone(), source })?;
+    let outside = Outside {
+        kind: pool.kind,
+        options: options.clone(),
+        db: db.clone(),
+        path: path.to_path_buf(),
+        segment_path: segment_path.clone(),
+        file,
+        segment: Arc::new(segment),
+        live: AtomicBool::new(false),
+        incarnation: AtomicU64::new(0),
+    };
+    outside.check_names()?;
+    let live = outside.has_company(&attaching)?;
+    let engine = outside.open(live)?;
+    let file = outside.file.try_clone().map_err(|error| JournalError::io("open the log", path, &error))?;
+    Ok(OpenLog {
+        engine,
+        segment: outside.segment.clone(),
+        path: path.to_path_buf(),
+        segment_path,
+        file,
+        alone: false,
+        attaching: None,
+        moved: Vec::new(),
+        outside: Some(Arc::new(outside)),
+    })
+}
+
+impl Outside {
+    /// Whether it reads along with others.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Whether the shared memory has begun anew since it was last looked at, so that what is read by it belongs to
+    /// no transaction.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        // After what the caller has read.
+        fence(Ordering::SeqCst);
+        self.is_live()
+            && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
+    }
+
+    /// Whether somebody uses the log who may write it.
+    ///
+    /// # Errors
+    /// `Medium`.
+    pub fn has_members(&self) -> Result<bool, JournalError> {
+        FileSegment::has_members(self.segment_file()).map_err(|source| self.failed(source))
+    }
+
+    /// Whether a transaction may begin by the shared memory: to be asked once the mark is held, which keeps it from
+    /// beginning anew.
+    ///
+    /// # Errors
+    /// `Medium`.
+    pub fn may_begin(&self) -> Result<bool, JournalError> {
+        fence(Ordering::SeqCst);
+        let named = self.segment.has_name().map_err(|source| self.failed(source))?;
+        Ok(named && self.segment.load(0) == MAGIC && !self.is_lost())
+    }
+
+    /// Looks whether others use the log by now, or have since it was last looked at. Returns what to read it by
+    /// from now on, where that is not what it was.
+    ///
+    /// # Errors
+    /// `Busy` while somebody attaches it; as for attaching.
+    pub(crate) fn look_again(&self) -> Result<Option<Box<dyn Engine>>, JournalError> {
+        let members = self.has_members()?;
+        fence(Ordering::SeqCst);
+        let same = self.segment.load(INCARNATION) == self.incarnation.load(Ordering::Acquire);
+        if self.is_live() && self.may_begin()? || !self.is_live() && same && !members {
+            return Ok(None);
+        }
+        let busy = |what| Err(JournalError::Busy { path: self.db.path.clone(), what });
+        let attaching = files::open_segment_read_only(&self.segment_path, &self.db)?;
+        match attaching.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return busy("another process opens its log just now"),
+            Err(TryLockError::Error(error)) => {
+                return Err(JournalError::io("lock", &self.segment_path, &error));
+            }
+        }
+        self.check_names()?;
+        let live = if self.is_live() {
+            // SQLite has the wal-index mapped. It is of this time: this process was there when members were.
+            if !is_complete(&attaching) {
+                return busy("its log has to be recovered by somebody who may write it");
+            }
+            true
+        } else {
+            self.has_company(&attaching)?
+        };
+        self.open(live).map(Some)
+    }
+
+    /// The file of the shared memory.
+    fn segment_file(&self) -> &File {
+        self.segment.file()
+    }
+
+    fn failed(&self, source: MediumError) -> JournalError {
+        JournalError::Medium { path: self.segment_path.clone(), source }
+    }
+
+    /// Whether both files are still those that the names lead to.
+    fn check_names(&self) -> Result<(), JournalError> {
+        if is_in_place(&self.path, &self.file)? && is_in_place(&self.segment_path, self.segment_file())? {
+            return Ok(());
+        }
+        let what = "its log has just been folded into it or put aside; open it again";
+        Err(JournalError::Busy { path: self.db.path.clone(), what })
+    }
+
+    /// Whether members use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
+    fn has_company(&self, attaching: &File) -> Result<bool, JournalError> {
+        let path = &self.path;
+        let start = Instant::now();
+        loop {
+            let held = match self.file.try_lock() {
+                Ok(()) => {
+                    self.file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
+                    false
+                }
+                Err(TryLockError::WouldBlock) => true,
+                Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
+            };
+            let company = if held {
+                FileSegment::has_members(attaching)
+            } else {
+                FileSegment::has_live_readers(attaching)
+            };
+            let company = company.map_err(|source| self.failed(source))?;
+            if is_complete(attaching) && company {
+                if self.segment.load(READABLE) != 0 {
+                    return Ok(true);
+                }
+                let what = "its log is used by processes that take nobody into account who may only read it; \
+                            give its files the database's mode, and open it once more with the right to write";
+                return Err(JournalError::Busy { path: path.clone(), what });
+            }
+            if !held {
+                return Ok(false);
+            }
+            // Its process is dying, or is one that only looks at the log.
+            if start.elapsed() > Duration::from_secs(2) {
+                let what = "something that does not use the database holds its log's lock";
+                return Err(JournalError::Busy { path: path.clone(), what });
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Opens the log anew. Nobody attaches it meanwhile.
+    fn open(&self, live: bool) -> Result<Box<dyn Engine>, JournalError> {
+        // First: what is committed from here on by somebody who attaches is not overlooked later.
+        let incarnation = self.segment.load(INCARNATION);
+        let file: &File = &self.file;
+        let shared = live.then(|| Arc::clone(&self.segment));
+        let engine = match self.kind {
+            PoolKind::Disk => disk::open_outside(&self.options, &self.path, file, shared, ENGINE_OFFSET)?,
+            PoolKind::Dax | PoolKind::Emulate => nvram::open_outside(&self.options, &self.path, file)?,
+        };
+        self.segment.set_live(live).map_err(|source| self.failed(source))?;
+        self.incarnation.store(incarnation, Ordering::Release);
+        self.live.store(live, Ordering::Release);
+        Ok(engine)
+    }
+}

@@ -1,0 +1,155 @@
+//! What SQLite sees of the wal-index for a user who may only read it.
+//!
+//! SQLite reads the header, then the readers' marks, and looks for a mark that is not behind the header's end. Who
+//! may write makes one where there is none; who may only read is told that there is no index. So it must not see
+//! the header from before a commit and the marks from after it: the first region, which holds both, it gets as a
+//! copy of one moment. The copy is renewed where SQLite asks for a barrier: between its two looks at the header, and
+//! between taking a mark and checking that nothing has changed.
+#![allow(unsafe_code)] // copies from memory that others change
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use duralite_medium::REGION_BYTES;
+
+/// Words in a region.
+const WORDS: usize = REGION_BYTES as usize / 8;
+/// Words of the header, which is there twice.
+const HEADER: usize = 6;
+/// Words of both headers and the marks.
+const HEAD: usize = 17;
+/// A process that dies while it writes the header leaves it as it is.
+const TRIES: u32 = 1000;
+
+/// A copy of the first region.
+pub struct FirstRegion {
+    words: Box<[AtomicU64]>,
+    /// The region itself. Whoever has the copy keeps it mapped.
+    shared: NonNull<u8>,
+}
+
+// SAFETY: the region may be read by any thread, and is by nothing but volatile reads.
+unsafe impl Send for FirstRegion {}
+
+impl FirstRegion {
+    /// # Safety
+    /// `shared` is a region that stays mapped as long as the result lives.
+    pub unsafe fn new(shared: NonNull<u8>) -> Self {
+        let copy = Self { words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(), shared };
+        copy.renew();
+        copy
+    }
+
+    /// Whether it is a copy of this region.
+    pub fn is_of(&self, shared: NonNull<u8>) -> bool {
+        self.shared == shared
+    }
+
+    /// Where SQLite reads it.
+    pub fn address(&self) -> *mut c_void {
+        self.words.as_ptr().cast_mut().cast()
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        // SAFETY: inside the region; `new` promised that it is mapped.
+        unsafe { self.shared.cast::<u64>().add(at).read_volatile() }
+    }
+
+    fn head(&self) -> [u64; HEAD] {
+        std::array::from_fn(|at| self.word(at))
+    }
+
+    /// Copies what is there now.
+    pub fn renew(&self) {
+        let mut head = self.head();
+        for _ in 0..TRIES {
+            fence(Ordering::SeqCst);
+            let again = self.head();
+            if again == head && head[..HEADER] == head[HEADER..2 * HEADER] {
+                break;
+            }
+            head = again;
+            std::hint::spin_loop();
+        }
+        fence(Ordering::SeqCst);
+        // What the header says is there has been there before the header.
+        for at in 0..WORDS {
+            let word = head.get(at).copied().unwrap_or_else(|| self.word(at));
+            self.words[at].store(word, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the header is one that SQLite accepts: two copies that agree, each ten numbers and their checksum.
+    pub fn is_whole(&self) -> bool {
+        let head = self.head();
+        let numbers: Vec<u32> = head[..HEADER]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes().chunks_exact(4).map(number).collect::<Vec<_>>())
+            .collect();
+        let (body, checksum) = numbers.split_at(numbers.len() - 2);
+        let expected = body.chunks_exact(2).fold([0_u32; 2], |[a, b], pair| {
+            let a = a.wrapping_add(pair[0]).wrapping_add(b);
+            [a, b.wrapping_add(pair[1]).wrapping_add(a)]
+        });
+        let written = numbers[3].to_ne_bytes()[0] != 0;
+        written && head[..HEADER] == head[HEADER..2 * HEADER] && checksum == expected
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.try_into().map_or(0, u32::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(words: &mut [u64]) -> FirstRegion {
+        // SAFETY: the words outlive the copy in each test.
+        unsafe { FirstRegion::new(NonNull::new(words.as_mut_ptr()).unwrap().cast()) }
+    }
+
+    #[test]
+    fn it_is_a_copy_until_it_is_renewed() {
+        let mut words: Vec<u64> =
+            (0..WORDS as u64).map(|word| if word < 12 { word % 6 } else { word }).collect();
+        let copy = region(&mut words);
+        let seen =
+            |copy: &FirstRegion| copy.words.iter().map(|w| w.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        assert_eq!(seen(&copy), words);
+        words[20] = 7;
+        assert_eq!(seen(&copy)[20], 20);
+        copy.renew();
+        assert_eq!(seen(&copy), words);
+        // A header that stays half written.
+        words[0] = 9;
+        copy.renew();
+        assert_eq!(seen(&copy), words);
+    }
+
+    #[test]
+    fn a_header_is_whole_when_both_copies_and_the_checksum_agree() {
+        let mut words = vec![0; WORDS];
+        assert!(!region(&mut words).is_whole(), "never written");
+        let mut numbers = [3_007_000_u32, 0, 5, 1, 12, 3, 7, 8, 9, 10, 0, 0];
+        numbers[3] = u32::from_ne_bytes([1, 0, 0, 16]);
+        let (mut a, mut b) = (0_u32, 0_u32);
+        for pair in numbers[..10].chunks_exact(2) {
+            a = a.wrapping_add(pair[0]).wrapping_add(b);
+            b = b.wrapping_add(pair[1]).wrapping_add(a);
+        }
+        numbers[10..].copy_from_slice(&[a, b]);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        for (at, chunk) in bytes.chunks_exact(8).enumerate() {
+            words[at] = u64::from_ne_bytes(chunk.try_into().unwrap());
+            words[HEADER + at] = words[at];
+        }
+        assert!(region(&mut words).is_whole());
+        words[1] += 1;
+        assert!(!region(&mut words).is_whole());
+        words[HEADER + 1] += 1;
+        assert!(!region(&mut words).is_whole());
+    }
+}

@@ -1,0 +1,299 @@
+//! Users who may only read a database, in processes of their own.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use duralite_testkit::{Actor, Place, TinyPool, code, connect, one, run, skip, stock};
+use rusqlite::Connection;
+
+const NOBODY: u32 = 65534;
+const COUNT: &str = "SELECT count(*) FROM t";
+const SUM: &str = "SELECT count(*), sum(a), sum(length(b)) FROM t";
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// A closed database with ten rows that everybody may read; `None`, with a note, where this user cannot become
+/// another one.
+fn place() -> Option<Place> {
+    if !rustix::process::geteuid().is_root() {
+        skip("users who may only read", "only root can become another user");
+        return None;
+    }
+    let place = Place::new();
+    set_mode(&place.path(""), 0o755);
+    set_mode(place.pool(), 0o755);
+    let conn = stock(&place.path("r.db"));
+    set_mode(&place.path("r.db"), 0o644);
+    conn.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)").unwrap();
+    drop(conn);
+    let conn = place.open("r.db");
+    insert(&conn, 10);
+    conn.close().unwrap();
+    place.assert_plain("r.db");
+    Some(place)
+}
+
+fn insert(conn: &Connection, count: u32) {
+    let rows = format!("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
+    run(conn, &format!("{rows} INSERT INTO t(b) SELECT randomblob(100) FROM n")).unwrap();
+}
+
+/// Changes every page, commits by commit.
+fn churn(conn: &Connection) {
+    for turn in 0..5 {
+        run(conn, &format!("UPDATE t SET b = randomblob(200 + {turn}), a = a + 1000")).unwrap();
+        insert(conn, 3);
+    }
+}
+
+fn checkpoint(conn: &Connection) -> i64 {
+    one(conn, "PRAGMA wal_checkpoint(PASSIVE)")
+}
+
+fn reader(place: &Place) -> Actor {
+    Actor::start_as(NOBODY, &place.path(""), &["sql", &place.uri("r.db", "")])
+}
+
+/// A process that writes.
+fn writer(place: &Place) -> Actor {
+    let mut writer = Actor::sql(&place.uri("r.db", ""));
+    assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(writer.run("INSERT INTO t(b) VALUES('writer')"), "");
+    writer
+}
+
+fn end(place: &Place, readers: Vec<Actor>) {
+    readers.into_iter().for_each(Actor::finish);
+    let conn = place.open("r.db");
+    insert(&conn, 1);
+    conn.close().unwrap();
+    place.assert_plain("r.db");
+    assert!(place.logs().is_empty());
+}
+
+#[test]
+fn inv13_who_may_only_read_reads_what_others_commit() {
+    let Some(place) = place() else { return };
+    let conn = place.open("r.db");
+    insert(&conn, 1);
+    let mut reader = reader(&place);
+    for count in 11..20 {
+        assert_eq!(reader.run(COUNT), count.to_string());
+        insert(&conn, 1);
+    }
+    assert_eq!(checkpoint(&conn), 0);
+    assert_eq!(reader.run(COUNT), "20");
+    let refused = "error: attempt to write a readonly database";
+    assert_eq!(reader.run("INSERT INTO t(b) VALUES(1)"), refused);
+    assert_eq!(reader.run("PRAGMA wal_checkpoint(TRUNCATE)"), refused);
+    assert_eq!(reader.run("PRAGMA journal_mode=DELETE").split(' ').next(), Some("error:"));
+    insert(&conn, 1);
+    assert_eq!(reader.run(COUNT), "21");
+    reader.finish();
+    assert_eq!(place.logs().len(), 1, "its end deletes nothing");
+    conn.close().unwrap();
+    end(&place, Vec::new());
+}
+
+#[test]
+fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
+    let Some(place) = place() else { return };
+    let conn = place.open("r.db");
+    insert(&conn, 200);
+    let mut reader = reader(&place);
+    for mark in 0..2 {
+        // The second time it reads the database alone: the log is all home.
+        assert!(mark == 0 || checkpoint(&conn) == 0);
+        assert_eq!(reader.run("BEGIN"), "");
+        let first = reader.run(SUM);
+        for _ in 0..3 {
+            churn(&conn);
+            assert_eq!(checkpoint(&conn), 1, "busy");
+            assert_eq!(run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap().len(), 1);
+            assert_eq!(reader.run(SUM), first);
+        }
+        assert_eq!(reader.run("COMMIT"), "");
+        assert_ne!(reader.run(SUM), first);
+        assert_eq!(checkpoint(&conn), 0);
+    }
+    reader.finish();
+    conn.close().unwrap();
+    place.assert_plain("r.db");
+}
+
+#[test]
+fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_it() {
+    let Some(place) = place() else { return };
+    writer(&place).kill();
+    let (mut early, mut idle) = (reader(&place), reader(&place));
+    assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
+    // Nobody is there: it has made an index of its own.
+    assert_eq!(early.run("BEGIN"), "");
+    let first = early.run(SUM);
+    let conn = place.open("r.db");
+    churn(&conn);
+    assert_eq!(checkpoint(&conn), 1, "busy");
+    assert_eq!(early.run(SUM), first);
+    assert_eq!(idle.run(COUNT), "26");
+    assert_eq!(early.run("COMMIT"), "");
+    assert_eq!(early.run(COUNT), "26");
+    assert_eq!(checkpoint(&conn), 0);
+    insert(&conn, 1);
+    assert_eq!((early.run(COUNT), idle.run(COUNT)), ("27".into(), "27".into()));
+    conn.close().unwrap();
+    end(&place, vec![early, idle]);
+}
+
+#[test]
+fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked() {
+    let Some(place) = place() else { return };
+    writer(&place).kill();
+    let mut reader = reader(&place);
+    for count in 11..16 {
+        assert_eq!(reader.run(COUNT), count.to_string());
+        writer(&place).kill();
+    }
+    assert_eq!(reader.run(COUNT), "16");
+    let mut live = writer(&place);
+    assert_eq!(reader.run(COUNT), "17");
+    live.kill();
+    // It has the others' index mapped by now, of which nobody is a member.
+    for count in 17..22 {
+        assert_eq!(reader.run(COUNT), count.to_string());
+        writer(&place).kill();
+    }
+    live = writer(&place);
+    assert_eq!(live.run("PRAGMA wal_checkpoint(PASSIVE)").split('|').next(), Some("0"));
+    assert_eq!(reader.run(COUNT), "23");
+    live.finish();
+    end(&place, vec![reader]);
+}
+
+#[test]
+fn inv13_a_snapshot_outlives_the_writers() {
+    let Some(place) = place() else { return };
+    let first = writer(&place);
+    let mut reader = reader(&place);
+    assert_eq!(reader.run("BEGIN"), "");
+    let seen = reader.run(SUM);
+    first.kill();
+    for _ in 0..3 {
+        assert_eq!(reader.run(SUM), seen);
+        let conn = place.open("r.db");
+        churn(&conn);
+        assert_eq!(checkpoint(&conn), 1, "busy");
+        assert_eq!(reader.run(SUM), seen);
+        conn.close().unwrap();
+        assert_eq!(reader.run(SUM), seen);
+        writer(&place).kill();
+    }
+    assert_eq!(reader.run(SUM), seen);
+    assert_eq!(reader.run("COMMIT"), "");
+    assert_eq!(reader.run(COUNT), (11 + 3 * 16).to_string());
+    end(&place, vec![reader]);
+}
+
+#[test]
+fn inv13_without_the_shared_memory_somebody_who_may_write_is_asked_for() {
+    let Some(place) = place() else { return };
+    writer(&place).kill();
+    let shared: Vec<_> = fs::read_dir(place.pool())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.as_os_str().as_encoded_bytes().ends_with(b"-shm"))
+        .collect();
+    assert_eq!(shared.len(), 1);
+    assert_eq!(fs::metadata(&shared[0]).unwrap().permissions().mode() & 0o777, 0o644);
+    fs::remove_file(&shared[0]).unwrap();
+    let mut refused = reader(&place);
+    assert!(refused.run(COUNT).starts_with("error: unable to open database file"));
+    refused.finish();
+    end(&place, Vec::new());
+}
+
+#[test]
+fn inv13_who_may_not_even_read_gets_nothing() {
+    let Some(place) = place() else { return };
+    set_mode(&place.path("r.db"), 0o600);
+    let live = writer(&place);
+    for path in place.logs() {
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0);
+    }
+    let mut refused = reader(&place);
+    assert!(refused.run(COUNT).starts_with("error: unable to open database file"));
+    live.finish();
+    end(&place, Vec::new());
+}
+
+#[test]
+fn a_log_on_a_read_only_file_system_is_read() {
+    let Some(pool) = TinyPool::new(8192) else { return };
+    let place = Place::new();
+    let uri = place.uri_with_pool("r.db", pool.path(), "");
+    let mut writer = Actor::sql(&uri);
+    assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(writer.run("CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)"), "");
+    assert_eq!(writer.run("INSERT INTO t(b) VALUES('writer')"), "");
+    writer.kill();
+    pool.set_read_only(true);
+    let conn = connect(&uri).unwrap();
+    assert_eq!(one::<i64>(&conn, COUNT), 1);
+    let refused = run(&conn, "INSERT INTO t(b) VALUES(2)").unwrap_err();
+    assert_eq!(code(&refused) & 0xff, 8, "{refused}");
+    conn.close().unwrap();
+    pool.set_read_only(false);
+    let conn = connect(&uri).unwrap();
+    insert(&conn, 1);
+    assert_eq!(one::<i64>(&conn, COUNT), 2);
+    conn.close().unwrap();
+    place.assert_plain("r.db");
+}
+
+/// Two who may only read watch the sum, while writers move money and checkpoints of all kinds run.
+#[test]
+fn inv13_who_may_only_read_never_sees_half_of_a_state() {
+    let Some(place) = place() else { return };
+    let rounds: u64 = std::env::var("RIGHTS_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap());
+    let mut conn = place.open("r.db");
+    conn.execute_batch(
+        "CREATE TABLE accounts(id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, pad BLOB);
+         CREATE TABLE history(id INTEGER PRIMARY KEY, who INTEGER, amount INTEGER);
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 99)
+         INSERT INTO accounts SELECT i, 1000, zeroblob(500) FROM n;",
+    )
+    .unwrap();
+    let (uri, stop) = (place.uri("r.db", ""), place.path("stop"));
+    let mut readers: Vec<Actor> = (0..2)
+        .map(|_| Actor::start_as(NOBODY, &place.path(""), &["audit", &uri, "100000", stop.to_str().unwrap()]))
+        .collect();
+    for reader in &mut readers {
+        assert_eq!(reader.line(), "ready");
+    }
+    for round in 0..rounds {
+        let writers: Vec<Actor> =
+            (0..2).map(|n| Actor::start(&["transfer", &uri, &(2 * round + n).to_string(), "400"])).collect();
+        for turn in 0..200 {
+            let kind = ["PASSIVE", "PASSIVE", "FULL", "RESTART", "TRUNCATE"][turn % 5];
+            // Busy or not: others write and read.
+            drop(run(&conn, &format!("PRAGMA wal_checkpoint({kind})")));
+        }
+        for mut writer in writers {
+            assert_eq!(writer.line(), "done");
+            writer.finish();
+        }
+        // Nobody is a member for a moment.
+        conn.close().unwrap();
+        conn = place.open("r.db");
+    }
+    fs::write(&stop, "").unwrap();
+    for mut reader in readers {
+        assert!(reader.line().parse::<i64>().unwrap() > 0, "a reader saw nothing");
+        reader.finish();
+    }
+    assert_eq!(one::<i64>(&conn, "SELECT sum(balance) FROM accounts"), 100_000);
+    conn.close().unwrap();
+    end(&place, Vec::new());
+}
