@@ -216,6 +216,13 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
             return ffi::OK;
         }
+        if op == ffi::FCNTL_HAS_MOVED && db.attached().is_some() {
+            // SQLite asks before the checkpoint of the last close: a -wal goes by its database's path, and that of
+            // another one must not be touched. A log goes by the file itself, which would stay guarded.
+            // SAFETY: SQLite passes where it wants the answer.
+            unsafe { *arg.cast::<c_int>() = 0 };
+            return ffi::OK;
+        }
         if op == ffi::FCNTL_VFSNAME {
             let name = format!("duralite/{}", db.registration.parent.name().to_string_lossy());
             // SAFETY: SQLite passes where it wants the text, which it frees itself.

@@ -240,6 +240,7 @@ class Users(harness.Case):
         writer.finish()
         self.check(exact=self.acked)
 
+    @harness.known_limit("who may only read is served by stock SQLite where nobody has the database open")
     def scenario_reader_before_the_writer(self):
         self.shared(0o644, directory_mode=0o1777)
         reader, (count,) = self.steady(READER, word="rows", user=become(65534))
