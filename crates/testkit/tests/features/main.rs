@@ -1,6 +1,7 @@
 //! What SQLite offers, on Duralite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod controls;
 mod durability;
 mod maintenance;
 mod opening;
