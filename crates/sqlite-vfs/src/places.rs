@@ -41,7 +41,10 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
             let pool = db.pool();
             check_pool(&db.settings(), pool)?;
-            if let (Ok(pool), Ok(identity), false) = (pool, db.identity(), db.read_only) {
+            // One look at a name; other directories are looked through when a log is made there.
+            if let (Ok(pool), Ok(identity), false) = (pool, db.identity(), db.read_only)
+                && db.path.parent() == Some(&*pool.dir)
+            {
                 pool::collect_leftovers(pool, &identity);
             }
             Ok(())
