@@ -3,9 +3,10 @@ SHELL := /bin/bash
 # rustup's usual place, for shells that have not sourced its environment file.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 FUZZ_SECONDS ?= 60
+MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build lint fuzz proof compat clean
+.PHONY: help demo test bench build lint fuzz proof soak compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -45,6 +46,10 @@ compat: ## the tests of CPython, SQLAlchemy, Django and peewee on Duralite, besi
 	@scripts/setup compat
 	cargo build --release -p duralite
 	@scripts/compat
+
+soak: ## processes that fork, are killed and stopped share a database for MINUTES (default 30)
+	@scripts/setup build
+	@scripts/soak $(MINUTES)
 
 clean: ## remove everything built
 	rm -rf target fuzz/target out python/src/duralite/libduralite.so

@@ -49,6 +49,8 @@ pub enum Event {
     Write { file: FileId, at: u64, bytes: Box<[u8]> },
     /// What was written became durable.
     Sync { file: FileId, site: SiteId },
+    /// Syncing failed: what was written and not synced never arrives, and the next sync will not say so.
+    Lost { file: FileId },
     /// Of what was written, this range became durable.
     SyncRange { file: FileId, at: u64, len: u64, site: SiteId },
     /// The file got another size.

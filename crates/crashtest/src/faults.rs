@@ -138,7 +138,7 @@ fn count(plan: &FaultPlan, setup: &Setup) -> Result<(u64, u64, u32)> {
 
 /// A recorder of a stage whose database is in WAL mode already: what a failing device does to a rollback
 /// journal is SQLite's own affair.
-fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
+pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;
     conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;

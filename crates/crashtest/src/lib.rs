@@ -5,6 +5,8 @@
 //! builds the states that a crash may leave; [`memory`] has each of them recovered, and [`oracle`]
 //! judges the result against [`transactions`], whose outcome stock SQLite has computed.
 
+#[cfg(test)]
+mod errors_of_the_database;
 mod event;
 mod failure;
 mod faults;

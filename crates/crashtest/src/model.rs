@@ -122,6 +122,7 @@ impl Model {
                     self.settle_names(|path| path.starts_with(&home));
                 }
             }
+            Event::Lost { file } => self.files[file.0 as usize].lose(),
             Event::SyncRange { file, at, len, .. } => self.files[file.0 as usize].sync_range(*at, *len),
             Event::Name { path, file } => self.names.entry(path.clone()).or_default().pending.push(*file),
             Event::SyncNames { path, .. } => {
@@ -360,6 +361,15 @@ impl File {
                 self.durable[from..until].copy_from_slice(&self.visible[from..until]);
             }
         }
+    }
+
+    /// The kernel has told of the failure once, and takes the pages for clean. Nobody sees the old content as long
+    /// as they are in its cache, and nobody relies on that.
+    fn lose(&mut self) {
+        let bytes = self.visible.len();
+        self.visible.clone_from(&self.durable);
+        self.visible.resize(bytes, 0);
+        self.sectors.clear();
     }
 
     fn sync(&mut self) {

@@ -61,6 +61,8 @@ struct State {
     broken: Option<Call>,
     /// Calls that were made to fail.
     failures: u64,
+    /// The file whose next sync fails.
+    failing_sync: Option<PathBuf>,
 }
 
 /// The recorder while a call runs.
@@ -94,6 +96,19 @@ impl Recorder {
         step.0.failed = None;
         step.0.broken = None;
         step.0.failures = 0;
+    }
+
+    /// Makes the next sync of a file fail, that SQLite syncs or that is a log of blocks.
+    #[cfg(test)]
+    pub fn fail_sync_of(&self, path: &Path) {
+        self.step().0.failing_sync = Some(path.to_path_buf());
+    }
+
+    /// Whether that has come to pass.
+    #[cfg(test)]
+    #[must_use]
+    pub fn has_failed_sync(&self) -> bool {
+        self.step().0.failing_sync.is_none()
     }
 
     /// Number of calls that can fail, since the fault was set.
@@ -177,6 +192,17 @@ impl Step<'_> {
         state.failed.get_or_insert((call, failure));
         state.broken = Some(call);
         Some(failure)
+    }
+
+    /// Whether this sync is the one that is to fail.
+    pub fn fails_to_sync(&mut self, path: &Path) -> bool {
+        self.0.failing_sync.take_if(|failing| failing == path).is_some()
+    }
+
+    /// The same for the blocks of a log.
+    pub fn fails_to_sync_log(&mut self, id: FileId) -> bool {
+        let path = self.0.recording.files.get(id.0 as usize).map(|file| file.path.clone());
+        path.is_some_and(|path| self.fails_to_sync(&path))
     }
 
     /// Adds what happened.

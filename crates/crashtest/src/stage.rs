@@ -61,13 +61,6 @@ impl Stage {
         self.pool.clone()
     }
 
-    /// Whether the database has the path that its logs were made for: a log that no database names any
-    /// more is recognised, and deleted, by that.
-    #[must_use]
-    pub fn keeps_paths(&self) -> bool {
-        self._root.is_some()
-    }
-
     /// The database.
     #[must_use]
     pub fn database(&self) -> PathBuf {

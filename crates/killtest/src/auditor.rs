@@ -105,13 +105,17 @@ impl Auditor<'_> {
     }
 
     fn create(&mut self, page_bytes: u32, auto_vacuum: u32) -> Result<i64> {
-        let conn = duralite_testkit::connect(&self.orders.uri).context("cannot make the database")?;
+        let conn = duralite_testkit::connect(self.uri()?).context("cannot make the database")?;
         conn.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA auto_vacuum={auto_vacuum};"))?;
         let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
         ensure!(mode == "wal", "the journal mode is {mode}");
         ledger::create(&conn)?;
         crate::worker::close(Kept::new(conn))?;
         Ok(0)
+    }
+
+    fn uri(&self) -> Result<&str> {
+        self.orders.uris.first().map(String::as_str).context("no URI")
     }
 
     fn close(&mut self) -> Result<()> {
@@ -124,7 +128,7 @@ impl Auditor<'_> {
         let lowest = self.acknowledged.refresh()?;
         let conn = match self.conn.take() {
             Some(conn) => conn,
-            None => crate::worker::open(&self.orders.uri, self.orders.busy)?,
+            None => crate::worker::open(&self.orders.uris, 0, self.orders.busy, "")?,
         };
         let conn = self.conn.insert(conn);
         let total = begin(conn, self.orders.busy)?;

@@ -59,7 +59,8 @@ fn read_words<const N: usize>(file: &File, at: u64) -> Result<[u64; N]> {
 /// A process's own entry.
 pub(crate) struct Note {
     file: File,
-    slot: u64,
+    /// A child of a process notes nothing.
+    slot: Option<u64>,
     id: u64,
     steps: Cell<u64>,
 }
@@ -68,17 +69,23 @@ impl Note {
     pub(crate) fn open(path: &Path, slot: u64, id: u64) -> Result<Self> {
         let file = File::options().read(true).write(true).open(path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        Ok(Self { file, slot, id, steps: Cell::new(0) })
+        Ok(Self { file, slot: Some(slot), id, steps: Cell::new(0) })
+    }
+
+    /// Notes nothing any more: this is a child of the process whose entry it is.
+    pub(crate) fn be_silent(&mut self) {
+        self.slot = None;
     }
 
     /// Notes what this process does from now on.
     pub(crate) fn phase(&self, phase: Phase) -> Result<()> {
+        let Some(slot) = self.slot else { return Ok(()) };
         self.steps.set(self.steps.get() + 1);
         let mut bytes = [0; 24];
         for (part, word) in bytes.chunks_exact_mut(8).zip([self.id, self.steps.get(), phase as u64]) {
             part.copy_from_slice(&word.to_le_bytes());
         }
-        Ok(self.file.write_all_at(&bytes, (self.slot + FIRST) * ENTRY)?)
+        Ok(self.file.write_all_at(&bytes, (slot + FIRST) * ENTRY)?)
     }
 
     /// Whether this process should end.

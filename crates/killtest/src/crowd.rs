@@ -2,12 +2,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use duralite_testkit::Ended;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, waitpgid,
+};
 
 use crate::auditor::Question;
 use crate::board::Board;
@@ -66,6 +71,8 @@ pub(crate) struct Crowd<'a> {
     messages: File,
     members: Vec<Member>,
     audit: Option<Audit>,
+    /// Groups of forkers that were killed, and whose children may live on.
+    orphans: Vec<Pid>,
     next_id: u64,
     epoch: u32,
 }
@@ -74,6 +81,9 @@ impl<'a> Crowd<'a> {
     pub(crate) fn new(plan: &'a Plan, worker: &'a Worker, site: &'a Site) -> Result<Self> {
         let messages = OpenOptions::new().create(true).append(true).open(site.messages())?;
         let board = Board::create(&site.board())?;
+        site.make_shared(&site.board())?;
+        // Children of a process that is killed come to this one.
+        set_child_subreaper(Some(getpid())).context("cannot become a reaper")?;
         Ok(Self {
             plan,
             worker,
@@ -82,6 +92,7 @@ impl<'a> Crowd<'a> {
             messages,
             members: Vec::new(),
             audit: None,
+            orphans: Vec::new(),
             next_id: 1,
             epoch: 0,
         })
@@ -114,9 +125,18 @@ impl<'a> Crowd<'a> {
             board: self.site.board(),
             acks: self.site.acks(self.epoch),
             pool: self.site.pool().to_owned(),
-            uri: self.site.uri().to_owned(),
+            autocheckpoint: self.plan.autocheckpoint,
+            uris: self.site.uris().to_vec(),
         };
-        let mut command = Command::new(&self.worker.program);
+        self.site.make_shared(&orders.acks)?;
+        let mut command = Command::new(self.site.program(&self.worker.program)?);
+        if let Some((user, group)) = self.site.user(slot).filter(|_| role != Role::Auditor) {
+            command.uid(user).gid(group);
+        }
+        if role == Role::Forker {
+            // Its children are found by their group, whoever lives longer.
+            command.process_group(0);
+        }
         command.args(&self.worker.arguments).args(orders.arguments());
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("DURALITE_") {
@@ -212,7 +232,49 @@ impl<'a> Crowd<'a> {
             return Err(self.ended(&name, status));
         }
         member.dead = true;
+        if member.role == Role::Forker {
+            self.orphans.push(Pid::from_child(&member.child));
+        }
         Ok(member.role)
+    }
+
+    /// Reaps children of forkers that were killed; one that failed by itself is an error.
+    fn reap_orphans(&mut self) -> Result<()> {
+        let mut left = Vec::new();
+        for group in std::mem::take(&mut self.orphans) {
+            loop {
+                match waitpgid(group, WaitOptions::NOHANG) {
+                    Ok(Some((_, status))) => {
+                        if Ended::of(status) == Ended::Badly {
+                            return Err(self.failed(&format!("a child of process {group} failed")));
+                        }
+                    }
+                    Ok(None) => {
+                        left.push(group);
+                        break;
+                    }
+                    Err(Errno::CHILD) => break,
+                    Err(error) => return Err(error).context("cannot wait for a child"),
+                }
+            }
+        }
+        self.orphans = left;
+        Ok(())
+    }
+
+    /// Waits until no child of a forker lives that was killed.
+    fn await_orphans(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            self.reap_orphans()?;
+            if self.orphans.is_empty() {
+                return Ok(());
+            }
+            if start.elapsed() > self.plan.hang {
+                bail!("hang: children of processes {:?}, which were killed, do not end", self.orphans);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Kills all, the auditor too; returns their roles.
@@ -225,9 +287,18 @@ impl<'a> Crowd<'a> {
                 audit.member.signal(Signal::KILL)?;
             }
             self.members[*slot].signal(Signal::KILL)?;
+            if self.members[*slot].role == Role::Forker {
+                let group = Pid::from_child(&self.members[*slot].child);
+                kill_process_group(group, Signal::KILL).context("cannot kill a group")?;
+            }
+        }
+        for group in &self.orphans {
+            // It may be empty.
+            let _ = kill_process_group(*group, Signal::KILL);
         }
         let mut roles = order.iter().map(|slot| self.bury(*slot)).collect::<Result<Vec<_>>>()?;
         self.members.clear();
+        self.await_orphans()?;
         // Dropping it reaps it.
         roles.extend(self.audit.take().map(|_| Role::Auditor));
         Ok(roles)
@@ -252,12 +323,14 @@ impl<'a> Crowd<'a> {
             }
         }
         self.members.clear();
+        self.await_orphans()?;
         self.audit = None;
         self.board.ask_to_end(false)
     }
 
     /// Finds who has ended by itself, and who makes no progress.
     pub(crate) fn watch(&mut self) -> Result<()> {
+        self.reap_orphans()?;
         for slot in 0..self.members.len() {
             let member = &mut self.members[slot];
             if member.dead {
@@ -282,6 +355,10 @@ impl<'a> Crowd<'a> {
 
     /// Whoever failed first is named: what others then say follows from it.
     fn ended(&self, name: &str, status: ExitStatus) -> anyhow::Error {
+        self.failed(&format!("{name} ended by itself ({status})"))
+    }
+
+    fn failed(&self, what: &str) -> anyhow::Error {
         let bytes = std::fs::read(self.site.messages()).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let first = text.lines().position(|line| line.starts_with("failure: "));
@@ -289,7 +366,7 @@ impl<'a> Crowd<'a> {
         let reasons: Vec<&str> = reasons.filter(|line| !line.trim().is_empty()).collect();
         // What the library refused stands before what SQLite made of it.
         let last = reasons[reasons.len().saturating_sub(2)..].join("; ");
-        anyhow::anyhow!("{name} ended by itself ({status}): {last}")
+        anyhow::anyhow!("{what}: {last}")
     }
 
     fn hangs(&self, member: &Member, what: &str) -> anyhow::Error {

@@ -20,6 +20,7 @@ mod role;
 mod run;
 mod schedule;
 mod site;
+mod soak;
 mod stacks;
 mod worker;
 
@@ -29,4 +30,5 @@ pub use report::Report;
 pub use role::{Phase, Role};
 pub use run::run;
 pub use schedule::{Check, Schedule, Step, Stop};
+pub use soak::{Outcome, Soak, has_two_users, plan as soak_plan, soak, table as soak_table};
 pub use worker::{Worker, worker_main};

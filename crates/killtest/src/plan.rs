@@ -36,6 +36,26 @@ pub struct Plan {
     pub openers: u32,
     /// See [`Role::Reader`].
     pub readers: u32,
+    /// See [`Role::Forker`].
+    pub forkers: u32,
+    /// See [`Role::Onlooker`].
+    pub onlookers: u32,
+    /// Users that the processes belong to in turn, with one group: 1 or 2. Two need root.
+    pub users: u32,
+    /// Whether the database has two names, and is renamed and renamed back.
+    pub names: bool,
+    /// Whether several processes are stopped for a while now and then.
+    pub pauses: bool,
+    /// Whether the logs are beside the database.
+    pub beside: bool,
+    /// `PRAGMA wal_autocheckpoint` of all connections.
+    pub autocheckpoint: Option<u32>,
+    /// The longest time between two strikes, in milliseconds.
+    pub longest_ms: u64,
+    /// When it is over even without so many kills; 0 is never.
+    pub seconds: u64,
+    /// The most bytes that the logs may take; 0 is any.
+    pub log_bytes: u64,
     /// More URI parameters.
     pub settings: String,
     /// Of the database.
@@ -71,6 +91,8 @@ const WALDIO: [&str; 10] = [
     "durability=normal&background_checkpoint=on",
     "access=buffered&read_durable=on",
 ];
+/// Between two strikes, where nothing else is said.
+const LONGEST_MS: u64 = 20;
 const PAGES: [u32; 5] = [4096, 4096, 4096, 1024, 16384];
 
 impl Plan {
@@ -85,6 +107,16 @@ impl Plan {
             checkpointers: 1,
             openers: 2,
             readers: 1,
+            forkers: 0,
+            onlookers: 0,
+            users: 1,
+            names: false,
+            pauses: false,
+            beside: false,
+            autocheckpoint: None,
+            longest_ms: LONGEST_MS,
+            seconds: 0,
+            log_bytes: 0,
             settings: String::new(),
             page_bytes: 4096,
             directory: None,
@@ -151,6 +183,16 @@ impl Plan {
             "checkpointers" => self.checkpointers = value.parse()?,
             "openers" => self.openers = value.parse()?,
             "readers" => self.readers = value.parse()?,
+            "forkers" => self.forkers = value.parse()?,
+            "onlookers" => self.onlookers = value.parse()?,
+            "users" => self.users = value.parse()?,
+            "names" => self.names = value.parse()?,
+            "pauses" => self.pauses = value.parse()?,
+            "beside" => self.beside = value.parse()?,
+            "autocheckpoint" => self.autocheckpoint = Some(value.parse()?),
+            "longest_ms" => self.longest_ms = value.parse()?,
+            "seconds" => self.seconds = value.parse()?,
+            "log_bytes" => self.log_bytes = value.parse()?,
             "settings" => value.clone_into(&mut self.settings),
             "page_bytes" => self.page_bytes = value.parse()?,
             "directory" => self.directory = Some(value.into()),
@@ -179,6 +221,8 @@ impl Plan {
             (Role::Checkpointer, self.checkpointers),
             (Role::Opener, self.openers),
             (Role::Reader, self.readers),
+            (Role::Forker, self.forkers),
+            (Role::Onlooker, self.onlookers),
         ];
         counts.into_iter().flat_map(|(role, count)| (0..count).map(move |_| role)).collect()
     }
@@ -216,6 +260,27 @@ impl fmt::Display for Plan {
             self.busy_timeout.as_millis(),
             self.hang.as_millis(),
         )?;
+        let usual = Self::new(self.engine, self.kills, self.seed);
+        for (name, value, usual) in [
+            ("forkers", u64::from(self.forkers), u64::from(usual.forkers)),
+            ("onlookers", u64::from(self.onlookers), u64::from(usual.onlookers)),
+            ("users", u64::from(self.users), u64::from(usual.users)),
+            ("longest_ms", self.longest_ms, usual.longest_ms),
+            ("seconds", self.seconds, usual.seconds),
+            ("log_bytes", self.log_bytes, usual.log_bytes),
+        ] {
+            if value != usual {
+                write!(f, " {name}={value}")?;
+            }
+        }
+        for (name, value) in [("names", self.names), ("pauses", self.pauses), ("beside", self.beside)] {
+            if value {
+                write!(f, " {name}=true")?;
+            }
+        }
+        if let Some(pages) = self.autocheckpoint {
+            write!(f, " autocheckpoint={pages}")?;
+        }
         for (name, path) in [("directory", &self.directory), ("log_directory", &self.log_directory)] {
             if let Some(path) = path {
                 write!(f, " '{name}={}'", path.display())?;

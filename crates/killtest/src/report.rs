@@ -24,6 +24,12 @@ pub struct Report {
     pub stopped: u64,
     /// Processes stopped for a while that then went on.
     pub continued: u64,
+    /// Processes stopped together with others, and continued.
+    pub paused: u64,
+    /// Strikes while the database had another name.
+    pub renamed: u64,
+    /// The most bytes that logs took.
+    pub log_bytes: u64,
     /// Processes started.
     pub started: u64,
     /// The time so far.
@@ -53,7 +59,8 @@ impl fmt::Display for Report {
         write!(
             f,
             "), {} acknowledged, {} light and {} full checks, {} times all killed, {} settled, \
-             {} stopped and killed, {} stopped and continued, {seconds:.1} s, {:.1} kills/s",
+             {} stopped and killed, {} stopped and continued, {} paused, {} strikes while renamed, \
+             logs of at most {:.1} MiB, {seconds:.1} s, {:.1} kills/s",
             self.acknowledged,
             self.light_checks,
             self.full_checks,
@@ -61,6 +68,9 @@ impl fmt::Display for Report {
             self.settled,
             self.stopped,
             self.continued,
+            self.paused,
+            self.renamed,
+            self.log_bytes as f64 / f64::from(1 << 20),
             self.total_kills() as f64 / seconds.max(0.001),
         )
     }

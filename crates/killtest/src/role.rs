@@ -11,6 +11,10 @@ pub enum Role {
     Opener,
     /// Reads.
     Reader,
+    /// Forks with its connection open; its children open their own, and commit.
+    Forker,
+    /// Reads through connections that are opened read-only, and closes them.
+    Onlooker,
     /// Stays connected and does nothing; killed only together with all others.
     Keeper,
     /// Checks what is there; killed only together with all others.
@@ -19,8 +23,16 @@ pub enum Role {
 
 impl Role {
     /// All, in the order of [`Role::index`].
-    pub const ALL: [Self; 6] =
-        [Self::Writer, Self::Checkpointer, Self::Opener, Self::Reader, Self::Keeper, Self::Auditor];
+    pub const ALL: [Self; 8] = [
+        Self::Writer,
+        Self::Checkpointer,
+        Self::Opener,
+        Self::Reader,
+        Self::Forker,
+        Self::Onlooker,
+        Self::Keeper,
+        Self::Auditor,
+    ];
 
     /// Its place in [`Role::ALL`].
     #[must_use]
@@ -36,6 +48,8 @@ impl Role {
             Self::Checkpointer => "checkpointer",
             Self::Opener => "opener",
             Self::Reader => "reader",
+            Self::Forker => "forker",
+            Self::Onlooker => "onlooker",
             Self::Keeper => "keeper",
             Self::Auditor => "auditor",
         }
@@ -55,6 +69,8 @@ impl Role {
             Self::Checkpointer => &[Phase::Opening, Phase::Checkpoint],
             Self::Opener => &[Phase::Opening, Phase::Opening, Phase::Commit, Phase::Closing, Phase::Closing],
             Self::Reader => &[Phase::Opening, Phase::Reading],
+            Self::Forker => &[Phase::Opening, Phase::Begin, Phase::Commit, Phase::Forking, Phase::Forking],
+            Self::Onlooker => &[Phase::Opening, Phase::Reading, Phase::Closing],
             Self::Keeper | Self::Auditor => &[Phase::Opening],
         }
     }
@@ -83,10 +99,12 @@ pub enum Phase {
     Reading,
     /// It closes, and may be the last.
     Closing,
+    /// It has forked, and may wait for its child.
+    Forking,
 }
 
 impl Phase {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Starting,
         Self::Opening,
         Self::Ready,
@@ -97,6 +115,7 @@ impl Phase {
         Self::Checkpoint,
         Self::Reading,
         Self::Closing,
+        Self::Forking,
     ];
 
     /// The phase with this number.

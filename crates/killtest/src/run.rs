@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::acks::RECORD;
 use crate::auditor::Question;
@@ -45,8 +45,10 @@ fn attack(
     let mut crowd = Crowd::new(plan, worker, site)?;
     let auto_vacuum = [0, 1, 2][(plan.seed % 3) as usize];
     crowd.ask(Question::Create(plan.page_bytes, auto_vacuum))?;
+    site.give_names()?;
     for step in Schedule::new(plan) {
-        let over = report.total_kills() >= u64::from(plan.kills);
+        let late = plan.seconds > 0 && start.elapsed().as_secs() >= plan.seconds;
+        let over = late || report.total_kills() >= u64::from(plan.kills);
         match step {
             Step::Start(cast) => {
                 if over {
@@ -55,9 +57,13 @@ fn attack(
                 crowd.start(&cast)?;
             }
             Step::Strike { .. } if over => break,
-            Step::Strike { victims, aim, delay, stop, replace_first, check } => {
+            Step::Strike { victims, aim, delay, stop, renamed, replace_first, check } => {
                 if let (Some(first), Some(moment)) = (victims.first(), aim) {
                     crowd.aim(*first, moment)?;
+                }
+                if renamed {
+                    site.rename_away()?;
+                    report.renamed += 1;
                 }
                 pass(delay);
                 let mut victims = &victims[..];
@@ -73,6 +79,9 @@ fn attack(
                     }
                 }
                 count(report, &crowd.kill(victims)?);
+                if renamed {
+                    site.rename_back()?;
+                }
                 if !replace_first {
                     ask(&mut crowd, check, report)?;
                 }
@@ -82,6 +91,17 @@ fn attack(
                 if replace_first {
                     ask(&mut crowd, check, report)?;
                 }
+            }
+            Step::Pause { slots, time } => {
+                for slot in &slots {
+                    crowd.stop(*slot)?;
+                }
+                pass(time);
+                for slot in &slots {
+                    crowd.go_on(*slot)?;
+                }
+                report.paused += slots.len() as u64;
+                crowd.watch()?;
             }
             Step::Wipe { order, delay, settle } => {
                 pass(delay);
@@ -97,6 +117,10 @@ fn attack(
                 }
             }
         }
+        let bytes = site.log_bytes()?;
+        report.log_bytes = report.log_bytes.max(bytes);
+        let limit = plan.log_bytes;
+        ensure!(limit == 0 || bytes <= limit, "unbounded: the logs have {bytes} bytes, the limit is {limit}");
         report.elapsed = start.elapsed();
         report.started = crowd.started();
         report.acknowledged = acknowledged(site, crowd.epoch());

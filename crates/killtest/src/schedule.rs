@@ -39,10 +39,19 @@ pub enum Step {
         delay: Duration,
         /// The first victim is stopped first.
         stop: Option<Stop>,
+        /// The database has another name while this happens.
+        renamed: bool,
         /// Whether the check waits until the replacements have been started.
         replace_first: bool,
         /// What is checked.
         check: Check,
+    },
+    /// Some are stopped for a while and go on.
+    Pause {
+        /// Who of those started.
+        slots: Vec<usize>,
+        /// For how long.
+        time: Duration,
     },
     /// All are killed at once, in this order.
     Wipe {
@@ -58,10 +67,10 @@ pub enum Step {
 /// Kills between two times that all are killed. In short rounds whoever recovers the log is killed,
 /// while others wait to attach it.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
-/// Where the bias to short delays ends.
-const LONGEST: u64 = 20_000;
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
+/// Shorter than what a worker that is busy waits.
+const LONGEST_PAUSE: u64 = 1_500;
 
 /// The steps of a run, without end.
 pub struct Schedule {
@@ -69,6 +78,10 @@ pub struct Schedule {
     roles: Vec<Role>,
     weak: bool,
     full_check_every: u32,
+    /// The longest delay, in microseconds; where the bias to short ones ends.
+    longest: u64,
+    names: bool,
+    pauses: bool,
     cast: Vec<Role>,
     left: u32,
     /// Nobody of the cast has been killed yet.
@@ -85,6 +98,9 @@ impl Schedule {
             roles: plan.roles(),
             weak: plan.is_weak(),
             full_check_every: plan.full_check_every.max(1),
+            longest: plan.longest_ms * 1000,
+            names: plan.names,
+            pauses: plan.pauses,
             cast: Vec::new(),
             left: 0,
             fresh: false,
@@ -101,6 +117,7 @@ impl Schedule {
             0 | 1 => only(&[Role::Opener]),
             2 => only(&[Role::Opener]).into_iter().take(1).collect(),
             3 => only(&[Role::Writer]),
+            5 => only(&[Role::Forker, Role::Onlooker]),
             4 => only(&[Role::Writer, Role::Opener]),
             _ => Vec::new(),
         };
@@ -132,7 +149,7 @@ impl Schedule {
         let aim = (self.rng.bool() && !moments.is_empty()).then(|| moments[self.rng.usize(..moments.len())]);
         // They all open at once, and one of them recovers.
         let aim = if fresh && self.rng.u32(..4) > 0 { Some(Phase::Opening) } else { aim };
-        let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { LONGEST });
+        let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { self.longest });
         let stop = (self.rng.u32(..12) == 0).then(|| {
             let time = self.short_delay(LONGEST_STOP * 1000);
             Stop { time, goes_on: self.rng.u32(..3) == 0 }
@@ -147,14 +164,24 @@ impl Schedule {
             Check::Light
         };
         self.left = self.left.saturating_sub(victims.len() as u32);
-        Step::Strike { victims, aim, delay, stop, replace_first: self.rng.bool(), check }
+        let replace_first = self.rng.bool();
+        let renamed = self.names && self.rng.u32(..4) == 0;
+        Step::Strike { victims, aim, delay, stop, renamed, replace_first, check }
+    }
+
+    fn pause(&mut self) -> Step {
+        let mut slots: Vec<usize> = (0..self.cast.len()).collect();
+        self.rng.shuffle(&mut slots);
+        let most = self.cast.len().div_ceil(2);
+        slots.truncate(self.rng.usize(1..=most));
+        Step::Pause { slots, time: self.short_delay(LONGEST_PAUSE * 1000) }
     }
 
     fn wipe(&mut self) -> Step {
         let mut order: Vec<usize> = (0..self.cast.len()).collect();
         self.rng.shuffle(&mut order);
         self.cast.clear();
-        Step::Wipe { order, delay: self.short_delay(LONGEST), settle: self.rng.bool() }
+        Step::Wipe { order, delay: self.short_delay(self.longest), settle: self.rng.bool() }
     }
 }
 
@@ -171,6 +198,9 @@ impl Iterator for Schedule {
             self.left = self.rng.u32(round);
             self.fresh = true;
             return Some(Step::Start(self.cast.clone()));
+        }
+        if self.pauses && self.rng.u32(..5) == 0 {
+            return Some(self.pause());
         }
         Some(if self.left == 0 { self.wipe() } else { self.strike() })
     }

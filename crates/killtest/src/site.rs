@@ -1,6 +1,7 @@
 //! The directories of a run: deleted when all went well, kept and named when not.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,13 +10,20 @@ use tempfile::TempDir;
 
 use crate::Plan;
 
+/// Users of a run with two, who need no account, and their group.
+const FIRST_USER: u32 = 64_001;
+const GROUP: u32 = 64_000;
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Where everything is.
 pub(crate) struct Site {
     dir: TempDir,
-    pool: TempDir,
-    uri: String,
+    /// None where they are beside the database.
+    pool: Option<TempDir>,
+    uris: Vec<String>,
+    users: u32,
+    /// Whether others than the group may read.
+    open_to_read: bool,
 }
 
 impl Site {
@@ -31,19 +39,99 @@ impl Site {
             let made = tempfile::Builder::new().prefix("duralite-killtest-").tempdir_in(parent);
             made.with_context(|| format!("cannot make a directory in {}", parent.display()))
         };
-        let (dir, pool) = (make(&directory)?, make(&logs)?);
+        let dir = make(&directory)?;
+        let pool = if plan.beside { None } else { Some(make(&logs)?) };
         let and = if plan.settings.is_empty() { "" } else { "&" };
-        let uri = format!(
-            "file:{}?vfs=duralite&{}{and}{}",
-            dir.path().join(DATABASE).display(),
-            plan.engine.settings(pool.path()),
-            plan.settings
-        );
-        Ok(Self { dir, pool, uri })
+        let logs = pool.as_ref().map_or(dir.path(), TempDir::path);
+        let uri = |name: &str| {
+            format!(
+                "file:{}?vfs=duralite&{}{and}{}",
+                dir.path().join(name).display(),
+                plan.engine.settings(logs),
+                plan.settings
+            )
+        };
+        let uris = if plan.names { [DATABASE, LINK].map(uri).to_vec() } else { vec![uri(DATABASE)] };
+        let (users, open_to_read) = (plan.users, plan.seed.is_multiple_of(2));
+        let site = Self { dir, pool, uris, users, open_to_read };
+        site.share()?;
+        Ok(site)
     }
 
-    pub(crate) fn uri(&self) -> &str {
-        &self.uri
+    /// Lets the group of the users in.
+    fn share(&self) -> Result<()> {
+        if self.users > 1 {
+            for dir in [self.dir.path(), self.pool()] {
+                chown(dir, None, Some(GROUP)).context("two users need root")?;
+                fs::set_permissions(dir, Permissions::from_mode(0o2770))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a file into which every process writes.
+    pub(crate) fn make_shared(&self, path: &Path) -> Result<()> {
+        if self.users > 1 {
+            fs::OpenOptions::new().append(true).create(true).open(path)?;
+            fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        }
+        Ok(())
+    }
+
+    /// The user and the group of the process in a slot, if not those of this one.
+    pub(crate) fn user(&self, slot: usize) -> Option<(u32, u32)> {
+        (self.users > 1).then(|| (FIRST_USER + slot as u32 % self.users, GROUP))
+    }
+
+    /// A program that every user may run.
+    pub(crate) fn program(&self, program: &Path) -> Result<PathBuf> {
+        if self.users == 1 {
+            return Ok(program.to_owned());
+        }
+        let copy = self.path("program");
+        if !copy.exists() {
+            fs::copy(program, &copy)?;
+            fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
+        }
+        Ok(copy)
+    }
+
+    /// Gives the database, which nobody has open, its owner and its second name.
+    pub(crate) fn give_names(&self) -> Result<()> {
+        let database = self.path(DATABASE);
+        if self.users > 1 {
+            chown(&database, Some(FIRST_USER), Some(GROUP))?;
+            let mode = if self.open_to_read { 0o664 } else { 0o660 };
+            fs::set_permissions(&database, Permissions::from_mode(mode))?;
+        }
+        if self.uris.len() > 1 {
+            fs::hard_link(&database, self.path(LINK))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn rename_away(&self) -> Result<()> {
+        fs::rename(self.path(DATABASE), self.path(MOVED)).context("renaming the database")
+    }
+
+    pub(crate) fn rename_back(&self) -> Result<()> {
+        let missing = !self.path(DATABASE).exists();
+        ensure!(missing, "somebody has made another database where it was renamed");
+        fs::rename(self.path(MOVED), self.path(DATABASE)).context("renaming the database back")
+    }
+
+    /// The space that all logs take.
+    pub(crate) fn log_bytes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for name in names_in(self.pool())?.iter().filter(|name| is_log(name)) {
+            // It may be gone.
+            bytes += fs::metadata(self.pool().join(name)).map_or(0, |file| file.blocks() * 512);
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn uris(&self) -> &[String] {
+        &self.uris
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -64,31 +152,46 @@ impl Site {
     }
 
     pub(crate) fn pool(&self) -> &Path {
-        self.pool.path()
+        self.pool.as_ref().map_or(self.dir.path(), TempDir::path)
     }
 
     /// Leaves the directories where they are, and says where.
     pub(crate) fn keep(self) -> String {
-        let (dir, pool) = (self.dir.keep(), self.pool.keep());
+        let dir = self.dir.keep();
+        let pool = self.pool.map_or_else(|| dir.clone(), TempDir::keep);
         format!("database and acknowledgements are kept in {}, logs in {}", dir.display(), pool.display())
     }
 }
 
 pub(crate) const DATABASE: &str = "k.db";
+/// Its second name.
+const LINK: &str = "k-link.db";
+/// What it is called for a moment instead of the first.
+const MOVED: &str = "k-moved.db";
+/// What every file of a database and its log begins with.
+const OWN: &str = "k";
 
-/// Checks that a database which nobody has open is an ordinary file, and its pool is empty.
+/// Whether a file is a log, and not the memory that its users share.
+fn is_log(name: &str) -> bool {
+    name.contains("-duralite") && !name.ends_with("-shm")
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// Checks that a database which nobody has open is an ordinary file, and that no log is anywhere.
 pub(crate) fn check_plain(database: &Path, pool: &Path, allow_segments: bool) -> Result<()> {
     let header = fs::read(database).with_context(|| format!("cannot read {}", database.display()))?;
     ensure!(header.get(VERSIONS) != Some(&GUARD), "the guard is on after the last close");
-    for end in ["-wal", "-shm", "-journal"] {
-        let mut name = database.as_os_str().to_owned();
-        name.push(end);
-        ensure!(!Path::new(&name).exists(), "there is a {end} file after the last close");
+    let dir = database.parent().unwrap_or(Path::new("."));
+    let mut left = names_in(dir)?;
+    left.retain(|name| name.starts_with(OWN) && name != DATABASE && name != LINK);
+    if pool != dir {
+        left.extend(names_in(pool)?);
     }
-    let mut left = fs::read_dir(pool)?
-        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<Vec<_>>>()?;
-    left.retain(|name| !(allow_segments && name.ends_with("-shm")));
-    ensure!(left.is_empty(), "left in the pool after the last close: {}", left.join(", "));
+    left.retain(|name| !(allow_segments && name.contains("-duralite") && name.ends_with("-shm")));
+    ensure!(left.is_empty(), "left after the last close: {}", left.join(", "));
     Ok(())
 }

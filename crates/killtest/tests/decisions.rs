@@ -1,6 +1,6 @@
 //! A seed decides everything that a run decides.
 
-use duralite_killtest::{Engine, Plan, Role, Schedule, Step};
+use duralite_killtest::{Engine, Plan, Role, Schedule, Step, soak_plan};
 
 fn steps(plan: &Plan) -> Vec<Step> {
     Schedule::new(plan).take(2000).collect()
@@ -22,6 +22,9 @@ fn the_text_of_a_plan_repeats_it() {
     for seed in 0..20 {
         let mut plan = Plan::varied(Engine::Waldio, 300, seed);
         plan.allow_segments = seed % 2 == 0;
+        if seed % 4 == 0 {
+            plan = soak_plan(Engine::Nvwal, seed);
+        }
         plan.directory = (seed % 3 == 0).then(|| "/somewhere".into());
         let text = plan.to_string();
         // As a shell takes it.
@@ -45,6 +48,7 @@ fn everybody_is_killed_and_casts_are_complete() {
                 assert!(!victims.is_empty());
                 killed.extend(victims.iter().map(|slot| cast[*slot]));
             }
+            Step::Pause { .. } => {}
             Step::Wipe { mut order, .. } => {
                 order.sort_unstable();
                 assert_eq!(order, (0..cast.len()).collect::<Vec<_>>());
@@ -73,7 +77,23 @@ fn a_keeper_dies_only_with_all_others() {
             Step::Strike { victims, .. } => {
                 assert!(victims.iter().all(|slot| cast[*slot] != Role::Keeper));
             }
-            Step::Wipe { .. } => {}
+            Step::Pause { .. } | Step::Wipe { .. } => {}
         }
     }
+}
+
+#[test]
+fn a_soak_has_eight_processes_that_fork_and_are_stopped() {
+    let (mut names, mut beside) = (0, 0);
+    for seed in 0..50 {
+        let plan = soak_plan(Engine::Waldio, seed);
+        assert_eq!(plan.roles().len(), 8, "{plan}");
+        assert!(plan.roles().contains(&Role::Forker) && plan.roles().contains(&Role::Onlooker), "{plan}");
+        names += u32::from(plan.names);
+        beside += u32::from(plan.beside);
+        let stopped = steps(&plan).iter().any(|step| matches!(step, Step::Pause { .. }));
+        let renamed = steps(&plan).iter().any(|step| matches!(step, Step::Strike { renamed: true, .. }));
+        assert!(stopped && renamed == plan.names, "{plan}");
+    }
+    assert!(names > 10 && beside > 10);
 }

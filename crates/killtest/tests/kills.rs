@@ -1,7 +1,7 @@
 //! Processes die at any instruction, and nothing acknowledged is lost (invariants 4, 7, 11).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-use duralite_killtest::{Acknowledge, Engine, Plan, Report, Worker, run};
+use duralite_killtest::{Acknowledge, Engine, Plan, Report, Worker, run, soak_plan};
 
 fn worker() -> Worker {
     Worker { program: env!("CARGO_BIN_EXE_duralite-killtest").into(), arguments: vec!["worker".into()] }
@@ -65,4 +65,22 @@ fn inv04_an_early_acknowledgement_on_nvwal_is_found() {
 #[test]
 fn inv04_an_early_acknowledgement_on_waldio_is_found() {
     an_early_acknowledgement_is_found(Engine::Waldio);
+}
+
+/// Everything that a soak does, for a short time.
+fn everything(engine: Engine) {
+    for seed in seed(5)..seed(5) + 2 {
+        let plan = Plan { kills: 40, seconds: 0, users: 1, longest_ms: 20, ..soak_plan(engine, seed) };
+        kills(&plan);
+    }
+}
+
+#[test]
+fn inv14_forks_renames_and_stops_on_nvwal() {
+    everything(Engine::Nvwal);
+}
+
+#[test]
+fn inv14_forks_renames_and_stops_on_waldio() {
+    everything(Engine::Waldio);
 }

@@ -9,7 +9,9 @@
 //! keeps the parent's descriptors would keep its locks after its death. So descriptors that carry locks are
 //! registered ([`OwnFile`]), and closed in the child: at once by `pthread_atfork`, or where no such handler
 //! runs, when the child first asks who it is. Mappings carry descriptions too: those are not inherited at all
-//! ([`keep_from_children`]).
+//! ([`keep_from_children`]). The wal-index is an exception: when SQLite rolls an inherited transaction back it reads
+//! and writes there without asking anybody, so a child gets a copy of its own in that place
+//! ([`map_for_this_process`]).
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
 use std::fs::File;
@@ -143,7 +145,7 @@ extern "C" fn after_fork_in_child() {
     let _ = ProcessId::current();
 }
 
-/// Descriptors that carry locks, each with the low half of the process that registered it; 0 is free.
+/// Descriptors that carry locks, or mappings, each with the process that registered it; 0 is free.
 struct Registered {
     places: [AtomicU64; 256],
     next: AtomicPtr<Registered>,
@@ -161,26 +163,43 @@ impl Registered {
 }
 
 static REGISTERED: Registered = Registered::new();
+static MAPPINGS: Registered = Registered::new();
 
 fn entry(fd: i32, process: u64) -> u64 {
     (process & 0xffff_ffff) << 32 | u64::from(fd.cast_unsigned())
 }
 
-fn places() -> impl Iterator<Item = &'static AtomicU64> {
-    std::iter::successors(Some(&REGISTERED), |chunk| chunk.next()).flat_map(|chunk| &chunk.places)
+/// The low bits of a process's number in the entry of a mapping; the others are its address, in units of 4 KiB.
+const PROCESS_BITS: u32 = 28;
+const ADDRESS_UNIT_BITS: u32 = 12;
+
+fn mapping_entry(base: NonNull<u8>, process: u64) -> u64 {
+    (base.as_ptr().expose_provenance() as u64 >> ADDRESS_UNIT_BITS) << PROCESS_BITS | of_mapping(process)
 }
 
-fn register(entry: u64) {
+fn of_mapping(process: u64) -> u64 {
+    process & ((1 << PROCESS_BITS) - 1)
+}
+
+impl Registered {
+    fn chunks(&'static self) -> impl Iterator<Item = &'static Self> {
+        std::iter::successors(Some(self), |chunk| chunk.next())
+    }
+
+    fn places(&'static self) -> impl Iterator<Item = &'static AtomicU64> {
+        self.chunks().flat_map(|chunk| &chunk.places)
+    }
+}
+
+fn register(table: &'static Registered, entry: u64) {
     loop {
         let free = |place: &&AtomicU64| {
             place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        if places().any(|place| free(&place)) {
+        if table.places().any(|place| free(&place)) {
             return;
         }
-        let Some(last) = std::iter::successors(Some(&REGISTERED), |chunk| chunk.next()).last() else {
-            return;
-        };
+        let Some(last) = table.chunks().last() else { return };
         let more = Box::into_raw(Box::new(Registered::new()));
         if last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             // SAFETY: made above, and seen by nobody.
@@ -189,17 +208,17 @@ fn register(entry: u64) {
     }
 }
 
-fn unregister(entry: u64) {
-    for place in places() {
+fn unregister(table: &'static Registered, entry: u64) {
+    for place in table.places() {
         if place.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
     }
 }
 
-/// Closes what was inherited, in the child `number`. Only what may be done between `fork` and `exec`.
+/// Closes, or makes a copy of, what was inherited, in the child `number`. Only what may be done between `fork` and `exec`.
 fn close_inherited(number: u64) {
-    for place in places() {
+    for place in REGISTERED.places() {
         let found = place.load(Ordering::Acquire);
         if found != 0
             && found >> 32 != number & 0xffff_ffff
@@ -209,6 +228,65 @@ fn close_inherited(number: u64) {
             // dropped in this process (`OwnFile::drop`).
             unsafe { libc::close((found & 0xffff_ffff) as i32) };
         }
+    }
+    for place in MAPPINGS.places() {
+        let found = place.load(Ordering::Acquire);
+        if found != 0
+            && of_mapping(found) != of_mapping(number)
+            && place.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            let address = ((found >> PROCESS_BITS) << ADDRESS_UNIT_BITS) as usize;
+            // SAFETY: a mapping of this size that was inherited: it is unregistered before it is unmapped.
+            unsafe { unshare(ptr::with_exposed_provenance_mut(address)) };
+        }
+    }
+}
+
+/// Bytes of every mapping that is made by [`map_for_this_process`].
+pub(crate) fn piece_bytes() -> usize {
+    const REGION: usize = 32 << 10;
+    REGION.max(rustix::param::page_size())
+}
+
+/// Makes a mapping of [`piece_bytes`] that is shared with other processes. A child finds a copy in its place that
+/// is its own.
+///
+/// # Errors
+/// Those of `map`.
+pub(crate) fn map_for_this_process<E>(
+    map: impl FnOnce() -> Result<NonNull<u8>, E>,
+) -> Result<NonNull<u8>, E> {
+    let _opening = Opening::begin();
+    let base = map()?;
+    register(&MAPPINGS, mapping_entry(base, ProcessId::current().0));
+    Ok(base)
+}
+
+/// The process that has made a mapping is about to unmap it.
+pub(crate) fn forget_mapping(base: NonNull<u8>) {
+    unregister(&MAPPINGS, mapping_entry(base, ProcessId::current().0));
+}
+
+/// Puts a copy of a mapping in its place; zeros where there is no memory for one.
+///
+/// # Safety
+/// `base` is a mapping of [`piece_bytes`], and no other thread uses it.
+unsafe fn unshare(base: *mut libc::c_void) {
+    let bytes = piece_bytes();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping where the kernel likes, which is filled from the old one and moved over it; as promised
+    // by the caller. What other processes store meanwhile may be torn: nobody relies on it.
+    unsafe {
+        let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
+        if copy != libc::MAP_FAILED {
+            ptr::copy_nonoverlapping(base.cast::<u8>().cast_const(), copy.cast(), bytes);
+            let moved = libc::mremap(copy, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, base);
+            if moved != libc::MAP_FAILED {
+                return;
+            }
+        }
+        libc::mmap(base, bytes, protection, flags | libc::MAP_FIXED, -1, 0);
     }
 }
 
@@ -247,7 +325,7 @@ impl OwnFile {
 impl From<File> for OwnFile {
     fn from(file: File) -> Self {
         let process = ProcessId::current();
-        register(entry(file.as_raw_fd(), process.0));
+        register(&REGISTERED, entry(file.as_raw_fd(), process.0));
         Self { file: ManuallyDrop::new(file), process }
     }
 }
@@ -271,7 +349,7 @@ impl Drop for OwnFile {
         // SAFETY: taken once, here.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if self.process.is_current() {
-            unregister(entry(file.as_raw_fd(), self.process.0));
+            unregister(&REGISTERED, entry(file.as_raw_fd(), self.process.0));
         } else {
             // Closed already; the number may be another file's by now.
             let _ = file.into_raw_fd();
@@ -460,14 +538,15 @@ mod tests {
         let files: Vec<_> = (0..600).map(|_| OwnFile::open(|| File::create(&path)).unwrap()).collect();
         let is_known = |file: &OwnFile| {
             let wanted = entry(file.as_raw_fd(), file.process.0);
-            places().any(|place| place.load(Ordering::Relaxed) == wanted)
+            REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == wanted)
         };
         assert!(files.iter().all(is_known));
         let numbers: Vec<_> = files.iter().map(|file| entry(file.as_raw_fd(), file.process.0)).collect();
         drop(files);
         // Other tests may have the numbers by now, but not all of them.
-        let left =
-            numbers.iter().filter(|number| places().any(|place| place.load(Ordering::Relaxed) == **number));
+        let left = numbers
+            .iter()
+            .filter(|number| REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == **number));
         assert!(left.count() < 600);
     }
 }

@@ -129,6 +129,8 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             lifter = Lifter::of(&db);
             db.let_go();
         } else {
+            // What the base VFS believes of the parent's connections is put right while all their files are there.
+            db.registration.enter();
             // It is the parent's: nothing of it is given back here, or looked at.
             std::mem::forget(db);
         }

@@ -4,6 +4,7 @@
 
 mod actor;
 mod failing;
+mod fork;
 mod ledger;
 mod loop_disk;
 mod place;
@@ -14,6 +15,7 @@ mod sql;
 
 pub use actor::Actor;
 pub use failing::with_stuck_guard;
+pub use fork::{Ended, Forked, fork};
 pub use ledger::Ledger;
 pub use loop_disk::{DeviceCounts, LoopDisk};
 pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};

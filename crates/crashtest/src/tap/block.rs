@@ -8,7 +8,7 @@ use duralite_medium::{Guarantee, MediumError};
 
 use super::medium_error;
 use crate::event::{Event, FileId};
-use crate::recorder::{Call, Recorder, Step};
+use crate::recorder::{Call, Failure, Recorder, Step};
 
 /// Records what is done to the blocks below.
 pub struct TappedBlock {
@@ -37,7 +37,8 @@ impl TappedBlock {
     }
 
     fn sync_in(&self, step: &mut Step<'_>) -> Result<(), MediumError> {
-        if let Some(failure) = step.due(Call::Sync) {
+        let due = step.due(Call::Sync);
+        if let Some(failure) = due.or_else(|| step.fails_to_sync_log(self.file).then_some(Failure::Io)) {
             return Err(medium_error("fdatasync", failure));
         }
         let site = step.site();

@@ -283,7 +283,10 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
     let Some(open) = of(file) else { return ffi::IOERR_FSYNC };
     let mut step = open.recorder.step();
-    if step.due(Call::Sync).is_some() {
+    let fails = step.fails_to_sync(&open.path);
+    if fails || step.due(Call::Sync).is_some() {
+        let file = step.file(&open.path, FileKind::Sectors);
+        step.push(Event::Lost { file });
         return ffi::IOERR_FSYNC;
     }
     let site = step.site();

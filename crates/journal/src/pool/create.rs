@@ -24,7 +24,8 @@ pub(crate) fn create(
         let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
         return Err(JournalError::io("use the log's directory", &pool.dir, &error));
     }
-    super::collect_leftovers(pool, db);
+    // One look at the directory is little beside making a log.
+    leftovers::collect(&pool.dir, db, true);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(pool, db, id)?;
     let place = Place::new(pool, &path, id);

@@ -5,23 +5,24 @@
 //! database that names no log needs none: a log without commits that was made for this very file is deleted,
 //! and any other one makes way: it is kept, under its longer name.
 
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 
-use super::find::named_after;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::{DatabaseIdentity, files};
 use crate::JournalError;
 
 /// Deletes the logs that were made for this database, which names none of them, and that hold nothing. Those
-/// that somebody uses, or that are being made, stay.
+/// that somebody uses, or that are being made, stay. With `scan` those are found too that were made while the
+/// database had another name.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
     let plain = names::plain(dir, &db.path);
-    let others = scan.then(|| named_after(dir, &db.path)).into_iter().flatten();
+    let others = scan.then(|| logs_in(dir)).into_iter().flatten();
     let mut seen = Vec::new();
     for path in plain.into_iter().chain(others) {
         match path.file_name().and_then(names::kind_of) {
@@ -32,11 +33,27 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
         let Ok(file) = files::open(&path, false) else { continue };
         let Ok(head) = Head::read(&path, &file) else { continue };
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
-        if trusted && db.owns(&head) && file.try_lock().is_ok() && head.commits(&path, &file) == 0 {
+        // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
+        // that of the log that another process has just made.
+        let may_delete = trusted && db.owns(&head) && file.try_lock().is_ok() && is_at(&path, &file);
+        if may_delete && head.commits(&path, &file) == 0 {
             let segment = names::segment(&path, head.log_id);
             drop(files::remove(&path, &segment));
         }
     }
+}
+
+/// Everything in a directory that is called like a log, whatever the database was called when it was made.
+fn logs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    entries.map(|entry| entry.path()).filter(|path| names::is_log_name(path))
+}
+
+/// Whether a path names this open file.
+fn is_at(path: &Path, file: &OwnFile) -> bool {
+    let same =
+        |opened: &Metadata, named: &Metadata| (opened.dev(), opened.ino()) == (named.dev(), named.ino());
+    matches!((file.metadata(), path.symlink_metadata()), (Ok(opened), Ok(named)) if same(&opened, &named))
 }
 
 /// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved
@@ -48,6 +65,10 @@ pub(super) fn free_plain_name(
     let Ok(file) = files::open(plain, false) else { return Ok(None) };
     let Ok(head) = Head::read(plain, &file) else { return Ok(None) };
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
+        return Ok(None);
+    }
+    // Somebody is about to delete it, by that name.
+    if db.owns(&head) && file.try_lock().is_err() {
         return Ok(None);
     }
     let aside = names::aside(plain, head.log_id);

@@ -1,6 +1,7 @@
 //! The processes that are killed.
 
 mod checkpointer;
+mod forker;
 mod opener;
 mod reader;
 mod session;
@@ -43,7 +44,10 @@ pub(crate) struct Orders {
     pub(crate) board: PathBuf,
     pub(crate) acks: PathBuf,
     pub(crate) pool: PathBuf,
-    pub(crate) uri: String,
+    /// `PRAGMA wal_autocheckpoint` of all connections; drawn for each if there is none.
+    pub(crate) autocheckpoint: Option<u32>,
+    /// The database by each of its names.
+    pub(crate) uris: Vec<String>,
 }
 
 impl Orders {
@@ -55,13 +59,16 @@ impl Orders {
         arguments.extend(numbers.iter().map(|number| number.to_string().into()));
         arguments.push(self.busy.as_millis().to_string().into());
         arguments.extend([&self.board, &self.acks, &self.pool].map(|path| path.clone().into_os_string()));
-        arguments.push(self.uri.clone().into());
+        arguments.push(self.autocheckpoint.map_or(-1, i64::from).to_string().into());
+        arguments.extend(self.uris.iter().map(OsString::from));
         arguments
     }
 
     fn parse(arguments: &[String]) -> Result<Self> {
-        let [role, parent, slot, id, seed, early, busy, board, acks, pool, uri] = arguments else {
-            bail!("a worker is started by the crash test, with 11 arguments");
+        let [role, parent, slot, id, seed, early, busy, board, acks, pool, autocheckpoint, uris @ ..] =
+            arguments
+        else {
+            bail!("a worker is started by the crash test, with 12 arguments or more");
         };
         Ok(Self {
             role: Role::named(role).with_context(|| format!("{role} is no role"))?,
@@ -74,7 +81,8 @@ impl Orders {
             board: board.into(),
             acks: acks.into(),
             pool: pool.into(),
-            uri: uri.clone(),
+            autocheckpoint: u32::try_from(autocheckpoint.parse::<i64>()?).ok(),
+            uris: uris.to_vec(),
         })
     }
 }
@@ -105,12 +113,14 @@ fn work(orders: &Orders) -> Result<()> {
     }
     let acks = Acks::open(&orders.acks)?;
     let rng = fastrand::Rng::with_seed(orders.seed ^ orders.id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut session = Session::new(orders, &note, acks, rng);
+    let mut session = Session::new(orders, note, acks, rng);
     match orders.role {
         Role::Writer => writer::run(&mut session),
         Role::Checkpointer => checkpointer::run(&mut session),
         Role::Opener => opener::run(&mut session),
         Role::Reader => reader::run(&mut session),
+        Role::Forker => forker::run(&mut session),
+        Role::Onlooker => reader::look_on(&mut session),
         Role::Keeper | Role::Auditor => reader::keep(&mut session),
     }
 }

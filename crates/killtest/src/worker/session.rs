@@ -14,11 +14,18 @@ use crate::{Acknowledge, Phase, ledger};
 /// A process, its randomness, and what it remembers.
 pub(crate) struct Session<'a> {
     orders: &'a Orders,
-    pub(super) note: &'a Note,
+    pub(super) note: Note,
     acks: Acks,
     pub(super) rng: fastrand::Rng,
+    /// Who makes its transactions: the process, or a child of it.
+    id: u64,
     /// The newest transaction that it has acknowledged.
     acknowledged: i64,
+}
+
+/// Whether the database was not to be found: it has been renamed for a moment.
+fn is_away(error: &rusqlite::Error) -> bool {
+    matches!(error, rusqlite::Error::SqliteFailure(failure, _) if failure.code == ErrorCode::CannotOpen)
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
@@ -53,15 +60,45 @@ pub(crate) fn patiently<T>(
 /// log into the database, and delete it, when it ends.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 
-/// A connection that has attached the log.
-pub(crate) fn open(uri: &str, busy: Duration) -> Result<Kept> {
+/// A connection that has attached the log, by one of the database's names. It may be missing under that for
+/// a moment, if it has several.
+pub(crate) fn open(uris: &[String], name: usize, busy: Duration, parameters: &str) -> Result<Kept> {
+    let uri = uris.get(name % uris.len().max(1)).context("no URI")?;
+    // Nobody makes a database where it is missing for a moment.
+    let mode = if parameters.is_empty() && uris.len() > 1 { "&mode=rw" } else { parameters };
+    let uri = format!("{uri}{mode}");
+    let start = Instant::now();
     patiently(busy, "opening", || {
-        let conn = ManuallyDrop::new(duralite_testkit::connect(uri)?);
-        conn.busy_timeout(busy)?;
-        conn.set_prepared_statement_cache_capacity(32);
-        ledger::total(&conn)?;
-        Ok(conn)
+        loop {
+            match attach(&uri, busy) {
+                Err(error) if uris.len() > 1 && is_away(&error) && start.elapsed() < busy => {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                result => return result,
+            }
+        }
     })
+}
+
+fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
+    let conn = duralite_testkit::connect(uri)?;
+    conn.busy_timeout(busy)?;
+    conn.set_prepared_statement_cache_capacity(32);
+    match ledger::total(&conn) {
+        // SQLite has not found the file and tried again to read only, and then it was back.
+        Ok(_) if !uri.ends_with("mode=ro") && conn.is_readonly("main")? => {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+            Err(rusqlite::Error::SqliteFailure(code, None))
+        }
+        Ok(_) => Ok(Kept::new(conn)),
+        Err(error) => {
+            // Who has not got in may close.
+            if !is_busy(&error) && !is_away(&error) {
+                std::mem::forget(conn);
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Closes a connection.
@@ -70,8 +107,8 @@ pub(crate) fn close(conn: Kept) -> Result<()> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(orders: &'a Orders, note: &'a Note, acks: Acks, rng: fastrand::Rng) -> Self {
-        Self { orders, note, acks, rng, acknowledged: 0 }
+    pub(super) fn new(orders: &'a Orders, note: Note, acks: Acks, rng: fastrand::Rng) -> Self {
+        Self { orders, note, acks, rng, id: orders.id, acknowledged: 0 }
     }
 
     pub(super) fn patiently<T>(&self, what: &str, attempt: impl FnMut() -> rusqlite::Result<T>) -> Result<T> {
@@ -80,11 +117,18 @@ impl<'a> Session<'a> {
 
     /// Opens the database, with pragmas that are as good as any.
     pub(super) fn open(&mut self) -> Result<Kept> {
+        self.open_with("")
+    }
+
+    /// The same, with more URI parameters.
+    pub(super) fn open_with(&mut self, parameters: &str) -> Result<Kept> {
         self.note.phase(Phase::Opening)?;
-        let conn = open(&self.orders.uri, self.orders.busy)?;
+        let first = self.rng.usize(..8);
+        let conn = open(&self.orders.uris, first, self.orders.busy, parameters)?;
         let synchronous = ["FULL", "FULL", "NORMAL", "OFF"][self.rng.usize(..4)];
         let cache = [-2000, 10, 3][self.rng.usize(..3)];
-        let checkpoint = [1000, 1000, 100, 20, 0][self.rng.usize(..5)];
+        let drawn = [1000, 1000, 100, 20, 0][self.rng.usize(..5)];
+        let checkpoint = self.orders.autocheckpoint.unwrap_or(drawn);
         conn.execute_batch(&format!(
             "PRAGMA synchronous={synchronous}; PRAGMA cache_size={cache};
              PRAGMA wal_autocheckpoint={checkpoint};"
@@ -105,7 +149,7 @@ impl<'a> Session<'a> {
         ensure!(total >= mine, "lost: {total} transactions are there, and {mine} was acknowledged");
         if mine > (total - ledger::WINDOW).max(0) {
             let owner = ledger::owner(conn, mine)?;
-            let own = self.orders.id;
+            let own = self.id;
             ensure!(owner == own, "lost: transaction {mine}, acknowledged here, is that of process {owner}");
         }
         Ok(())
@@ -117,8 +161,27 @@ impl<'a> Session<'a> {
         self.note.phase(Phase::Changing)
     }
 
+    /// Who this is.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// From now on this is child `number` of the process that it was.
+    pub(super) fn become_child(&mut self, number: u64, seed: u64) {
+        self.note.be_silent();
+        self.id |= number << 32;
+        self.rng = fastrand::Rng::with_seed(seed);
+        self.acknowledged = 0;
+    }
+
     /// Commits the next transaction, and acknowledges it.
     pub(super) fn commit_one(&mut self, conn: &Connection) -> Result<()> {
+        let n = self.start(conn)?;
+        self.finish(conn, n)
+    }
+
+    /// Begins the next transaction; returns its number.
+    pub(super) fn start(&mut self, conn: &Connection) -> Result<i64> {
         self.begin(conn)?;
         let total = ledger::total(conn)?;
         self.notice_loss(conn, total)?;
@@ -128,14 +191,19 @@ impl<'a> Session<'a> {
             ledger::junk(conn, self.rng.i64(1..20))?;
             conn.execute_batch("ROLLBACK TO s; RELEASE s")?;
         }
-        ledger::change(conn, n, self.orders.id).with_context(|| format!("transaction {n}"))?;
+        ledger::change(conn, n, self.id).with_context(|| format!("transaction {n}"))?;
+        Ok(n)
+    }
+
+    /// Commits the transaction that has been begun, and acknowledges it.
+    pub(super) fn finish(&mut self, conn: &Connection, n: i64) -> Result<()> {
         if self.orders.acknowledge == Acknowledge::BeforeCommit {
-            self.acks.record(n, self.orders.id)?;
+            self.acks.record(n, self.id)?;
         }
         self.note.phase(Phase::Commit)?;
         self.patiently("COMMIT", || conn.execute_batch("COMMIT"))?;
         if self.orders.acknowledge == Acknowledge::AfterCommit {
-            self.acks.record(n, self.orders.id)?;
+            self.acks.record(n, self.id)?;
         }
         self.acknowledged = n;
         self.note.phase(Phase::Ready)

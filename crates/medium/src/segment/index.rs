@@ -2,6 +2,7 @@
 //!
 //! They are mapped through an opening of the file of their own. SQLite goes on reading what it has mapped in a
 //! child after a fork; were it the opening that carries the member's lock, the lock would live as long as the child.
+//! It also writes there when it rolls an inherited transaction back: a child has a copy instead (invariant 14).
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
@@ -15,8 +16,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::MediumError;
 use crate::mapped::write_zeros;
+use crate::{MediumError, process};
 
 /// Bytes in a region of a wal-index.
 pub const REGION_BYTES: u64 = 32 << 10;
@@ -41,7 +42,7 @@ unsafe impl Send for Index {}
 unsafe impl Sync for Index {}
 
 fn piece_bytes() -> u64 {
-    REGION_BYTES.max(rustix::param::page_size() as u64)
+    process::piece_bytes() as u64
 }
 
 impl Index {
@@ -98,7 +99,7 @@ impl Index {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&self.file, at, at + piece)?,
                 Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
             }
-            pieces.push(self.map(at, piece)?);
+            pieces.push(process::map_for_this_process(|| self.map(at, piece))?);
         }
         // SAFETY: a region is inside its piece.
         Ok(Some(unsafe { pieces[wanted].byte_add((within % piece) as usize) }))
@@ -119,6 +120,7 @@ impl Index {
     pub(super) fn unmap(&mut self) {
         let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces.drain(..) {
+            process::forget_mapping(piece);
             // SAFETY: this object's own mapping, of which nobody uses an address any more.
             let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), piece_bytes() as usize) };
         }

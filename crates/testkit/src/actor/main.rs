@@ -1,6 +1,7 @@
 //! The second process of the tests, in one of several roles.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failure ends the process, and the test sees it
 
+mod family;
 mod sql;
 mod stopping;
 mod transfer;
@@ -15,6 +16,7 @@ fn main() {
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());
         }
+        ["family", uri, inherited, children] => family::run(uri, inherited, children.parse().unwrap()),
         ["transfer", uri, seed, count] => {
             transfer::transfer(uri, seed.parse().unwrap(), count.parse().unwrap())
         }

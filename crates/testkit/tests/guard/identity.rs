@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use duralite_testkit::{Place, code, one, run};
+use duralite_testkit::{Actor, Place, code, one, run};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere, refused};
@@ -84,4 +84,29 @@ fn inv03_logs_of_other_databases_are_left_alone() {
     conn.close().unwrap();
     assert!(fs::read(&log).unwrap() == before);
     assert_eq!(read_elsewhere(&place.uri("a.db", "")), "6");
+}
+
+/// The process that made it died before the database named it, while the database had another name.
+#[test]
+fn inv03_an_empty_log_of_another_name_is_deleted() {
+    let place = Place::new();
+    let conn = place.open("before.db");
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    conn.close().unwrap();
+    let unmarked = fs::read(place.path("before.db")).unwrap();
+    // A log without commits that the database names.
+    let uri = place.uri("before.db", "");
+    let mut actor = Actor::sql(&uri);
+    assert_eq!(actor.run("PRAGMA user_version"), "0");
+    let log = place.log();
+    drop(actor);
+    let mut file = fs::OpenOptions::new().write(true).open(place.path("before.db")).unwrap();
+    std::io::Write::write_all(&mut file, &unmarked).unwrap();
+    fs::rename(place.path("before.db"), place.path("after.db")).unwrap();
+    let conn = place.open("after.db");
+    run(&conn, "INSERT INTO t VALUES(1)").unwrap();
+    assert!(!log.exists(), "{} stays", log.display());
+    conn.close().unwrap();
+    place.assert_plain("after.db");
+    assert!(place.logs().is_empty(), "{:?}", place.logs());
 }

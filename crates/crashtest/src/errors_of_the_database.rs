@@ -1,0 +1,152 @@
+//! A device's error at one sync. At one of the database file the kernel tells one connection, once: what was not
+//! synced never arrives, and later syncs succeed. The log must not forget what it alone has (invariant 6). At one of
+//! the log it must not be swallowed, not even where SQLite does not look at the result (invariant 4).
+
+use rusqlite::Connection;
+
+use crate::event::Event;
+use crate::faults::recorder_of;
+use crate::memory::sample;
+use crate::model::Model;
+use crate::setup::{Engine, Setup};
+use crate::sql;
+use crate::stage::Stage;
+use crate::tap::register;
+use crate::workload::under_tap;
+
+const ROWS: u32 = 30;
+const STATES: usize = 40;
+
+fn insert(conn: &Connection, from: u32, note: &dyn Fn(Event)) {
+    for number in from..from + ROWS {
+        note(Event::Begin { number });
+        let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
+        if sql::commit(conn, &statement).is_err() {
+            // The log was about to start over. Once it is told, and the next time it works.
+            sql::roll_back(conn).unwrap();
+            sql::commit(conn, &statement).unwrap();
+        }
+        note(Event::Acknowledged { number });
+    }
+}
+
+/// One connection's checkpoint fails at the sync of the database. Another one, which was told of nothing, makes
+/// it, and goes on so that the log starts over; or both close. Then power fails, at every barrier since.
+fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
+    register().unwrap();
+    let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
+    let setup = Setup { waits: true, ..setup };
+    let stage = Stage::new().unwrap();
+    let recorder = recorder_of(&stage, &setup).unwrap();
+    let note = |event| recorder.note(event);
+    under_tap(&stage, &recorder, || {
+        let told = stage.connect(&setup).unwrap();
+        let other = stage.connect(&setup).unwrap();
+        sql::use_wal(&told).unwrap();
+        told.execute_batch("CREATE TABLE t(number INTEGER PRIMARY KEY, filler)").unwrap();
+        insert(&told, 1, &note);
+        for conn in [&told, &other] {
+            conn.execute_batch(&format!("PRAGMA synchronous={synchronous}")).unwrap();
+        }
+        recorder.fail_sync_of(&stage.database());
+        let told_of = sql::checkpoint(&told, "FULL");
+        if synchronous != "OFF" {
+            assert!(told_of.is_err() && recorder.has_failed_sync(), "no sync has failed");
+        }
+        // The other one knows nothing.
+        let _ = sql::checkpoint(&other, "RESTART");
+        if closes {
+            drop(told);
+            drop(other);
+            let again = stage.connect(&setup).unwrap();
+            insert(&again, ROWS + 1, &note);
+        } else {
+            insert(&other, ROWS + 1, &note);
+            let _ = sql::checkpoint(&other, "TRUNCATE");
+            insert(&other, 2 * ROWS + 1, &note);
+        }
+        assert!(recorder.has_failed_sync(), "no sync has failed");
+    });
+    let recording = recorder.finish();
+    let mut model = Model::new(&recording, &stage.home());
+    let mut random = fastrand::Rng::with_seed(7);
+    let barriers = recording.events.iter().filter(|event| Model::is_barrier(event)).count();
+    let (mut acknowledged, mut lost) = (0, false);
+    for event in &recording.events {
+        let cuts = lost && Model::is_barrier(event) && random.usize(..barriers) < STATES;
+        if cuts || lost && matches!(event, Event::Acknowledged { .. }) && random.u8(..4) == 0 {
+            let choices = model.choices();
+            stage.set(&model.crash(&choices, &sample(&choices, &mut random))).unwrap();
+            let conn = stage.connect(&setup).unwrap();
+            let found: u32 = conn
+                .query_row("SELECT count(*) FROM t WHERE number <= ?1", [acknowledged], |row| row.get(0))
+                .unwrap();
+            assert_eq!(found, acknowledged, "{engine}, synchronous={synchronous}, closes={closes}");
+            let sound: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+            assert_eq!(sound, "ok");
+        }
+        model.apply(event);
+        match event {
+            Event::Acknowledged { number } => acknowledged = *number,
+            Event::Lost { .. } => lost = true,
+            _ => {}
+        }
+    }
+    assert!(lost);
+}
+
+#[test]
+fn inv06_a_sync_that_failed_is_everybodys() {
+    for engine in Engine::OWN {
+        for closes in [false, true] {
+            somebody_else_syncs(engine, "FULL", closes);
+        }
+    }
+}
+
+#[test]
+fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
+    for engine in Engine::OWN {
+        for closes in [false, true] {
+            somebody_else_syncs(engine, "OFF", closes);
+        }
+    }
+}
+
+/// SQLite commits a transaction over several files by deleting the super-journal, and drops the errors of what
+/// comes behind. So the log has to be flushed before.
+#[test]
+fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
+    register().unwrap();
+    let setup =
+        Setup { settings: String::new(), waits: true, threads: 1, ..Setup::for_seed(Engine::Waldio, 1) };
+    for synchronous in ["FULL", "NORMAL"] {
+        let stage = Stage::new().unwrap();
+        let recorder = recorder_of(&stage, &setup).unwrap();
+        let others = ["b.db", "c.db"].map(|name| stage.home().join(name));
+        for other in &others {
+            Connection::open(other).unwrap().execute_batch("CREATE TABLE t(a)").unwrap();
+        }
+        let committed = under_tap(&stage, &recorder, || {
+            let conn = stage.connect(&setup).unwrap();
+            conn.execute_batch(&format!("PRAGMA synchronous={synchronous}; CREATE TABLE t(a);")).unwrap();
+            for (name, other) in ["b", "c"].iter().zip(&others) {
+                let attach = format!("ATTACH 'file:{}?vfs=unix' AS {name}", other.display());
+                conn.execute_batch(&attach).unwrap();
+            }
+            conn.execute_batch("BEGIN; INSERT INTO main.t VALUES(1); INSERT INTO b.t VALUES(1);").unwrap();
+            conn.execute_batch("INSERT INTO c.t VALUES(1)").unwrap();
+            let mut names = std::fs::read_dir(stage.pool()).unwrap().map(|entry| entry.unwrap().path());
+            recorder.fail_sync_of(&names.find(|path| crate::event::is_log(path)).unwrap());
+            let committed = conn.execute_batch("COMMIT");
+            assert!(recorder.has_failed_sync(), "the log was not flushed, synchronous={synchronous}");
+            committed
+        });
+        assert!(committed.is_err(), "the commit says ok, synchronous={synchronous}");
+        for other in &others {
+            let conn = Connection::open(other).unwrap();
+            let count: i64 = conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+            assert_eq!(count, 0, "{}", other.display());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A soak: one plan after the other with everything that processes do to each other, on both engines in turn,
+//! for so many minutes.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use duralite_testkit::Engine;
+
+use crate::{Plan, Report, Worker, run};
+
+/// How long one plan runs.
+const SECONDS: u64 = 45;
+/// Processes at once, besides the auditor.
+const PROCESSES: u32 = 8;
+/// Pages in the log at which everybody checkpoints.
+const AUTOCHECKPOINT: u32 = 8;
+/// The most pages that all logs of the database may take the space of, and at least [`LOG_BYTES`]. A process that
+/// is stopped while it reads holds checkpoints off for up to 1.5 s, and VACUUM writes all pages at once.
+const LOG_PAGES: u64 = 64 << 10;
+const LOG_BYTES: u64 = 256 << 20;
+
+/// What a soak is to do.
+#[derive(Debug, Clone)]
+pub struct Soak {
+    /// How long, at least.
+    pub time: Duration,
+    /// Of the first plan; each further one has the next.
+    pub seed: u64,
+    /// Where the directories of the databases are made; the temporary directory if there is none.
+    pub directory: Option<PathBuf>,
+}
+
+/// What has become of one plan.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The engine.
+    pub engine: Engine,
+    /// The seed.
+    pub seed: u64,
+    /// What was done, or what was wrong.
+    pub result: Result<Report>,
+}
+
+/// Whether this process may give others to other users.
+#[must_use]
+pub fn has_two_users() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The plan of a seed: eight processes of two users if that can be.
+#[must_use]
+pub fn plan(engine: Engine, seed: u64) -> Plan {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x736f_616b);
+    let mut plan = Plan::varied(engine, u32::MAX, seed);
+    if plan.is_weak() {
+        plan.settings.clear();
+    }
+    plan.writers = rng.u32(1..=3);
+    plan.forkers = rng.u32(1..=2);
+    plan.openers = rng.u32(1..=2);
+    plan.onlookers = 1;
+    plan.checkpointers = rng.u32(..=1);
+    let others = plan.forkers + plan.openers + plan.onlookers + plan.checkpointers;
+    plan.writers = plan.writers.min(PROCESSES - others);
+    plan.readers = PROCESSES - others - plan.writers;
+    plan.users = if has_two_users() { 2 } else { 1 };
+    plan.names = rng.bool();
+    plan.pauses = true;
+    plan.beside = rng.bool();
+    plan.autocheckpoint = Some(AUTOCHECKPOINT);
+    plan.longest_ms = [20, 200, 1000][rng.usize(..3)];
+    plan.hang = Duration::from_secs(40);
+    plan.busy_timeout = Duration::from_secs(15);
+    plan.seconds = SECONDS;
+    plan.log_bytes = LOG_BYTES.max(LOG_PAGES * u64::from(plan.page_bytes));
+    plan
+}
+
+/// Runs plans until the time is over, and says what has become of each. What is wrong with one does not keep the
+/// next from running.
+pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec<Outcome> {
+    let start = Instant::now();
+    let mut outcomes = Vec::new();
+    let engines = [Engine::Waldio, Engine::Nvwal];
+    for (seed, engine) in (soak.seed..).zip(engines.into_iter().cycle()) {
+        if start.elapsed() >= soak.time && seed >= soak.seed + 2 {
+            break;
+        }
+        let plan = Plan { directory: soak.directory.clone(), ..plan(engine, seed) };
+        let outcome = Outcome { engine, seed, result: run(&plan, worker, &mut |_| {}) };
+        told(&outcome);
+        outcomes.push(outcome);
+    }
+    outcomes
+}
+
+/// A table of what has been done, by engine, in the style of the fault model's.
+///
+/// # Errors
+/// None that can come.
+pub fn table(outcomes: &[Outcome]) -> Result<String> {
+    let mut text = String::from("| engine | what | result | seconds |\n| --- | --- | --- | --- |\n");
+    let users = if has_two_users() { "two users" } else { "one user" };
+    for engine in [Engine::Waldio, Engine::Nvwal] {
+        let of_engine = outcomes.iter().filter(|outcome| outcome.engine == engine);
+        let good: Vec<&Report> =
+            of_engine.clone().filter_map(|outcome| outcome.result.as_ref().ok()).collect();
+        let sum = |of: fn(&Report) -> u64| good.iter().map(|report| of(report)).sum::<u64>();
+        let bad = of_engine.count() - good.len();
+        let most = good.iter().map(|report| report.log_bytes).max().unwrap_or(0);
+        writeln!(
+            text,
+            "| {} | soak, {PROCESSES} processes of {users} | {} runs, {bad} broken; {} processes killed, {} stopped, \
+             {} strikes while renamed, {} commits acknowledged, {} times closed and nothing left, logs of at \
+             most {:.1} MiB (limit {} MiB, {LOG_PAGES} pages where that is more) | {} |",
+            engine.name(),
+            good.len() + bad,
+            sum(Report::total_kills),
+            sum(|report| report.stopped + report.continued + report.paused),
+            sum(|report| report.renamed),
+            sum(|report| report.acknowledged),
+            sum(|report| report.settled),
+            most as f64 / f64::from(1 << 20),
+            LOG_BYTES >> 20,
+            sum(|report| report.elapsed.as_secs()),
+        )
+        .context("no table")?;
+    }
+    Ok(text)
+}

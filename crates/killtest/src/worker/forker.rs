@@ -1,0 +1,145 @@
+//! Forks with its connection open, also in the middle of a transaction. The child opens its own connection
+//! and commits; what becomes of the inherited one there must be nothing to the parent (invariant 14).
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use duralite_testkit::{Ended, fork};
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::Session;
+use super::session::Kept;
+use crate::{Phase, ledger};
+
+/// What a child does with the connection that it has inherited.
+#[derive(Debug, Clone, Copy)]
+enum Inherited {
+    Ignored,
+    Used,
+    ClosedFirst,
+    ClosedLast,
+    RolledBack,
+}
+
+/// How a child ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Closing,
+    WithoutClosing,
+    Killed,
+}
+
+const INHERITED: [Inherited; 6] = [
+    Inherited::Ignored,
+    Inherited::Ignored,
+    Inherited::Used,
+    Inherited::ClosedFirst,
+    Inherited::ClosedLast,
+    Inherited::RolledBack,
+];
+const ENDS: [End; 4] = [End::Closing, End::Closing, End::WithoutClosing, End::Killed];
+/// How long a parent waits before it looks again.
+const GLANCE: Duration = Duration::from_micros(300);
+
+pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
+    let mut children = 0;
+    while !session.note.should_end()? {
+        let mut conn = Some(session.open()?);
+        for _ in 0..session.rng.u32(1..6) {
+            children += 1;
+            generation(session, &mut conn, children)?;
+            if session.note.should_end()? {
+                break;
+            }
+        }
+        if let Some(conn) = conn.take() {
+            session.close(conn)?;
+        }
+    }
+    Ok(())
+}
+
+/// One fork, and what comes of it.
+fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -> Result<()> {
+    let Some(own) = conn.as_ref() else { bail!("there is no connection") };
+    for _ in 0..session.rng.u32(..3) {
+        session.commit_one(own)?;
+    }
+    // The child must not end it either.
+    let begun = if session.rng.u32(..4) == 0 { Some(session.start(own)?) } else { None };
+    let seed = session.rng.u64(..);
+    session.note.phase(Phase::Forking)?;
+    let forked = fork(|| match child(session, conn, number, seed) {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("failure: child {number} of forker {}: {error:#}", session.id() & 0xffff_ffff);
+            false
+        }
+    });
+    let Some(own) = conn.as_ref() else { bail!("there is no connection") };
+    if let Some(n) = begun {
+        session.finish(own, n)?;
+    }
+    let mut kill_after = (session.rng.u32(..4) == 0).then(|| session.rng.u32(..40));
+    loop {
+        if let Some(ended) = forked.try_wait() {
+            let fine = matches!(ended, Ended::Well | Ended::Killed(9));
+            ensure!(fine, "child {number} ended: {ended:?}");
+            return session.note.phase(Phase::Ready);
+        }
+        match &mut kill_after {
+            Some(0) => forked.kill(),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        if session.rng.u32(..3) == 0 {
+            session.commit_one(own)?;
+        } else {
+            std::thread::sleep(GLANCE);
+        }
+        // It waits for its child: whether that goes on is for the child to say.
+        session.note.phase(Phase::Forking)?;
+    }
+}
+
+fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: u64) -> Result<()> {
+    session.become_child(number, seed);
+    let inherited = INHERITED[session.rng.usize(..INHERITED.len())];
+    let end = ENDS[session.rng.usize(..ENDS.len())];
+    match (inherited, conn.as_ref()) {
+        (Inherited::Used, Some(conn)) => {
+            let answer = ledger::total(conn);
+            // In a transaction SQLite has the page already.
+            let allowed = !conn.is_autocommit() || answer.is_err();
+            ensure!(allowed, "an inherited connection answers {answer:?}");
+            let written = conn.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET total = -1; COMMIT");
+            ensure!(written.is_err(), "an inherited connection commits");
+        }
+        (Inherited::RolledBack, Some(conn)) => drop(conn.execute_batch("ROLLBACK")),
+        (Inherited::ClosedFirst, _) => close_inherited(conn),
+        _ => {}
+    }
+    let own = session.open()?;
+    for _ in 0..session.rng.u32(..5) {
+        session.commit_one(&own)?;
+    }
+    let total = session.patiently("SELECT", || ledger::total(&own))?;
+    session.notice_loss(&own, total)?;
+    if matches!(inherited, Inherited::ClosedLast) {
+        close_inherited(conn);
+        // What it has of its own still works.
+        session.commit_one(&own)?;
+    }
+    match end {
+        End::Closing => session.close(own),
+        End::WithoutClosing => Ok(()),
+        End::Killed => Ok(kill_process(getpid(), Signal::KILL)?),
+    }
+}
+
+/// Whatever it says: the parent must not notice.
+fn close_inherited(conn: &mut Option<Kept>) {
+    if let Some(conn) = conn.take() {
+        let _ = super::close(conn);
+    }
+}

@@ -1,0 +1,70 @@
+//! Children made by `fork`, which inherit what their parent has open.
+#![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+
+/// A child, made by [`fork`].
+#[derive(Debug)]
+pub struct Forked(Pid);
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, and its body returned `true`.
+    Well,
+    /// By itself, and its body returned `false`, or panicked.
+    Badly,
+    /// By a signal.
+    Killed(i32),
+}
+
+impl Ended {
+    /// What a status says.
+    #[must_use]
+    pub fn of(status: WaitStatus) -> Self {
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(0), _) => Self::Well,
+            (_, Some(signal)) => Self::Killed(signal),
+            _ => Self::Badly,
+        }
+    }
+}
+
+/// Forks. The child runs `body` and ends, without anything of its parent's being dropped.
+///
+/// # Panics
+/// When there can be no child.
+pub fn fork(body: impl FnOnce() -> bool) -> Forked {
+    // SAFETY: the child goes on with this thread alone. What it calls beyond C's own functions is SQLite and
+    // Duralite, which is what the tests are about.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
+    let Some(child) = Pid::from_raw(pid) else {
+        let good = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) }
+    };
+    Forked(child)
+}
+
+impl Forked {
+    /// Kills it with SIGKILL; it may have ended.
+    pub fn kill(&self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+
+    /// How it ended, if it has.
+    #[must_use]
+    pub fn try_wait(&self) -> Option<Ended> {
+        waitpid(Some(self.0), WaitOptions::NOHANG).unwrap().map(|(_, status)| Ended::of(status))
+    }
+
+    /// Waits for its end.
+    #[must_use]
+    pub fn wait(&self) -> Ended {
+        let (_, status) = waitpid(Some(self.0), WaitOptions::empty()).unwrap().unwrap();
+        Ended::of(status)
+    }
+}
