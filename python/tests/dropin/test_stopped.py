@@ -26,7 +26,13 @@ READER = """
 conn = connect(sys.argv[1], wal=False)
 say("open")
 while hear():
-    say("rows", rows(conn))
+    try:
+        say("rows", rows(conn))
+    except Exception as error:
+        # A writer was stopped while it changed the wal-index's header, and SQLite has tried for ten seconds.
+        if "locking protocol" not in str(error):
+            raise
+        say("rows", "refused")
 conn.close()
 """
 
@@ -49,6 +55,7 @@ class StoppedCase(harness.Case):
         self.seed = int(os.environ.get("DROPIN_SEED", time.time_ns() % 1_000_000))
         self.random = random.Random(self.seed)
         self.rounds = 12
+        self.refused = 0
 
     def run(self, result=None):
         failures = len(result.failures) + len(result.errors) if result else 0
@@ -60,6 +67,15 @@ class StoppedCase(harness.Case):
         program = self.start(text, self.path, *arguments)
         program.expect("open")
         return program
+
+    def read_at_least(self, reader, known):
+        """What a reader finds; now and then it may be refused, as with stock SQLite."""
+        count = reader.expect("rows")[0]
+        if count == "refused":
+            self.refused += 1
+            self.assertLess(self.refused, 4, "readers are refused")
+        else:
+            self.assertGreaterEqual(int(count), known)
 
     def stopped_rounds(self, writer, while_stopped):
         for _ in range(self.rounds):
@@ -79,7 +95,7 @@ class Stopped(StoppedCase):
             known = len(self.acked)
             for reader in readers:
                 reader.tell()
-                self.assertGreaterEqual(int(reader.expect("rows")[0]), known)
+                self.read_at_least(reader, known)
 
         self.stopped_rounds(writer, read)
         writer.tell()
@@ -113,7 +129,7 @@ class Stopped(StoppedCase):
         def read():
             known = len(self.acked)
             reader.tell()
-            self.assertGreaterEqual(int(reader.expect("rows")[0]), known)
+            self.read_at_least(reader, known)
 
         for _ in range(self.rounds):
             self.rounds, rounds = 1, self.rounds
@@ -148,7 +164,7 @@ class Stopped(StoppedCase):
             time.sleep(self.random.uniform(0.01, 0.05))
             writer.kill(signal.SIGSTOP)
             reader.tell()
-            reader.expect("rows")
+            self.read_at_least(reader, 0)
             writer.kill()
             self.run_program("own(sys.argv[1], sys.argv[2], 5)", self.path, f"next{turn}")
             reader.finish()
@@ -199,7 +215,7 @@ class Stopped(StoppedCase):
         def read():
             known = len(self.acked)
             reader.tell()
-            self.assertGreaterEqual(int(reader.expect("rows")[0]), known)
+            self.read_at_least(reader, known)
 
         self.stopped_rounds(writer, read)
         writer.tell()
