@@ -95,6 +95,7 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
         limit_blocks,
         blocks_offset: if input.ratio(7, 8)? { good_offset } else { input.arbitrary()? },
         path: path(input)?,
+        file: None,
     };
     let mut bytes = superblock.encode();
     assert!(nvwal::Superblock::decode(&bytes).is_err(), "shorter than the area");
@@ -132,6 +133,7 @@ fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
         layout: *input.choose(&waldio::Layout::ALL)?,
         limit_bytes: input.arbitrary()?,
         path: path(input)?,
+        file: None,
     };
     let mut bytes = superblock.encode();
     superblock.path.truncate(PATH_LIMIT);
