@@ -92,7 +92,7 @@ pub(super) fn check_owner(
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok(file) = files::open(path, true) else { return };
     let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
-    if is_it && file.try_lock().is_ok() {
+    if is_it && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false) {
         drop(files::remove(path, &names::segment(path, id)));
     }
 }

@@ -5,13 +5,12 @@
 //! database that names no log needs none: a log without commits that was made for this very file is deleted,
 //! and any other one makes way: it is kept, under its longer name.
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 
+use super::attach::is_in_place;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::{DatabaseIdentity, files};
@@ -35,7 +34,10 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
         // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
         // that of the log that another process has just made.
-        let may_delete = trusted && db.owns(&head) && file.try_lock().is_ok() && is_at(&path, &file);
+        let may_delete = trusted
+            && db.owns(&head)
+            && file.try_lock().is_ok()
+            && is_in_place(&path, &file).unwrap_or(false);
         if may_delete && head.commits(&path, &file) == 0 {
             let segment = names::segment(&path, head.log_id);
             drop(files::remove(&path, &segment));
@@ -47,13 +49,6 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
 fn logs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     entries.map(|entry| entry.path()).filter(|path| names::is_log_name(path))
-}
-
-/// Whether a path names this open file.
-fn is_at(path: &Path, file: &OwnFile) -> bool {
-    let same =
-        |opened: &Metadata, named: &Metadata| (opened.dev(), opened.ino()) == (named.dev(), named.ino());
-    matches!((file.metadata(), path.symlink_metadata()), (Ok(opened), Ok(named)) if same(&opened, &named))
 }
 
 /// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved
@@ -87,14 +82,10 @@ pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
 
 /// Where a log is that was opened by this path: there, or put aside since, or where people have moved it.
 pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, JournalError> {
-    let opened = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?;
     let moved = std::fs::read_link(files::own_name(file));
     for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
-        match name.symlink_metadata() {
-            Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => return Ok(Some(name)),
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(JournalError::io("examine", &name, &error)),
+        if is_in_place(&name, file)? {
+            return Ok(Some(name));
         }
     }
     Ok(None)
