@@ -86,7 +86,8 @@ impl FileNvm {
     /// [`MediumError::Unsupported`] when the machine cannot flush what direct access needs
     /// flushed, when a model other than [`Persistency::X86`] was asked for on direct access, or
     /// when the capacity exceeds the address space, or an error of the system.
-    pub fn map(file: File, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
+    pub fn map(file: impl Into<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
+        let file = file.into();
         let instruction = detect_flush_instruction();
         if options.dax && instruction == FlushInstruction::None {
             return Err(MediumError::Unsupported {
@@ -130,7 +131,7 @@ impl FileNvm {
             latency: LatencyCell::default(),
             epoch_stored: AtomicBool::new(false),
             counters: CounterCells::default(),
-            file: OwnFile::from(file),
+            file,
             path: path.to_owned(),
             growing: Mutex::new(()),
         };

@@ -20,8 +20,8 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Tells a process from those that it was forked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -291,10 +291,16 @@ unsafe fn unshare(base: *mut libc::c_void) {
 }
 
 /// A file whose locks belong to this process. A child does not inherit it.
+///
+/// The last handle of an open file gives its locks back before it closes. Closing alone would not do: a process that
+/// another thread is just starting (`posix_spawn`, `vfork`) has the descriptors until it runs its program, and
+/// handlers of forks are not called for it.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
     process: ProcessId,
+    /// Shared by the handles of one open file. `None` once it is dropped.
+    handles: Option<Arc<()>>,
 }
 
 impl OwnFile {
@@ -313,12 +319,14 @@ impl OwnFile {
         self.process.is_current()
     }
 
-    /// Another descriptor of the same open file.
+    /// Another handle of the same open file.
     ///
     /// # Errors
     /// That of the kernel.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Self::open(|| self.file.try_clone())
+        let mut clone = Self::open(|| self.file.try_clone())?;
+        clone.handles.clone_from(&self.handles);
+        Ok(clone)
     }
 }
 
@@ -326,7 +334,7 @@ impl From<File> for OwnFile {
     fn from(file: File) -> Self {
         let process = ProcessId::current();
         register(&REGISTERED, entry(file.as_raw_fd(), process.0));
-        Self { file: ManuallyDrop::new(file), process }
+        Self { file: ManuallyDrop::new(file), process, handles: Some(Arc::default()) }
     }
 }
 
@@ -349,12 +357,26 @@ impl Drop for OwnFile {
         // SAFETY: taken once, here.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if self.process.is_current() {
+            if self.handles.take().and_then(Arc::into_inner).is_some() {
+                give_locks_back(&file);
+            }
             unregister(&REGISTERED, entry(file.as_raw_fd(), self.process.0));
         } else {
             // Closed already; the number may be another file's by now.
             let _ = file.into_raw_fd();
         }
     }
+}
+
+/// Gives back what an open file holds. It holds nothing that could make this fail.
+fn give_locks_back(file: &File) {
+    let _ = file.unlock();
+    // SAFETY: a plain structure of numbers, for which zeros are valid: from the beginning, to the end.
+    let mut all: libc::flock = unsafe { std::mem::zeroed() };
+    all.l_type = libc::F_UNLCK as libc::c_short;
+    all.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: an open file and a complete lock description.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) };
 }
 
 /// While a descriptor is being opened.
@@ -521,6 +543,29 @@ mod tests {
             std::io::Write::write_all(&mut &writer, &[1]).unwrap();
             assert!(succeeded(child));
         }
+    }
+
+    #[test]
+    fn a_lock_goes_with_the_last_handle_although_a_child_that_runs_no_handlers_has_the_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = OwnFile::open(|| File::create(&path)).unwrap();
+        file.lock().unwrap();
+        let handle = file.try_clone().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        // It stays between being made and running its program.
+        let child = in_child(true, || {
+            let mut byte = [0];
+            // SAFETY: one byte into a local.
+            unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) == 1 }
+        });
+        drop(file);
+        let other = File::open(&path).unwrap();
+        assert!(other.try_lock().is_err(), "there is one more handle");
+        drop(handle);
+        assert!(other.try_lock().is_ok());
+        std::io::Write::write_all(&mut &writer, &[1]).unwrap();
+        assert!(succeeded(child));
     }
 
     #[test]

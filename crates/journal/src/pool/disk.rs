@@ -7,6 +7,7 @@ use std::sync::Arc;
 use duralite_logfmt::LogId;
 use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
 use duralite_medium::block::{Block, BlockOptions, FileBlock};
+use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError};
 
 use super::{DatabaseIdentity, files, head, identity, tap};
@@ -19,7 +20,7 @@ pub(super) fn format(
     options: &EngineOptions,
     db: &DatabaseIdentity,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     log_id: LogId,
     page_bytes: u32,
 ) -> Result<(), JournalError> {
@@ -43,7 +44,7 @@ pub(super) fn format(
 pub(super) fn open(
     options: &EngineOptions,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     segment: Arc<FileSegment>,
     base: u64,
     alone: bool,
@@ -59,7 +60,7 @@ pub(super) fn open(
 pub(super) fn open_outside(
     options: &EngineOptions,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     shared: Option<Arc<FileSegment>>,
     base: u64,
 ) -> Result<Box<dyn Engine>, JournalError> {
@@ -74,7 +75,7 @@ pub(super) fn open_outside(
 fn blocks(
     options: &EngineOptions,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     block_bytes: Option<u32>,
     read_only: bool,
 ) -> Result<FileBlock, JournalError> {

@@ -10,6 +10,7 @@ use duralite_logfmt::nvwal::{
     read_checked_word, slot_offset,
 };
 use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::process::OwnFile;
 use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
 
 use super::{DatabaseIdentity, PoolConfig, PoolKind, files, head, identity, tap};
@@ -23,7 +24,7 @@ pub(super) fn format(
     options: &EngineOptions,
     db: &DatabaseIdentity,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     log_id: LogId,
     page_bytes: u32,
 ) -> Result<(), JournalError> {
@@ -48,7 +49,7 @@ pub(super) fn open(
     pool: &PoolConfig,
     options: &EngineOptions,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     alone: bool,
 ) -> Result<Box<dyn Engine>, JournalError> {
     let superblock = check(path, file, &head::first_bytes(path, file, SUPERBLOCK_BYTES)?)?;
@@ -75,7 +76,7 @@ fn map(
     kind: PoolKind,
     options: &EngineOptions,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     superblock: &Superblock,
     read_only: bool,
 ) -> Result<FileNvm, JournalError> {
@@ -114,7 +115,7 @@ fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
 pub(super) fn open_outside(
     options: &EngineOptions,
     path: &Path,
-    file: &File,
+    file: &OwnFile,
 ) -> Result<Box<dyn Engine>, JournalError> {
     let superblock = check(path, file, &head::first_bytes(path, file, SUPERBLOCK_BYTES)?)?;
     let nvm = tapped(path, map(PoolKind::Emulate, options, path, file, &superblock, true)?)?;

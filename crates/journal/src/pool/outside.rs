@@ -217,7 +217,7 @@ impl Outside {
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, JournalError> {
         // First: what is committed from here on by somebody who attaches is not overlooked later.
         let incarnation = self.segment.load(INCARNATION);
-        let file: &File = &self.file;
+        let file = &self.file;
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = match self.kind {
             PoolKind::Disk => disk::open_outside(&self.options, &self.path, file, shared, ENGINE_OFFSET)?,

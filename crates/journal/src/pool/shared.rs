@@ -128,10 +128,9 @@ impl<'a> Place<'a> {
         segment: Arc<FileSegment>,
         alone: bool,
     ) -> Result<OpenLog, JournalError> {
-        let plain: &File = &file;
         let engine = match self.pool.kind {
-            PoolKind::Disk => disk::open(options, self.path, plain, segment.clone(), ENGINE_OFFSET, alone)?,
-            _ => nvram::open(self.pool, options, self.path, plain, alone)?,
+            PoolKind::Disk => disk::open(options, self.path, &file, segment.clone(), ENGINE_OFFSET, alone)?,
+            _ => nvram::open(self.pool, options, self.path, &file, alone)?,
         };
         // Last: from here on others may join.
         if alone {

@@ -228,7 +228,8 @@ impl FileBlock {
     /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs,
     /// [`MediumError::Unsupported`] for `Direct` access where there is none, or with blocks smaller
     /// than the device takes, and for a block size that is none; errors of the system.
-    pub fn open(file: File, path: &Path, options: &BlockOptions) -> Result<Self, MediumError> {
+    pub fn open(file: impl Into<OwnFile>, path: &Path, options: &BlockOptions) -> Result<Self, MediumError> {
+        let file = file.into();
         if options.block_bytes.is_some_and(|bytes| bytes < SMALLEST_SECTOR || !bytes.is_power_of_two()) {
             return Err(MediumError::Unsupported { what: "this block size" });
         }
@@ -286,7 +287,7 @@ impl FileBlock {
             preallocated_bytes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             path: path.to_owned(),
-            file: OwnFile::from(file),
+            file,
         };
         it.refresh_len()?;
         Ok(it)

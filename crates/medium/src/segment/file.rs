@@ -589,6 +589,19 @@ mod tests {
     }
 
     #[test]
+    fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = join(&dir, 4096, Some(4096)).unwrap();
+        let two = join(&dir, 4096, None).unwrap();
+        assert!(one.share_use().unwrap() && two.share_use().unwrap());
+        // As such a process has it.
+        let inherited = two.file().try_clone().unwrap();
+        drop(two);
+        assert!(!one.has_other_members().unwrap() && one.take_use().unwrap());
+        drop(inherited);
+    }
+
+    #[test]
     #[should_panic(expected = "outside the segment")]
     fn positions_outside_are_refused() {
         let dir = tempfile::tempdir().unwrap();
