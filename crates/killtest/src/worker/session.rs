@@ -23,9 +23,12 @@ pub(crate) struct Session<'a> {
     acknowledged: i64,
 }
 
-/// Whether the database was not to be found: it has been renamed for a moment.
+/// Whether the database was not to be found: it has been renamed for a moment. `IOERR_FSTAT` is what stock SQLite
+/// says when that happens between opening the database and making a `-wal`, which gets the mode of what has the name.
 fn is_away(error: &rusqlite::Error) -> bool {
-    matches!(error, rusqlite::Error::SqliteFailure(failure, _) if failure.code == ErrorCode::CannotOpen)
+    matches!(error, rusqlite::Error::SqliteFailure(failure, _)
+        if failure.code == ErrorCode::CannotOpen
+            || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
