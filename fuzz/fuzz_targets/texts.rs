@@ -4,7 +4,7 @@
 
 // These are private to their crates, and stay so: nobody else is to parse such texts.
 #[allow(dead_code)]
-#[path = "../../crates/iotrace/src/parse.rs"]
+#[path = "../../proof/iotrace/src/parse.rs"]
 mod parse;
 #[allow(dead_code)]
 #[path = "../../crates/sqlite-vfs/src/settings/mod.rs"]
