@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -290,6 +290,21 @@ unsafe fn unshare(base: *mut libc::c_void) {
     }
 }
 
+/// The first descriptor that is not a standard stream's.
+const FIRST_DESCRIPTOR: i32 = 3;
+
+/// Moves a file off the descriptors of standard streams. A program that has closed one of those goes on printing to it,
+/// and would print into the file. SQLite keeps its own files off them too.
+///
+/// # Errors
+/// That of the kernel: too many open files.
+pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
+    if file.as_fd().as_raw_fd() >= FIRST_DESCRIPTOR {
+        return Ok(file);
+    }
+    Ok(rustix::io::fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR)?.into())
+}
+
 /// A file whose locks belong to this process. A child does not inherit it.
 ///
 /// The last handle of an open file gives its locks back before it closes. Closing alone would not do: a process that
@@ -310,7 +325,7 @@ impl OwnFile {
     /// Those of `open`.
     pub fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         let _opening = Opening::begin();
-        open().map(Self::from)
+        open().and_then(off_standard_streams).map(Self::from)
     }
 
     /// Whether this process opened it, and not one that it was forked from.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use duralite_journal::engine::Ticket;
 use duralite_journal::{DatabaseIdentity, JournalError, PoolConfig};
 use duralite_locks::Holder;
-use duralite_medium::process::ProcessId;
+use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
 
@@ -347,5 +347,6 @@ impl Db {
 /// meanwhile.
 fn named_file(base: BaseFile, path: &std::path::Path) -> Option<OwnedFd> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = off_standard_streams(file).ok()?;
     (!base.has_moved()).then_some(file)
 }

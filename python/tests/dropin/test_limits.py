@@ -1,6 +1,7 @@
 """Processes with few descriptors, little memory, interrupted calls, or rights that they give up."""
 
 import os
+import signal
 import unittest
 
 from . import harness
@@ -8,16 +9,26 @@ from .harness import each
 
 
 class Limits(harness.Case):
-    def scenario_standard_files_are_closed(self):
+    @each("before the database is opened", "before it is first used")
+    def scenario_standard_files_are_closed(self, when):
         # A daemon without descriptors 0 to 2; what it prints must not land in a database or a log.
         program = """
             out = os.dup(1)
             os.set_inheritable(out, False)
             high = os.dup2(out, 200)
             os.close(out)
-            for fd in (0, 1, 2):
-                os.close(fd)
-            conn = create(sys.argv[1])
+            def detach():
+                for fd in (0, 1, 2):
+                    os.close(fd)
+            if sys.argv[2] == "before it is first used":
+                create(sys.argv[1]).close()
+                conn = connect(sys.argv[1], wal=False)
+                detach()
+                # Opening another one would fill the gaps.
+                conn.execute("SELECT * FROM t").fetchall()
+            else:
+                detach()
+                conn = create(sys.argv[1])
             other = connect(sys.argv[1])
             for n in range(20):
                 (conn, other)[n % 2].execute("INSERT INTO t VALUES ('daemon', ?, NULL)", (n,))
@@ -27,11 +38,9 @@ class Limits(harness.Case):
                     except OSError:
                         pass
                 os.write(200, f"ack daemon {n}\\n".encode())
-            other.close()
-            conn.close()
-            os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
         """
-        self.run_program(program, self.path)
+        self.start(program, self.path, when).finish(-signal.SIGKILL)
         self.check(exact=self.acked)
 
     def scenario_child_closes_all_descriptors(self):

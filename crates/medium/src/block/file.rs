@@ -16,7 +16,7 @@ use super::buffer::AlignedBuf;
 use super::extents::is_range_initialised;
 use super::probe::scratch;
 use super::{Block, BlockCounters, Durability, check_filesystem, probe};
-use crate::process::OwnFile;
+use crate::process::{OwnFile, off_standard_streams};
 use crate::{Guarantee, MediumError, checked_end};
 
 /// How blocks get to the device.
@@ -157,12 +157,13 @@ fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
 fn reopen(file: &File, path: &Path, flags: OFlags) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());
-    if let Ok(again) = options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    let open = |path: &Path| options.open(path).and_then(off_standard_streams).ok();
+    if let Some(again) = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
         && is_same(file, &again)
     {
         return Some(again);
     }
-    options.open(path).ok().filter(|again| is_same(file, again))
+    open(path).filter(|again| is_same(file, again))
 }
 
 fn is_same(one: &File, two: &File) -> bool {

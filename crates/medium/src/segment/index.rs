@@ -137,6 +137,7 @@ fn reopen(file: &File, path: &Path, write: bool) -> std::io::Result<File> {
         Ok(again) => again,
         Err(_) => options.open(path)?,
     };
+    let again = process::off_standard_streams(again)?;
     let (one, two) = (file.metadata()?, again.metadata()?);
     if (one.dev(), one.ino()) == (two.dev(), two.ino()) {
         Ok(again)
