@@ -1,38 +1,36 @@
 //! The VFS that stands between stock SQLite and Duralite's engines.
 //!
 //! [`register`] wraps the default VFS of the SQLite that calls. A main database gets a
-//! [`db::Db`], its `-wal` a [`wal_file::Wal`] when an engine serves it; every other file is the
+//! [`database::Db`], its `-wal` a [`callbacks::wal_file::Wal`] when an engine serves it; every other file is the
 //! base VFS's own, untouched. The numbered invariants are those of `docs/invariants.md`.
+//!
+//! From above, each on what is below it:
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`mod@register`] | the entry |
+//! | [`callbacks`] | the functions that SQLite calls |
+//! | [`registration`] | the databases that are open through one SQLite |
+//! | [`guard`] | opening and closing a log: the guard, and who may put it on |
+//! | [`database`] | an open database: its file, its locks, its wal-index |
+//! | [`background`] | the thread that checkpoints, and restarts of an outgrown log |
+//! | [`attachment`] | logs that this process has attached |
+//! | [`sqlite`] | the SQLite that calls, the VFS below ours, connections of our own |
+//! | [`settings`] | settings |
 
-mod absorb;
 mod attachment;
-mod base;
-mod bound;
-mod connection;
-mod db;
-mod db_file;
+mod background;
+mod callbacks;
+mod database;
 mod errors;
-mod functions;
 mod guard;
-mod helper;
-mod home;
-mod hosts;
-mod index;
-mod lock;
-mod maintenance;
-mod opening;
-mod outside;
-mod patience;
-mod places;
-mod pragma;
 mod refusals;
+mod register;
 mod registration;
 mod settings;
-mod strict;
-mod super_journal;
-mod vfs;
-mod waiting;
-mod wal_file;
+mod shield;
+mod sqlite;
 
 pub use refusals::{COUNT, last_error, last_error_text, last_refusal};
-pub use registration::{Entry, OLDEST_SQLITE, RegisterError, VFS_NAME, register};
+pub use register::{Entry, register};
+pub use sqlite::{OLDEST_SQLITE, RegisterError, VFS_NAME};

@@ -11,7 +11,7 @@ use std::path::Path;
 use duralite_logfmt::guard::{DatabaseHeader, VERSIONS};
 use duralite_sqlite_ffi as ffi;
 
-use crate::db::Db;
+use super::Db;
 use crate::errors::Failure;
 use crate::settings::Settings;
 

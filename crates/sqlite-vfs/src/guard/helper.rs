@@ -10,12 +10,11 @@ use std::ffi::{CString, c_int};
 
 use duralite_sqlite_ffi as ffi;
 
-use crate::connection::OwnConnection;
-use crate::db::Db;
+use super::opening;
+use crate::database::Db;
 use crate::errors::Failure;
-use crate::maintenance::uri_of;
-use crate::opening;
-use crate::registration::{Registration, VFS_NAME};
+use crate::sqlite::connection::{OwnConnection, uri_of};
+use crate::sqlite::{Sqlite, VFS_NAME};
 
 /// What is in a helper's way is in the reader's.
 const BUSY_TIMEOUT_MS: c_int = 100;
@@ -26,12 +25,12 @@ thread_local! {
 }
 
 fn open(
-    registration: &'static Registration,
+    sqlite: &'static Sqlite,
     uri: &CString,
     purpose: &'static str,
 ) -> Result<OwnConnection<'static>, Failure> {
     HELPING.set(true);
-    let opened = OwnConnection::open(&registration.api, uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)
+    let opened = OwnConnection::open(&sqlite.api, uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own));
     HELPING.set(false);
     opened
@@ -44,12 +43,12 @@ pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> 
         return None;
     }
     let parameters = db.settings().parameters();
-    let opened = uri_of(db, &parameters).and_then(|uri| open(db.registration, &uri, purpose));
+    let opened = uri_of(&db.path, &parameters).and_then(|uri| open(db.sqlite, &uri, purpose));
     let locked = opening::take_shared(db);
     match (opened, locked) {
         (Ok(own), Ok(())) => Some(own),
         (Err(failure), _) | (_, Err(failure)) => {
-            db.registration.report(ffi::NOTICE, &failure.message);
+            db.sqlite.report(ffi::NOTICE, &failure.message);
             None
         }
     }
@@ -61,7 +60,7 @@ fn may_write(db: &Db) -> bool {
 
 /// Takes the log away that was made for a reader, once the reader's files are closed.
 pub struct Lifter {
-    registration: &'static Registration,
+    sqlite: &'static Sqlite,
     uri: CString,
 }
 
@@ -72,13 +71,13 @@ impl Lifter {
             return None;
         }
         let parameters = db.settings().parameters();
-        Some(Self { registration: db.registration, uri: uri_of(db, &parameters).ok()? })
+        Some(Self { sqlite: db.sqlite, uri: uri_of(&db.path, &parameters).ok()? })
     }
 
     /// Opens and closes the database: whoever closes it last puts the log home.
     pub fn run(self) {
-        if let Err(failure) = open(self.registration, &self.uri, "cannot close the log of a reader") {
-            self.registration.report(ffi::NOTICE, &failure.message);
+        if let Err(failure) = open(self.sqlite, &self.uri, "cannot close the log of a reader") {
+            self.sqlite.report(ffi::NOTICE, &failure.message);
         }
     }
 }

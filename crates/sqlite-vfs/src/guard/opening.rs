@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use duralite_medium::process::PerProcess;
 use duralite_sqlite_ffi as ffi;
 
-use crate::db::Db;
+use crate::database::Db;
 use crate::errors::Failure;
 
 /// How long a pending EXCLUSIVE waits, at most, for those it keeps from starting.

@@ -13,19 +13,19 @@ use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
 
+use super::first_region::FirstRegion;
+use super::patience::Patience;
+use super::super_journal;
+use crate::attachment::maintenance::{HoldOff, Maintenance};
 use crate::attachment::{Attachment, Use};
-use crate::base::{BaseFile, PagerName};
 use crate::errors::{During, Failure};
-use crate::maintenance::{HoldOff, Maintenance};
-use crate::outside::FirstRegion;
-use crate::patience::Patience;
-use crate::registration::Registration;
 use crate::settings::{Journal, Settings};
-use crate::super_journal;
+use crate::sqlite::Sqlite;
+use crate::sqlite::base::{BaseFile, PagerName};
 
 /// An open main database: the base VFS's file and what stands above it.
 pub struct Db {
-    pub registration: &'static Registration,
+    pub sqlite: &'static Sqlite,
     pub base: BaseFile,
     pub path: PathBuf,
     /// SQLite's own string, alive until the file is closed.
@@ -98,7 +98,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Db {
     pub fn new(
-        registration: &'static Registration,
+        sqlite: &'static Sqlite,
         base: BaseFile,
         path: PathBuf,
         wal_name: PagerName,
@@ -107,7 +107,7 @@ impl Db {
     ) -> Self {
         let file = named_file(base, &path);
         Self {
-            registration,
+            sqlite,
             base,
             path,
             wal_name,
@@ -151,7 +151,7 @@ impl Db {
              again in the child",
             self.path.display()
         );
-        self.registration.fail(&Failure::new(code, message))
+        self.sqlite.fail(&Failure::new(code, message))
     }
 
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
@@ -259,12 +259,6 @@ impl Db {
         if let Some(path) = nameless {
             duralite_journal::Log::remove_unused(&path, id);
         }
-    }
-
-    /// Lets go of everything, before the base's file is closed.
-    pub fn let_go(&self) {
-        self.release_shared_memory();
-        self.detach();
     }
 
     /// Keeps checkpoints in the background from beginning, before EXCLUSIVE is asked for.

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use duralite_sqlite_ffi as ffi;
 
-use crate::connection::OwnConnection;
-use crate::db::Db;
+use crate::database::Db;
 use crate::errors::Failure;
+use crate::sqlite::connection::OwnConnection;
 
 const BUSY_TIMEOUT_MS: c_int = 2000;
 
@@ -19,8 +19,8 @@ pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     // SQLite gives absolute paths, which are no URIs.
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";
-    let parent = db.registration.parent.name();
-    let stock = OwnConnection::open(&db.registration.api, name, parent, BUSY_TIMEOUT_MS, purpose)?;
+    let parent = db.sqlite.parent.name();
+    let stock = OwnConnection::open(&db.sqlite.api, name, parent, BUSY_TIMEOUT_MS, purpose)?;
     stock.run(c"PRAGMA synchronous=FULL")?;
     let busy = stock.run(c"PRAGMA wal_checkpoint(TRUNCATE)")?;
     drop(stock);

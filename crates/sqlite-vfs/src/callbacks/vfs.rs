@@ -3,7 +3,6 @@
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
@@ -11,23 +10,15 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
-use crate::base::{BaseFile, BaseVfs, PagerName, method};
-use crate::db::Db;
-use crate::db_file;
+use super::{db_file, wal_file};
+use crate::database::{Db, strict, super_journal, waiting};
 use crate::errors::Failure;
-use crate::guard::{self, WalServer};
-use crate::places;
-use crate::registration::{Registration, VFS_NAME};
+use crate::guard::{self, WalServer, places};
+use crate::registration::Registration;
 use crate::settings::{self, Settings};
-use crate::strict;
-use crate::super_journal;
-use crate::waiting;
-use crate::wal_file;
-
-/// Keeps a panic from crossing into C (invariant 12).
-pub fn shield<T>(default: T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(default)
-}
+use crate::shield::shield;
+use crate::sqlite::VFS_NAME;
+use crate::sqlite::base::{BaseFile, BaseVfs, PagerName, method};
 
 /// The table of a VFS over `parent`.
 pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
@@ -102,7 +93,7 @@ unsafe extern "C" fn open(
         if !name.is_null() && flags & ffi::OPEN_MAIN_DB != 0 {
             // SAFETY: memory for a file of ours, and a name of SQLite's pager.
             return unsafe { open_database(registration, name, file, flags, out_flags) }
-                .unwrap_or_else(|failure| registration.fail(&failure));
+                .unwrap_or_else(|failure| registration.sqlite.fail(&failure));
         }
         if flags & ffi::OPEN_WAL != 0
             && let Some(db) = registration.database_of_wal(name)
@@ -110,7 +101,7 @@ unsafe extern "C" fn open(
             match guard::open_wal(&db) {
                 Ok(WalServer::Base) => {
                     if let Err(failure) = strict::check_wal(&db) {
-                        return registration.fail(&failure);
+                        return registration.sqlite.fail(&failure);
                     }
                 }
                 Ok(WalServer::Log(used)) => {
@@ -126,7 +117,7 @@ unsafe extern "C" fn open(
                     }
                     return ffi::OK;
                 }
-                Err(failure) => return registration.fail(&failure),
+                Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
         if flags & ffi::OPEN_SUPER_JOURNAL != 0 {
@@ -137,11 +128,11 @@ unsafe extern "C" fn open(
             // SAFETY: the name ends with a zero, and lives across the call.
             let journal = unsafe { path_of(name) };
             if let Err(failure) = registration.check_journal(journal) {
-                return registration.fail(&failure);
+                return registration.sqlite.fail(&failure);
             }
         }
         // SAFETY: our files are larger than the base's.
-        unsafe { registration.parent.open(name, file, flags, out_flags) }
+        unsafe { registration.sqlite.parent.open(name, file, flags, out_flags) }
     })
 }
 
@@ -173,15 +164,15 @@ unsafe fn open_database(
     };
     let mut granted: c_int = 0;
     // SAFETY: room for a file of the base, which is not open.
-    let code = unsafe { registration.parent.open(name, base.as_ptr(), flags, &raw mut granted) };
+    let code = unsafe { registration.sqlite.parent.open(name, base.as_ptr(), flags, &raw mut granted) };
     if code != ffi::OK {
         base.close();
         return Ok(code);
     }
     // SAFETY: a name of the pager, as the function wants it; its names live until the file is closed.
-    let wal_name = unsafe { PagerName::new((registration.api.filename_wal)(name)) };
+    let wal_name = unsafe { PagerName::new((registration.sqlite.api.filename_wal)(name)) };
     let read_only = granted & ffi::OPEN_READONLY != 0;
-    let db = Arc::new(Db::new(registration, base, path, wal_name, read_only, settings));
+    let db = Arc::new(Db::new(&registration.sqlite, base, path, wal_name, read_only, settings));
     let ignores_wal = ["immutable", "nolock"].iter().any(|name| uri.is_true(name));
     let checked = places::check_open(&db, ignores_wal).and_then(|()| strict::check_open(&db, ignores_wal));
     if let Err(failure) = checked {
@@ -192,7 +183,7 @@ unsafe fn open_database(
         registration.remember(&db);
     }
     // SAFETY: memory for a file of ours, and the base's file in it is open.
-    unsafe { db_file::install(file, db) };
+    unsafe { db_file::install(file, db, registration) };
     if !out_flags.is_null() {
         // SAFETY: SQLite passes where it wants the flags.
         unsafe { *out_flags = granted };
@@ -232,7 +223,7 @@ impl Uri {
         let key = CString::new(key).ok()?;
         // SAFETY: `new` promised the name; the text belongs to it and is copied.
         unsafe {
-            let value = (self.registration.api.uri_parameter)(self.name, key.as_ptr());
+            let value = (self.registration.sqlite.api.uri_parameter)(self.name, key.as_ptr());
             value.as_ref().map(|value| CStr::from_ptr(value).to_string_lossy().into_owned())
         }
     }
@@ -246,7 +237,7 @@ impl Uri {
         (0..).map_while(|n| {
             // SAFETY: as in `get`.
             unsafe {
-                let key = (self.registration.api.uri_key)(self.name, n);
+                let key = (self.registration.sqlite.api.uri_key)(self.name, n);
                 key.as_ref().map(|key| CStr::from_ptr(key).to_string_lossy().into_owned())
             }
         })
@@ -263,12 +254,12 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
                 Ok(true) => return ffi::OK,
                 Err(failure) => {
                     // Guard and log stay; the next connection finds all of it.
-                    registration.report(ffi::WARNING, &failure.message);
+                    registration.sqlite.report(ffi::WARNING, &failure.message);
                     return ffi::OK;
                 }
             }
         }
-        registration.parent.delete(name, sync_directory)
+        registration.sqlite.parent.delete(name, sync_directory)
     })
 }
 
@@ -284,12 +275,12 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
                     return ffi::OK;
                 }
                 Ok(_) => {}
-                Err(failure) => return registration.fail(&failure),
+                Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
-        match method!(registration.parent, access) {
+        match method!(registration.sqlite.parent, access) {
             // SAFETY: the base's own VFS, with SQLite's arguments unchanged.
-            Some(access) => unsafe { access(registration.parent.as_ptr(), name, flags, found) },
+            Some(access) => unsafe { access(registration.sqlite.parent.as_ptr(), name, flags, found) },
             None => ffi::IOERR_ACCESS,
         }
     })
@@ -302,9 +293,9 @@ unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
         if waiting::sleep(limit) {
             return microseconds;
         }
-        match method!(registration.parent, sleep) {
+        match method!(registration.sqlite.parent, sleep) {
             // SAFETY: the base's own VFS, with SQLite's argument unchanged.
-            Some(sleep) => unsafe { sleep(registration.parent.as_ptr(), microseconds) },
+            Some(sleep) => unsafe { sleep(registration.sqlite.parent.as_ptr(), microseconds) },
             None => 0,
         }
     })
@@ -314,9 +305,9 @@ unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
 macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut Vfs $(, $arg: $type)*) -> $result {
-            with_registration!(vfs, $missing, |registration| match method!(registration.parent, $name) {
+            with_registration!(vfs, $missing, |registration| match method!(registration.sqlite.parent, $name) {
                 // SAFETY: the base's own VFS, with SQLite's arguments unchanged.
-                Some(method) => unsafe { method(registration.parent.as_ptr() $(, $arg)*) },
+                Some(method) => unsafe { method(registration.sqlite.parent.as_ptr() $(, $arg)*) },
                 None => $missing,
             })
         }

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use duralite_sqlite_ffi::{self as ffi, Connection, Context, SqlFunction, Value};
 
+use super::Sqlite;
 use crate::refusals;
-use crate::registration::Registration;
-use crate::vfs::shield;
+use crate::shield::shield;
 
 const NAME: &CStr = c"duralite_last_error";
 /// Copies of SQLite in one process that get the function; more still have the C symbol.
 const COPIES: usize = 8;
 /// Without locks, which a child that is forked meanwhile would find taken for ever.
-static OWNERS: [AtomicPtr<Registration>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
+static OWNERS: [AtomicPtr<Sqlite>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
 const FUNCTIONS: [SqlFunction; COPIES] = [
     last_error::<0>,
     last_error::<1>,
@@ -33,22 +33,22 @@ const FUNCTIONS: [SqlFunction; COPIES] = [
 /// Answers NULL when nothing was refused so far.
 unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
     shield((), || {
-        // SAFETY: null, or a registration, which is never freed.
-        let Some(registration) = (unsafe { OWNERS[COPY].load(Ordering::Acquire).as_ref() }) else { return };
+        // SAFETY: null, or one that is never freed.
+        let Some(sqlite) = (unsafe { OWNERS[COPY].load(Ordering::Acquire).as_ref() }) else { return };
         let Some(text) = refusals::last() else { return };
         // `SQLITE_TRANSIENT`: SQLite copies the text.
         let transient = ptr::without_provenance::<c_void>(usize::MAX);
         // SAFETY: the context of this call, in the SQLite that it belongs to, and a terminated text.
-        unsafe { (registration.api.result_text)(context, text.as_ptr(), -1, transient) };
+        unsafe { (sqlite.api.result_text)(context, text.as_ptr(), -1, transient) };
     });
 }
 
 /// Gives a connection the function. Where it cannot, the connection does without.
 ///
 /// # Safety
-/// `db` is an open connection of the registration's SQLite.
-pub unsafe fn add(registration: &'static Registration, db: *mut Connection) {
-    let ours = ptr::from_ref(registration).cast_mut();
+/// `db` is an open connection of this SQLite.
+pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
+    let ours = ptr::from_ref(sqlite).cast_mut();
     let owned = |owner: &AtomicPtr<_>| {
         let taken = owner.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire);
         taken.unwrap_or_else(|owner| if owner == ours { ptr::null_mut() } else { owner }).is_null()
@@ -57,7 +57,7 @@ pub unsafe fn add(registration: &'static Registration, db: *mut Connection) {
     let flags = ffi::UTF8 | ffi::INNOCUOUS;
     // SAFETY: as promised by the caller; the function takes no arguments, and has no data to free.
     unsafe {
-        (registration.api.create_function_v2)(
+        (sqlite.api.create_function_v2)(
             db,
             NAME.as_ptr(),
             0,

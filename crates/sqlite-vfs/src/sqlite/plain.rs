@@ -7,7 +7,7 @@ use std::ptr;
 
 use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
-use crate::registration::{Api, VFS_NAME};
+use super::{Api, VFS_NAME};
 use crate::settings;
 
 /// A database file that a connection has open without Duralite.

@@ -1,5 +1,8 @@
 //! Logs that this process has attached. All its connections to a database share one.
 
+pub mod bound;
+pub mod maintenance;
+
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -16,11 +19,10 @@ use duralite_medium::process::PerProcess;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 use duralite_sqlite_ffi as ffi;
 
-use crate::bound::Bound;
-use crate::db::Db;
 use crate::errors::{During, Failure};
-use crate::maintenance::{self, Maintenance};
 use crate::settings::Settings;
+use bound::Bound;
+use maintenance::Maintenance;
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
@@ -167,25 +169,12 @@ impl Attachment {
         self.outside.as_deref()
     }
 
-    /// Starts what works in the background, if the settings ask for it and it does not run yet.
-    pub fn maintain(self: &Arc<Self>, db: &Db) -> Result<(), Failure> {
-        if self.outside.is_some() {
-            return Ok(());
-        }
-        let settings = self.in_force().clone();
-        let wanted = settings.background_checkpoint > 0 || settings.options.waldio.group_synch > 0;
-        if !wanted || self.maintenance.get().is_some() {
-            return Ok(());
-        }
-        if !maintenance::is_possible(db.registration) {
-            let message = "background_checkpoint and group_synch need a SQLite that is built for threads";
-            return Err(Failure::cannot_open(message));
-        }
-        let started = Maintenance::start(db, self)?;
-        if let Err(second) = self.maintenance.set(started) {
-            second.stop();
-        }
-        Ok(())
+    /// Notes what works in the background from now on.
+    ///
+    /// # Errors
+    /// Gives it back where something does so already.
+    pub fn set_maintenance(&self, started: Arc<Maintenance>) -> Result<(), Arc<Maintenance>> {
+        self.maintenance.set(started)
     }
 
     /// What works in the background, if anything does.

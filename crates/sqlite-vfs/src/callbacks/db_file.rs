@@ -8,11 +8,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
-use crate::db::Db;
+use super::pragma;
+use crate::database::{Db, lock, strict};
 use crate::errors::Failure;
-use crate::helper::Lifter;
-use crate::vfs::shield;
-use crate::{lock, pragma, strict};
+use crate::guard::helper::Lifter;
+use crate::registration::Registration;
+use crate::shield::shield;
 
 /// What stands at the front of the memory that SQLite gives for a file; the base VFS's file
 /// follows. Nothing in it is ever borrowed mutably: callbacks re-enter.
@@ -20,10 +21,11 @@ use crate::{lock, pragma, strict};
 pub struct DbFile {
     methods: *const IoMethods,
     db: *const Db,
+    registration: &'static Registration,
 }
 
 /// Bytes before the base VFS's file. A multiple of 8, the alignment SQLite gives.
-pub const HEADER_BYTES: c_int = 16;
+pub const HEADER_BYTES: c_int = 24;
 const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
 
 /// Where the base VFS's file is in the memory of ours.
@@ -39,15 +41,16 @@ pub unsafe fn base_of(file: *mut File) -> *mut File {
 ///
 /// # Safety
 /// `file` is memory for a file of ours, with an open file of the base at [`base_of`].
-pub unsafe fn install(file: *mut File, db: Arc<Db>) {
+pub unsafe fn install(file: *mut File, db: Arc<Db>, registration: &'static Registration) {
     let version = db.base.methods().map_or(1, |methods| methods.version);
     let methods: *const IoMethods = match version {
         3.. => &METHODS_3,
         2 => &METHODS_2,
         _ => &METHODS_1,
     };
+    let front = DbFile { methods, db: Arc::into_raw(db), registration };
     // SAFETY: as promised by the caller.
-    unsafe { ptr::write(file.cast::<DbFile>(), DbFile { methods, db: Arc::into_raw(db) }) };
+    unsafe { ptr::write(file.cast::<DbFile>(), front) };
 }
 
 const fn methods(version: c_int) -> IoMethods {
@@ -115,22 +118,26 @@ macro_rules! forward {
 }
 
 fn answer(db: &Db, result: Result<c_int, Failure>) -> c_int {
-    result.unwrap_or_else(|failure| db.registration.fail(&failure))
+    result.unwrap_or_else(|failure| db.sqlite.fail(&failure))
 }
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
         // SAFETY: made by `install`; SQLite closes a file once.
-        let db = unsafe { Arc::from_raw((*file.cast::<DbFile>()).db) };
+        let (db, registration) = unsafe {
+            let front = file.cast::<DbFile>();
+            (Arc::from_raw((*front).db), (*front).registration)
+        };
         let base = db.base;
         let mut lifter = None;
         if db.is_own() {
-            db.registration.forget(&db);
+            registration.forget(&db);
             lifter = Lifter::of(&db);
-            db.let_go();
+            db.release_shared_memory();
+            db.detach();
         } else {
             // What the base VFS believes of the parent's connections is put right while all their files are there.
-            db.registration.enter();
+            registration.enter();
             // It is the parent's: nothing of it is given back here, or looked at.
             std::mem::forget(db);
         }
@@ -148,7 +155,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
     with_db!(file, ffi::IOERR_READ, |db| {
         let code = forward!(db, read, ffi::IOERR_READ, buf, len, offset);
         if let Err(failure) = db.check_outside() {
-            return db.registration.fail(&failure);
+            return db.sqlite.fail(&failure);
         }
         let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else { return code };
         if offset >= duralite_logfmt::guard::MASKED_END || !matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
@@ -209,7 +216,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
         if op == ffi::FCNTL_COMMIT_PHASETWO
             && let Err(failure) = db.wait_durable()
         {
-            return db.registration.fail(&failure);
+            return db.sqlite.fail(&failure);
         }
         if op == ffi::FCNTL_EXTERNAL_READER
             && let Some(answer) = db.has_external_reader()
@@ -226,9 +233,9 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
             return ffi::OK;
         }
         if op == ffi::FCNTL_VFSNAME {
-            let name = format!("duralite/{}", db.registration.parent.name().to_string_lossy());
+            let name = format!("duralite/{}", db.sqlite.parent.name().to_string_lossy());
             // SAFETY: SQLite passes where it wants the text, which it frees itself.
-            unsafe { *arg.cast::<*mut c_char>() = db.registration.text(&name) };
+            unsafe { *arg.cast::<*mut c_char>() = db.sqlite.text(&name) };
             return ffi::OK;
         }
         forward!(db, file_control, ffi::NOTFOUND, op, arg)
@@ -261,7 +268,7 @@ unsafe extern "C" fn shm_map(
             unsafe { *out = address };
             code
         }
-        Some(Err(failure)) => db.registration.fail(&failure),
+        Some(Err(failure)) => db.sqlite.fail(&failure),
         None => forward!(db, shm_map, ffi::IOERR_SHMMAP, region, bytes, extend, out),
     })
 }

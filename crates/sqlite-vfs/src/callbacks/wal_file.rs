@@ -9,9 +9,9 @@ use duralite_journal::JournalError;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::attachment::{Attachment, Use};
-use crate::db::Db;
+use crate::database::Db;
 use crate::errors::{During, Failure};
-use crate::vfs::shield;
+use crate::shield::shield;
 
 /// An open WAL. SQLite closes it before its database.
 pub struct Wal {
@@ -78,7 +78,7 @@ macro_rules! with_wal {
 
 impl Wal {
     fn answer(&self, during: During, result: Result<c_int, JournalError>) -> c_int {
-        result.unwrap_or_else(|error| self.db.registration.fail(&Failure::of(&error, during)))
+        result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
     /// Makes what was checkpointed durable before the log forgets it (invariant 6).
@@ -88,7 +88,7 @@ impl Wal {
             return Err(ffi::BUSY);
         }
         let settled = self.db.settle(&self.attachment, None, ffi::SYNC_NORMAL);
-        settled.map_err(|failure| self.db.registration.fail(&failure))
+        settled.map_err(|failure| self.db.sqlite.fail(&failure))
     }
 }
 

@@ -1,5 +1,10 @@
 //! Putting the guard on when the WAL is opened, taking it off when the WAL is deleted.
 
+mod absorb;
+pub mod helper;
+mod opening;
+pub mod places;
+
 use std::ffi::CString;
 use std::fs::File;
 use std::io::ErrorKind;
@@ -14,11 +19,10 @@ use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, VERSIONS};
 use duralite_sqlite_ffi as ffi;
 
 use crate::attachment::{Attachment, Use};
-use crate::db::Db;
+use crate::background::worker;
+use crate::database::Db;
 use crate::errors::{During, Failure};
-use crate::opening::{self, Turn};
-use crate::places;
-use crate::{absorb, helper};
+use opening::Turn;
 
 /// Where the header says how many bytes at the end of each page are not SQLite's.
 const RESERVED_BYTES: usize = 20;
@@ -84,7 +88,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
 }
 
 fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
-    attachment.maintain(db)?;
+    worker::start_if_wanted(db, &attachment)?;
     let used = attachment.enter(db.lock_level() >= ffi::LOCK_EXCLUSIVE)?;
     db.patience.renew();
     Ok(WalServer::Log(used))
@@ -153,7 +157,7 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
 fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
     match db.base_wal_bytes()? {
         None => {}
-        Some(0) => match db.registration.parent.delete(db.wal_name.as_ptr(), 1) {
+        Some(0) => match db.sqlite.parent.delete(db.wal_name.as_ptr(), 1) {
             ffi::OK => {}
             code => {
                 return Err(Failure::new(code, format!("cannot delete the -wal of {}", db.path.display())));
@@ -181,7 +185,7 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
         let (from, to) = (from.display(), to.display());
         let message =
             format!("{from} is the log of another database, or of an earlier one: it is kept as {to}");
-        db.registration.report(ffi::WARNING, &message);
+        db.sqlite.report(ffi::WARNING, &message);
     }
     let id = log.id();
     let mut masked = plain;
@@ -197,7 +201,7 @@ fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
         if write_header(db, &plain).is_ok()
             && let Err(error) = log.unlink()
         {
-            db.registration.fail(&Failure::of(&error, During::Delete));
+            db.sqlite.fail(&Failure::of(&error, During::Delete));
         }
         return Err(failure);
     }
@@ -219,7 +223,7 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
         Err(error) => return Err(failed(error.to_string())),
     }
     let name = CString::new(name.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
-    match db.registration.parent.delete(name.as_ptr(), 0) {
+    match db.sqlite.parent.delete(name.as_ptr(), 0) {
         ffi::OK => Ok(()),
         code => Err(failed(format!("code {code}"))),
     }

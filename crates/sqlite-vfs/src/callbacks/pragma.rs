@@ -8,9 +8,8 @@ use duralite_journal::{PoolConfig, PoolKind};
 use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
-use crate::db::Db;
+use crate::database::{Db, strict};
 use crate::settings::{self, Settings};
-use crate::strict;
 
 const PRAGMA: &str = "duralite";
 /// A pragma of SQLite's own.
@@ -30,8 +29,8 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     let value = value.map(|value| value.to_string_lossy().into_owned());
     if let Err(failure) = strict::check_pragma(db, &name, value.as_deref()) {
         // SAFETY: SQLite frees the text that it finds there.
-        unsafe { *words = db.registration.text(&format!("duralite: {}", failure.message)) };
-        return db.registration.fail(&failure);
+        unsafe { *words = db.sqlite.text(&format!("duralite: {}", failure.message)) };
+        return db.sqlite.fail(&failure);
     }
     if name == SIZE_LIMIT {
         limit_size(db, value.as_deref());
@@ -53,7 +52,7 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
         Err(text) => (ffi::ERROR, format!("duralite: {text}")),
     };
     // SAFETY: SQLite frees the text that it finds there.
-    unsafe { *words = db.registration.text(&text) };
+    unsafe { *words = db.sqlite.text(&text) };
     code
 }
 

@@ -9,8 +9,8 @@ use duralite_journal::{JournalError, Log};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
 
+use super::Db;
 use crate::attachment::Attachment;
-use crate::db::Db;
 use crate::errors::{During, Failure};
 
 /// The parts of page 1 that differ between disk and what SQLite sees.
@@ -42,7 +42,7 @@ impl Db {
         for _ in 1..HEADER_TRIES {
             let (header, len) = self.raw_header()?;
             match guard::inspect(&header[..len]) {
-                DatabaseHeader::Damaged => self.registration.parent.sleep(HEADER_PAUSE_US),
+                DatabaseHeader::Damaged => self.sqlite.parent.sleep(HEADER_PAUSE_US),
                 found => return Ok(found),
             }
         }
@@ -174,7 +174,7 @@ impl Db {
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }
-        match self.registration.parent.exists(self.wal_name.as_ptr()) {
+        match self.sqlite.parent.exists(self.wal_name.as_ptr()) {
             // It keeps it elsewhere, and stock SQLite has to look into it.
             Ok(true) => Ok(Some(u64::MAX)),
             Ok(false) => Ok(None),

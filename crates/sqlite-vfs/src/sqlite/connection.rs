@@ -2,13 +2,15 @@
 #![allow(unsafe_code)] // calls SQLite's functions
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr;
 
 use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
+use super::Api;
 use crate::errors::Failure;
-use crate::registration::Api;
 
 thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
@@ -88,5 +90,41 @@ impl<'a> OwnConnection<'a> {
             ffi::ROW | ffi::DONE => Ok(first),
             _ => Err(self.failure(finalized)),
         }
+    }
+}
+
+/// The URI of the database at `path`, with these parameters.
+pub fn uri_of(path: &Path, parameters: &[(&str, String)]) -> Result<CString, Failure> {
+    let mut uri = b"file:".to_vec();
+    escape(&mut uri, path.as_os_str().as_bytes());
+    for (i, (name, value)) in parameters.iter().enumerate() {
+        uri.push(if i == 0 { b'?' } else { b'&' });
+        uri.extend_from_slice(name.as_bytes());
+        uri.push(b'=');
+        escape(&mut uri, value.as_bytes());
+    }
+    CString::new(uri).map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))
+}
+
+/// Appends text as it may stand in a URI.
+fn escape(uri: &mut Vec<u8>, text: &[u8]) {
+    for byte in text {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(byte) {
+            uri.push(*byte);
+        } else {
+            uri.extend_from_slice(format!("%{byte:02X}").as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_names_are_escaped() {
+        let mut uri = Vec::new();
+        escape(&mut uri, "/tmp/a b?c#d%eé.db".as_bytes());
+        assert_eq!(uri, b"/tmp/a%20b%3Fc%23d%25e%C3%A9.db");
     }
 }

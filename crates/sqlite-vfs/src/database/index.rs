@@ -10,11 +10,12 @@ use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
+use super::Db;
+use super::first_region::FirstRegion;
+use super::{super_journal, waiting};
 use crate::attachment::Attachment;
-use crate::db::Db;
+use crate::background::restart;
 use crate::errors::{During, Failure};
-use crate::outside::FirstRegion;
-use crate::{bound, super_journal, waiting};
 
 impl Db {
     /// The address of a region of the wal-index, null when there is none and none is to be made, and what SQLite is
@@ -111,10 +112,10 @@ impl Db {
         if outside.is_some() {
             // Nothing else is to be done before such a lock.
         } else if shared && first >= FIRST_READ && holder.is_idle() {
-            bound::keep(self, &attachment);
+            restart::keep(self, &attachment);
         } else if first == CHECKPOINT && flags & ffi::SHM_UNLOCK == 0 {
             attachment.bound().checkpoints();
-            if bound::yields(&attachment) {
+            if restart::yields(&attachment) {
                 return Some(ffi::BUSY);
             }
         }
@@ -150,7 +151,7 @@ impl Db {
             }
             Err(LockError::Medium(error)) => {
                 let message = format!("cannot lock the shared memory of {}: {error}", self.path.display());
-                self.registration.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
+                self.sqlite.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
             }
         })
     }
@@ -166,7 +167,7 @@ impl Db {
         match begun.and_then(|_| attachment.log().look_again()) {
             // SQLite looks at the wal-index anew.
             Ok(_) => ffi::BUSY,
-            Err(error) => self.registration.fail(&Failure::of(&error, During::Read)),
+            Err(error) => self.sqlite.fail(&Failure::of(&error, During::Read)),
         }
     }
 
@@ -196,7 +197,7 @@ impl Db {
                 if let Some(holder) = &*self.holder.lock().unwrap_or_else(PoisonError::into_inner) {
                     holder.unlock_shared(slot);
                 }
-                self.registration.fail(&Failure::of(&error, During::Sync))
+                self.sqlite.fail(&Failure::of(&error, During::Sync))
             }
         }
     }

@@ -9,9 +9,9 @@ use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_sqlite_ffi as ffi;
 
-use crate::db::Db;
+use super::opening;
+use crate::database::Db;
 use crate::errors::{During, Failure};
-use crate::opening;
 use crate::settings::{Journal, SHARED_MEMORY_DIR, Settings};
 
 /// Checks at `xOpen` that a database can be served, before anything else is done. Puts a log home that came along
@@ -111,7 +111,7 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
     let folded = folded?;
     let message =
         format!("{}: {} pages put home from {}", db.path.display(), folded.pages, log.path.display());
-    db.registration.report(ffi::NOTICE, &message);
+    db.sqlite.report(ffi::NOTICE, &message);
     Ok(())
 }
 

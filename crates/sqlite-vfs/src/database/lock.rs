@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
-use crate::db::Db;
+use super::Db;
 use crate::errors::Failure;
 
 /// Takes a lock.
@@ -27,7 +27,7 @@ pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
     let code = match &alone {
         Ok(true) => base_lock(db, level),
         Ok(false) => ffi::BUSY,
-        Err(failure) => db.registration.fail(failure),
+        Err(failure) => db.sqlite.fail(failure),
     };
     if code == ffi::OK {
         db.set_lock_level(level.max(db.lock_level()));

@@ -1,0 +1,108 @@
+//! A thread per log that works beside the commits: it checkpoints, so that none of them has to, and makes what
+//! Group Synch has acknowledged durable in time. [`Maintenance`] says when it may.
+
+use std::ffi::{CString, c_int};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::attachment::Attachment;
+use crate::attachment::maintenance::{self, Maintenance};
+use crate::database::Db;
+use crate::errors::{During, Failure};
+use crate::sqlite::connection::{OwnConnection, uri_of};
+use crate::sqlite::{Sqlite, VFS_NAME};
+
+/// How long a checkpoint waits for what is in its way before it leaves the rest to the next.
+const BUSY_TIMEOUT_MS: c_int = 100;
+/// Between two checkpoints that did not get everything home.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What the thread works with.
+struct Worker {
+    maintenance: Arc<Maintenance>,
+    attachment: Weak<Attachment>,
+    sqlite: &'static Sqlite,
+    /// The database with the settings that it is open with.
+    uri: CString,
+    flush_interval: Duration,
+}
+
+/// Starts the thread for the log of `db`, if the settings ask for it and it does not run yet.
+pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Failure> {
+    if attachment.outside().is_some() {
+        return Ok(());
+    }
+    let settings = attachment.in_force().clone();
+    let wanted = settings.background_checkpoint > 0 || settings.options.waldio.group_synch > 0;
+    if !wanted || attachment.maintenance().is_some() {
+        return Ok(());
+    }
+    if !db.sqlite.api.is_threadsafe() {
+        let message = "background_checkpoint and group_synch need a SQLite that is built for threads";
+        return Err(Failure::cannot_open(message));
+    }
+    let started = start(db, attachment)?;
+    if let Err(second) = attachment.set_maintenance(started) {
+        second.stop();
+    }
+    Ok(())
+}
+
+fn start(db: &Db, attachment: &Arc<Attachment>) -> Result<Arc<Maintenance>, Failure> {
+    let settings = attachment.in_force().clone();
+    let maintenance = Arc::new(Maintenance::default());
+    let worker = Worker {
+        maintenance: Arc::clone(&maintenance),
+        attachment: Arc::downgrade(attachment),
+        sqlite: db.sqlite,
+        uri: uri_of(&db.path, &settings.parameters())?,
+        flush_interval: settings.options.waldio.group_interval,
+    };
+    let thread = std::thread::Builder::new().name("duralite".to_owned());
+    thread
+        .spawn(move || worker.run())
+        .map_err(|error| Failure::cannot_open(format!("cannot start a thread: {error}")))?;
+    Ok(maintenance)
+}
+
+impl Worker {
+    fn run(self) {
+        maintenance::become_worker();
+        while let Some((checkpoint, flush)) = self.maintenance.next() {
+            if flush {
+                std::thread::sleep(self.flush_interval);
+                self.maintenance.begin_flush();
+                self.flush();
+            }
+            if checkpoint {
+                if let Err(failure) = self.checkpoint() {
+                    self.sqlite.fail(&failure);
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn flush(&self) {
+        let Some(_turn) = self.maintenance.own_turn(false) else { return };
+        let Some(attachment) = self.attachment.upgrade() else { return };
+        if let Some(Err(error)) = attachment.committer().map(|committer| committer.wait_all()) {
+            self.sqlite.fail(&Failure::of(&error, During::Sync));
+        }
+    }
+
+    /// Copies most of the log home beside the writers, then the little that has come meanwhile
+    /// without them, so that the next one starts the log over.
+    fn checkpoint(&self) -> Result<(), Failure> {
+        let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
+        if self.attachment.strong_count() == 0 {
+            return Ok(());
+        }
+        let purpose = "cannot checkpoint in the background";
+        let own = OwnConnection::open(&self.sqlite.api, &self.uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)?;
+        own.run(c"PRAGMA wal_autocheckpoint=0")?;
+        own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
+        own.run(c"PRAGMA wal_checkpoint(RESTART)")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! One open main database, and what SQLite does with it: its file, its locks and its wal-index.
+
+mod db;
+mod first_region;
+mod home;
+mod index;
+pub mod lock;
+mod patience;
+pub mod strict;
+pub mod super_journal;
+pub mod waiting;
+
+pub use db::Db;

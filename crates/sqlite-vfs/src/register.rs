@@ -1,0 +1,160 @@
+//! The entry that registers the VFS with a SQLite.
+#![allow(unsafe_code)] // calls SQLite through its table of routines
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use duralite_medium::process::PerProcess;
+use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
+
+use crate::callbacks::vfs;
+use crate::errors::Failure;
+use crate::registration::Registration;
+use crate::shield::shield;
+use crate::sqlite::base::BaseVfs;
+use crate::sqlite::{Api, RegisterError, Sqlite, VFS_NAME, connection, functions, plain};
+use crate::{refusals, settings};
+
+/// Serialises registering, so that two threads do not both find the name free.
+static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
+
+/// How the library was entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The VFS becomes the default one.
+    pub make_default: bool,
+    /// Somebody loaded the library through the connection, as opposed to SQLite calling for each that
+    /// is opened.
+    pub loaded: bool,
+}
+
+/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS, and gives
+/// `duralite_last_error()` to `db` and to every connection opened later. Doing it again changes nothing,
+/// except that `make_default` makes it the default.
+///
+/// # Errors
+/// When SQLite is too old or refuses, or when `db` has a file open without Duralite and the environment
+/// says `strict`; on a non-null `message` the text is put there too.
+///
+/// # Safety
+/// `routines` is null or the table that SQLite passes to extensions, `db` is null or the connection that
+/// it passes, and `message` is null or where it wants the error text.
+pub unsafe fn register(
+    db: *mut Connection,
+    routines: *const ApiRoutines,
+    entry: Entry,
+    message: *mut *mut c_char,
+) -> Result<(), RegisterError> {
+    // SAFETY: as promised by the caller.
+    let api = unsafe { Api::copy(routines) };
+    // SAFETY: as promised by the caller.
+    let result = api.and_then(|api| unsafe { register_through(db, api, entry) });
+    result.inspect_err(|error| {
+        refusals::record(&error.message);
+        // SAFETY: as promised by the caller.
+        unsafe { tell(routines, message, &error.message) };
+    })
+}
+
+/// Puts the text of an error where SQLite wants it.
+///
+/// # Safety
+/// `routines` is null or SQLite's table, and `message` null or where it wants the text.
+unsafe fn tell(routines: *const ApiRoutines, message: *mut *mut c_char, text: &str) {
+    // SAFETY: as promised by the caller; this entry is as old as extensions are.
+    let mprintf = unsafe { routines.as_ref() }.and_then(|table| table.mprintf);
+    if let Some(mprintf) = mprintf.filter(|_| !message.is_null()) {
+        let text = refusals::c_text(text);
+        // SAFETY: the format takes one string; the caller promised where the text goes.
+        unsafe { *message = mprintf(c"%s".as_ptr(), text.as_ptr()) };
+    }
+}
+
+/// # Safety
+/// `db` is null or an open connection of the SQLite that `api` is from.
+unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Result<(), RegisterError> {
+    let is_strict = settings::strict_by_environment();
+    let looked_at = !db.is_null() && (is_strict || entry.loaded || entry.make_default);
+    // SAFETY: as promised by the caller.
+    let plain = if looked_at { unsafe { plain::plain_database(&api, db) } } else { None };
+    if let Some(plain) = plain.as_ref().filter(|plain| is_strict && !plain.on_purpose) {
+        // Before anything is registered: SQLite unloads a library that fails.
+        return Err(RegisterError::new(format!("duralite: {}", plain.refusal())));
+    }
+    let registration = register_with(api, entry.make_default)?;
+    let Some(registration) = registration.filter(|_| !db.is_null()) else { return Ok(()) };
+    // SAFETY: as promised by the caller.
+    unsafe { functions::add(&registration.sqlite, db) };
+    if let Some(plain) = plain.filter(|plain| !plain.on_purpose) {
+        registration.sqlite.report(ffi::WARNING, &plain.warning());
+    }
+    Ok(())
+}
+
+/// The registration, unless the VFS of our name is another library's.
+fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registration>, RegisterError> {
+    let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let (find, register) = (api.vfs_find, api.vfs_register);
+    let refused = |code: c_int| RegisterError::new(format!("duralite: SQLite refused the VFS (code {code})"));
+    // SAFETY: a name that lives for good.
+    let existing = unsafe { find(VFS_NAME.as_ptr()) };
+    if !existing.is_null() {
+        if make_default {
+            // SAFETY: found a moment ago; registered VFSs stay.
+            let code = unsafe { register(existing, 1) };
+            if code != ffi::OK {
+                return Err(refused(code));
+            }
+        }
+        // SAFETY: found a moment ago.
+        return Ok(unsafe { vfs::ours(existing) });
+    }
+    // SAFETY: null asks for the default.
+    let parent = unsafe { find(ptr::null()) };
+    if parent.is_null() {
+        return Err(RegisterError::new("duralite: this SQLite has no VFS to build on"));
+    }
+    // SAFETY: registered, and nobody unregisters the default of a running SQLite.
+    let parent = unsafe { BaseVfs::new(parent) };
+    let auto_extension = api.auto_extension;
+    let registration = Box::leak(Box::new(Registration::new(Sqlite { api, parent })));
+    let app_data: *mut c_void = ptr::from_ref::<Registration>(registration).cast_mut().cast();
+    let table = Box::into_raw(Box::new(vfs::table(parent, app_data)));
+    // SAFETY: a table that is never freed and that SQLite may write `next` into.
+    let code = unsafe { register(table, c_int::from(make_default)) };
+    if code != ffi::OK {
+        return Err(refused(code));
+    }
+    // Without memory for it, later connections do without the function.
+    // SAFETY: an entry point that is there as long as the VFS is.
+    unsafe { auto_extension(opened) };
+    Ok(Some(registration))
+}
+
+/// Called by SQLite for every connection that has been opened.
+unsafe extern "C" fn opened(
+    db: *mut Connection,
+    message: *mut *mut c_char,
+    routines: *const ApiRoutines,
+) -> c_int {
+    shield(ffi::OK, || {
+        // SAFETY: null, or the table of the SQLite that calls.
+        let find = unsafe { routines.as_ref() }.and_then(|routines| routines.vfs_find);
+        // SAFETY: a name that lives for good, and what is registered under it.
+        let registration = find.and_then(|find| unsafe { vfs::ours(find(VFS_NAME.as_ptr())) });
+        let Some(registration) = registration else { return ffi::OK };
+        // SAFETY: SQLite passes the connection that it has opened.
+        unsafe { functions::add(&registration.sqlite, db) };
+        if !settings::strict_by_environment() || connection::is_opening() {
+            return ffi::OK;
+        }
+        // SAFETY: as above.
+        let plain = unsafe { plain::plain_database(&registration.sqlite.api, db) };
+        let Some(plain) = plain.filter(|plain| !plain.on_purpose) else { return ffi::OK };
+        let failure = Failure::cannot_open(plain.refusal());
+        // SAFETY: SQLite's own arguments.
+        unsafe { tell(routines, message, &failure.message) };
+        registration.sqlite.fail(&failure)
+    })
+}

@@ -1,0 +1,173 @@
+//! One SQLite of the process: its functions, the VFS below ours, and how it is told of what fails.
+//!
+//! Two copies of SQLite in one process that load the same library share its globals. So nothing here is
+//! global: each registration keeps its own copies of the function pointers.
+#![allow(unsafe_code)] // calls SQLite through its table of routines
+
+pub mod base;
+pub mod connection;
+pub mod functions;
+pub mod plain;
+
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
+use std::fmt;
+
+use duralite_sqlite_ffi::{ApiRoutines, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs};
+
+use crate::errors::Failure;
+use crate::refusals;
+use base::BaseVfs;
+
+/// The name under which the VFS is registered. A static: that a VFS has this very text shows that it is
+/// one of this library's, and not of another copy of it.
+pub static VFS_NAME: &CStr = c"duralite";
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all that is called.
+pub const OLDEST_SQLITE: c_int = 3_031_000;
+
+/// Why the VFS could not be registered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegisterError {
+    pub(crate) message: String,
+}
+
+impl RegisterError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
+/// SQLite's functions, copied out of its table.
+pub struct Api {
+    pub auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
+    pub busy_timeout: unsafe extern "C" fn(*mut Connection, c_int) -> c_int,
+    pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
+    pub column_int: unsafe extern "C" fn(*mut Statement, c_int) -> c_int,
+    pub column_text: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar,
+    pub create_function_v2: CreateFunction,
+    pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
+    pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
+    pub file_control: unsafe extern "C" fn(*mut Connection, *const c_char, c_int, *mut c_void) -> c_int,
+    pub finalize: unsafe extern "C" fn(*mut Statement) -> c_int,
+    pub free: unsafe extern "C" fn(*mut c_void),
+    pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
+    pub result_text: unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void),
+    pub step: unsafe extern "C" fn(*mut Statement) -> c_int,
+    pub prepare_v2: unsafe extern "C" fn(
+        *mut Connection,
+        *const c_char,
+        c_int,
+        *mut *mut Statement,
+        *mut *const c_char,
+    ) -> c_int,
+    pub open_v2: unsafe extern "C" fn(*const c_char, *mut *mut Connection, c_int, *const c_char) -> c_int,
+    pub vfs_find: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
+    pub vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
+    pub log: unsafe extern "C" fn(c_int, *const c_char, ...),
+    pub uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
+    pub uri_key: unsafe extern "C" fn(*const c_char, c_int) -> *const c_char,
+    pub filename_wal: unsafe extern "C" fn(*const c_char) -> *const c_char,
+    threadsafe: unsafe extern "C" fn() -> c_int,
+}
+
+impl Api {
+    /// # Safety
+    /// `routines` is null or the table that a SQLite passes to extensions.
+    pub unsafe fn copy(routines: *const ApiRoutines) -> Result<Self, RegisterError> {
+        if routines.is_null() {
+            return Err(RegisterError::new(
+                "duralite: this SQLite passes no table of routines to extensions",
+            ));
+        }
+        // SAFETY: the table is SQLite's; this entry has been there since 3.3.
+        let version = unsafe { (*routines).libversion_number };
+        // SAFETY: takes nothing, returns a number.
+        let version = version.map_or(0, |version| unsafe { version() });
+        if version < OLDEST_SQLITE {
+            return Err(RegisterError::new(format!(
+                "duralite needs SQLite 3.31 or newer; this one says {version}"
+            )));
+        }
+        // SAFETY: a SQLite of this version has the whole table; it never changes.
+        let routines = unsafe { &*routines };
+        macro_rules! copy {
+            ($($name:ident),*) => {
+                Self { $($name: routines.$name.ok_or_else(|| {
+                    RegisterError::new(concat!("duralite: this SQLite lacks sqlite3_", stringify!($name)))
+                })?),* }
+            };
+        }
+        Ok(copy!(
+            auto_extension,
+            busy_timeout,
+            close,
+            column_int,
+            column_text,
+            create_function_v2,
+            db_filename,
+            errmsg,
+            file_control,
+            finalize,
+            free,
+            mprintf,
+            result_text,
+            step,
+            prepare_v2,
+            open_v2,
+            vfs_find,
+            vfs_register,
+            log,
+            uri_parameter,
+            uri_key,
+            filename_wal,
+            threadsafe
+        ))
+    }
+}
+
+impl Api {
+    /// Whether several threads may call this SQLite.
+    pub fn is_threadsafe(&self) -> bool {
+        // SAFETY: takes nothing, returns a number.
+        unsafe { (self.threadsafe)() != 0 }
+    }
+}
+
+/// One SQLite, and the VFS that was its default one. Never freed: SQLite may call ours until the process ends.
+pub struct Sqlite {
+    pub api: Api,
+    pub parent: BaseVfs,
+}
+
+impl Sqlite {
+    /// Tells SQLite's error log, and stderr if asked to.
+    pub fn report(&self, code: c_int, message: &str) {
+        let text = refusals::c_text(&format!("duralite: {message}"));
+        // SAFETY: the format takes one string, which lives across the call.
+        unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
+        if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
+            eprintln!("duralite: {message}");
+        }
+    }
+
+    /// Reports a refusal, keeps its reason, and returns its code.
+    pub fn fail(&self, failure: &Failure) -> c_int {
+        refusals::record(&failure.message);
+        self.report(failure.code, &failure.message);
+        failure.code
+    }
+
+    /// Text in SQLite's memory; null when there is none left.
+    pub fn text(&self, text: &str) -> *mut c_char {
+        let text = refusals::c_text(text);
+        // SAFETY: the format takes one string, which lives across the call.
+        unsafe { (self.api.mprintf)(c"%s".as_ptr(), text.as_ptr()) }
+    }
+}
