@@ -12,6 +12,7 @@ use duralite_logfmt::LogId;
 use duralite_medium::Guarantee;
 
 use crate::JournalError;
+use crate::home::Home;
 
 /// A committed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +110,12 @@ pub trait Engine: Send {
 
     /// Who makes sealed transactions durable; `None` where sealing does.
     fn committer(&self) -> Option<Arc<dyn Committer>>;
+
+    /// What stands before the database file; `None` where SQLite reads and writes the file itself. Whether there
+    /// is one never changes for a log.
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        None
+    }
 
     /// Takes settings that may change while a log is in use.
     fn configure(&mut self, options: &crate::EngineOptions);
@@ -222,6 +229,7 @@ delegate! {
         fn describe(&self) -> String;
         fn metrics(&self) -> Vec<(&'static str, String)>;
         fn committer(&self) -> Option<Arc<dyn Committer>>;
+        fn home(&self) -> Option<Arc<dyn Home>>;
         fn newest_frames(&self) -> Vec<(u32, u32)>;
         fn wal_header(&self) -> Option<&WalHeader>;
         fn version(&self) -> u64;

@@ -106,6 +106,14 @@ pub enum JournalError {
         /// The kind of error.
         kind: std::io::ErrorKind,
     },
+    /// SQLite's VFS below this library refused to read or write the database file. SQLite is told its code.
+    #[error("SQLite's own VFS answers {code} to {op} of the database file")]
+    BaseVfs {
+        /// The operation.
+        op: &'static str,
+        /// SQLite's result code, an extended one.
+        code: i32,
+    },
     /// The medium refused.
     #[error("{}: {source}", path.display())]
     Medium {
@@ -164,7 +172,9 @@ impl JournalError {
             Self::Medium { source: MediumError::NotDax { .. } | MediumError::Unsupported { .. }, .. } => {
                 ErrorKind::CantOpen
             }
-            Self::Medium { .. } | Self::Unexpected(_) | Self::Poisoned(_) => ErrorKind::Io,
+            Self::BaseVfs { .. } | Self::Medium { .. } | Self::Unexpected(_) | Self::Poisoned(_) => {
+                ErrorKind::Io
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 //! [`Log`] is what a VFS uses: one attached log, addressed by the byte offsets of the `-wal`
 //! file that SQLite believes in. Below it [`stream`] turns bytes into frames and decides when
 //! a transaction is sealed, and an [`engine::Engine`] keeps the frames. [`pool`] finds, makes and
-//! identifies log files; [`offline`] works on them without SQLite.
+//! identifies log files; [`home`] is what stands between pages and the database file; [`offline`] works on them without SQLite.
 //!
 //! The numbered invariants are those of `docs/invariants.md`.
 
@@ -12,6 +12,7 @@
 mod chains;
 pub mod engine;
 mod error;
+pub mod home;
 mod log;
 pub mod nvwal;
 pub mod offline;

@@ -8,6 +8,7 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Guarantee, Segment as _};
 
 use crate::engine::{Committer, Engine, Ticket};
+use crate::home::Home;
 use crate::pool::{self, DatabaseIdentity, OpenLog, Outside, PoolConfig};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
@@ -112,6 +113,12 @@ impl Log {
     #[must_use]
     pub fn engine_name(&self) -> &'static str {
         self.stream.engine().name()
+    }
+
+    /// What the engine has put before the database file; `None` where nothing is.
+    #[must_use]
+    pub fn home(&self) -> Option<Arc<dyn Home>> {
+        self.stream.engine().home()
     }
 
     /// Memory shared with the other processes that use the log.

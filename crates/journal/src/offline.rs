@@ -1,8 +1,6 @@
 //! Work on a database and its log without SQLite: for tools, while nobody has them open.
 
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
@@ -10,6 +8,7 @@ use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::home::{DatabaseFile, Homed, OpenDatabase};
 use crate::pool::{self, DatabaseIdentity, PoolConfig};
 use crate::{EngineOptions, JournalError, Log};
 
@@ -31,61 +30,8 @@ pub struct Folded {
 pub fn inspect(database: &Path) -> Result<DatabaseHeader, JournalError> {
     let file = File::open(database).map_err(|error| JournalError::io("open", database, &error))?;
     let mut header = [0; HEADER_BYTES];
-    let length =
-        HomeFile::read(&file, &mut header, 0).map_err(|error| JournalError::io("read", database, &error))?;
+    let length = OpenDatabase::new(file, database).read(&mut header, 0)?;
     Ok(guard::inspect(&header[..length]))
-}
-
-/// A database file, as folding reads and writes it.
-pub trait HomeFile {
-    /// Fills `buf` as far as the file reaches; returns how many bytes that are.
-    ///
-    /// # Errors
-    /// That of the system.
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-
-    /// Writes all of `bytes`.
-    ///
-    /// # Errors
-    /// That of the system.
-    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-
-    /// Cuts or extends the file to `bytes`.
-    ///
-    /// # Errors
-    /// That of the system.
-    fn set_len(&self, bytes: u64) -> io::Result<()>;
-
-    /// Makes everything in the file durable.
-    ///
-    /// # Errors
-    /// That of the system.
-    fn sync(&self) -> io::Result<()>;
-}
-
-impl HomeFile for File {
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        while done < buf.len() {
-            match self.read_at(&mut buf[done..], offset + done as u64)? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(done)
-    }
-
-    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        File::set_len(self, bytes)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
-    }
 }
 
 /// What becomes of a log that has been folded.
@@ -98,7 +44,7 @@ pub enum Afterwards {
 }
 
 /// Writes everything in the log home, lifts the guard and deletes the log: the file is then an
-/// ordinary SQLite database, synced. With `adopt` a copy of the original database may take the
+/// ordinary SQLite database, synced, and nothing is held back by a home of the log's. With `adopt` a copy of the original database may take the
 /// log over, which is then put aside instead of deleted. Nobody else may have the database open.
 ///
 /// # Errors
@@ -128,7 +74,7 @@ pub fn fold_copy(pool: &PoolConfig, database: &Path, id: LogId) -> Result<Folded
 /// not hold it; otherwise as [`Log::attach`]. A crash or an error on the way leaves a database that can be
 /// folded again.
 pub fn fold_into(
-    file: &dyn HomeFile,
+    file: &dyn DatabaseFile,
     pool: &PoolConfig,
     db: &DatabaseIdentity,
     id: LogId,
@@ -180,11 +126,11 @@ pub fn discard_log(database: &Path) -> Result<(), JournalError> {
 
 /// Opens a database that nobody else has open, and keeps everybody from it: by a lock of the whole file, and
 /// so of the bytes that SQLite locks.
-fn open_alone(database: &Path) -> Result<File, JournalError> {
+fn open_alone(database: &Path) -> Result<OpenDatabase, JournalError> {
     let file = OpenOptions::new().read(true).write(true).open(database);
     let file = file.map_err(|error| JournalError::io("open", database, &error))?;
     match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(OpenDatabase::new(file, database)),
         Err(Errno::AGAIN | Errno::ACCESS) => {
             let what = "a process has the database open; close it first";
             Err(JournalError::Busy { path: database.to_path_buf(), what })
@@ -193,13 +139,14 @@ fn open_alone(database: &Path) -> Result<File, JournalError> {
     }
 }
 
-fn write_home(log: &mut Log, file: &dyn HomeFile, database: &Path) -> Result<usize, JournalError> {
-    let failed = |error: io::Error| JournalError::io("write", database, &error);
+/// Writes every committed page home, and has the home put all that it holds into the file. Durable on return.
+fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result<usize, JournalError> {
     let page_bytes = u64::from(log.page_bytes());
     let pages = log.committed_pages()?;
-    if !header_is_legible(file, database)? && !pages.iter().any(|(page_number, _)| *page_number == 1) {
+    if !header_is_legible(file)? && !pages.iter().any(|(page_number, _)| *page_number == 1) {
         return Err(JournalError::NoFirstPage(database.to_path_buf()));
     }
+    let home = Homed::new(file, log.home());
     let mut page = vec![0; page_bytes as usize];
     for &(page_number, frame) in &pages {
         log.read_page(frame, &mut page)?;
@@ -207,28 +154,29 @@ fn write_home(log: &mut Log, file: &dyn HomeFile, database: &Path) -> Result<usi
             // The guard stays until everything is home.
             guard::mask(0, &mut page, log.id());
         }
-        file.write(&page, u64::from(page_number - 1) * page_bytes).map_err(failed)?;
+        home.write(&page, u64::from(page_number - 1) * page_bytes)?;
     }
     let db_pages = log.db_pages()?;
     if db_pages > 0 {
-        file.set_len(u64::from(db_pages) * page_bytes).map_err(failed)?;
+        home.truncate(u64::from(db_pages) * page_bytes)?;
     }
-    file.sync().map_err(failed)?;
+    home.sync()?;
+    home.drain()?;
     Ok(pages.len())
 }
 
-fn header_is_legible(file: &dyn HomeFile, database: &Path) -> Result<bool, JournalError> {
+fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {
     let mut header = [0; HEADER_BYTES];
-    let length = file.read(&mut header, 0).map_err(|error| JournalError::io("read", database, &error))?;
+    let length = file.read(&mut header, 0)?;
     Ok(matches!(guard::inspect(&header[..length]), DatabaseHeader::Guarded { .. }))
 }
 
-fn lift_guard(file: &dyn HomeFile, database: &Path) -> Result<(), JournalError> {
-    let failed = |error: io::Error| JournalError::io("write", database, &error);
+/// In the file itself: the guard is never a home's.
+fn lift_guard(file: &dyn DatabaseFile, database: &Path) -> Result<(), JournalError> {
     let mut header = [0; HEADER_BYTES];
-    if file.read(&mut header, 0).map_err(failed)? < HEADER_BYTES {
-        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    if file.read(&mut header, 0)? < HEADER_BYTES {
+        return Err(JournalError::io("read", database, &std::io::ErrorKind::UnexpectedEof.into()));
     }
     guard::lift(&mut header);
-    file.write(&header, 0).and_then(|()| file.sync()).map_err(failed)
+    file.write(&header, 0).and_then(|()| file.sync())
 }

@@ -22,7 +22,12 @@ impl Failure {
     }
 
     pub fn of(error: &JournalError, during: During) -> Self {
-        Self::new(code_of(error.kind(), during), error.to_string())
+        let code = match error {
+            // What the VFS below says of the database file, SQLite hears as without this one in between.
+            JournalError::BaseVfs { code, .. } if during != During::Open => *code,
+            _ => code_of(error.kind(), during),
+        };
+        Self::new(code, error.to_string())
     }
 }
 

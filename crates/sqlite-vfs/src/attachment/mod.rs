@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_journal::engine::{Committer, Ticket};
+use duralite_journal::home::Home;
 use duralite_journal::pool::{
     ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, READABLE, RESTART_UNTIL,
 };
@@ -53,6 +54,8 @@ pub struct Attachment {
     /// Waited for without the lock of the log.
     committer: Option<Arc<dyn Committer>>,
     segment: Arc<FileSegment>,
+    /// What is before the database file, where anything is.
+    home: Mutex<Option<Arc<dyn Home>>>,
     /// For a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
@@ -106,6 +109,7 @@ impl Attachment {
             // Who may only read can make nothing durable, and cannot wait for who does.
             committer: log.committer().filter(|_| outside.is_none()),
             outside,
+            home: Mutex::new(log.home()),
             segment: Arc::clone(log.segment()),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
@@ -152,6 +156,19 @@ impl Attachment {
     /// comes back from the write that starts it over.
     pub fn may_start_over(&self) -> bool {
         self.committer().is_none_or(|committer| committer.settle().unwrap_or(true))
+    }
+
+    /// What is before the database file; `None` where nothing is. Whether anything is never changes.
+    pub fn home(&self) -> Option<Arc<dyn Home>> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// As [`Log::look_again`], which may bring another home.
+    pub fn look_again(&self) -> Result<bool, JournalError> {
+        let mut log = self.log();
+        let is_live = log.look_again()?;
+        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = log.home();
+        Ok(is_live)
     }
 
     /// The settings it runs with.

@@ -118,7 +118,7 @@ macro_rules! forward {
 }
 
 fn answer(db: &Db, result: Result<c_int, Failure>) -> c_int {
-    result.unwrap_or_else(|failure| db.sqlite.fail(&failure))
+    db.answer(result)
 }
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
@@ -153,7 +153,12 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_db!(file, ffi::IOERR_READ, |db| {
-        let code = forward!(db, read, ffi::IOERR_READ, buf, len, offset);
+        let code = if db.has_home() {
+            // SAFETY: SQLite's buffer of this length.
+            answer(db, unsafe { read_home(db, buf, len, offset) })
+        } else {
+            forward!(db, read, ffi::IOERR_READ, buf, len, offset)
+        };
         if let Err(failure) = db.check_outside() {
             return db.sqlite.fail(&failure);
         }
@@ -165,6 +170,22 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) };
         answer(db, db.unmask(offset, buf).map(|()| code))
     })
+}
+
+/// Reads where the log has something before the database file.
+///
+/// # Safety
+/// `buf` has room for `len` bytes.
+unsafe fn read_home(db: &Db, buf: *mut c_void, len: c_int, offset: i64) -> Result<c_int, Failure> {
+    let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
+        return Ok(ffi::IOERR_READ);
+    };
+    // SAFETY: as promised by the caller; zeroed first, so that it is initialised.
+    let buf = unsafe {
+        ptr::write_bytes(buf.cast::<u8>(), 0, len);
+        std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
+    };
+    db.read(buf, offset)
 }
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
@@ -183,11 +204,24 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 }
 
 unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_FSYNC, |db| db.base_sync(flags))
+    with_db!(file, ffi::IOERR_FSYNC, |db| db.sync(flags))
 }
 
 unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
-    with_db!(file, ffi::IOERR_FSTAT, |db| forward!(db, file_size, ffi::IOERR_FSTAT, size))
+    with_db!(file, ffi::IOERR_FSTAT, |db| {
+        if !db.has_home() {
+            return forward!(db, file_size, ffi::IOERR_FSTAT, size);
+        }
+        let bytes = db.size().map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        answer(
+            db,
+            bytes.map(|bytes| {
+                // SAFETY: SQLite passes where it wants the size.
+                unsafe { *size = bytes };
+                ffi::OK
+            }),
+        )
+    })
 }
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
@@ -230,6 +264,10 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
             // another one must not be touched. A log goes by the file itself, which would stay guarded.
             // SAFETY: SQLite passes where it wants the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
+            return ffi::OK;
+        }
+        if op == ffi::FCNTL_SIZE_HINT && db.has_home() {
+            // How far the file reaches is the home's affair.
             return ffi::OK;
         }
         if op == ffi::FCNTL_VFSNAME {
@@ -308,9 +346,9 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
 unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {
     with_db!(file, ffi::IOERR_MMAP, |db| {
         let guard_end = i64::try_from(duralite_logfmt::guard::HEADER_BYTES).unwrap_or(i64::MAX);
-        if offset < guard_end && db.is_capable() || db.is_outside() {
+        if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() {
             // No mapping of the page with the guard: SQLite reads it instead. And who may only read the log looks
-            // after each read whether it still counts.
+            // after each read whether it still counts. What a home holds is not in the file.
             // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duralite_journal::engine::Ticket;
+use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, JournalError, PoolConfig};
 use duralite_locks::Holder;
 use duralite_medium::process::{ProcessId, off_standard_streams};
@@ -61,6 +62,8 @@ pub struct Db {
     hold_off: Mutex<Option<HoldOff>>,
     /// Whether a log has served it.
     served: AtomicBool,
+    /// Whether the attached log has something before the database file.
+    has_home: AtomicBool,
     /// Whether this user may only read that log.
     outside: AtomicBool,
     pub(crate) patience: Patience,
@@ -127,6 +130,7 @@ impl Db {
             state: Mutex::default(),
             hold_off: Mutex::default(),
             served: AtomicBool::new(false),
+            has_home: AtomicBool::new(false),
             outside: AtomicBool::new(false),
             patience: Patience::default(),
         }
@@ -223,9 +227,21 @@ impl Db {
     pub fn attach(&self, used: Use) {
         self.served.store(true, Ordering::Relaxed);
         self.outside.store(used.outside().is_some(), Ordering::Relaxed);
+        self.has_home.store(used.home().is_some(), Ordering::Relaxed);
         let previous =
             std::mem::replace(&mut *self.state(), State { attached: Some(used), lingering: false });
         previous.let_go();
+    }
+
+    /// Whether the attached log has something before the database file.
+    #[inline]
+    pub fn has_home(&self) -> bool {
+        self.has_home.load(Ordering::Relaxed)
+    }
+
+    /// What that is.
+    pub fn attached_home(&self) -> Option<Arc<dyn Home>> {
+        self.attached().and_then(|attachment| attachment.home())
     }
 
     /// Whether this user may only read the log.
@@ -251,6 +267,7 @@ impl Db {
     /// log of one without a name goes with its last user.
     pub fn detach(&self) {
         let previous = std::mem::take(&mut *self.state());
+        self.has_home.store(false, Ordering::Relaxed);
         let Some(used) = &previous.attached else { return };
         used.flush_group();
         let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };

@@ -1,10 +1,13 @@
 //! What happens to the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
+//!
+//! Whatever SQLite, or this VFS, does with pages is done here: through the home of the attached log if it has one
+//! ([`duralite_journal::home`]), else to the base's file, at the cost of one branch. Only the header with the guard is
+//! always the file's own.
 
 use std::ffi::c_int;
-use std::io;
 use std::path::Path;
 
-use duralite_journal::offline::HomeFile;
+use duralite_journal::home::{DatabaseFile, Homed};
 use duralite_journal::{JournalError, Log};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
@@ -12,6 +15,7 @@ use duralite_sqlite_ffi as ffi;
 use super::Db;
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
+use crate::sqlite::base::BaseFile;
 
 /// The parts of page 1 that differ between disk and what SQLite sees.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
@@ -70,6 +74,46 @@ impl Db {
         Ok(())
     }
 
+    /// The database behind the home of the attached log; `None` where nothing is before the base's file.
+    #[inline]
+    fn homed(&self) -> Option<Homed<'_>> {
+        if self.has_home() {
+            self.attached_home().map(|home| Homed::new(&self.base, Some(home)))
+        } else {
+            None
+        }
+    }
+
+    /// Fills `buf` as `xRead` does: what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`. The
+    /// guard shows.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
+        match self.homed() {
+            None => Ok(self.base.read(buf, offset)),
+            Some(homed) => {
+                read_as_sqlite(&homed, buf, offset).map_err(|error| Failure::of(&error, During::Read))
+            }
+        }
+    }
+
+    /// Writes as `xWrite` does, with the guard as it is in `data`.
+    fn put(&self, data: &[u8], offset: u64) -> Result<c_int, Failure> {
+        match self.homed() {
+            None => Ok(self.base.write(data, offset)),
+            Some(homed) => done(homed.write(data, offset), During::Write),
+        }
+    }
+
+    /// Size in bytes of the database.
+    pub fn size(&self) -> Result<u64, Failure> {
+        match self.homed() {
+            None => self
+                .base
+                .size()
+                .map_err(|code| Failure::new(code, format!("cannot examine {}", self.path.display()))),
+            Some(homed) => homed.size().map_err(|error| Failure::of(&error, During::Size)),
+        }
+    }
+
     /// Writes to the database file for SQLite (invariants 1 and 5).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         let Some(attachment) = self.attached() else {
@@ -78,15 +122,15 @@ impl Db {
                     format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
                 return Err(Failure::new(ffi::IOERR_WRITE, message));
             }
-            return Ok(self.base.write(data, offset));
+            return self.put(data, offset);
         };
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
         if offset < guard::MASKED_END {
             let mut masked = data.to_vec();
             guard::mask(offset, &mut masked, attachment.id());
-            return Ok(self.base.write(&masked, offset));
+            return self.put(&masked, offset);
         }
-        Ok(self.base.write(data, offset))
+        self.put(data, offset)
     }
 
     /// Truncates the database file for SQLite (invariant 5).
@@ -94,19 +138,49 @@ impl Db {
         if let Some(attachment) = self.attached() {
             attachment.before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
         }
-        Ok(self.base.truncate(size))
+        match self.homed() {
+            None => Ok(self.base.truncate(size)),
+            Some(homed) => done(homed.truncate(u64::try_from(size).unwrap_or(0)), During::Truncate),
+        }
     }
 
     /// Syncs the database file for SQLite. A failure is everybody's who has the log: the kernel tells once, and a
     /// second sync that succeeds proves nothing (invariants 6 and 9).
-    pub fn base_sync(&self, flags: c_int) -> c_int {
-        let code = self.base.sync(flags);
+    pub fn sync(&self, flags: c_int) -> c_int {
+        match self.homed() {
+            None => self.sync_file(flags),
+            Some(homed) => self.note_sync(self.answer(done(homed.sync(), During::Sync))),
+        }
+    }
+
+    /// The same for the base's file alone, where the header is.
+    pub fn sync_file(&self, flags: c_int) -> c_int {
+        self.note_sync(self.base.sync(flags))
+    }
+
+    fn note_sync(&self, code: c_int) -> c_int {
         if code != ffi::OK
             && let Some(attachment) = self.attached()
         {
             attachment.home_failed();
         }
         code
+    }
+
+    /// Has the home put everything into the file, durable on return; whether there is a home. Nobody else may have
+    /// the database: the guard is about to be lifted.
+    pub fn drain(&self) -> Result<bool, Failure> {
+        let Some(homed) = self.homed() else { return Ok(false) };
+        homed.drain().map_err(|error| {
+            self.note_sync(ffi::IOERR_FSYNC);
+            Failure::of(&error, During::Sync)
+        })?;
+        Ok(true)
+    }
+
+    /// The code for SQLite.
+    pub fn answer(&self, result: Result<c_int, Failure>) -> c_int {
+        result.unwrap_or_else(|failure| self.sqlite.fail(&failure))
     }
 
     /// Makes the database file durable, so that the log may forget what it holds. Where syncing has failed
@@ -125,7 +199,7 @@ impl Db {
                 None => self.write_all_home(&mut attachment.log())?,
             }
         }
-        match self.base_sync(flags) {
+        match self.sync(flags) {
             ffi::OK => {}
             code => return Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
         }
@@ -146,7 +220,7 @@ impl Db {
                 guard::mask(0, &mut page, log.id());
             }
             let offset = u64::from(page_number.saturating_sub(1)) * page.len() as u64;
-            match self.base.write(&page, offset) {
+            match self.put(&page, offset)? {
                 ffi::OK => {}
                 code => return Err(Failure::new(code, format!("cannot write {}", self.path.display()))),
             }
@@ -186,38 +260,51 @@ impl Db {
 }
 
 /// The file through SQLite's own descriptor: opening and closing another one would give SQLite's locks back.
-impl HomeFile for Db {
-    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self.base.read(buf, offset) {
+impl DatabaseFile for BaseFile {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        match (*self).read(buf, offset) {
             ffi::OK => Ok(buf.len()),
             ffi::IOERR_SHORT_READ => {
-                let size = self.base.size().map_err(|code| failed("size", code))?;
-                Ok(usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |left| left.min(buf.len())))
+                let left = DatabaseFile::size(self)?.saturating_sub(offset);
+                Ok(usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len())))
             }
-            code => Err(failed("read", code)),
+            code => Err(JournalError::BaseVfs { op: "read", code }),
         }
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        succeeded("write", self.base.write(bytes, offset))
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        succeeded("write", (*self).write(bytes, offset))
     }
 
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        if self.base.size().map_err(|code| failed("size", code))? <= bytes {
+    fn sync(&self) -> Result<(), JournalError> {
+        succeeded("sync", (*self).sync(ffi::SYNC_FULL))
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        (*self).size().map_err(|code| JournalError::BaseVfs { op: "size", code })
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        if DatabaseFile::size(self)? <= bytes {
             return Ok(());
         }
-        succeeded("truncate", self.base.truncate(i64::try_from(bytes).unwrap_or(i64::MAX)))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        succeeded("sync", self.base.sync(ffi::SYNC_FULL))
+        succeeded("truncate", (*self).truncate(i64::try_from(bytes).unwrap_or(i64::MAX)))
     }
 }
 
-fn succeeded(operation: &str, code: c_int) -> io::Result<()> {
-    if code == ffi::OK { Ok(()) } else { Err(failed(operation, code)) }
+fn succeeded(op: &'static str, code: c_int) -> Result<(), JournalError> {
+    if code == ffi::OK { Ok(()) } else { Err(JournalError::BaseVfs { op, code }) }
 }
 
-fn failed(operation: &str, code: c_int) -> io::Error {
-    io::Error::other(format!("SQLite's {operation} answers {code}"))
+/// What SQLite is told of an operation of a home.
+fn done(result: Result<(), JournalError>, during: During) -> Result<c_int, Failure> {
+    result.map(|()| ffi::OK).map_err(|error| Failure::of(&error, during))
+}
+
+/// As `xRead` does: what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`.
+fn read_as_sqlite(file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<c_int, JournalError> {
+    let count = file.read(buf, offset)?;
+    let Some(rest) = buf.get_mut(count..).filter(|rest| !rest.is_empty()) else { return Ok(ffi::OK) };
+    rest.fill(0);
+    Ok(ffi::IOERR_SHORT_READ)
 }

@@ -27,7 +27,7 @@ impl Db {
         if attachment.outside().is_some() {
             code = ffi::READONLY;
             // SQLite asks for the first one anew where it has made an index of its own, once it holds a mark.
-            match if number == 0 { attachment.log().look_again() } else { Ok(true) } {
+            match if number == 0 { attachment.look_again() } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
                 Err(error) => return Some(Err(Failure::of(&error, During::Open))),
@@ -164,7 +164,7 @@ impl Db {
             return ffi::OK;
         }
         holder.unlock_shared(mark);
-        match begun.and_then(|_| attachment.log().look_again()) {
+        match begun.and_then(|_| attachment.look_again()) {
             // SQLite looks at the wal-index anew.
             Ok(_) => ffi::BUSY,
             Err(error) => self.sqlite.fail(&Failure::of(&error, During::Read)),

@@ -82,7 +82,7 @@ pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
         }
     };
     let mut there = vec![0; data.len()];
-    if stays_wal || db.base.read(&mut there, offset) == ffi::OK && there == data {
+    if stays_wal || db.read(&mut there, offset)? == ffi::OK && there == data {
         return Ok(());
     }
     Err(not_wal(db))

@@ -5,7 +5,7 @@ pub mod helper;
 mod opening;
 pub mod places;
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -233,20 +233,12 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
 fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let mut log = attachment.log();
     let failed = |error: JournalError| Failure::of(&error, During::Delete);
-    let versions = match compare(db, &mut log)? {
-        Comparison::Same { versions } => versions,
-        Comparison::Differs { page_number } => {
-            return Err(Failure::new(
-                ffi::IOERR_DELETE,
-                format!(
-                    "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: \
-                     open the database again, or run `duralite checkpoint`",
-                    db.path.display()
-                ),
-            ));
-        }
-    };
+    let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
     db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
+    if db.drain()? {
+        // Now in the file itself, as those find it who come without the home.
+        find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
+    }
     log.retire().map_err(failed)?;
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
@@ -255,6 +247,26 @@ fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     }
     write_header(db, &header)?;
     log.unlink().map_err(failed)
+}
+
+/// Finds every committed page in what `read` reads of the database; the versions that page 1 has in the log, if it
+/// is there.
+fn find_all(
+    db: &Db,
+    log: &mut Log,
+    read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
+) -> Result<Option<[u8; 2]>, Failure> {
+    match compare(db, log, read)? {
+        Comparison::Same { versions } => Ok(versions),
+        Comparison::Differs { page_number } => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: \
+                 open the database again, or run `duralite checkpoint`",
+                db.path.display()
+            ),
+        )),
+    }
 }
 
 /// Whether the database file holds what the log holds.
@@ -270,7 +282,11 @@ enum Comparison {
 /// The versions of page 1 are not compared: the guard stands in their place, and the log may say that
 /// the database is not in WAL mode. When the guard could not be lifted for a change of the journal mode,
 /// SQLite finds the WAL still there, opens it again, and commits the new mode through it.
-fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
+fn compare(
+    db: &Db,
+    log: &mut Log,
+    read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
+) -> Result<Comparison, Failure> {
     let failed = |error: JournalError| Failure::of(&error, During::Read);
     let pages = log.committed_pages().map_err(failed)?;
     let page_bytes = log.page_bytes() as usize;
@@ -282,7 +298,7 @@ fn compare(db: &Db, log: &mut Log) -> Result<Comparison, Failure> {
     for (page_number, frame) in pages {
         log.read_page(frame, &mut logged).map_err(failed)?;
         let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
-        match db.base.read(&mut home, offset) {
+        match read(&mut home, offset)? {
             ffi::OK => {}
             ffi::IOERR_SHORT_READ => return Ok(Comparison::Differs { page_number }),
             code => return Err(Failure::new(code, format!("cannot read {}", db.path.display()))),
@@ -318,7 +334,7 @@ fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
 }
 
 fn sync(db: &Db) -> Result<(), Failure> {
-    match db.base_sync(ffi::SYNC_FULL) {
+    match db.sync_file(ffi::SYNC_FULL) {
         ffi::OK => Ok(()),
         code => Err(Failure::new(code, format!("cannot sync {}", db.path.display()))),
     }

@@ -104,7 +104,7 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
         if !alone {
             return Err(opening::in_use(db));
         }
-        offline::fold_into(db, &log.pool, identity, log.id, adopt, Afterwards::Delete)
+        offline::fold_into(&db.base, &log.pool, identity, log.id, adopt, Afterwards::Delete)
             .map_err(|error| Failure::of(&error, During::Open))
     });
     db.base.unlock(ffi::LOCK_NONE);

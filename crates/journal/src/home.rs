@@ -1,0 +1,239 @@
+//! Where the pages of a log go home to: the database file, and what an engine may put before it.
+//!
+//! Most engines put nothing there: SQLite and this library then read and write the file itself. An engine that
+//! keeps something of its own beside the file (log sectors that it applies to pages as they are read, a mapping of
+//! the file in persistent memory) gives a [`Home`], and everything that concerns the pages goes by way of it
+//! ([`Homed`]):
+//!
+//! | who | calls | holding |
+//! | --- | --- | --- |
+//! | SQLite, in a read transaction | `read`, `size` | SHARED |
+//! | SQLite's checkpoint | `write`, `size`, `truncate`, `sync` | CHECKPOINT, and SHARED |
+//! | SQLite without WAL, or in exclusive locking mode | all but `drain` | EXCLUSIVE |
+//! | the VFS, before the log starts over | `sync`; after a failed sync `write` of all pages | WRITE |
+//! | the VFS, before it lifts the guard | `read`, `sync`, `drain` | EXCLUSIVE, the mutex of the log |
+//! | [`crate::offline`] | all | the database and the log to itself |
+//!
+//! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
+//! EXCLUSIVE). So writers exclude each other across processes, but a `read` may run beside a `write` of other
+//! pages, and beside a `write` of the same page whose bytes SQLite does not use. A home is called on any thread,
+//! with and without the process's mutex of its log, and never takes that.
+//!
+//! The first [`HEADER_BYTES`] of the file are never a home's: the guard is there (invariant 1), which has to be in
+//! the file itself, and who has not attached the log reads it there. [`Homed`] reads and writes them past the home.
+//!
+//! What survives a crash of all this is the home's affair; a log is never recovered by its home's help. It keeps to
+//! the invariants as the file does: what is written came from durable log records (5), and the log starts over
+//! only after `sync` (6).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duralite_logfmt::guard::HEADER_BYTES;
+
+use crate::JournalError;
+
+/// An open database file, as it is: no home is before it.
+///
+/// Inside SQLite it is the file that the VFS below has open for one connection, whose locks would go with any other
+/// descriptor that is closed.
+pub trait DatabaseFile {
+    /// Fills `buf` from byte `offset` on, as far as the file reaches; returns how many bytes that were. What is
+    /// left of `buf` holds anything.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError>;
+
+    /// Writes all of `bytes` from byte `offset` on. Not durable.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`. Any part of it may have been written then.
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError>;
+
+    /// Makes everything durable that has been written, by any descriptor. After an error nothing is known of what
+    /// was written before, whatever a second call answers.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn sync(&self) -> Result<(), JournalError>;
+
+    /// Its size in bytes.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn size(&self) -> Result<u64, JournalError>;
+
+    /// Cuts it to so many bytes. Whether a shorter one is extended is up to the file. Not durable.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError>;
+}
+
+/// What an engine puts before the database file. The same for all connections of a process, each of which passes
+/// its own `file`; who calls what under which lock is said in [this module](self).
+///
+/// Errors of `file` are passed on as they are: SQLite then gets the very code of its VFS. For an error of the home's
+/// own SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` everything
+/// committed is written anew before the log starts over or the guard is lifted.
+pub trait Home: Send + Sync {
+    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches; returns how
+    /// many bytes that were. Mostly whole pages; SQLite may ask for parts of one.
+    ///
+    /// # Errors
+    /// Any; the statement that reads fails.
+    fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError>;
+
+    /// Takes a page, or what follows the header in the first one, which `read` gives back from now on, in every
+    /// process. Not durable.
+    ///
+    /// # Errors
+    /// Any; the checkpoint fails, and the page stays in the log.
+    fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), JournalError>;
+
+    /// Makes durable what was written, through this home in any process, and what is in `file`, where the header was
+    /// written past the home. On return `read` finds all of it after a power loss, without the log's help.
+    ///
+    /// # Errors
+    /// Any; the log keeps what it holds.
+    fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError>;
+
+    /// The size in bytes of the database as `read` shows it.
+    ///
+    /// # Errors
+    /// Any.
+    fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError>;
+
+    /// Cuts the database to so many bytes: what was beyond is gone. Not durable.
+    ///
+    /// # Errors
+    /// Any; the checkpoint, or the statement, fails.
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), JournalError>;
+
+    /// Puts everything into `file` that is not there as `read` shows it, and makes it durable: on return the file by
+    /// itself is the database, of the same size, as a program without this library reads it, and survives a power
+    /// loss. The caller has everybody else kept from the database. A crash on the way leaves what `read` shows as it
+    /// was; a second call changes nothing.
+    ///
+    /// # Errors
+    /// Any; guard and log stay.
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError>;
+}
+
+/// The database as everybody sees it but the guard: `file`, through the home of its log if that has one.
+pub struct Homed<'a> {
+    file: &'a dyn DatabaseFile,
+    home: Option<Arc<dyn Home>>,
+}
+
+impl<'a> Homed<'a> {
+    /// The database in `file`; with no home the file itself.
+    #[must_use]
+    pub fn new(file: &'a dyn DatabaseFile, home: Option<Arc<dyn Home>>) -> Self {
+        Self { file, home }
+    }
+
+    /// Has the home put everything into the file; see [`Home::drain`]. Without a home nothing is done: then the caller
+    /// has synced the file.
+    ///
+    /// # Errors
+    /// As [`Home::drain`].
+    pub fn drain(&self) -> Result<(), JournalError> {
+        self.home.as_ref().map_or(Ok(()), |home| home.drain(self.file))
+    }
+}
+
+/// How many of `len` bytes from `offset` on are the header's.
+fn of_header(len: usize, offset: u64) -> usize {
+    let left = (HEADER_BYTES as u64).saturating_sub(offset);
+    usize::try_from(left).map_or(len, |left| left.min(len))
+}
+
+impl DatabaseFile for Homed<'_> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        let Some(home) = &self.home else { return self.file.read(buf, offset) };
+        let (header, rest) = buf.split_at_mut(of_header(buf.len(), offset));
+        let count = if header.is_empty() { 0 } else { self.file.read(header, offset)? };
+        if count < header.len() || rest.is_empty() {
+            return Ok(count);
+        }
+        Ok(count + home.read(self.file, rest, offset + count as u64)?)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let Some(home) = &self.home else { return self.file.write(bytes, offset) };
+        let (header, rest) = bytes.split_at(of_header(bytes.len(), offset));
+        if !header.is_empty() {
+            self.file.write(header, offset)?;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        home.write(self.file, rest, offset + header.len() as u64)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.home.as_ref().map_or_else(|| self.file.sync(), |home| home.sync(self.file))
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.home.as_ref().map_or_else(|| self.file.size(), |home| home.size(self.file))
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.home.as_ref().map_or_else(|| self.file.truncate(bytes), |home| home.truncate(self.file, bytes))
+    }
+}
+
+/// A database file that this library has opened by itself, outside SQLite.
+pub struct OpenDatabase {
+    file: File,
+    path: PathBuf,
+}
+
+impl OpenDatabase {
+    /// The file at `path`, which is only named in errors.
+    #[must_use]
+    pub fn new(file: File, path: &Path) -> Self {
+        Self { file, path: path.to_path_buf() }
+    }
+
+    fn answer<T>(&self, op: &'static str, result: std::io::Result<T>) -> Result<T, JournalError> {
+        result.map_err(|error| JournalError::io(op, &self.path, &error))
+    }
+}
+
+impl DatabaseFile for OpenDatabase {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.answer("read", self.file.read_at(&mut buf[done..], offset + done as u64))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        self.answer("write", self.file.write_all_at(bytes, offset))
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.answer("sync", self.file.sync_all())
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.answer("examine", self.file.metadata()).map(|metadata| metadata.len())
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.answer("truncate", self.file.set_len(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests;
