@@ -11,6 +11,7 @@ mod place;
 mod register;
 mod rig;
 mod rng;
+mod side_file;
 mod sql;
 
 pub use actor::Actor;
@@ -22,4 +23,5 @@ pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};
 pub use register::register;
 pub use rig::{TinyPool, require_rigs, skip};
 pub use rng::{Rng, for_seeds};
+pub use side_file::SideFile;
 pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};

@@ -1,1 +1,230 @@
+use std::sync::Mutex;
 
+use super::*;
+
+/// A file in memory that writes down what is asked of it.
+#[derive(Default)]
+struct Recorded {
+    bytes: Mutex<Vec<u8>>,
+    calls: Mutex<Vec<String>>,
+    /// The code that every call answers.
+    refuses: Option<i32>,
+}
+
+impl Recorded {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes: Mutex::new(bytes), ..Self::default() }
+    }
+
+    fn note(&self, op: &'static str, call: String) -> Result<(), JournalError> {
+        self.calls.lock().unwrap().push(call);
+        self.refuses.map_or(Ok(()), |code| Err(JournalError::BaseVfs { op, code }))
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap().clone()
+    }
+}
+
+impl DatabaseFile for Recorded {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        self.note("read", format!("read {offset}+{}", buf.len()))?;
+        let bytes = self.bytes.lock().unwrap();
+        let there = bytes.get(offset as usize..).unwrap_or_default();
+        let count = there.len().min(buf.len());
+        buf[..count].copy_from_slice(&there[..count]);
+        Ok(count)
+    }
+
+    fn write(&self, data: &[u8], offset: u64) -> Result<(), JournalError> {
+        self.note("write", format!("write {offset}+{}", data.len()))?;
+        let mut bytes = self.bytes.lock().unwrap();
+        let end = offset as usize + data.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.note("sync", "sync".to_owned())
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.note("size", "size".to_owned())?;
+        Ok(self.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.note("truncate", format!("truncate {bytes}"))?;
+        self.bytes.lock().unwrap().truncate(bytes as usize);
+        Ok(())
+    }
+}
+
+const KEY: u8 = 0x5A;
+
+/// Keeps every byte in the file as another one.
+struct Xor;
+
+impl Home for Xor {
+    fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        let count = file.read(buf, offset)?;
+        buf[..count].iter_mut().for_each(|byte| *byte ^= KEY);
+        Ok(count)
+    }
+
+    fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let bytes: Vec<u8> = bytes.iter().map(|byte| byte ^ KEY).collect();
+        file.write(&bytes, offset)
+    }
+
+    fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        file.sync()
+    }
+
+    fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError> {
+        file.size()
+    }
+
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), JournalError> {
+        file.truncate(bytes)
+    }
+
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        let mut rest = vec![0; file.size()? as usize - HEADER_BYTES];
+        self.read(file, &mut rest, HEADER_BYTES as u64)?;
+        file.write(&rest, HEADER_BYTES as u64)?;
+        file.sync()
+    }
+}
+
+fn page(seed: u8) -> Vec<u8> {
+    (0..512_u32).map(|at| (at as u8).wrapping_mul(7).wrapping_add(seed)).collect()
+}
+
+fn other(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| byte ^ KEY).collect()
+}
+
+#[test]
+fn without_a_home_every_call_is_the_files() {
+    let file = Recorded::of(page(1));
+    let homed = Homed::new(&file, None);
+    let mut buf = vec![0; 512];
+    assert_eq!(homed.read(&mut buf, 0).unwrap(), 512);
+    assert_eq!(buf, page(1));
+    homed.write(&page(2), 512).unwrap();
+    assert_eq!(homed.size().unwrap(), 1024);
+    homed.truncate(512).unwrap();
+    homed.sync().unwrap();
+    homed.drain().unwrap();
+    assert_eq!(file.calls(), ["read 0+512", "write 512+512", "size", "truncate 512", "sync"]);
+    assert_eq!(file.bytes(), page(1));
+}
+
+#[test]
+fn inv01_the_header_is_the_files_own_and_the_rest_is_the_homes() {
+    let file = Recorded::default();
+    let homed = Homed::new(&file, Some(Arc::new(Xor)));
+    homed.write(&page(3), 0).unwrap();
+    homed.write(&page(4), 512).unwrap();
+    let mut expected = page(3);
+    expected[HEADER_BYTES..].copy_from_slice(&other(&page(3)[HEADER_BYTES..]));
+    expected.extend(other(&page(4)));
+    assert_eq!(file.bytes(), expected);
+    let whole = [page(3), page(4)].concat();
+    // Parts of the header alone, across its end, behind it; across pages.
+    for (offset, len) in
+        [(0, 512), (0, 100), (24, 16), (0, 101), (90, 20), (99, 1), (100, 1), (100, 412), (300, 400)]
+    {
+        let mut buf = vec![0; len];
+        assert_eq!(homed.read(&mut buf, offset).unwrap(), len);
+        assert_eq!(buf, whole[offset as usize..][..len], "{offset}+{len}");
+        homed.write(&buf, offset).unwrap();
+        assert_eq!(file.bytes(), expected, "{offset}+{len}");
+    }
+}
+
+#[test]
+fn the_home_is_not_asked_for_what_is_in_the_header() {
+    struct Untouched;
+    #[rustfmt::skip]
+    impl Home for Untouched {
+        fn read(&self, _: &dyn DatabaseFile, _: &mut [u8], _: u64) -> Result<usize, JournalError> { panic!("read") }
+        fn write(&self, _: &dyn DatabaseFile, _: &[u8], _: u64) -> Result<(), JournalError> { panic!("write") }
+        fn sync(&self, _: &dyn DatabaseFile) -> Result<(), JournalError> { panic!("sync") }
+        fn size(&self, _: &dyn DatabaseFile) -> Result<u64, JournalError> { panic!("size") }
+        fn truncate(&self, _: &dyn DatabaseFile, _: u64) -> Result<(), JournalError> { panic!("truncate") }
+        fn drain(&self, _: &dyn DatabaseFile) -> Result<(), JournalError> { panic!("drain") }
+    }
+    let file = Recorded::of(page(5));
+    let homed = Homed::new(&file, Some(Arc::new(Untouched)));
+    let mut buf = [0; HEADER_BYTES];
+    assert_eq!(homed.read(&mut buf, 0).unwrap(), HEADER_BYTES);
+    homed.write(&buf[18..20], 18).unwrap();
+    assert_eq!(file.calls(), ["read 0+100", "write 18+2"]);
+}
+
+#[test]
+fn what_lies_past_the_end_is_not_counted() {
+    let file = Recorded::default();
+    let homed = Homed::new(&file, Some(Arc::new(Xor)));
+    let mut buf = [0; 512];
+    assert_eq!(homed.read(&mut buf, 0).unwrap(), 0);
+    file.write(&page(6)[..60], 0).unwrap();
+    assert_eq!(homed.read(&mut buf, 0).unwrap(), 60);
+    homed.write(&page(6)[..200], 0).unwrap();
+    assert_eq!(homed.read(&mut buf, 0).unwrap(), 200);
+    assert_eq!(homed.read(&mut buf, 150).unwrap(), 50);
+    assert_eq!(homed.read(&mut buf, 200).unwrap(), 0);
+}
+
+#[test]
+fn draining_leaves_the_database_in_the_file() {
+    let file = Recorded::default();
+    let homed = Homed::new(&file, Some(Arc::new(Xor)));
+    homed.write(&page(7), 0).unwrap();
+    assert_ne!(file.bytes(), page(7));
+    homed.drain().unwrap();
+    assert_eq!(file.bytes(), page(7));
+    assert_eq!(file.calls().last().unwrap(), "sync");
+}
+
+#[test]
+fn the_files_errors_pass_the_home_as_they_are() {
+    const CODE: i32 = 10 | 13 << 8;
+    let file = Recorded { refuses: Some(CODE), ..Recorded::default() };
+    let check = |result: Result<(), JournalError>| match result {
+        Err(JournalError::BaseVfs { code, .. }) => assert_eq!(code, CODE),
+        other => panic!("{other:?}"),
+    };
+    for home in [None, Some(Arc::new(Xor) as Arc<dyn Home>)] {
+        let homed = Homed::new(&file, home);
+        check(homed.read(&mut [0; 200], 0).map(drop));
+        check(homed.read(&mut [0; 200], 512).map(drop));
+        check(homed.write(&[0; 200], 0));
+        check(homed.write(&[0; 200], 512));
+        check(homed.sync());
+        check(homed.size().map(drop));
+        check(homed.truncate(0));
+    }
+}
+
+#[test]
+fn a_file_outside_sqlite_names_its_path_in_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.db");
+    std::fs::write(&path, page(8)).unwrap();
+    let file = OpenDatabase::new(File::open(&path).unwrap(), &path);
+    let mut buf = [0; 600];
+    assert_eq!(file.read(&mut buf, 0).unwrap(), 512);
+    assert_eq!(file.size().unwrap(), 512);
+    let refused = file.write(&[1], 0).unwrap_err().to_string();
+    assert!(refused.contains("app.db"), "{refused}");
+}

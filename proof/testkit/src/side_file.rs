@@ -1,0 +1,194 @@
+//! A home that keeps every page from the database file until it is drained: whoever passes it by reads what is old.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use duralite_journal::JournalError;
+use duralite_journal::home::{DatabaseFile, Home};
+
+/// What is held and what is not is told by the sector. Pages and their starts are multiples of it.
+const SECTOR: u64 = 512;
+
+/// Written pages are in a file beside, at the places they have in the database, and each of their sectors has a byte in
+/// another one that says so. Both are shared by all processes, as a database file is.
+pub struct SideFile {
+    pages: PathBuf,
+    held: PathBuf,
+}
+
+impl SideFile {
+    /// Beside the file at `path`, a log's for instance. Nothing is there until a page is written.
+    #[must_use]
+    pub fn beside(path: &Path) -> Self {
+        let named = |end: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(end);
+            PathBuf::from(name)
+        };
+        Self { pages: named("-pages"), held: named("-held") }
+    }
+
+    /// For each sector whether it is held.
+    fn held(&self) -> Result<Vec<u8>> {
+        match std::fs::read(&self.held) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            held => held,
+        }
+    }
+
+    fn is_held(held: &[u8], sector: u64) -> bool {
+        held.get(sector as usize).is_some_and(|byte| *byte != 0)
+    }
+
+    fn end(held: &[u8]) -> u64 {
+        held.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last as u64 + 1) * SECTOR)
+    }
+
+    fn hold(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let open = |path| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        open(&self.pages)?.write_all_at(bytes, offset)?;
+        let (first, end) = (offset / SECTOR, (offset + bytes.len() as u64).div_ceil(SECTOR));
+        open(&self.held)?.write_all_at(&vec![1; (end - first) as usize], first)
+    }
+
+    fn sync_both(&self) -> Result<()> {
+        for path in [&self.pages, &self.held] {
+            match File::open(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                file => file?.sync_all()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&self, bytes: u64) -> Result<()> {
+        match OpenOptions::new().write(true).open(&self.held) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            held => {
+                let held = held?;
+                held.set_len(held.metadata()?.len().min(bytes / SECTOR))
+            }
+        }
+    }
+
+    fn failed(&self) -> impl Fn(Error) -> JournalError + '_ {
+        |error| JournalError::Io {
+            op: "hold pages in",
+            path: self.pages.clone(),
+            message: error.to_string(),
+            kind: error.kind(),
+        }
+    }
+}
+
+impl Home for SideFile {
+    fn read(
+        &self,
+        file: &dyn DatabaseFile,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> std::result::Result<usize, JournalError> {
+        let held = self.held().map_err(self.failed())?;
+        let end = file.size()?.max(Self::end(&held));
+        let wanted = buf.len().min(end.saturating_sub(offset) as usize);
+        buf[..wanted].fill(0);
+        file.read(&mut buf[..wanted], offset)?;
+        let mut at = 0;
+        while at < wanted {
+            let position = offset + at as u64;
+            let len = (SECTOR - position % SECTOR).min((wanted - at) as u64) as usize;
+            if Self::is_held(&held, position / SECTOR) {
+                let pages = File::open(&self.pages).map_err(self.failed())?;
+                pages.read_exact_at(&mut buf[at..at + len], position).map_err(self.failed())?;
+            }
+            at += len;
+        }
+        Ok(wanted)
+    }
+
+    fn write(
+        &self,
+        _file: &dyn DatabaseFile,
+        bytes: &[u8],
+        offset: u64,
+    ) -> std::result::Result<(), JournalError> {
+        self.hold(bytes, offset).map_err(self.failed())
+    }
+
+    fn sync(&self, file: &dyn DatabaseFile) -> std::result::Result<(), JournalError> {
+        self.sync_both().map_err(self.failed())?;
+        file.sync()
+    }
+
+    fn size(&self, file: &dyn DatabaseFile) -> std::result::Result<u64, JournalError> {
+        let held = self.held().map_err(self.failed())?;
+        Ok(file.size()?.max(Self::end(&held)))
+    }
+
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> std::result::Result<(), JournalError> {
+        self.cut(bytes).map_err(self.failed())?;
+        if file.size()? > bytes { file.truncate(bytes) } else { Ok(()) }
+    }
+
+    fn drain(&self, file: &dyn DatabaseFile) -> std::result::Result<(), JournalError> {
+        let held = self.held().map_err(self.failed())?;
+        for sector in (0..held.len() as u64).filter(|sector| Self::is_held(&held, *sector)) {
+            // The header is not held.
+            let skipped = if sector == 0 { 100 } else { 0 };
+            let position = sector * SECTOR + skipped;
+            let mut bytes = vec![0; (SECTOR - skipped) as usize];
+            let pages = File::open(&self.pages).map_err(self.failed())?;
+            pages.read_exact_at(&mut bytes, position).map_err(self.failed())?;
+            file.write(&bytes, position)?;
+        }
+        file.sync()?;
+        self.cut(0).and_then(|()| self.sync_both()).map_err(self.failed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use duralite_journal::home::{Homed, OpenDatabase};
+
+    use super::*;
+
+    fn open(path: &Path) -> OpenDatabase {
+        OpenDatabase::new(OpenOptions::new().read(true).write(true).open(path).unwrap(), path)
+    }
+
+    #[test]
+    fn what_is_held_shows_through_the_home_only_until_it_is_drained() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.db");
+        std::fs::write(&path, [1; 2048]).unwrap();
+        let file = open(&path);
+        let home = || Some(Arc::new(SideFile::beside(&path)) as Arc<dyn Home>);
+        let homed = Homed::new(&file, home());
+        for offset in [0, 1024, 3072] {
+            homed.write(&[2; 1024], offset).unwrap();
+        }
+        homed.sync().unwrap();
+        let mut shown = [2; 4096];
+        shown[2048..3072].fill(0);
+        shown[1024..2048].fill(2);
+        let mut in_file = [1; 2048];
+        in_file[..100].fill(2);
+        assert_eq!(std::fs::read(&path).unwrap(), in_file);
+        // Another process has another home over the same files.
+        let again = Homed::new(&file, home());
+        let mut seen = [9; 5000];
+        assert_eq!((again.size().unwrap(), again.read(&mut seen, 0).unwrap()), (4096, 4096));
+        assert_eq!(seen[..4096], shown);
+        again.truncate(3072).unwrap();
+        assert_eq!(homed.size().unwrap(), 2048, "nothing was held in the third page");
+        homed.write(&[3; 1024], 2048).unwrap();
+        shown[2048..3072].fill(3);
+        (0..2).for_each(|_| homed.drain().unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), shown[..3072]);
+        assert_eq!(again.read(&mut seen, 0).unwrap(), 3072);
+    }
+}
