@@ -9,12 +9,16 @@ mod crashtest;
 mod info;
 mod iotrace;
 mod locate;
+mod output;
+mod target;
 mod verify;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
+
+use output::{print_json, print_text};
+use target::Target;
 
 #[derive(Parser)]
 #[command(version, about = "Durable and fast commits for stock SQLite: tools")]
@@ -63,21 +67,6 @@ enum Command {
     BenchWorker { uri: String, milliseconds: u64 },
 }
 
-#[derive(Args)]
-struct Target {
-    /// A database, or a log file (DATABASE-duralite)
-    path: PathBuf,
-    /// Directory with the logs, if not one of the usual places
-    #[arg(long, value_name = "DIR")]
-    log_dir: Option<PathBuf>,
-    /// The same, for logs in NVRAM
-    #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
-    nvram_dir: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Info(target) => info::run(&target),
@@ -99,17 +88,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Prints to standard output; a closed pipe ends the program quietly, as `head` expects.
-fn print_text(text: &str) -> anyhow::Result<()> {
-    use std::io::Write as _;
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        result => Ok(result?),
-    }
-}
-
-fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
-    print_text(&format!("{value:#}\n"))
 }

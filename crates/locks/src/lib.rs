@@ -29,6 +29,8 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
+mod layout;
 mod outside;
 mod queue;
 
@@ -37,30 +39,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duralite_medium::{MEMBERS, MediumError, Segment};
+use duralite_medium::{MEMBERS, Segment};
 
-/// Locks of a wal-index.
-pub const SLOTS: usize = 8;
-/// The lock of whoever writes.
-pub const WRITE: usize = 0;
-/// The lock of whoever checkpoints.
-pub const CHECKPOINT: usize = 1;
-/// The first of the locks that are readers' marks.
-pub const FIRST_READ: usize = 3;
-/// The word that is not 0 where somebody may read the segment who may not write it. Who maps the segment sets it.
-pub const OUTSIDE: u64 = 8;
-/// Bytes that the table takes in the segment, from a multiple of 64 on.
-pub const LAYOUT_BYTES: u64 = queue::WAITERS_OFFSET + queue::WAITERS as u64 * LINE;
+pub use error::LockError;
+pub use layout::{CHECKPOINT, FIRST_READ, LAYOUT_BYTES, OUTSIDE, SLOTS, WRITE};
+use layout::{CLAIMED, EPOCH, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED};
 
-const LINE: u64 = 64;
-/// One more than the highest member slot that was ever used.
-const HIGH: u64 = 0;
-const MEMBERS_OFFSET: u64 = 8 * LINE;
-const HELD: u32 = 8;
-const CLAIMED: u32 = 16;
-/// WRITE is held for a connection that has not come back for it yet.
-const RESERVED: u64 = 1 << 24;
-const EPOCH: u64 = 1 << 32;
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
 /// How often a member in the way is examined, at most: it may have been dead for so long.
@@ -69,34 +53,6 @@ const SUSPICION: Duration = Duration::from_millis(2);
 const PATIENCE: u32 = 2000;
 /// How often a waiter may be passed over.
 const BOUND: u64 = 4;
-
-const _: () = assert!(queue::WAITERS_OFFSET == MEMBERS_OFFSET + MEMBERS as u64 * LINE);
-
-/// Why a lock was not taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LockError {
-    /// Somebody holds what is in the way.
-    Busy,
-    /// The kernel did not say whether a process lives.
-    Medium(MediumError),
-}
-
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy => f.write_str("busy"),
-            Self::Medium(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LockError {}
-
-impl From<MediumError> for LockError {
-    fn from(error: MediumError) -> Self {
-        Self::Medium(error)
-    }
-}
 
 /// What happened at a table, in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use duralite_medium::MEMBERS;
 
-use super::{HELD, LINE, LockError, MEMBERS_OFFSET, Table};
-
-/// Connections that can queue at once; more of them sleep without a place.
-pub(super) const WAITERS: usize = 256;
-pub(super) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + MEMBERS as u64 * LINE;
+use super::Table;
+use crate::error::LockError;
+use crate::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;

@@ -6,6 +6,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Condvar;
 
+use duralite_medium::MediumError;
+
+use super::layout::{WAITERS, WAITERS_OFFSET};
 use super::*;
 
 const BOUND: u64 = 3;
@@ -123,7 +126,7 @@ impl Member {
             let before = state.words[at as usize / 8];
             let after = change(before);
             state.words[at as usize / 8] = after;
-            if at >= queue::WAITERS_OFFSET && at.is_multiple_of(LINE) {
+            if at >= WAITERS_OFFSET && at.is_multiple_of(LINE) {
                 state.queued += usize::from(before == 0 && after != 0);
                 state.queued -= usize::from(before != 0 && after == 0);
             } else if at >= MEMBERS_OFFSET && at.is_multiple_of(LINE) && !before & after & HELD_WRITE != 0 {
@@ -464,7 +467,7 @@ fn who_finds_no_place_in_the_queue_sleeps_all_the_same() {
         let waits = clock.state().waits - before;
         assert!((1..100).contains(&waits), "{waits} sleeps in 20 ms");
     };
-    queue_up(&table, &member, queue::WAITERS, Box::new(last));
+    queue_up(&table, &member, WAITERS, Box::new(last));
 }
 
 #[test]
@@ -475,8 +478,8 @@ fn places_of_dead_waiters_are_found_when_there_is_no_other() {
     let (table, member) = memory.process(1);
     let dying = Arc::clone(&member);
     let last: Hook = Box::new(move || *dying.left.lock().unwrap() = Some(0));
-    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &member, queue::WAITERS, last))).is_err());
-    assert!(memory.state().queued == queue::WAITERS);
+    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &member, WAITERS, last))).is_err());
+    assert!(memory.state().queued == WAITERS);
     // The next finds a place, and its turn.
     let (table, member) = memory.process(2);
     let (waiting, clock) = (table.holder(), Arc::clone(&memory));

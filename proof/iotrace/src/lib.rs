@@ -16,6 +16,7 @@
 //! ```
 
 mod arrivals;
+mod class;
 mod command;
 mod device;
 mod draw;
@@ -32,8 +33,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+pub use class::Class;
 pub use draw::{Marker, draw};
-pub use trace::{Class, JournalBy, Summary, Trace, TracedFile, Volume, Write};
+pub use trace::{JournalBy, Summary, Trace, TracedFile, Volume, Write};
 
 use arrivals::Arrivals;
 use device::Device;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::class::Class;
 use crate::device::Device;
 use crate::parse::{Action, Event, Step};
 use crate::ranges::Range;
@@ -16,36 +17,6 @@ const JOURNAL_THREAD: &str = "jbd2/";
 const WORKER: &str = "kworker/";
 /// A commit record follows the rest of its transaction within so many seconds.
 const COMMIT: f64 = 1.0;
-
-/// What a request is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Class {
-    /// The database file.
-    Database,
-    /// A log or journal of SQLite's or Duralite's.
-    Log,
-    /// The file system's journal.
-    Journal,
-    /// Anything else.
-    Other,
-}
-
-impl Class {
-    /// All, in the order of tables.
-    pub const ALL: [Self; 4] = [Self::Database, Self::Log, Self::Journal, Self::Other];
-
-    /// For tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Database => "database",
-            Self::Log => "log",
-            Self::Journal => "file-system journal",
-            Self::Other => "other",
-        }
-    }
-}
 
 /// A request that wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,35 +1,22 @@
 //! A file on a file system, written directly where that is possible and pays.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, statx};
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffer::AlignedBuf;
+use super::direct::{Access, Direct, LARGEST_SECTOR, SMALLEST_SECTOR};
 use super::extents::is_range_initialised;
-use super::probe::scratch;
 use super::{Block, BlockCounters, Durability, check_filesystem, probe};
-use crate::process::{OwnFile, off_standard_streams};
+use crate::process::OwnFile;
 use crate::{Guarantee, MediumError, checked_end};
-
-/// How blocks get to the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Access {
-    /// As a probe finds better.
-    #[default]
-    Auto,
-    /// Past the page cache (`O_DIRECT`).
-    Direct,
-    /// Through the page cache.
-    Buffered,
-}
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,10 +31,6 @@ pub struct BlockOptions {
 
 /// Zero-filling goes in steps of this many bytes.
 const STEP: u64 = 1 << 20;
-/// A device with larger sectors is written through the page cache.
-const LARGEST_SECTOR: u32 = 4096;
-const SMALLEST_SECTOR: u32 = 512;
-
 /// A file of blocks.
 ///
 /// Reads go through the page cache, writes past it where [`BlockOptions::access`] and the file
@@ -94,83 +77,6 @@ pub struct FileBlock {
     preallocated_bytes: AtomicU64,
     read_bytes: AtomicU64,
     path: PathBuf,
-}
-
-/// A second descriptor of the file, past the page cache.
-#[derive(Debug)]
-pub(super) struct Direct {
-    pub(super) file: File,
-    /// What positions and lengths must be multiples of, in bytes.
-    pub(super) offset_align: u32,
-    /// What addresses in memory must be multiples of.
-    memory_align: u32,
-}
-
-impl Direct {
-    /// Opens an open file anew for direct I/O; `None` where the file system has none. Kernels
-    /// before 6.1 do not tell what has to be aligned how: then it is tried, in the file itself or,
-    /// when that is empty, in a temporary one of `dir`.
-    pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
-        let direct = reopen(file, path, OFlags::DIRECT)?;
-        let (offset_align, memory_align) = match told_alignment(&direct) {
-            Some(told) => told,
-            None if direct.metadata().ok()?.len() >= u64::from(2 * LARGEST_SECTOR) => {
-                tried_alignment(&direct)?
-            }
-            None => match scratch(dir) {
-                Some(file) => tried_alignment(&reopen(&file, dir, OFlags::DIRECT)?)?,
-                // No device in use wants more than this.
-                None => (LARGEST_SECTOR, LARGEST_SECTOR),
-            },
-        };
-        let usable = |align: u32| align.is_power_of_two() && align <= LARGEST_SECTOR;
-        (usable(offset_align) && usable(memory_align)).then_some(Self {
-            file: direct,
-            offset_align,
-            memory_align,
-        })
-    }
-}
-
-/// The alignments of positions and of memory as the kernel tells them; zeros stand for a file that
-/// has no direct I/O although it could be opened for it.
-fn told_alignment(direct: &File) -> Option<(u32, u32)> {
-    let stat = statx(direct, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
-}
-
-/// The same found out by reading, of a file that holds two sectors of the larger size; `None` when
-/// nothing can be read directly.
-fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
-    let mut buffer = AlignedBuf::default();
-    buffer.resize(2 * LARGEST_SECTOR as usize);
-    let align = [SMALLEST_SECTOR, LARGEST_SECTOR].into_iter().find(|align| {
-        let align = *align as usize;
-        let read = direct.read_at(&mut buffer.as_mut_slice()[align..2 * align], align as u64);
-        read.is_ok_and(|count| count == align)
-    })?;
-    Some((align, align))
-}
-
-/// Opens the very file again, with more flags; `None` when that fails.
-fn reopen(file: &File, path: &Path, flags: OFlags) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(flags.bits().cast_signed());
-    let open = |path: &Path| options.open(path).and_then(off_standard_streams).ok();
-    if let Some(again) = open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
-        && is_same(file, &again)
-    {
-        return Some(again);
-    }
-    open(path).filter(|again| is_same(file, again))
-}
-
-fn is_same(one: &File, two: &File) -> bool {
-    match (one.metadata(), two.metadata()) {
-        (Ok(one), Ok(two)) => (one.dev(), one.ino()) == (two.dev(), two.ino()),
-        _ => false,
-    }
 }
 
 fn failed(op: &'static str) -> impl Fn(io::Error) -> MediumError {
@@ -546,7 +452,9 @@ impl Block for FileBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::direct::{told_alignment, tried_alignment};
     use crate::block::is_initialised;
+    use std::fs::OpenOptions;
     use std::process::{Command, Stdio};
 
     /// Where this test was built: on a disk more likely than the directory for temporary files.
@@ -864,19 +772,6 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(len).unwrap();
         file
-    }
-
-    #[test]
-    fn the_same_file_is_opened_again_even_after_its_name_is_taken() {
-        let dir = temporary();
-        let path = dir.path().join("log");
-        let file = create(&path);
-        std::fs::remove_file(&path).unwrap();
-        std::fs::write(&path, "another").unwrap();
-        if let Some(again) = reopen(&file, &path, OFlags::empty()) {
-            assert!(is_same(&file, &again));
-        }
-        assert!(!is_same(&file, &File::open(&path).unwrap()));
     }
 
     #[test]

@@ -6,18 +6,21 @@
 //! section 4.1), so that the file system's journal has nothing to do at a commit.
 
 mod buffer;
+mod direct;
 mod extents;
 mod file;
 mod filesystem;
 mod probe;
 mod recording;
+mod scratch;
 
 use std::fmt;
 use std::ops::Range;
 
 pub use buffer::AlignedBuf;
+pub use direct::Access;
 pub use extents::{Extent, extents, is_initialised};
-pub use file::{Access, BlockOptions, FileBlock, sync_directory};
+pub use file::{BlockOptions, FileBlock, sync_directory};
 pub use filesystem::{FileSystem, check_filesystem};
 pub use probe::{Probe, probe};
 pub use recording::{BlockOp, RecordingBlock};

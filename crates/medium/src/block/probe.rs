@@ -1,21 +1,18 @@
 //! Finding out how a durable write is fastest on a device.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::IoSlice;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::Access;
 use super::buffer::AlignedBuf;
-use super::file::Direct;
+use super::direct::{Access, Direct};
+use super::scratch::{SPACE, scratch};
 
 /// What a probe found. Times are medians of durable overwrites in nanoseconds, and `None` where
 /// that way to write does not exist, or was not measured.
@@ -41,7 +38,6 @@ pub struct Probe {
 const ROUNDS: usize = 9;
 /// No round begins later than this, but the first.
 const PATIENCE: Duration = Duration::from_millis(30);
-const SPACE: usize = 64 << 10;
 
 /// Probes are remembered by device: opening many databases costs one.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
@@ -72,29 +68,6 @@ fn unknown(why: &str) -> Probe {
         small_ns: None,
         reason: format!("not probed, {why}"),
     }
-}
-
-/// A file without a name, with initialised blocks.
-pub(super) fn scratch(dir: &Path) -> Option<File> {
-    let file = unnamed(dir).or_else(|| unlinked(dir))?;
-    file.write_all_at(&vec![0; SPACE], 0).ok()?;
-    file.sync_all().ok()?;
-    Some(file)
-}
-
-fn unnamed(dir: &Path) -> Option<File> {
-    let flags = OFlags::TMPFILE.bits().cast_signed();
-    OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()
-}
-
-/// For file systems that cannot make a file without a name.
-fn unlinked(dir: &Path) -> Option<File> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    let path = dir.join(format!(".duralite-probe-{}-{next}", process::id()));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).ok()?;
-    fs::remove_file(&path).ok()?;
-    Some(file)
 }
 
 fn measure(dir: &Path, device: u64) -> Option<Probe> {
@@ -238,16 +211,6 @@ mod tests {
         assert!(first.access != Access::Auto && !first.reason.is_empty());
         eprintln!("{first:?}");
         assert_eq!(probe(Path::new("/does/not/exist")).block_bytes, 4096);
-    }
-
-    #[test]
-    fn a_file_with_a_name_does_where_unnamed_ones_are_not_made() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = unlinked(dir.path()).unwrap();
-        file.write_all_at(&[1; 10], 0).unwrap();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        assert_eq!(scratch(dir.path()).unwrap().metadata().unwrap().len(), SPACE as u64);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

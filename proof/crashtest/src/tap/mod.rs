@@ -3,6 +3,7 @@
 mod block;
 pub mod heap;
 mod nvm;
+mod refusal;
 mod vfs;
 
 use std::io;
@@ -14,10 +15,11 @@ use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use rustix::io::Errno;
 
+use refusal::medium_error;
 pub use vfs::{register, tap_files};
 
 use crate::event::{Event, FileKind};
-use crate::recorder::{Call, Failure, Recorder};
+use crate::recorder::{Call, Recorder};
 
 /// A tap of a pool of logs.
 pub struct PoolTap {
@@ -29,13 +31,6 @@ impl PoolTap {
     #[must_use]
     pub fn new(recorder: Arc<Recorder>) -> Self {
         Self { recorder }
-    }
-}
-
-fn medium_error(operation: &'static str, failure: Failure) -> MediumError {
-    match failure {
-        Failure::Io => MediumError::from_errno(operation, Errno::IO),
-        Failure::NoSpace => MediumError::NoSpace,
     }
 }
 

@@ -1,0 +1,20 @@
+//! What a command works on.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args)]
+pub(crate) struct Target {
+    /// A database, or a log file (DATABASE-duralite)
+    pub(crate) path: PathBuf,
+    /// Directory with the logs, if not one of the usual places
+    #[arg(long, value_name = "DIR")]
+    pub(crate) log_dir: Option<PathBuf>,
+    /// The same, for logs in NVRAM
+    #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
+    pub(crate) nvram_dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,33 @@
+//! What requests are for.
+
+use serde::Serialize;
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// The database file.
+    Database,
+    /// A log or journal of SQLite's or Duralite's.
+    Log,
+    /// The file system's journal.
+    Journal,
+    /// Anything else.
+    Other,
+}
+
+impl Class {
+    /// All, in the order of tables.
+    pub const ALL: [Self; 4] = [Self::Database, Self::Log, Self::Journal, Self::Other];
+
+    /// For tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Database => "database",
+            Self::Log => "log",
+            Self::Journal => "file-system journal",
+            Self::Other => "other",
+        }
+    }
+}

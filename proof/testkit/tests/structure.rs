@@ -1,0 +1,428 @@
+//! The files of a crate depend on each other one way: no file uses something of one that uses, by whatever detour,
+//! something of it. A circle is named with the way around it.
+//!
+//! What counts is what a file names outside its tests: `use` and paths in code, with names that a module only passes
+//! on (`use child::Name`) followed to where they are from. `mod child;` alone is no use of the child.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+
+/// Crates with circles that are still to be cut, and how many of their files are in one. Numbers only get smaller.
+const STILL_IN_CIRCLES: [(&str, usize); 2] = [("crates/journal", 24), ("crates/sqlite-vfs", 2)];
+
+/// A module's path from the crate's root; empty for the root.
+type Module = Vec<String>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Name(String),
+    /// `::`
+    Path,
+    Other(char),
+}
+
+use Token::{Name, Other};
+
+/// The tokens of a source without comments, and with nothing where texts and characters are.
+fn tokens(source: &str) -> Vec<Token> {
+    let text: Vec<char> = source.chars().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let starts = |what: &str| text[at..].iter().copied().take(what.len()).eq(what.chars());
+        at = if starts("//") {
+            end_of(&text, at, "\n")
+        } else if starts("/*") {
+            end_of(&text, at + 2, "*/")
+        } else if text[at] == '"' {
+            end_of_text(&text, at)
+        } else if text[at] == '\'' {
+            end_of_character(&text, at)
+        } else if text[at].is_alphanumeric() || text[at] == '_' {
+            let len = text[at..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
+            let name: String = text[at..at + len].iter().collect();
+            match raw_text(&text, at + len).filter(|_| name.ends_with('r')) {
+                Some(end) => end,
+                None => {
+                    found.push(Name(name));
+                    at + len
+                }
+            }
+        } else if starts("::") {
+            found.push(Token::Path);
+            at + 2
+        } else {
+            if !text[at].is_whitespace() {
+                found.push(Other(text[at]));
+            }
+            at + 1
+        };
+    }
+    found
+}
+
+/// Behind the next `what`.
+fn end_of(text: &[char], at: usize, what: &str) -> usize {
+    let what: Vec<char> = what.chars().collect();
+    let found = text[at..].windows(what.len()).position(|window| window == what);
+    found.map_or(text.len(), |found| at + found + what.len())
+}
+
+fn end_of_text(text: &[char], quote: usize) -> usize {
+    let mut at = quote + 1;
+    while at < text.len() && text[at] != '"' {
+        at += if text[at] == '\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+/// A lifetime ends where its quote does.
+fn end_of_character(text: &[char], quote: usize) -> usize {
+    match text.get(quote + 1) {
+        Some('\\') => end_of(text, quote + 3, "'"),
+        _ if text.get(quote + 2) == Some(&'\'') => quote + 3,
+        _ => quote + 1,
+    }
+}
+
+/// The end of a raw text whose `#` or quote is at `at`.
+fn raw_text(text: &[char], at: usize) -> Option<usize> {
+    let marks = text[at..].iter().take_while(|c| **c == '#').count();
+    (text.get(at + marks) == Some(&'"'))
+        .then(|| end_of(text, at + marks + 1, &format!("\"{}", "#".repeat(marks))))
+}
+
+/// The end of the group that the bracket at `at` opens.
+fn end_of_group(tokens: &[Token], at: usize) -> usize {
+    let mut depth = 0_usize;
+    for (i, token) in tokens.iter().enumerate().skip(at) {
+        match token {
+            Other('(' | '[' | '{') => depth += 1,
+            Other(')' | ']' | '}') => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return i + 1;
+        }
+    }
+    tokens.len()
+}
+
+fn is_name(token: Option<&Token>, name: &str) -> bool {
+    matches!(token, Some(Name(found)) if found == name)
+}
+
+/// Leaves out what is there for tests only.
+fn without_tests(tokens: &[Token]) -> Vec<Token> {
+    let mut kept = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        if tokens[at] != Other('#') || tokens.get(at + 1) != Some(&Other('[')) {
+            kept.push(tokens[at].clone());
+            at += 1;
+            continue;
+        }
+        let end = end_of_group(tokens, at + 1);
+        let attribute = &tokens[at + 2..end];
+        let says = |name: &str| attribute.iter().any(|token| is_name(Some(token), name));
+        let for_tests = is_name(attribute.first(), "cfg") && says("test") && !says("not");
+        at = if for_tests { end_of_item(tokens, end) } else { end };
+    }
+    kept
+}
+
+/// The end of the item that begins at `at`, maybe with more attributes.
+fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
+    while let Some(token) = tokens.get(at) {
+        match token {
+            Other(';') => return at + 1,
+            Other('{') => return end_of_group(tokens, at),
+            Other('(' | '[') => at = end_of_group(tokens, at),
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+/// A name that a `use` brings in, and the path that it stands for.
+struct Import {
+    name: String,
+    path: Vec<String>,
+    is_public: bool,
+}
+
+/// What one file says about others.
+#[derive(Default)]
+struct File {
+    children: Vec<String>,
+    imports: Vec<Import>,
+    paths: Vec<Vec<String>>,
+}
+
+fn read(tokens: &[Token]) -> File {
+    let mut file = File::default();
+    let mut at = 0;
+    while at < tokens.len() {
+        if is_name(tokens.get(at), "mod")
+            && let (Some(Name(child)), Some(Other(';'))) = (tokens.get(at + 1), tokens.get(at + 2))
+        {
+            file.children.push(child.clone());
+            at += 3;
+        } else if is_name(tokens.get(at), "use") {
+            let end = at + tokens[at..].iter().position(|token| *token == Other(';')).unwrap_or(0);
+            let is_public = at > 0 && (is_name(tokens.get(at - 1), "pub") || tokens[at - 1] == Other(')'));
+            tree(&tokens[at + 1..end.max(at + 1)], &[], is_public, &mut file.imports);
+            at = end.max(at + 1);
+        } else if let Name(first) = &tokens[at] {
+            let mut path = vec![first.clone()];
+            while let (Some(Token::Path), Some(Name(next))) = (tokens.get(at + 1), tokens.get(at + 2)) {
+                path.push(next.clone());
+                at += 2;
+            }
+            at += 1;
+            if path.len() > 1 {
+                file.paths.push(path);
+            }
+        } else {
+            // What begins with `::` is another crate's.
+            at += if tokens[at] == Token::Path { 2 } else { 1 };
+        }
+    }
+    file
+}
+
+/// Adds what one branch of a `use` brings in.
+fn tree(tokens: &[Token], before: &[String], is_public: bool, imports: &mut Vec<Import>) {
+    let mut path = before.to_vec();
+    let mut at = 0;
+    while at < tokens.len() {
+        match &tokens[at] {
+            Other('{') => {
+                let inside = &tokens[at + 1..end_of_group(tokens, at) - 1];
+                branches(inside).into_iter().for_each(|branch| tree(branch, &path, is_public, imports));
+                return;
+            }
+            Name(name) if name == "as" => break,
+            Name(name) if name == "self" && !path.is_empty() => {}
+            Name(name) => path.push(name.clone()),
+            Other('*') => path.push("*".to_owned()),
+            _ => {}
+        }
+        at += 1;
+    }
+    let renamed = tokens.iter().position(|token| is_name(Some(token), "as"));
+    let name = match renamed.and_then(|at| tokens.get(at + 1)) {
+        Some(Name(name)) => name.clone(),
+        _ => path.last().cloned().unwrap_or_default(),
+    };
+    if !path.is_empty() {
+        imports.push(Import { name, path, is_public });
+    }
+}
+
+/// The parts between commas that are in no deeper braces.
+fn branches(tokens: &[Token]) -> Vec<&[Token]> {
+    let mut parts = Vec::new();
+    let (mut begin, mut at) = (0, 0);
+    while at < tokens.len() {
+        match tokens[at] {
+            Other('{') => at = end_of_group(tokens, at),
+            Other(',') => {
+                parts.push(&tokens[begin..at]);
+                at += 1;
+                begin = at;
+            }
+            _ => at += 1,
+        }
+    }
+    parts.push(&tokens[begin..]);
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// The modules of a crate, each a file.
+struct Modules(BTreeMap<Module, File>);
+
+impl Modules {
+    /// Those that lead from a crate's root.
+    fn of(root: &Path) -> Self {
+        let mut modules = BTreeMap::new();
+        let dir = root.parent().map(Path::to_path_buf).unwrap_or_default();
+        let mut found = vec![(Module::new(), root.to_path_buf(), dir)];
+        while let Some((module, path, dir)) = found.pop() {
+            let source = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            let file = read(&without_tests(&tokens(&source)));
+            for child in &file.children {
+                let of_child = [module.clone(), vec![child.clone()]].concat();
+                let below = dir.join(child);
+                let beside = [dir.join(format!("{child}.rs")), below.join("mod.rs")];
+                // One in braces in this file, or under `#[path]`, is not there.
+                if let Some(path) = beside.into_iter().find(|path| path.is_file()) {
+                    found.push((of_child, path, below));
+                }
+            }
+            modules.insert(module, file);
+        }
+        Self(modules)
+    }
+
+    /// From the crate's root; `None` for a path that leads out of the crate.
+    fn absolute(&self, from: &Module, path: &[String]) -> Option<Vec<String>> {
+        let child = [from.as_slice(), &path[..1]].concat();
+        match path[0].as_str() {
+            "crate" => Some(path[1..].to_vec()),
+            "self" => Some([from.as_slice(), &path[1..]].concat()),
+            "super" => {
+                let ups = path.iter().take_while(|part| *part == "super").count();
+                Some([&from[..from.len().saturating_sub(ups)], &path[ups..]].concat())
+            }
+            _ if self.0.contains_key(&child) => Some([from.as_slice(), path].concat()),
+            _ => None,
+        }
+    }
+
+    /// The module that has what a path from the root leads to.
+    fn owner(&self, path: &[String], depth: u32) -> Module {
+        let len = (0..=path.len()).rev().find(|len| self.0.contains_key(&path[..*len])).unwrap_or(0);
+        let (module, rest) = (path[..len].to_vec(), &path[len..]);
+        let passed_on = rest.first().and_then(|name| {
+            let import = self.0.get(&module)?.imports.iter().find(|import| import.name == *name)?;
+            let target = self.absolute(&module, &import.path)?;
+            Some([&target, &rest[1..]].concat())
+        });
+        match passed_on {
+            Some(path) if depth > 0 => self.owner(&path, depth - 1),
+            _ => module,
+        }
+    }
+
+    /// The modules that each one uses.
+    fn uses(&self) -> BTreeMap<Module, BTreeSet<Module>> {
+        let used = |(module, file): (&Module, &File)| {
+            let imports = file.imports.iter().filter(|import| !import.is_public).map(|import| &import.path);
+            let paths = imports.chain(&file.paths).filter_map(|path| self.absolute(module, path));
+            let mut used: BTreeSet<Module> = paths.map(|path| self.owner(&path, 8)).collect();
+            used.remove(module);
+            (module.clone(), used)
+        };
+        self.0.iter().map(used).collect()
+    }
+}
+
+/// The shortest way from a module back to it.
+fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option<Vec<Module>> {
+    let mut ways = VecDeque::from([vec![start.clone()]]);
+    let mut seen = BTreeSet::new();
+    while let Some(way) = ways.pop_front() {
+        for next in way.last().and_then(|last| uses.get(last)).into_iter().flatten() {
+            let longer = [way.as_slice(), std::slice::from_ref(next)].concat();
+            if next == start {
+                return Some(longer);
+            }
+            if seen.insert(next.clone()) {
+                ways.push_back(longer);
+            }
+        }
+    }
+    None
+}
+
+/// How many files of the crate with this root are in circles, and the ways around them.
+fn circles(root: &Path) -> (usize, BTreeSet<String>) {
+    let uses = Modules::of(root).uses();
+    let named = |module: &Module| if module.is_empty() { "the root".to_owned() } else { module.join("::") };
+    let ways: Vec<_> = uses.keys().filter_map(|module| way_back(&uses, module)).collect();
+    let texts = ways.iter().map(|way| {
+        // One circle is told once, from its first module on.
+        let around = &way[..way.len() - 1];
+        let first = (0..around.len()).min_by_key(|at| &around[*at]).unwrap_or(0);
+        let mut names: Vec<_> =
+            (0..around.len()).map(|i| named(&around[(first + i) % around.len()])).collect();
+        names.push(names[0].clone());
+        names.join(" -> ")
+    });
+    (ways.len(), texts.collect())
+}
+
+/// The roots of a crate's library and programs.
+fn roots(dir: &Path) -> Vec<PathBuf> {
+    let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap_or_default();
+    let named = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
+    let mut roots: Vec<_> = named.chain(["src/lib.rs", "src/main.rs"]).map(|path| dir.join(path)).collect();
+    let programs = std::fs::read_dir(dir.join("src/bin")).into_iter().flatten().flatten();
+    roots.extend(programs.map(|program| program.path()));
+    roots.retain(|root| root.is_file());
+    roots.sort();
+    roots.dedup();
+    roots
+}
+
+#[test]
+fn the_files_of_a_crate_depend_on_each_other_one_way() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut wrong = Vec::new();
+    let mut crates = 0;
+    for group in ["crates", "proof"] {
+        let mut dirs: Vec<_> =
+            std::fs::read_dir(workspace.join(group)).unwrap().map(|dir| dir.unwrap().path()).collect();
+        dirs.sort();
+        for dir in dirs {
+            let name = format!("{group}/{}", dir.file_name().unwrap().to_string_lossy());
+            let allowed = STILL_IN_CIRCLES.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
+            for root in roots(&dir) {
+                crates += 1;
+                let (files, ways) = circles(&root);
+                if files > allowed {
+                    wrong.push(format!("{name}: {files} files in circles, not {allowed}"));
+                    wrong.extend(ways.into_iter().map(|way| format!("    {way}")));
+                }
+            }
+        }
+    }
+    assert!(crates > 10, "found {crates} crates only");
+    assert!(wrong.is_empty(), "circles:\n{}", wrong.join("\n"));
+}
+
+/// Writes a crate of these files; what circles it has.
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, source) in files {
+        let path = dir.path().join("src").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, source).unwrap();
+    }
+    circles(&dir.path().join("src/lib.rs")).1.into_iter().collect()
+}
+
+#[test]
+fn circles_are_found_however_they_are_written() {
+    let found = circles_of(&[
+        ("lib.rs", "mod a; mod b; pub mod c; pub use a::A;"),
+        ("a.rs", "use crate::b::{self, B}; pub struct A;"),
+        ("b.rs", "pub struct B; fn f() { assert!(matches!(1, x if crate::c::d::ok(x))) }"),
+        ("c/mod.rs", "pub mod d;"),
+        ("c/d.rs", "use std::fmt; use crate::{A as Renamed};"),
+    ]);
+    assert_eq!(found, ["a -> b -> c::d -> a"]);
+    let parents = circles_of(&[("lib.rs", "mod a; struct S; fn f() { a::g() }"), ("a.rs", "use super::S;")]);
+    assert_eq!(parents, ["the root -> a -> the root"]);
+}
+
+#[test]
+fn what_is_no_use_makes_no_circle() {
+    let found = circles_of(&[
+        ("lib.rs", "mod a; mod b; mod c; use b::B; pub use a::A; fn f(_: B, _: c::C) {}"),
+        // Passed on by the root, which has none of it.
+        ("a.rs", "use super::B; pub struct A; impl<'c> A { fn g(&'c self) {} }"),
+        (
+            "b.rs",
+            "//! crate::a::A\n/* crate::a */ pub struct B;\n#[cfg(test)]\nmod tests { use crate::a::A; }",
+        ),
+        (
+            "c.rs",
+            "pub struct C; const T: &str = \"crate::f\"; const R: &str = r#\"\"crate::f\"#; use std::fmt;",
+        ),
+    ]);
+    assert!(found.is_empty(), "{found:?}");
+}
