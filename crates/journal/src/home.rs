@@ -77,8 +77,11 @@ pub trait DatabaseFile {
 /// its own `file`; who calls what under which lock is said in [this module](self).
 ///
 /// Errors of `file` are passed on as they are: SQLite then gets the very code of its VFS. For an error of the home's
-/// own SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` everything
-/// committed is written anew before the log starts over or the guard is lifted.
+/// own SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` or `drain`
+/// everything committed is written anew before the log starts over or the guard is lifted.
+///
+/// With a home, SQLite maps nothing of the file: `xFetch` answers that there is no mapping, and it reads instead. Hints
+/// at how large the file will be are kept from it.
 pub trait Home: Send + Sync {
     /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches; returns how
     /// many bytes that were. Mostly whole pages; SQLite may ask for parts of one.
@@ -116,7 +119,7 @@ pub trait Home: Send + Sync {
     /// Puts everything into `file` that is not there as `read` shows it, and makes it durable: on return the file by
     /// itself is the database, of the same size, as a program without this library reads it, and survives a power
     /// loss. The caller has everybody else kept from the database. A crash on the way leaves what `read` shows as it
-    /// was; a second call changes nothing.
+    /// was; a second call changes nothing. Where a copy of the database takes the log over, `file` is the copy.
     ///
     /// # Errors
     /// Any; guard and log stay.

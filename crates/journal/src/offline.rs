@@ -44,8 +44,9 @@ pub enum Afterwards {
 }
 
 /// Writes everything in the log home, lifts the guard and deletes the log: the file is then an
-/// ordinary SQLite database, synced, and nothing is held back by a home of the log's. With `adopt` a copy of the original database may take the
-/// log over, which is then put aside instead of deleted. Nobody else may have the database open.
+/// ordinary SQLite database, synced, and a home of the log's holds nothing back. With `adopt` a copy of the
+/// original database may take the log over, which is then put aside instead of deleted. Nobody else may have the
+/// database open.
 ///
 /// # Errors
 /// `Busy` when a process has the database; otherwise as [`fold_into`].
