@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use duralite_journal::{offline, pool, walk};
+use duralite_journal::{offline, pool};
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_logfmt::{nvwal, waldio};
 use libfuzzer_sys::fuzz_target;
@@ -57,9 +57,9 @@ fuzz_target!(|data: &[u8]| {
     let opened = pool::open_log_read_only(path);
     assert!(about.is_ok() || opened.is_err());
     let mut transactions = 0;
-    let walked = walk::walk(path, &mut |_| transactions += 1);
+    let walked = pool::walk(path, &mut |_| transactions += 1);
     if let (Ok(about), Ok(mut log)) = (about, opened) {
-        assert_eq!((log.name(), log.id()), (about.engine, about.id));
+        assert_eq!((log.name(), log.id()), (about.engine.name, about.id));
         assert!(log.metrics().iter().any(|(name, _)| *name == "log_frames"));
         // Whoever walks a log sees what whoever opens it sees.
         if let Ok(summary) = walked {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use duralite_journal::pool::{self, Claim, FoundLog};
-use duralite_journal::{DatabaseIdentity, PoolConfig, offline};
+use duralite_journal::{DatabaseIdentity, offline};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
 
@@ -55,8 +55,7 @@ fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
     let Some(database) = database else {
         bail!("the database of {}, {}, is not there", path.display(), about.database.display())
     };
-    let kind = locate::kind_in(&dir, about.engine);
-    let log = FoundLog { pool: PoolConfig { kind, dir }, path, id: about.id };
+    let log = FoundLog { pool: locate::directory_of(about.engine, &dir), path, id: about.id };
     fold(target, &database, &log, adopt)
 }
 

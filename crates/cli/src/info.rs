@@ -61,7 +61,7 @@ fn add_log(facts: &mut Map<String, Value>, path: &std::path::Path) -> Result<()>
     let log = pool::open_log_read_only(path)?;
     facts.insert("log".into(), json!(path.display().to_string()));
     facts.insert("log_of".into(), json!(about.database.display().to_string()));
-    facts.insert("engine".into(), json!(about.engine));
+    facts.insert("engine".into(), json!(about.engine.name));
     for name in SHOWN {
         if let Some((_, value)) = log.metrics().into_iter().find(|(metric, _)| *metric == name) {
             let number = value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number));

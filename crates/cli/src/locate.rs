@@ -3,25 +3,22 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
 use duralite_journal::pool::{self, FoundLog};
-use duralite_journal::{DatabaseIdentity, PoolConfig, PoolKind, offline};
+use duralite_journal::{DatabaseIdentity, Descriptor, LogDirectory, engines, offline};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
 
 use crate::Target;
 
-/// The pools that a directory may be.
-fn pools(dir: &Path) -> [PoolConfig; 2] {
-    ["nvwal", "waldio"].map(|engine| PoolConfig { kind: kind_in(dir, engine), dir: dir.to_path_buf() })
+/// A directory of files, as what each engine would have its logs in it.
+fn directories(dir: &Path) -> impl Iterator<Item = LogDirectory> {
+    engines::all().map(move |engine| directory_of(engine, dir))
 }
 
-/// As what kind of medium a directory is used by an engine.
-pub(crate) fn kind_in(dir: &Path, engine: &str) -> PoolKind {
-    match engine {
-        "waldio" => PoolKind::Disk,
-        _ if duralite_medium::is_dax(dir) => PoolKind::Dax,
-        _ => PoolKind::Emulate,
-    }
+/// The directory of a log of this engine.
+pub(crate) fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogDirectory {
+    LogDirectory::at(engine, dir, &MediaSet::default()).as_found()
 }
 
 /// The places where a log may be: the one given, the one in the environment, shared memory,
@@ -30,16 +27,16 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = target.log_dir.iter().chain(&target.nvram_dir).cloned().collect();
     dirs.extend(std::env::var_os("DURALITE_LOG_DIR").map(PathBuf::from));
     dirs.extend(std::env::var_os("DURALITE_NVRAM").filter(|dir| dir != "emulate").map(PathBuf::from));
-    dirs.push("/dev/shm".into());
+    dirs.push(SHARED_MEMORY_DIR.into());
     dirs.extend(target.path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_path_buf)));
     dirs.dedup();
     dirs
 }
 
-/// The log of this id, with its pool.
+/// The log of this id, with its directory.
 pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
-    candidates(target).iter().flat_map(|dir| pools(dir)).find_map(|pool| {
+    candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|pool| {
         let path = pool.find(&database, id)?;
         Some(FoundLog { pool, path, id })
     })
@@ -48,7 +45,7 @@ pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
 /// The log that was made for a database whose header does not say so.
 pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
-    let pools: Vec<_> = candidates(target).iter().flat_map(|dir| pools(dir)).collect();
+    let pools: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
     pool::made_for(&pools, &identity)
 }
 

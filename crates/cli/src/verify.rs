@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_journal::pool;
-use duralite_journal::walk::{WalkedTransaction, walk};
+use duralite_journal::walk::WalkedTransaction;
 use serde_json::{Value, json};
 
 use crate::{Target, locate, print_json, print_text};
@@ -13,7 +13,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
     let log = pool::describe(&path)?;
     let mut transactions = Vec::new();
-    let result = walk(&path, &mut |transaction| {
+    let result = pool::walk(&path, &mut |transaction| {
         if target.json {
             transactions.push(as_json(transaction, frames));
         } else {
@@ -38,7 +38,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     if target.json {
         print_json(&json!({
             "log": path.display().to_string(),
-            "engine": log.engine,
+            "engine": log.engine.name,
             "log_id": log.id.to_string(),
             "database": log.database.display().to_string(),
             "transactions": transactions,

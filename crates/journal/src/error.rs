@@ -178,7 +178,9 @@ impl JournalError {
         }
     }
 
-    pub(crate) fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
+    /// A file operation that failed.
+    #[must_use]
+    pub fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
         Self::Io { op, path: path.to_path_buf(), message: error.to_string(), kind: error.kind() }
     }
 }

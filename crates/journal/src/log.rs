@@ -7,14 +7,16 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Guarantee, Segment as _};
 
+use crate::descriptor::{Descriptor, LogDirectory};
 use crate::engine::{Committer, Engine, Ticket};
 use crate::home::Home;
-use crate::pool::{self, DatabaseIdentity, OpenLog, Outside, PoolConfig};
+use crate::pool::{self, DatabaseIdentity, OpenLog, Outside};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// The log of one database, attached by this process.
 pub struct Log {
+    kind: &'static Descriptor,
     stream: WalStream<Box<dyn Engine>>,
     segment: Arc<FileSegment>,
     path: PathBuf,
@@ -38,7 +40,7 @@ impl Log {
     /// # Errors
     /// `NoSpace`, `Io` (pool missing or read-only), `Medium` (not DAX).
     pub fn create(
-        pool: &PoolConfig,
+        pool: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         page_bytes: u32,
@@ -51,7 +53,7 @@ impl Log {
     /// # Errors
     /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then.
     pub fn attach(
-        pool: &PoolConfig,
+        pool: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         id: LogId,
@@ -67,9 +69,9 @@ impl Log {
             let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
-        let OpenLog { segment, path, segment_path, file, moved, outside, .. } = open;
+        let OpenLog { kind, segment, path, segment_path, file, moved, outside, .. } = open;
         let (poisoned, unfinished) = (None, false);
-        Ok(Self { stream, segment, path, segment_path, file, moved, outside, poisoned, unfinished })
+        Ok(Self { kind, stream, segment, path, segment_path, file, moved, outside, poisoned, unfinished })
     }
 
     /// Identity.
@@ -109,10 +111,10 @@ impl Log {
         self.stream.engine().describe()
     }
 
-    /// The engine's name in settings.
+    /// The engine that keeps it.
     #[must_use]
-    pub fn engine_name(&self) -> &'static str {
-        self.stream.engine().name()
+    pub fn engine(&self) -> &'static Descriptor {
+        self.kind
     }
 
     /// What the engine has put before the database file; `None` where nothing is.

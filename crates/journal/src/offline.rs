@@ -8,8 +8,9 @@ use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::descriptor::LogDirectory;
 use crate::home::{DatabaseFile, Homed, OpenDatabase};
-use crate::pool::{self, DatabaseIdentity, PoolConfig};
+use crate::pool::{self, DatabaseIdentity};
 use crate::{EngineOptions, JournalError, Log};
 
 /// What folding a log into its database did.
@@ -50,7 +51,7 @@ pub enum Afterwards {
 ///
 /// # Errors
 /// `Busy` when a process has the database; otherwise as [`fold_into`].
-pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Result<Folded, JournalError> {
+pub fn fold(pool: &LogDirectory, database: &Path, id: LogId, adopt: bool) -> Result<Folded, JournalError> {
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
     let afterwards = if adopt { Afterwards::Keep } else { Afterwards::Delete };
@@ -62,7 +63,7 @@ pub fn fold(pool: &PoolConfig, database: &Path, id: LogId, adopt: bool) -> Resul
 ///
 /// # Errors
 /// As [`fold`].
-pub fn fold_copy(pool: &PoolConfig, database: &Path, id: LogId) -> Result<Folded, JournalError> {
+pub fn fold_copy(pool: &LogDirectory, database: &Path, id: LogId) -> Result<Folded, JournalError> {
     let db = DatabaseIdentity::of(database)?;
     fold_into(&open_alone(database)?, pool, &db, id, true, Afterwards::Delete)
 }
@@ -76,7 +77,7 @@ pub fn fold_copy(pool: &PoolConfig, database: &Path, id: LogId) -> Result<Folded
 /// folded again.
 pub fn fold_into(
     file: &dyn DatabaseFile,
-    pool: &PoolConfig,
+    pool: &LogDirectory,
     db: &DatabaseIdentity,
     id: LogId,
     adopt: bool,

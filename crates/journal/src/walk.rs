@@ -1,9 +1,4 @@
-//! Walking a log transaction by transaction, for `duralite verify`.
-
-use std::path::Path;
-
-use crate::pool;
-use crate::{JournalError, nvwal, waldio};
+//! What walking a log transaction by transaction shows: see [`crate::pool::walk`].
 
 /// One record of a walked transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,18 +50,4 @@ pub struct WalkSummary {
     pub retired: bool,
     /// The first commit frame at which SQLite's recovery would stop early, if any.
     pub mismatch: Option<u32>,
-}
-
-/// Visits every committed transaction of a log in order, by the code that recovers, then rebuilds
-/// every page and checks SQLite's checksums. Writes nothing.
-///
-/// # Errors
-/// The one that recovery would fail with; what came before it has been visited.
-pub fn walk(path: &Path, visit: &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError> {
-    if pool::describe(path)?.engine == "waldio" {
-        let (block, superblock) = pool::open_blocks_read_only(path)?;
-        return waldio::walk(block, superblock, path, visit);
-    }
-    let (nvm, _) = pool::map_read_only(path)?;
-    nvwal::walk(nvm, path, visit)
 }

@@ -6,24 +6,26 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use duralite_journal::media::{MediaSet, Memory, MemoryKind};
 use duralite_journal::{
-    DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, PoolConfig, PoolKind, offline,
+    DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, JournalError, Log, LogDirectory, nvwal, offline,
+    waldio,
 };
 use duralite_logfmt::{LogId, guard};
 use duralite_medium::{FileSegment, Segment as _};
 
 struct Place {
     dir: tempfile::TempDir,
-    pool: PoolConfig,
+    pool: LogDirectory,
     identity: DatabaseIdentity,
 }
 
 impl Place {
-    fn new(kind: PoolKind) -> Self {
+    fn new(engine: &'static Descriptor) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         let database = dir.path().join("app.db");
         std::fs::write(&database, [0; 4096]).expect("database");
-        let pool = PoolConfig { kind, dir: dir.path().to_path_buf() };
+        let pool = LogDirectory::at(engine, dir.path(), &MediaSet::default());
         let identity = DatabaseIdentity::of(&database).expect("identity");
         Self { dir, pool, identity }
     }
@@ -32,8 +34,15 @@ impl Place {
         Log::create(&self.pool, &EngineOptions::default(), &self.identity, 4096).expect("create")
     }
 
-    fn attach(&self, kind: PoolKind, id: LogId) -> Result<Log, JournalError> {
-        let pool = PoolConfig { kind, ..self.pool.clone() };
+    fn attach(&self, id: LogId) -> Result<Log, JournalError> {
+        Log::attach(&self.pool, &EngineOptions::default(), &self.identity, id)
+    }
+
+    /// Attaches a log of `nvwal` in memory of this kind.
+    fn attach_in(&self, kind: MemoryKind, id: LogId) -> Result<Log, JournalError> {
+        let log_memory = Some(Memory { kind, dir: self.pool.dir.clone() });
+        let media = MediaSet { log_memory, ..MediaSet::default() };
+        let pool = LogDirectory::of(&nvwal::DESCRIPTOR, &media).expect("memory");
         Log::attach(&pool, &EngineOptions::default(), &self.identity, id)
     }
 
@@ -48,8 +57,8 @@ fn read_write(path: &Path) -> File {
 
 /// Starts to attach while a process has the log to itself, as for folding it, lets that one do its work
 /// on the log's file, and returns how the attaching ended.
-fn attach_while(kind: PoolKind, work: impl FnOnce(&Path)) -> Result<(), JournalError> {
-    let place = Place::new(kind);
+fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), JournalError> {
+    let place = Place::new(engine);
     let log = place.create();
     let (path, id, bytes) = (log.path().to_path_buf(), log.id(), log.segment().len());
     let shared = log.segment_path().to_path_buf();
@@ -59,7 +68,7 @@ fn attach_while(kind: PoolKind, work: impl FnOnce(&Path)) -> Result<(), JournalE
     let member = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("member");
     assert_eq!(member.member(), 0);
     std::thread::scope(|scope| {
-        let newcomer = scope.spawn(|| place.attach(kind, id).map(|_| ()));
+        let newcomer = scope.spawn(|| place.attach(id).map(|_| ()));
         // Until it has become a member, and waits for the lock of the log.
         let start = std::time::Instant::now();
         while !member.is_alive(1).expect("members") {
@@ -75,27 +84,27 @@ fn attach_while(kind: PoolKind, work: impl FnOnce(&Path)) -> Result<(), JournalE
 
 #[test]
 fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_used() {
-    for kind in [PoolKind::Disk, PoolKind::Emulate] {
-        attach_while(kind, |_| ()).expect("a log that stays is attached");
-        let deleted = attach_while(kind, |path| std::fs::remove_file(path).expect("remove"));
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        attach_while(engine, |_| ()).expect("a log that stays is attached");
+        let deleted = attach_while(engine, |path| std::fs::remove_file(path).expect("remove"));
         let aside =
-            attach_while(kind, |path| std::fs::rename(path, path.with_extension("x")).expect("rename"));
-        let replaced = attach_while(kind, |path| {
+            attach_while(engine, |path| std::fs::rename(path, path.with_extension("x")).expect("rename"));
+        let replaced = attach_while(engine, |path| {
             let copy = path.with_extension("copy");
             std::fs::copy(path, &copy).expect("copy");
             std::fs::rename(&copy, path).expect("rename");
         });
         for refused in [deleted, aside, replaced] {
             let error = refused.expect_err("another log, or none");
-            assert_eq!(error.kind(), ErrorKind::Busy, "{kind:?}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Busy, "{engine:?}: {error}");
         }
     }
 }
 
 #[test]
 fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
-    for kind in [PoolKind::Disk, PoolKind::Emulate] {
-        let place = Place::new(kind);
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        let place = Place::new(engine);
         let log = place.create();
         let id = log.id();
         let mut page = [0; 4096];
@@ -107,10 +116,10 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         std::thread::scope(|scope| {
             let newcomer = scope.spawn(|| {
                 loop {
-                    match place.attach(kind, id) {
+                    match place.attach(id) {
                         Err(error) if error.kind() == ErrorKind::NotFound => return,
                         Err(error) => assert_eq!(error.kind(), ErrorKind::Busy, "{error}"),
-                        Ok(log) => assert!(log.path().exists(), "{kind:?}: attached after it was deleted"),
+                        Ok(log) => assert!(log.path().exists(), "{engine:?}: attached after it was deleted"),
                     }
                     std::thread::sleep(Duration::from_micros(200));
                 }
@@ -125,14 +134,14 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
 
 #[test]
 fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
-    let place = Place::new(PoolKind::Emulate);
+    let place = Place::new(&nvwal::DESCRIPTOR);
     let log = place.create();
-    let same = place.attach(PoolKind::Emulate, log.id());
-    let other = place.attach(PoolKind::Dax, log.id()).map(|_| ());
+    let same = place.attach_in(MemoryKind::Emulated, log.id());
+    let other = place.attach_in(MemoryKind::Dax, log.id()).map(|_| ());
     assert!(matches!(other, Err(JournalError::Settings)), "{other:?}");
     drop(same.expect("the same kind"));
     // The reverse, as it looks where there is NVRAM.
     log.segment().store(8, 1);
-    let other = place.attach(PoolKind::Emulate, log.id()).map(|_| ());
+    let other = place.attach_in(MemoryKind::Emulated, log.id()).map(|_| ());
     assert!(matches!(other, Err(JournalError::Settings)), "{other:?}");
 }

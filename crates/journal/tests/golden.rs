@@ -10,14 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::{Model, Rng, contents, fresh_medium};
+use common::{Model, Rng, contents, directory, fresh_medium};
 use duralite_journal::engine::Engine as _;
-use duralite_journal::nvwal::{Nvwal, walk};
-use duralite_journal::pool::open_read_only;
+use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
-use duralite_journal::{
-    DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, PoolConfig, PoolKind, SyncMode,
-};
+use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::RecordingNvm;
@@ -262,7 +259,7 @@ fn a_retired_log_is_empty() {
 /// a database that names log `id`.
 fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, JournalError> {
     let dir = tempfile::tempdir().expect("directory");
-    let pool = PoolConfig { kind: PoolKind::Emulate, dir: dir.path().to_path_buf() };
+    let pool = directory(&nvwal::DESCRIPTOR, dir.path());
     let path = pool.dir.join(format!("model.db-duralite-{named}"));
     std::fs::write(&path, stored(name)).expect("copy");
     let owner = std::fs::metadata(&path).expect("metadata");
@@ -274,7 +271,7 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
         uid: owner.uid(),
         gid: owner.gid(),
     };
-    let whole = EngineOptions { nvwal: options(SyncMode::Lazy), ..EngineOptions::default() };
+    let whole = EngineOptions::default().with(options(SyncMode::Lazy));
     let mut log = Log::attach(&pool, &whole, &db, id)?;
     let mut bytes = vec![0; log.size()? as usize];
     log.read(0, &mut bytes)?;

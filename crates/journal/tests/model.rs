@@ -240,7 +240,7 @@ fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
             stream.write(offset, &data).expect("restart");
             for sync in [SyncMode::Async, sync] {
                 let nvwal = NvwalOptions { sync, ..options.clone() };
-                let settings = duralite_journal::EngineOptions { nvwal, ..Default::default() };
+                let settings = duralite_journal::EngineOptions::default().with(nvwal);
                 stream.engine_mut().configure(&settings);
                 let transaction = model.transaction(&mut rng, false);
                 for (offset, data) in &transaction.writes {

@@ -11,9 +11,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use common::{Model, Rng};
+use common::{Model, Rng, directory};
 use duralite_journal::pool::{FileStep, Tap, tap};
-use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, PoolConfig, PoolKind};
+use duralite_journal::{
+    DatabaseIdentity, Descriptor, EngineOptions, JournalError, Log, LogDirectory, nvwal, waldio,
+};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 
@@ -150,17 +152,17 @@ impl Nvm for Fused<Arc<dyn Nvm>> {
 struct Rig {
     log: Log,
     fuse: Arc<Fuse>,
-    pool: PoolConfig,
+    pool: LogDirectory,
     identity: DatabaseIdentity,
     _tapped: duralite_journal::pool::Tapped,
     _dir: tempfile::TempDir,
 }
 
-fn rig(kind: PoolKind) -> Rig {
+fn rig(engine: &'static Descriptor) -> Rig {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
     std::fs::write(&database, [0; 4096]).expect("database");
-    let pool = PoolConfig { kind, dir: dir.path().to_path_buf() };
+    let pool = directory(engine, dir.path());
     let identity = DatabaseIdentity::of(&database).expect("identity");
     let fuse = Arc::new(Fuse::default());
     fuse.set(-1);
@@ -186,10 +188,10 @@ fn contents(log: &mut Log) -> Vec<u8> {
 
 #[test]
 fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
-    for kind in [PoolKind::Emulate, PoolKind::Disk] {
+    for engine in [&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR] {
         // A panic in each of the writes of a commit, and of starting the log over.
         for at in 0..12 {
-            let Rig { mut log, fuse, pool, identity, _tapped, _dir } = rig(kind);
+            let Rig { mut log, fuse, pool, identity, _tapped, _dir } = rig(engine);
             let (mut model, mut rng) = (Model::new(512, 20), Rng(at as u64 + 1));
             let restart = model.restart();
             write(&mut log, &[restart]).expect("restart");
@@ -215,21 +217,21 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
             fuse.set(-1);
             let (offset, data) = model.clone().restart();
             for refused in [log.write(offset, &data), log.sync(), log.size().map(|_| ()), log.retire()] {
-                assert!(matches!(refused, Err(JournalError::Poisoned(_))), "{kind:?} at {at}: {refused:?}");
+                assert!(matches!(refused, Err(JournalError::Poisoned(_))), "{engine:?} at {at}: {refused:?}");
             }
             let id = log.id();
             drop(log);
             let mut again = Log::attach(&pool, &EngineOptions::default(), &identity, id).expect("attach");
             let found = contents(&mut again);
             let whole = if panicked { found == before || found == after } else { found == after };
-            assert!(whole || found == model.committed, "{kind:?} at {at}");
+            assert!(whole || found == model.committed, "{engine:?} at {at}");
         }
     }
 }
 
 #[test]
 fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
-    let Rig { mut log, fuse, _tapped, _dir, .. } = rig(PoolKind::Disk);
+    let Rig { mut log, fuse, _tapped, _dir, .. } = rig(&waldio::DESCRIPTOR);
     let (mut model, mut rng) = (Model::new(512, 20), Rng(7));
     let restart = model.restart();
     write(&mut log, &[restart]).expect("restart");

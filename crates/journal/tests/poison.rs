@@ -6,15 +6,15 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 
-use common::{Model, Rng};
-use duralite_journal::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, PoolConfig, PoolKind};
+use common::{Model, Rng, directory};
+use duralite_journal::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, nvwal};
 
 #[test]
 fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
     std::fs::write(&database, [0; 4096]).expect("database");
-    let pool = PoolConfig { kind: PoolKind::Emulate, dir: dir.path().to_path_buf() };
+    let pool = directory(&nvwal::DESCRIPTOR, dir.path());
     let identity = DatabaseIdentity::of(&database).expect("identity");
     let mut log = Log::create(&pool, &EngineOptions::default(), &identity, 512).expect("create");
     let mut model = Model::new(512, 20);

@@ -10,14 +10,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Model, Rng, for_seeds};
+use common::{Model, Rng, directory, for_seeds};
 use duralite_journal::engine::Engine;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
-use duralite_journal::{
-    DatabaseIdentity, EngineOptions, Log, NvwalOptions, PoolConfig, PoolKind, WaldioOptions,
-};
+use duralite_journal::{DatabaseIdentity, EngineOptions, Log, NvwalOptions, WaldioOptions, nvwal, waldio};
 use duralite_logfmt::waldio::{Layout, Slot, Superblock};
 use duralite_medium::block::{Access, Block, BlockOptions, FileBlock, RecordingBlock};
 use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm, RecordingNvm, Segment};
@@ -133,11 +131,11 @@ fn a_log_of_blocks_that_is_cut_is_short_for_all_who_share_it() {
 
 #[test]
 fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
-    for kind in [PoolKind::Disk, PoolKind::Emulate] {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
         let dir = tempfile::tempdir().expect("directory");
         let database = dir.path().join("app.db");
         std::fs::write(&database, [0; 4096]).expect("database");
-        let pool = PoolConfig { kind, dir: dir.path().to_path_buf() };
+        let pool = directory(engine, dir.path());
         let identity = DatabaseIdentity::of(&database).expect("identity");
         let mut log = Log::create(&pool, &EngineOptions::default(), &identity, PAGE as u32).expect("create");
         let path = log.path().to_path_buf();
@@ -158,10 +156,10 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
             log.write(offset, &data).expect("restart");
             used.push(space());
         }
-        assert!(used[0] > 8 << 20 && used[3] > 8 << 20, "{kind:?}: {used:?}");
+        assert!(used[0] > 8 << 20 && used[3] > 8 << 20, "{engine:?}: {used:?}");
         // An emulated log of a large file system begins with a table of up to a mebibyte.
-        assert!((4 << 20..8 << 20).contains(&used[1]), "{kind:?}: {used:?}");
-        assert!(used[2] <= 6 << 20 && used[2] < used[1], "{kind:?}: {used:?}");
+        assert!((4 << 20..8 << 20).contains(&used[1]), "{engine:?}: {used:?}");
+        assert!(used[2] <= 6 << 20 && used[2] < used[1], "{engine:?}: {used:?}");
     }
 }
 

@@ -7,6 +7,8 @@
 //! Invariants kept here: 4, 7, 8, 10, 11, 12. The state that survives a crash is on the medium only; the
 //! fields of [`Nvwal`] are rebuilt by scanning.
 
+mod descriptor;
+mod files;
 mod heap;
 mod list;
 mod options;
@@ -29,6 +31,8 @@ use duralite_medium::{Guarantee, Nvm};
 use crate::chains::{Chains, Record, apply_ranges};
 use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
 use crate::{EngineOptions, JournalError};
+pub use descriptor::DESCRIPTOR;
+pub use files::open_read_only;
 use heap::Heap;
 use list::BlockList;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
@@ -332,7 +336,7 @@ fn apply_from<'a>(
 
 impl Engine for Nvwal {
     fn name(&self) -> &'static str {
-        "nvwal"
+        DESCRIPTOR.name
     }
 
     fn id(&self) -> LogId {
@@ -382,8 +386,8 @@ impl Engine for Nvwal {
     }
 
     fn configure(&mut self, options: &EngineOptions) {
-        self.options.sync = options.nvwal.sync;
-        self.heap.nvm.set_latency(options.latency);
+        self.options.sync = options.own::<NvwalOptions>().sync;
+        self.heap.nvm.set_latency(options.media.latency);
     }
 
     fn newest_frames(&self) -> Vec<(u32, u32)> {

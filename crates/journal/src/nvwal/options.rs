@@ -2,6 +2,8 @@
 
 use duralite_logfmt::nvwal::Order;
 
+use crate::settings::common::CACHE_BYTES;
+
 /// When the lines of a transaction are written back, relative to its commit mark (section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncMode {
@@ -103,7 +105,7 @@ impl Default for NvwalOptions {
             heap: HeapMode::default(),
             block_bytes: 0,
             limit_bytes: 0,
-            cache_bytes: 8 << 20,
+            cache_bytes: CACHE_BYTES,
         }
     }
 }

@@ -7,17 +7,19 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
+use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError};
 
 use super::head::Head;
 use super::shared::{MAGIC, OpenLog, Place};
-use super::{DatabaseIdentity, PoolConfig, PoolKind, files, names, outside};
-use crate::{EngineOptions, ErrorKind, JournalError};
+use super::{DatabaseIdentity, files, names, outside};
+use crate::descriptor::LogDirectory;
+use crate::{EngineOptions, ErrorKind, JournalError, log_file};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
 /// everybody leaves committed transactions as they are.
 pub(crate) fn attach(
-    pool: &PoolConfig,
+    pool: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     id: LogId,
@@ -25,7 +27,7 @@ pub(crate) fn attach(
 ) -> Result<OpenLog, JournalError> {
     let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
     let path = pool.find(&db.path, id).ok_or_else(missing)?;
-    let file = match files::open(&path, true) {
+    let file = match log_file::open(&path, true) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
@@ -49,7 +51,7 @@ pub(crate) fn attach(
         return Err(gone());
     }
     let alone = find_alone(&file, &path, &attaching, &place.segment_path)?;
-    if alone && pool.kind == PoolKind::Dax {
+    if alone && pool.is_dax() {
         // It may have been used as emulated memory, on this very file system. Blocks that were first
         // touched then are not durable, nor is what an emulated model of persistency did not
         // flush, and a commit that survives a power loss would stand behind one that does not.
@@ -70,7 +72,7 @@ pub(crate) fn attach(
 /// Checks that an open log is the one that this database names, and was made by somebody who may write it.
 pub(super) fn check_owner(
     path: &Path,
-    file: &File,
+    file: &OwnFile,
     db: &DatabaseIdentity,
     id: LogId,
     adopt: bool,
@@ -90,7 +92,7 @@ pub(super) fn check_owner(
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
 /// so does one that is somewhere else by now.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
-    let Ok(file) = files::open(path, true) else { return };
+    let Ok(file) = log_file::open(path, true) else { return };
     let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
     if is_it && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false) {
         drop(files::remove(path, &names::segment(path, id)));

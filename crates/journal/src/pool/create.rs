@@ -3,11 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::LogId;
+use duralite_logfmt::{FileIdentity, LogId};
 
 use super::leftovers;
 use super::shared::{OpenLog, Place};
-use super::{DatabaseIdentity, PoolConfig, PoolKind, disk, files, names, nvram};
+use super::{DatabaseIdentity, files, identity, names};
+use crate::descriptor::{LogDirectory, LogFile, LogHead, NewLog};
 use crate::{EngineOptions, JournalError};
 
 /// Makes a log for a database that names none. It and its directory entry are durable on return.
@@ -15,7 +16,7 @@ use crate::{EngineOptions, JournalError};
 /// Nothing of it has a name before it is complete, and its shared memory gets one last: a crash on the way
 /// leaves nothing, or a log without commits that [`leftovers::collect`] deletes.
 pub(crate) fn create(
-    pool: &PoolConfig,
+    pool: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     page_bytes: u32,
@@ -36,10 +37,9 @@ pub(crate) fn create(
         let shared = files::create_segment(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| JournalError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
-        match pool.kind {
-            PoolKind::Disk => disk::format(options, db, &path, &file, id, page_bytes)?,
-            _ => nvram::format(pool, options, db, &path, &file, id, page_bytes)?,
-        }
+        let head = head_of(db, id, identity::of_log(&file));
+        let file_of_log = LogFile { path: &path, file: &file };
+        (pool.engine.format)(&NewLog { directory: pool, options, file: file_of_log, head, page_bytes })?;
         file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
@@ -55,6 +55,12 @@ pub(crate) fn create(
         .map(|log| OpenLog { moved, ..log })
 }
 
+/// What a new log says about itself.
+fn head_of(db: &DatabaseIdentity, log_id: LogId, made_in: Option<FileIdentity>) -> LogHead {
+    let path = db.path_hint().to_vec();
+    LogHead { log_id, db_inode: db.inode, db_birth_ns: db.birth_ns, path, made_in }
+}
+
 fn draw_id(db: &DatabaseIdentity) -> Result<LogId, JournalError> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| JournalError::Io {
@@ -68,7 +74,7 @@ fn draw_id(db: &DatabaseIdentity) -> Result<LogId, JournalError> {
 
 /// The name of a new log, and what made way for it.
 fn choose_name(
-    pool: &PoolConfig,
+    pool: &LogDirectory,
     db: &DatabaseIdentity,
     id: LogId,
 ) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), JournalError> {

@@ -13,8 +13,8 @@ use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
 
 use super::DatabaseIdentity;
-use super::tap::{self, FileStep};
 use crate::JournalError;
+use crate::tap::{self, FileStep};
 
 /// Where this process's open files have names.
 const OWN_FILES: &str = "/proc/self/fd";
@@ -123,15 +123,6 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     drop(std::fs::remove_file(segment));
     std::fs::remove_file(path)?;
     sync_names(path)
-}
-
-/// Opens an existing log.
-pub(super) fn open(path: &Path, write: bool) -> Result<OwnFile, JournalError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    tap::step(FileStep::Open, path)
-        .and_then(|()| OwnFile::open(|| options.open(path)))
-        .map_err(|error| JournalError::io("open the log", path, &error))
 }
 
 /// Opens the file of the shared segment, made if it is not there; nobody but the database's owner

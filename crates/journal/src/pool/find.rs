@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
 
+use super::DatabaseIdentity;
 use super::head::Head;
 use super::names::{self, Kind};
-use super::{DatabaseIdentity, PoolConfig, PoolKind, files};
-use crate::{JournalError, offline};
+use crate::descriptor::LogDirectory;
+use crate::{JournalError, log_file, offline};
 
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundLog {
-    /// Where it is, and as what kind of medium.
-    pub pool: PoolConfig,
+    /// Where it is, and on which media.
+    pub pool: LogDirectory,
     /// The file.
     pub path: PathBuf,
     /// Its identity.
@@ -33,32 +34,28 @@ pub enum Claim {
     Foreign,
 }
 
-fn matches(pool: &PoolConfig, engine: &str) -> bool {
-    (engine == "waldio") == (pool.kind == PoolKind::Disk)
-}
-
 fn read_head(path: &Path) -> Option<Head> {
-    let file = files::open(path, false).ok()?;
+    let file = log_file::open(path, false).ok()?;
     Head::read(path, &file).ok()
 }
 
 /// Whether a file of this name is there, and its head says nothing: damaged, or of another version. Whoever
 /// attaches it is told.
 fn is_illegible(path: &Path) -> bool {
-    let Ok(file) = files::open(path, false) else { return false };
+    let Ok(file) = log_file::open(path, false) else { return false };
     matches!(Head::read(path, &file), Err(JournalError::Format { .. }))
 }
 
 /// The log of this id in a directory.
-pub(super) fn by_id(pool: &PoolConfig, database: &Path, id: LogId) -> Option<PathBuf> {
+pub(super) fn by_id(pool: &LogDirectory, database: &Path, id: LogId) -> Option<PathBuf> {
     let is_it =
-        |path: &Path| read_head(path).is_some_and(|head| head.log_id == id && matches(pool, head.engine()));
+        |path: &Path| read_head(path).is_some_and(|head| head.log_id == id && head.engine == pool.engine);
     let with_id = names::with_id(&pool.dir, database, id);
     let plain = names::plain(&pool.dir, database).filter(|_| database.parent() == Some(&*pool.dir));
     if let Some(path) = [Some(&with_id), plain.as_ref()].into_iter().flatten().find(|path| is_it(path)) {
         return Some(path.clone());
     }
-    if read_head(&with_id).is_some_and(|head| matches(pool, head.engine())) {
+    if read_head(&with_id).is_some_and(|head| head.engine == pool.engine) {
         // It is not what it is called.
         return Some(with_id);
     }
@@ -80,13 +77,13 @@ pub(super) fn by_id(pool: &PoolConfig, database: &Path, id: LogId) -> Option<Pat
 
 /// The log that was made for a database whose header cannot say so, beside it or in one of the directories.
 #[must_use]
-pub fn made_for(pools: &[PoolConfig], db: &DatabaseIdentity) -> Option<FoundLog> {
+pub fn made_for(pools: &[LogDirectory], db: &DatabaseIdentity) -> Option<FoundLog> {
     pools.iter().find_map(|pool| {
         let plain = names::plain(&pool.dir, &db.path);
         let others = named_after(&pool.dir, &db.path);
         plain.into_iter().chain(others).find_map(|path| {
             let head = read_head(&path)?;
-            let usable = db.owns(&head) && matches(pool, head.engine());
+            let usable = db.owns(&head) && head.engine == pool.engine;
             usable.then(|| FoundLog { pool: pool.clone(), path: path.clone(), id: head.log_id })
         })
     })
@@ -105,7 +102,7 @@ pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<I
 /// a database that is still there.
 #[must_use]
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
-    let Ok(file) = files::open(&log.path, false) else { return Claim::Foreign };
+    let Ok(file) = log_file::open(&log.path, false) else { return Claim::Foreign };
     let Ok(head) = Head::read(&log.path, &file) else { return Claim::Foreign };
     if db.owns(&head) {
         return Claim::Own;

@@ -19,14 +19,15 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::attach::{check_owner, is_complete, is_in_place};
-use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE, engine_bytes};
-use super::{DatabaseIdentity, ENGINE_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
+use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE};
+use super::{DatabaseIdentity, ENGINE_OFFSET, files, names};
+use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, LogFile};
 use crate::engine::Engine;
-use crate::{EngineOptions, JournalError};
+use crate::{EngineOptions, JournalError, log_file};
 
 /// A log as somebody has attached it who may only read it.
 pub struct Outside {
-    kind: PoolKind,
+    engine: &'static Descriptor,
     options: EngineOptions,
     db: DatabaseIdentity,
     path: PathBuf,
@@ -41,7 +42,7 @@ pub struct Outside {
 
 /// Attaches a log that this user may not open for writing, as `denied` says.
 pub(super) fn attach(
-    pool: &PoolConfig,
+    pool: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     id: LogId,
@@ -49,17 +50,17 @@ pub(super) fn attach(
     denied: JournalError,
 ) -> Result<OpenLog, JournalError> {
     // It may not be readable either: then what was said first is the better answer.
-    let Ok(file) = files::open(path, false) else { return Err(denied) };
+    let Ok(file) = log_file::open(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
     let attaching = files::open_segment_read_only(&segment_path, db)?;
     attaching.lock().map_err(|error| JournalError::io("lock", &segment_path, &error))?;
-    let bytes = ENGINE_OFFSET + engine_bytes(pool.kind).1;
+    let bytes = ENGINE_OFFSET + pool.engine.shared.all;
     let shared = files::open_segment_read_only(&segment_path, db)?;
     let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
         .map_err(|source| JournalError::Medium { path: segment_path.clone(), source })?;
     let outside = Outside {
-        kind: pool.kind,
+        engine: pool.engine,
         options: options.clone(),
         db: db.clone(),
         path: path.to_path_buf(),
@@ -74,6 +75,7 @@ pub(super) fn attach(
     let engine = outside.open(live)?;
     let file = outside.file.try_clone().map_err(|error| JournalError::io("open the log", path, &error))?;
     Ok(OpenLog {
+        kind: pool.engine,
         engine,
         segment: outside.segment.clone(),
         path: path.to_path_buf(),
@@ -217,12 +219,13 @@ impl Outside {
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, JournalError> {
         // First: what is committed from here on by somebody who attaches is not overlooked later.
         let incarnation = self.segment.load(INCARNATION);
-        let file = &self.file;
         let shared = live.then(|| Arc::clone(&self.segment));
-        let engine = match self.kind {
-            PoolKind::Disk => disk::open_outside(&self.options, &self.path, file, shared, ENGINE_OFFSET)?,
-            PoolKind::Dax | PoolKind::Emulate => nvram::open_outside(&self.options, &self.path, file)?,
-        };
+        let engine = (self.engine.attach_outside)(AttachingOutside {
+            options: &self.options,
+            file: LogFile { path: &self.path, file: &self.file },
+            shared,
+            base: ENGINE_OFFSET,
+        })?;
         self.segment.set_live(live).map_err(|source| self.failed(source))?;
         self.incarnation.store(incarnation, Ordering::Release);
         self.live.store(live, Ordering::Release);

@@ -10,15 +10,16 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Segment as _};
 
 use super::outside::Outside;
-use super::tap::{self, FileStep};
-use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, PoolConfig, PoolKind, disk, files, names, nvram};
+use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, files, names};
+use crate::descriptor::{Attaching, Descriptor, LogDirectory, LogFile};
 use crate::engine::Engine;
+use crate::tap::{self, FileStep};
 use crate::{EngineOptions, JournalError};
 
 /// First word of a segment that is in use: its layout's version.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG5");
-/// As what kind of medium the log is used, 0 where nobody has said.
-const KIND: u64 = 8;
+/// On which kinds of media the log is used, 0 where nobody has said.
+const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to it
 /// anew, or the log became empty.
 pub const HOME_FAILURES: u64 = 16;
@@ -36,6 +37,7 @@ pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
 /// An attached log and the file whose lock says that this process uses it.
 pub(crate) struct OpenLog {
+    pub(crate) kind: &'static Descriptor,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) segment: Arc<FileSegment>,
     pub(crate) path: PathBuf,
@@ -51,14 +53,6 @@ pub(crate) struct OpenLog {
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// For a user who may only read it.
     pub(crate) outside: Option<Arc<Outside>>,
-}
-
-/// Bytes of an engine's part of the shared memory: those that begin as zeros, and all.
-pub(super) fn engine_bytes(kind: PoolKind) -> (u64, u64) {
-    match kind {
-        PoolKind::Disk => (crate::waldio::STATE_BYTES, crate::waldio::SHARED_BYTES),
-        PoolKind::Dax | PoolKind::Emulate => (0, 0),
-    }
 }
 
 /// Says to those who read without being members that what they have mapped is about to begin anew; returns its
@@ -78,25 +72,24 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
 
 /// A log's file that is being opened.
 pub(super) struct Place<'a> {
-    pub(super) pool: &'a PoolConfig,
+    pub(super) pool: &'a LogDirectory,
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(pool: &'a PoolConfig, path: &'a Path, id: LogId) -> Self {
+    pub(super) fn new(pool: &'a LogDirectory, path: &'a Path, id: LogId) -> Self {
         Self { pool, path, segment_path: names::segment(path, id) }
     }
 
     /// Joins those who use the log, as the first if `alone`.
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, JournalError> {
         let path = &self.segment_path;
-        let kind = self.pool.kind;
-        let (state_bytes, engine_bytes) = engine_bytes(kind);
+        let (media, shared) = (self.pool.media().word(), self.pool.engine.shared);
         let begun = if alone { begin_anew(&file, path)? } else { 0 };
-        let fresh = alone.then_some(ENGINE_OFFSET + state_bytes);
+        let fresh = alone.then_some(ENGINE_OFFSET + shared.zeroed);
         tap::step(FileStep::MapShared, path).map_err(|error| JournalError::io("map", path, &error))?;
-        let segment = FileSegment::join(file, path, ENGINE_OFFSET + engine_bytes, fresh)
+        let segment = FileSegment::join(file, path, ENGINE_OFFSET + shared.all, fresh)
             .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
         if !alone && segment.load(0) != MAGIC {
             let what = "another version of Duralite uses this database; use the same version everywhere";
@@ -113,8 +106,8 @@ impl<'a> Place<'a> {
         // Emulated memory and direct access to the same file promise different things, and each builds
         // on what the other has stored.
         if alone {
-            segment.store(KIND, kind.word());
-        } else if ![0, kind.word()].contains(&segment.load(KIND)) {
+            segment.store(MEDIA, media);
+        } else if ![0, media].contains(&segment.load(MEDIA)) {
             return Err(JournalError::Settings);
         }
         Ok(Arc::new(segment))
@@ -128,10 +121,14 @@ impl<'a> Place<'a> {
         segment: Arc<FileSegment>,
         alone: bool,
     ) -> Result<OpenLog, JournalError> {
-        let engine = match self.pool.kind {
-            PoolKind::Disk => disk::open(options, self.path, &file, segment.clone(), ENGINE_OFFSET, alone)?,
-            _ => nvram::open(self.pool, options, self.path, &file, alone)?,
-        };
+        let engine = (self.pool.engine.attach)(Attaching {
+            directory: self.pool,
+            options,
+            file: LogFile { path: self.path, file: &file },
+            segment: segment.clone(),
+            base: ENGINE_OFFSET,
+            alone,
+        })?;
         // Last: from here on others may join.
         if alone {
             segment.store(0, MAGIC);
@@ -139,6 +136,7 @@ impl<'a> Place<'a> {
         let Self { path, segment_path, .. } = self;
         let path = path.to_path_buf();
         Ok(OpenLog {
+            kind: self.pool.engine,
             engine,
             segment,
             path,

@@ -8,6 +8,8 @@
 //! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`group`]; the fields of
 //! [`Waldio`] are rebuilt by scanning.
 
+mod descriptor;
+mod files;
 mod follow;
 mod group;
 mod options;
@@ -29,6 +31,7 @@ use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 use crate::chains::Chains;
 use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
 use crate::{EngineOptions, JournalError};
+pub use descriptor::DESCRIPTOR;
 use group::Group;
 pub use options::WaldioOptions;
 pub use walk::walk;
@@ -36,7 +39,7 @@ use writer::{Open, STAGED};
 
 /// Bytes of shared memory that processes with a log of this kind need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
-pub(crate) use group::STATE_BYTES;
+use group::STATE_BYTES;
 
 /// A log is not made with fewer bytes for its blocks.
 const LEAST_DATA_BYTES: u64 = 64 << 10;
@@ -233,7 +236,7 @@ impl Waldio {
 
 impl Engine for Waldio {
     fn name(&self) -> &'static str {
-        "waldio"
+        DESCRIPTOR.name
     }
 
     fn id(&self) -> LogId {

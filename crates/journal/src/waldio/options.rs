@@ -5,6 +5,8 @@ use std::time::Duration;
 use duralite_logfmt::waldio::Layout;
 use duralite_medium::block::{Access, Durability};
 
+use crate::settings::common::CACHE_BYTES;
+
 /// How a log works; layout, block size and limit are fixed when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaldioOptions {
@@ -40,7 +42,7 @@ impl Default for WaldioOptions {
             group_synch: 0,
             group_interval: Duration::from_millis(2),
             limit_bytes: 0,
-            cache_bytes: 8 << 20,
+            cache_bytes: CACHE_BYTES,
             leader_patience: Duration::from_secs(1),
         }
     }
@@ -50,7 +52,7 @@ impl WaldioOptions {
     /// Most bytes the log file may take.
     #[must_use]
     pub fn limit(&self) -> u64 {
-        crate::settings::limit_of(self.limit_bytes)
+        if self.limit_bytes == 0 { u64::MAX } else { self.limit_bytes }
     }
 
     /// A number that is the same for processes whose settings agree on what others rely on.

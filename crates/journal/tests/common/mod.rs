@@ -7,9 +7,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use duralite_journal::media::MediaSet;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
-use duralite_journal::{JournalError, NvwalOptions};
+use duralite_journal::{Descriptor, JournalError, LogDirectory, NvwalOptions};
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
@@ -49,6 +50,11 @@ pub fn for_seeds(count: u64, case: impl Fn(u64)) {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// A directory of logs of an engine; memory is emulated.
+pub fn directory(engine: &'static Descriptor, dir: &Path) -> LogDirectory {
+    LogDirectory::at(engine, dir, &MediaSet::default())
 }
 
 /// One of `waldio`, with blocks of 512 bytes.

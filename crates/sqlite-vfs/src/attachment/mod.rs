@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use duralite_journal::engine::{Committer, Ticket};
 use duralite_journal::home::Home;
@@ -64,6 +65,8 @@ pub struct Attachment {
     bound: Bound,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
+    /// The longest that an acknowledged commit stays where it is not durable, if it may.
+    flush_interval: Option<Duration>,
 }
 
 /// The connections of this process that use a log.
@@ -115,6 +118,7 @@ impl Attachment {
             usage: Mutex::default(),
             bound: Bound::default(),
             maintenance: OnceLock::new(),
+            flush_interval: settings.flush_interval(log.engine()),
             log: Mutex::new(log),
             in_force: Mutex::new(settings.clone()),
         });
@@ -194,6 +198,11 @@ impl Attachment {
         self.maintenance.set(started)
     }
 
+    /// The longest that an acknowledged commit stays where it is not durable; `None` where every one is durable.
+    pub fn flush_interval(&self) -> Option<Duration> {
+        self.flush_interval
+    }
+
     /// What works in the background, if anything does.
     pub fn maintenance(&self) -> Option<&Arc<Maintenance>> {
         self.maintenance.get()
@@ -204,14 +213,11 @@ impl Attachment {
     pub fn committed(&self, frames: u32, undurable: bool) {
         self.bound.committed(frames);
         let Some(maintenance) = self.maintenance.get() else { return };
-        let (limit, group_synch) = {
-            let settings = self.in_force();
-            (settings.background_checkpoint, settings.options.waldio.group_synch > 0)
-        };
+        let limit = self.in_force().background_checkpoint;
         if limit > 0 && frames >= limit {
             maintenance.checkpoint();
         }
-        if undurable && group_synch {
+        if undurable && self.flush_interval.is_some() {
             maintenance.flush();
         }
     }
@@ -337,7 +343,7 @@ impl Attachment {
     /// Makes durable what Group Synch has acknowledged, which is in memory that goes with the last
     /// process.
     pub fn flush_group(&self) {
-        if self.in_force().options.waldio.group_synch > 0
+        if self.flush_interval.is_some()
             && let Some(committer) = self.committer()
         {
             // An error has poisoned the log: whoever commits next is told.

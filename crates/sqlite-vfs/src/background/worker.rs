@@ -33,7 +33,7 @@ pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Fail
         return Ok(());
     }
     let settings = attachment.in_force().clone();
-    let wanted = settings.background_checkpoint > 0 || settings.options.waldio.group_synch > 0;
+    let wanted = settings.background_checkpoint > 0 || attachment.flush_interval().is_some();
     if !wanted || attachment.maintenance().is_some() {
         return Ok(());
     }
@@ -56,7 +56,7 @@ fn start(db: &Db, attachment: &Arc<Attachment>) -> Result<Arc<Maintenance>, Fail
         attachment: Arc::downgrade(attachment),
         sqlite: db.sqlite,
         uri: uri_of(&db.path, &settings.parameters())?,
-        flush_interval: settings.options.waldio.group_interval,
+        flush_interval: attachment.flush_interval().unwrap_or_default(),
     };
     let thread = std::thread::Builder::new().name("duralite".to_owned());
     thread

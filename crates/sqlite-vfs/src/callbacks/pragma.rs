@@ -4,7 +4,6 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
 
-use duralite_journal::{PoolConfig, PoolKind};
 use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
@@ -14,8 +13,6 @@ use crate::settings::{self, Settings};
 const PRAGMA: &str = "duralite";
 /// A pragma of SQLite's own.
 const SIZE_LIMIT: &str = "journal_size_limit";
-/// Settings shown with the figures of a log.
-const SHOWN: [&str; 4] = ["durability", "group_synch", "read_durable", "background_checkpoint"];
 
 /// Answers `SQLITE_FCNTL_PRAGMA`; `NOTFOUND` when the pragma is not ours.
 ///
@@ -81,7 +78,7 @@ fn read(db: &Db, setting: &str) -> Result<String, String> {
 
 fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
     let row = settings::find(setting).ok_or_else(|| settings::unknown(setting))?;
-    if !row.changeable {
+    if !row.is_changeable() {
         return Err(format!("{setting} is fixed once the database is open; give it when opening"));
     }
     db.settings().set(setting, value)?;
@@ -107,12 +104,12 @@ fn status(db: &Db) -> String {
         return text.trim_end().to_owned();
     };
     let log = attachment.log();
-    line(&mut text, "engine", log.engine_name());
+    line(&mut text, "engine", log.engine().name);
     line(&mut text, "state", "active");
     line(&mut text, "medium", &log.describe());
     line(&mut text, "guarantee", log.guarantee().as_str());
-    for name in SHOWN {
-        line(&mut text, name, &settings.value_of(name).unwrap_or_default());
+    for row in settings::rows().iter().filter(|row| row.is_shown()) {
+        line(&mut text, row.name(), &row.get(&settings));
     }
     line(&mut text, "log", &log.path().display().to_string());
     for (name, value) in log.metrics() {
@@ -136,8 +133,7 @@ fn line(text: &mut String, name: &str, value: &str) {
 /// The engine that would serve, and why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let engine = match settings.pool(&db.path) {
-        Ok(PoolConfig { kind: PoolKind::Disk, .. }) => "waldio",
-        Ok(_) => "nvwal",
+        Ok(directory) => directory.engine.name,
         Err(why) => return ("off", format!("off: {why}")),
     };
     let state = match db.header() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duralite_journal::engine::Ticket;
 use duralite_journal::home::Home;
-use duralite_journal::{DatabaseIdentity, JournalError, PoolConfig};
+use duralite_journal::{DatabaseIdentity, JournalError, LogDirectory};
 use duralite_locks::Holder;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
@@ -42,7 +42,7 @@ pub struct Db {
     file: Option<OwnedFd>,
     settings: Mutex<Settings>,
     /// Where a new log goes; found out once.
-    pool: OnceLock<Result<PoolConfig, String>>,
+    pool: OnceLock<Result<LogDirectory, String>>,
     /// The lock SQLite holds.
     lock: AtomicI32,
     /// A write transaction with a rollback journal: RESERVED has been taken since SHARED.
@@ -163,7 +163,7 @@ impl Db {
     }
 
     /// Where a new log of this database goes; a message says why it goes nowhere.
-    pub fn pool(&self) -> Result<&PoolConfig, &str> {
+    pub fn pool(&self) -> Result<&LogDirectory, &str> {
         let found = self.pool.get_or_init(|| self.settings().pool(&self.path));
         found.as_ref().map_err(String::as_str)
     }

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use duralite_journal::pool::sync_names;
-use duralite_journal::{JournalError, Log, PoolConfig};
+use duralite_journal::{JournalError, Log, LogDirectory};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, VERSIONS};
 use duralite_sqlite_ffi as ffi;
@@ -154,7 +154,7 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
 }
 
 /// Under EXCLUSIVE: makes a log and puts the guard on.
-fn raise(db: &Db, pool: &PoolConfig) -> Result<Attempt, Failure> {
+fn raise(db: &Db, pool: &LogDirectory) -> Result<Attempt, Failure> {
     match db.base_wal_bytes()? {
         None => {}
         Some(0) => match db.sqlite.parent.delete(db.wal_name.as_ptr(), 1) {

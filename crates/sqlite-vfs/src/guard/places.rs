@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
 use duralite_journal::offline::{self, Afterwards};
 use duralite_journal::pool::{self, Claim, FoundLog};
-use duralite_journal::{DatabaseIdentity, JournalError, PoolConfig, PoolKind};
+use duralite_journal::{DatabaseIdentity, JournalError, LogDirectory, engines};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_sqlite_ffi as ffi;
@@ -12,7 +13,7 @@ use duralite_sqlite_ffi as ffi;
 use super::opening;
 use crate::database::Db;
 use crate::errors::{During, Failure};
-use crate::settings::{Journal, SHARED_MEMORY_DIR, Settings};
+use crate::settings::{Journal, Settings};
 
 /// Checks at `xOpen` that a database can be served, before anything else is done. Puts a log home that came along
 /// with a copy of its database, or whose database's first page an interrupted checkpoint has torn.
@@ -122,39 +123,30 @@ pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses a pool that could not hold a log, before the application relies on it.
-fn check_pool(settings: &Settings, pool: Result<&PoolConfig, &str>) -> Result<(), Failure> {
+fn check_pool(settings: &Settings, pool: Result<&LogDirectory, &str>) -> Result<(), Failure> {
     let pool = match pool {
         Ok(pool) => pool,
-        Err(why) if matches!(settings.journal, Journal::Waldio | Journal::Nvwal) => {
+        Err(why) if matches!(settings.journal, Journal::Engine(_)) => {
             return Err(Failure::cannot_open(why));
         }
         // SQLite's own log serves it, and `PRAGMA duralite` says why.
         Err(_) => return Ok(()),
     };
-    let dir = pool.dir.display();
-    if !pool.dir.is_dir() {
-        return Err(Failure::cannot_open(format!("{dir} is no directory; make it, or name another")));
-    }
-    if pool.kind == PoolKind::Dax && !duralite_medium::is_dax(&pool.dir) {
-        return Err(Failure::cannot_open(format!(
-            "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a DAX \
-             directory, or choose nvram=emulate with nvram_dir={dir}"
-        )));
-    }
-    Ok(())
+    pool.check().map_err(Failure::cannot_open)
 }
 
 /// Where a log may be: as configured, in shared memory, beside the database.
-fn pools(db: &Db) -> Vec<PoolConfig> {
+fn pools(db: &Db) -> Vec<LogDirectory> {
     let settings = db.settings();
     let beside = db.path.parent().map(Path::to_path_buf);
-    let named =
-        [settings.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), settings.log_dir.clone(), beside];
+    let named = &settings.options.media;
+    let media = MediaSet::named(named, &db.path);
+    let named = [named.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), named.log_dir.clone(), beside];
     drop(settings);
     let mut pools: Vec<_> = db.pool().ok().cloned().into_iter().collect();
     for dir in named.into_iter().flatten() {
-        for kind in [PoolKind::Emulate, PoolKind::Disk] {
-            let pool = PoolConfig { kind, dir: dir.clone() };
+        for engine in engines::all() {
+            let pool = LogDirectory::at(engine, &dir, &media);
             if !pools.contains(&pool) {
                 pools.push(pool);
             }
@@ -173,11 +165,7 @@ pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog,
         let missing = JournalError::Missing { database: db.path.clone(), id, searched };
         return Err(Failure::of(&missing, During::Open));
     };
-    let mut pool = pool.clone();
-    // Logs in memory are the same on both kinds of it.
-    if pool.kind == PoolKind::Emulate && configured != Some(&pool) && duralite_medium::is_dax(&pool.dir) {
-        pool.kind = PoolKind::Dax;
-    }
+    let pool = if configured == Some(pool) { pool.clone() } else { pool.clone().as_found() };
     Ok(FoundLog { pool, path, id })
 }
 

@@ -4,55 +4,35 @@ mod names;
 mod table;
 mod values;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
-use duralite_journal::{EngineOptions, PoolConfig, PoolKind};
-use duralite_medium::block::check_filesystem;
+use duralite_journal::media::MediaSet;
+use duralite_journal::{Descriptor, EngineOptions, LogDirectory, engines};
 
+pub use duralite_journal::settings::is_off;
 pub use names::{refuse_unknown, unknown, variable_of};
-pub use table::{SETTINGS, find};
+pub use table::{find, rows};
 
 /// The setting that also counts where no database of ours is opened.
 pub const STRICT: &str = "strict";
-/// Where emulated NVRAM is kept when nothing else is said.
-pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
-/// Which engine serves the write-ahead log.
+/// What serves the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Journal {
-    /// `nvwal` where NVRAM is named, else `waldio` where the file system carries it, else the base
-    /// VFS.
+    /// The first engine that has the media it needs, else the base VFS.
     Auto,
-    /// Always `nvwal`.
-    Nvwal,
-    /// Always `waldio`.
-    Waldio,
+    /// Always this engine.
+    Engine(&'static Descriptor),
     /// The base VFS.
     Off,
-}
-
-impl Journal {
-    fn as_str(self) -> &'static str {
-        values::JOURNALS.iter().find(|(_, journal)| *journal == self).map_or("", |(name, _)| name)
-    }
-}
-
-/// What `nvram` names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Nvram {
-    /// A mapped file on an ordinary file system.
-    Emulate,
-    /// A directory on a DAX file system.
-    Directory(PathBuf),
 }
 
 /// The settings of one open database.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub journal: Journal,
-    pub nvram: Option<Nvram>,
-    pub nvram_dir: Option<PathBuf>,
-    pub log_dir: Option<PathBuf>,
+    /// Those of engines and media.
     pub options: EngineOptions,
     /// A reader waits until what it reads is durable.
     pub read_durable: bool,
@@ -71,9 +51,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             journal: Journal::Auto,
-            nvram: None,
-            nvram_dir: None,
-            log_dir: None,
             options: EngineOptions::default(),
             read_durable: false,
             background_checkpoint: 0,
@@ -90,11 +67,6 @@ pub fn strict_by_environment() -> bool {
     !value.is_empty() && !is_off(&value)
 }
 
-/// Whether this text of a switch means off.
-pub fn is_off(value: &str) -> bool {
-    matches!(value, "off" | "0")
-}
-
 impl Settings {
     /// Reads every setting. An empty environment variable counts as unset.
     pub fn resolve(
@@ -102,8 +74,8 @@ impl Settings {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, String> {
         let mut settings = Self::default();
-        for setting in &SETTINGS {
-            let name = setting.name;
+        for setting in rows() {
+            let name = setting.name();
             let variable = variable_of(name);
             if let Some(value) = uri(name) {
                 setting.set(&mut settings, &value)?;
@@ -139,7 +111,7 @@ impl Settings {
 
     /// The first setting that was given here and differs from those a live log runs with.
     pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
-        let shared = SETTINGS.iter().filter(|setting| setting.shared).map(|setting| setting.name);
+        let shared = rows().into_iter().filter(|setting| setting.is_shared()).map(|setting| setting.name());
         shared.filter(|name| self.explicit.contains(name)).find_map(|name| {
             let (wanted, found) = (self.value_of(name)?, in_force.value_of(name)?);
             (wanted != found).then(|| {
@@ -152,51 +124,41 @@ impl Settings {
     }
 
     /// Where a new log of the database at this path goes; a message says why it goes nowhere.
-    pub fn pool(&self, database: &Path) -> Result<PoolConfig, String> {
-        match (self.journal, &self.nvram) {
-            (Journal::Off, _) => Err("journal=off".to_owned()),
-            (Journal::Auto | Journal::Nvwal, Some(Nvram::Emulate)) => {
-                let dir = self.nvram_dir.clone().unwrap_or_else(|| PathBuf::from(SHARED_MEMORY_DIR));
-                Ok(PoolConfig { kind: PoolKind::Emulate, dir })
-            }
-            (Journal::Auto | Journal::Nvwal, Some(Nvram::Directory(dir))) => {
-                Ok(PoolConfig { kind: PoolKind::Dax, dir: dir.clone() })
-            }
-            (Journal::Nvwal, None) => Err("no NVRAM; set nvram=DIR or nvram=emulate".to_owned()),
-            (Journal::Waldio, _) | (Journal::Auto, None) => {
-                let beside = database.parent().map(Path::to_path_buf).unwrap_or_default();
-                let dir = self.log_dir.clone().unwrap_or(beside);
-                check_filesystem(&dir).map_err(|error| error.to_string())?;
-                Ok(PoolConfig { kind: PoolKind::Disk, dir })
-            }
+    pub fn pool(&self, database: &Path) -> Result<LogDirectory, String> {
+        let media = || MediaSet::named(&self.options.media, database);
+        match self.journal {
+            Journal::Off => Err("journal=off".to_owned()),
+            Journal::Auto => engines::choose(&media()),
+            Journal::Engine(engine) => LogDirectory::of(engine, &media()),
         }
+    }
+
+    /// The longest that a commit in a log of this engine stays where it is not durable; `None` where nothing has
+    /// to be made durable in the background.
+    pub fn flush_interval(&self, engine: &Descriptor) -> Option<Duration> {
+        (engine.flush_interval)(&self.options)
     }
 
     /// What no single value shows.
     fn check(&self) -> Result<(), String> {
-        match (&self.journal, &self.nvram) {
-            (Journal::Off, _) => Ok(()),
-            (Journal::Nvwal, None) => {
-                Err("journal=nvwal needs NVRAM: set nvram=DIR to a directory on a DAX file \
-                 system, or nvram=emulate (survives a process crash, not a power loss)"
-                    .to_owned())
+        let media = &self.options.media;
+        match self.journal {
+            Journal::Off => return Ok(()),
+            Journal::Auto => {}
+            Journal::Engine(engine) => {
+                let who = format!("journal={}", engine.name);
+                engine.needs.iter().try_for_each(|medium| media.check_named(*medium, &who))?;
             }
-            (_, Some(Nvram::Emulate))
-                if self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir() =>
-            {
-                Err(format!(
-                    "nvram=emulate uses {SHARED_MEMORY_DIR}, which does not exist; set nvram_dir=DIR"
-                ))
-            }
-            _ => Ok(()),
         }
+        media.check()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use duralite_journal::SyncMode;
+    use duralite_journal::{NvwalOptions, SyncMode, WaldioOptions};
 
+    use super::table::Row;
     use super::*;
 
     fn uri(pairs: &[(&str, &str)]) -> Result<Settings, String> {
@@ -216,7 +178,7 @@ mod tests {
         assert_eq!(settings.journal, Journal::Auto);
         let dir = tempfile::tempdir().unwrap();
         let pool = settings.pool(&dir.path().join("app.db")).unwrap();
-        assert_eq!(pool, PoolConfig { kind: PoolKind::Disk, dir: dir.path().to_path_buf() });
+        assert_eq!((pool.engine.name, &*pool.dir), ("waldio", dir.path()));
         assert!(uri(&[("journal", "off")]).unwrap().pool(&dir.path().join("app.db")).is_err());
     }
 
@@ -226,11 +188,10 @@ mod tests {
         let dir = dir.path().to_str().unwrap();
         let base = [("nvram", "emulate"), ("nvram_dir", dir), ("sync", "eager")];
         let settings = resolve(&base, &[("DURALITE_SYNC", "checksum"), ("DURALITE_DIFF", "off")]).unwrap();
-        assert_eq!(settings.options.nvwal.sync, SyncMode::Eager);
-        assert!(!settings.options.nvwal.diff);
+        let own = settings.options.own::<NvwalOptions>();
+        assert_eq!((own.sync, own.diff), (SyncMode::Eager, false));
         let pool = settings.pool(Path::new("app.db")).unwrap();
-        assert_eq!(pool.kind, PoolKind::Emulate);
-        assert_eq!(pool.dir, Path::new(dir));
+        assert_eq!((pool.engine.name, &*pool.dir, pool.is_dax()), ("nvwal", Path::new(dir), false));
     }
 
     #[test]
@@ -268,11 +229,12 @@ mod tests {
 
     #[test]
     fn sizes_take_suffixes() {
-        assert_eq!(uri(&[("log_limit", "64m")]).unwrap().options.waldio.limit_bytes, 64 << 20);
-        assert_eq!(uri(&[("log_limit", "0")]).unwrap().options.waldio.limit(), u64::MAX);
-        assert_eq!(uri(&[]).unwrap().options.waldio.limit(), u64::MAX);
-        assert_eq!(uri(&[("block_bytes", "16K")]).unwrap().options.nvwal.block_bytes, 16384);
-        assert_eq!(uri(&[("cache_bytes", "0")]).unwrap().options.waldio.cache_bytes, 0);
+        let options = |name, value| uri(&[(name, value)]).unwrap().options;
+        assert_eq!(options("log_limit", "64m").limit_bytes, Some(64 << 20));
+        assert_eq!(options("log_limit", "0").limit_bytes, Some(0));
+        assert_eq!(options("cache_bytes", "0").cache_bytes, Some(0));
+        assert_eq!(options("block_bytes", "16K").own::<NvwalOptions>().block_bytes, 16384);
+        assert_eq!(options("device_block", "4K").own::<WaldioOptions>().block_bytes, 4096);
     }
 
     #[test]
@@ -308,7 +270,7 @@ mod tests {
             assert_eq!(settings.value_of(name).as_deref(), Some(value));
             tried.push(name);
         }
-        assert_eq!(tried, SETTINGS.iter().map(|setting| setting.name).collect::<Vec<_>>());
+        assert_eq!(tried, rows().iter().map(Row::name).collect::<Vec<_>>());
         assert_eq!(settings.value_of("jornal"), None);
     }
 
@@ -342,16 +304,17 @@ mod tests {
         let mut documented = documented();
         documented.sort();
         let mut names: Vec<&str> = documented.iter().map(|(name, ..)| name.as_str()).collect();
-        let mut known: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+        let mut known: Vec<&str> = rows().iter().map(Row::name).collect();
         known.sort_unstable();
         names.sort_unstable();
         assert_eq!(names, known);
         for (name, values, starred) in &documented {
             let setting = find(name).unwrap();
-            assert_eq!(*starred, setting.changeable, "{name}");
+            assert_eq!(*starred, setting.is_changeable(), "{name}");
+            let known = setting.values();
             for value in values.split('`').skip(1).step_by(2) {
-                let mut words = setting.values.split([' ', ',']);
-                assert!(words.any(|word| word == value), "{name}={value}: {}", setting.values);
+                let mut words = known.split([' ', ',']);
+                assert!(words.any(|word| word == value), "{name}={value}: {known}");
             }
         }
     }

@@ -3,7 +3,9 @@
 //! SQLite hands every parameter of a URI to its VFS, also those of other VFSs and of drivers, so a name
 //! counts as a typing error only if it resembles a setting, or begins as ours do.
 
-use super::table::{SETTINGS, find, names};
+use duralite_journal::engines;
+
+use super::table::{Row, find, names, rows};
 
 /// Variables that are no settings: the library's own, the Python package's, the tests'.
 const OTHER_VARIABLES: [&str; 6] = [
@@ -15,9 +17,9 @@ const OTHER_VARIABLES: [&str; 6] = [
     "DURALITE_REGENERATE",
 ];
 const VARIABLE_PREFIX: &str = "DURALITE_";
-/// Names that begin like this are ours, whatever follows.
-const OWN_PREFIXES: [&str; 9] =
-    ["nvram", "journal", "log_", "duralite", "group_", "read_d", "background", "waldio", "nvwal"];
+/// Names that begin like this, or like an engine, are ours, whatever follows.
+const OWN_PREFIXES: [&str; 7] = ["nvram", "journal", "log_", PRODUCT, "group_", "read_d", "background"];
+const PRODUCT: &str = "duralite";
 /// Parameters of SQLite itself and of VFSs that come with it or are built over it; never refused. Names
 /// that begin with `_` are those of drivers, and are not looked at either.
 const FOREIGN: [&str; 28] = [
@@ -70,7 +72,7 @@ pub fn refuse_unknown(
             format!("it is set by PRAGMA {key}")
         } else if let Some(name) = setting_meant(&key) {
             format!("did you mean {name}?")
-        } else if OWN_PREFIXES.iter().any(|prefix| plain(&key).starts_with(prefix)) {
+        } else if begins_as_ours(&plain(&key)) {
             format!("known are {}", names())
         } else {
             continue;
@@ -78,6 +80,11 @@ pub fn refuse_unknown(
         return Err(format!("unknown URI parameter {key}; {known}"));
     }
     variables.try_for_each(|variable| check_variable(&variable))
+}
+
+fn begins_as_ours(name: &str) -> bool {
+    let engines = engines::all().map(|engine| engine.name);
+    OWN_PREFIXES.into_iter().chain(engines).any(|prefix| name.starts_with(prefix))
 }
 
 /// The message about a name that stands where only a setting can stand.
@@ -94,19 +101,19 @@ pub fn variable_of(name: &str) -> String {
 }
 
 fn check_variable(variable: &str) -> Result<(), String> {
-    let known = || SETTINGS.iter().map(|setting| setting.name);
-    if OTHER_VARIABLES.contains(&variable) || known().any(|name| variable_of(name) == variable) {
-        return Ok(());
-    }
     let Some((prefix, rest)) = variable.split_once('_') else { return Ok(()) };
     let (prefix, own) = (prefix.to_uppercase(), VARIABLE_PREFIX.trim_end_matches('_'));
     // Most variables of an environment are told from ours by their length.
     if prefix != own && (prefix.len().abs_diff(own.len()) > 2 || distance(&prefix, own) > 2) {
         return Ok(());
     }
+    let known: Vec<&str> = rows().iter().map(Row::name).collect();
+    if OTHER_VARIABLES.contains(&variable) || known.iter().any(|name| variable_of(name) == variable) {
+        return Ok(());
+    }
     let others = OTHER_VARIABLES.iter().filter_map(|other| other.strip_prefix(VARIABLE_PREFIX));
     let others: Vec<String> = others.map(str::to_lowercase).collect();
-    let candidates: Vec<&str> = known().chain(others.iter().map(String::as_str)).collect();
+    let candidates: Vec<&str> = known.into_iter().chain(others.iter().map(String::as_str)).collect();
     match meant(rest, &candidates) {
         Some(name) => {
             Err(format!("unknown environment variable {variable}; did you mean {}?", variable_of(name)))
@@ -120,7 +127,7 @@ fn check_variable(variable: &str) -> Result<(), String> {
 }
 
 fn setting_meant(name: &str) -> Option<&'static str> {
-    let candidates: Vec<&'static str> = SETTINGS.iter().map(|setting| setting.name).collect();
+    let candidates: Vec<&'static str> = rows().iter().map(Row::name).collect();
     meant(name, &candidates)
 }
 
@@ -128,8 +135,9 @@ fn setting_meant(name: &str) -> Option<&'static str> {
 fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let name = plain(name);
     // What follows the name of the product or of an engine.
-    let name =
-        ["duralite_", "waldio_", "nvwal_"].iter().find_map(|own| name.strip_prefix(own)).unwrap_or(&name);
+    let own = engines::all().map(|engine| engine.name).chain([PRODUCT]);
+    let rest = own.filter_map(|own| name.strip_prefix(own)?.strip_prefix('_')).next();
+    let name = rest.unwrap_or(&name);
     let squeezed = name.replace('_', "");
     let near = candidates.iter().map(|candidate| {
         let wanted = candidate.replace('_', "");
@@ -251,8 +259,8 @@ mod tests {
         for key in others {
             assert_eq!(check(&[key], &[]), Ok(()));
         }
-        for setting in &SETTINGS {
-            assert_eq!(check(&[setting.name], &[&variable_of(setting.name)]), Ok(()));
+        for setting in rows() {
+            assert_eq!(check(&[setting.name()], &[&variable_of(setting.name())]), Ok(()));
         }
     }
 

@@ -82,18 +82,18 @@ fn of(log: &Path) -> Option<Arc<dyn Tap>> {
 }
 
 /// Announces a step.
-pub(super) fn step(step: FileStep, log: &Path) -> io::Result<()> {
+pub(crate) fn step(step: FileStep, log: &Path) -> io::Result<()> {
     of(log).map_or(Ok(()), |tap| tap.step(step, log))
 }
 
-pub(super) fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+pub(crate) fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
     match of(log) {
         None => Ok(nvm),
         Some(tap) => tap.nvm(log, nvm),
     }
 }
 
-pub(super) fn block(log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+pub(crate) fn block(log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
     match of(log) {
         None => Ok(block),
         Some(tap) => tap.block(log, block),

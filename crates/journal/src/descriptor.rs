@@ -1,0 +1,220 @@
+//! What the rest of the product knows of an engine: its descriptor.
+//!
+//! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`].
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use duralite_logfmt::{FileIdentity, LogId};
+use duralite_medium::FileSegment;
+use duralite_medium::process::OwnFile;
+
+use crate::JournalError;
+use crate::engine::Engine;
+use crate::media::{MediaSet, Medium, MemoryKind};
+use crate::settings::{EngineOptions, EngineSetting};
+use crate::walk::{WalkSummary, WalkedTransaction};
+
+/// Bytes at the beginning of a log's file that tell what it is; an engine's superblock has at most so many.
+pub const HEAD_BYTES: u64 = 4096;
+
+/// An engine, as the registry knows it.
+pub struct Descriptor {
+    /// Its name in settings.
+    pub name: &'static str,
+    /// The first bytes of its logs.
+    pub magic: [u8; 8],
+    /// The media that it needs; the log's file, which begins with the magic number, is on the first.
+    pub needs: &'static [Medium],
+    /// Its settings, those that it shares with other engines too, in the order in which they are told.
+    pub settings: &'static [&'static EngineSetting],
+    /// What it keeps in memory that the log's users share.
+    pub shared: SharedBytes,
+    /// Writes an empty log into a new file. What it stored is durable on return, as far as the medium is; the
+    /// file has no name yet.
+    pub format: fn(&NewLog<'_>) -> Result<(), JournalError>,
+    /// Opens a log; whoever is alone recovers it.
+    pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, JournalError>,
+    /// Opens a log as a user who may only read it. Changes nothing.
+    pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError>,
+    /// Opens a log to look at it, as recovery would find it. Changes nothing, and takes no lock.
+    pub open_read_only: fn(&LogFile<'_>) -> Result<Box<dyn Engine>, JournalError>,
+    /// Reads and checks what a log says about itself, from its first [`HEAD_BYTES`] or as many as there are.
+    pub inspect: fn(&LogFile<'_>, &[u8]) -> Result<LogHead, JournalError>,
+    /// Whether a log that nobody uses holds no commits; `false` where that cannot be told.
+    pub is_empty: fn(&LogFile<'_>) -> bool,
+    /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums.
+    /// Changes nothing.
+    pub walk: Walk,
+    /// The longest that a commit which was acknowledged stays where it is not durable, to be made durable in the
+    /// background; `None` where nothing in the background is needed.
+    pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
+}
+
+/// How a log is walked.
+pub type Walk = fn(&LogFile<'_>, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError>;
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Names are unique.
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Descriptor {}
+
+/// An engine's part of the memory that a log's users share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBytes {
+    /// Those at its beginning that are zeros whenever it begins anew.
+    pub zeroed: u64,
+    /// All.
+    pub all: u64,
+}
+
+/// The file of a log.
+pub struct LogFile<'a> {
+    /// What it is called.
+    pub path: &'a Path,
+    /// The open file.
+    pub file: &'a OwnFile,
+}
+
+/// What ties a log to its database, whichever engine wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogHead {
+    /// Identity of the log.
+    pub log_id: LogId,
+    /// Inode of the database's file.
+    pub db_inode: u64,
+    /// Birth time of the database's file in nanoseconds since the epoch, 0 where unknown.
+    pub db_birth_ns: u64,
+    /// Where the database was, as bytes of a path that may be cut.
+    pub path: Vec<u8>,
+    /// The file that the log was made in, where it is known.
+    pub made_in: Option<FileIdentity>,
+}
+
+/// A log that is being made.
+pub struct NewLog<'a> {
+    /// Where.
+    pub directory: &'a LogDirectory,
+    /// How.
+    pub options: &'a EngineOptions,
+    /// Its file, empty.
+    pub file: LogFile<'a>,
+    /// For whom.
+    pub head: LogHead,
+    /// Page size of the database in bytes.
+    pub page_bytes: u32,
+}
+
+/// A log that is being attached.
+pub struct Attaching<'a> {
+    /// Where.
+    pub directory: &'a LogDirectory,
+    /// How.
+    pub options: &'a EngineOptions,
+    /// Its file.
+    pub file: LogFile<'a>,
+    /// The memory that its users share.
+    pub segment: Arc<FileSegment>,
+    /// Where the engine's part of that memory begins.
+    pub base: u64,
+    /// Whether nobody else has it: then the engine's part of that memory begins anew.
+    pub alone: bool,
+}
+
+/// A log that is being attached by a user who may only read it.
+pub struct AttachingOutside<'a> {
+    /// How.
+    pub options: &'a EngineOptions,
+    /// Its file.
+    pub file: LogFile<'a>,
+    /// The memory that its users share; `None` where there are none, and it is read as a crash has left it.
+    pub shared: Option<Arc<FileSegment>>,
+    /// Where the engine's part of that memory begins.
+    pub base: u64,
+}
+
+/// Where an engine keeps logs: the media that it takes, and with them the directory of the log's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogDirectory {
+    /// The engine.
+    pub engine: &'static Descriptor,
+    /// The directory of the log's file.
+    pub dir: PathBuf,
+    media: MediaSet,
+}
+
+impl LogDirectory {
+    /// Where an engine keeps logs on these media.
+    ///
+    /// # Errors
+    /// Which of those that it needs is not there, or cannot be used.
+    pub fn of(engine: &'static Descriptor, media: &MediaSet) -> Result<Self, String> {
+        engine.needs.iter().try_for_each(|medium| media.check(*medium))?;
+        let first = engine.needs.first().and_then(|medium| media.directory(*medium));
+        let dir = first.ok_or("no medium for the log's file")?.to_path_buf();
+        Ok(Self { engine, dir, media: media.only(engine.needs) })
+    }
+
+    /// A directory in which there may be logs of an engine, memory being emulated; what else the engine needs is
+    /// taken from `media`.
+    #[must_use]
+    pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
+        let media = media.only(engine.needs);
+        let media = engine.needs.first().map_or_else(MediaSet::default, |medium| media.with(*medium, dir));
+        Self { engine, dir: dir.to_path_buf(), media }
+    }
+
+    /// The same, with memory for what it is: a log in memory is the same on both kinds of it.
+    #[must_use]
+    pub fn as_found(mut self) -> Self {
+        if let Some(memory) = &mut self.media.log_memory
+            && memory.kind == MemoryKind::Emulated
+            && duralite_medium::is_dax(&memory.dir)
+        {
+            memory.kind = MemoryKind::Dax;
+        }
+        self
+    }
+
+    /// The media that the engine uses.
+    #[must_use]
+    pub fn media(&self) -> &MediaSet {
+        &self.media
+    }
+
+    /// Whether the log is in persistent memory.
+    #[must_use]
+    pub fn is_dax(&self) -> bool {
+        self.media.log_memory.as_ref().is_some_and(|memory| memory.kind == MemoryKind::Dax)
+    }
+
+    /// Refuses a directory that could not hold a log, before an application relies on it.
+    ///
+    /// # Errors
+    /// Why it cannot, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let dir = self.dir.display();
+        if !self.dir.is_dir() {
+            return Err(format!("{dir} is no directory; make it, or name another"));
+        }
+        if self.is_dax() && !duralite_medium::is_dax(&self.dir) {
+            return Err(format!(
+                "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a \
+                 DAX directory, or choose nvram=emulate with nvram_dir={dir}"
+            ));
+        }
+        Ok(())
+    }
+}

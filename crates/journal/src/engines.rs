@@ -1,0 +1,126 @@
+//! The registry of engines.
+//!
+//! Whatever depends on which engine keeps a log asks here: by the name in settings, by the first bytes of a
+//! log's file, or by the media that there are.
+
+use std::sync::OnceLock;
+
+use crate::descriptor::{Descriptor, LogDirectory};
+use crate::media::MediaSet;
+use crate::settings::EngineSetting;
+use crate::{nvwal, waldio};
+
+/// The product's engines, in the order in which `journal=auto` tries them.
+pub static ENGINES: &[&Descriptor] = &[&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR];
+
+/// Names that are kept free.
+pub const RESERVED: [&str; 2] = ["ppl", "scratchpad"];
+
+static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
+
+/// Adds engines of a program that links this crate, after those of the product. To be called once, before the
+/// first database is opened: settings that were read before do not know them.
+///
+/// # Errors
+/// One of them has a name or a magic number that is taken, or engines have been added before.
+pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> {
+    for (position, engine) in engines.iter().enumerate() {
+        let mut others = ENGINES.iter().chain(&engines[..position]);
+        if others.any(|other| other.name == engine.name || other.magic == engine.magic)
+            || RESERVED.contains(&engine.name)
+            || ["auto", "off"].contains(&engine.name)
+        {
+            return Err("an engine of this name, or with this magic number, is there already");
+        }
+    }
+    ADDED.set(engines).map_err(|_| "engines have been added before")
+}
+
+/// All engines.
+pub fn all() -> impl Iterator<Item = &'static Descriptor> {
+    ENGINES.iter().chain(ADDED.get().copied().unwrap_or_default()).copied()
+}
+
+/// The engine of this name.
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static Descriptor> {
+    all().find(|engine| engine.name == name)
+}
+
+/// The engine whose logs begin like this.
+#[must_use]
+pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
+    all().find(|engine| first_bytes.starts_with(&engine.magic))
+}
+
+/// Where the first engine keeps a log that has all it needs.
+///
+/// # Errors
+/// Why the last one cannot.
+pub fn choose(media: &MediaSet) -> Result<LogDirectory, String> {
+    let mut why = String::new();
+    for engine in all() {
+        match LogDirectory::of(engine, media) {
+            Ok(directory) => return Ok(directory),
+            Err(message) => why = message,
+        }
+    }
+    Err(why)
+}
+
+/// The settings of all engines and of the media that they need, each once, in the order in which they are told.
+#[must_use]
+pub fn settings() -> Vec<&'static EngineSetting> {
+    let mut found: Vec<&'static EngineSetting> = Vec::new();
+    for engine in all() {
+        let media = engine.needs.iter().flat_map(|medium| medium.settings());
+        for setting in media.chain(engine.settings) {
+            if !found.iter().any(|other| other.name == setting.name) {
+                found.push(setting);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_told_apart_by_name_and_by_magic() {
+        for engine in ENGINES {
+            assert_eq!(by_name(engine.name), Some(*engine));
+            assert_eq!(by_magic(&engine.magic), Some(*engine));
+            assert!(!engine.needs.is_empty() && !RESERVED.contains(&engine.name));
+        }
+        assert_eq!((by_name("ppl"), by_magic(b"SQLite f")), (None, None));
+        assert!(add(ENGINES).is_err());
+    }
+
+    #[test]
+    fn one_that_needs_nothing_special_serves_where_nothing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("app.db");
+        let found = choose(&MediaSet::named(&Default::default(), &database)).unwrap();
+        assert_eq!((found.engine.name, &*found.dir), ("waldio", dir.path()));
+        let memory = crate::media::MediaOptions {
+            nvram: Some(crate::media::Nvram::Emulate),
+            nvram_dir: Some(dir.path().to_path_buf()),
+            ..Default::default()
+        };
+        let found = choose(&MediaSet::named(&memory, &database)).unwrap();
+        assert_eq!((found.engine.name, &*found.dir), ("nvwal", dir.path()));
+        assert!(choose(&MediaSet::default()).is_err());
+    }
+
+    #[test]
+    fn settings_that_engines_share_are_told_once() {
+        let mut names: Vec<&str> = settings().iter().map(|setting| setting.name).collect();
+        let count = names.len();
+        assert!(names.contains(&"log_limit") && names.contains(&"log_dir"));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

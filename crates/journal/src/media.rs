@@ -1,0 +1,314 @@
+//! What logs are kept in: the media that a process has been given, and those that an engine takes of them.
+
+use std::path::{Path, PathBuf};
+
+use duralite_medium::block::check_filesystem;
+use duralite_medium::{Latency, Persistency};
+
+use crate::settings::{EngineSetting, Values, text_of};
+
+/// Where emulated NVRAM is kept when nothing else is said.
+pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
+
+/// A kind of medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Byte-addressable memory for the log.
+    LogMemory,
+    /// Byte-addressable memory for the database's pages.
+    HomeMemory,
+    /// A directory of block files for the log.
+    LogBlocks,
+}
+
+impl Medium {
+    /// The settings that say where it is and how it works.
+    #[must_use]
+    pub fn settings(self) -> &'static [&'static EngineSetting] {
+        static MEMORY: [&EngineSetting; 6] =
+            [&NVRAM, &NVRAM_DIR, &WRITE_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
+        static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
+        match self {
+            Self::LogMemory => &MEMORY,
+            Self::HomeMemory => &[],
+            Self::LogBlocks => &BLOCKS,
+        }
+    }
+}
+
+/// What memory promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Persistent memory, on a DAX file system.
+    Dax,
+    /// Memory that any file system backs; what it holds survives a process crash, not a power loss.
+    Emulated,
+}
+
+impl MemoryKind {
+    fn word(self) -> u64 {
+        match self {
+            Self::Dax => 1,
+            Self::Emulated => 2,
+        }
+    }
+}
+
+/// A directory of files that are mapped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    /// What it promises.
+    pub kind: MemoryKind,
+    /// The directory.
+    pub dir: PathBuf,
+}
+
+/// What `nvram` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nvram {
+    /// A mapped file on an ordinary file system.
+    Emulate,
+    /// A directory on a DAX file system.
+    Directory(PathBuf),
+}
+
+/// Where media are, as the settings say, and how emulated memory works.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MediaOptions {
+    /// Memory for logs.
+    pub nvram: Option<Nvram>,
+    /// The directory of emulated memory; [`SHARED_MEMORY_DIR`] if there is none.
+    pub nvram_dir: Option<PathBuf>,
+    /// The directory of block files; the database's own if there is none.
+    pub log_dir: Option<PathBuf>,
+    /// Added latency of memory, for experiments.
+    pub latency: Latency,
+    /// Persistency model of memory, for experiments.
+    pub persistency: Persistency,
+}
+
+impl MediaOptions {
+    /// Checks what no single value shows.
+    ///
+    /// # Errors
+    /// What is missing, and how to name it.
+    pub fn check(&self) -> Result<(), String> {
+        let nowhere = self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir();
+        if self.nvram == Some(Nvram::Emulate) && nowhere {
+            return Err(format!(
+                "nvram=emulate uses {SHARED_MEMORY_DIR}, which does not exist; set nvram_dir=DIR"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks that a medium has been named which `who` needs; one that needs no name has.
+    ///
+    /// # Errors
+    /// How to name it.
+    pub fn check_named(&self, medium: Medium, who: &str) -> Result<(), String> {
+        match medium {
+            Medium::LogMemory if self.nvram.is_none() => Err(format!(
+                "{who} needs NVRAM: set nvram=DIR to a directory on a DAX file \
+                 system, or nvram=emulate (survives a process crash, not a power loss)"
+            )),
+            Medium::HomeMemory => Err(format!("{who} needs memory for pages, which cannot be named yet")),
+            Medium::LogMemory | Medium::LogBlocks => Ok(()),
+        }
+    }
+}
+
+/// The media of one database.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MediaSet {
+    /// Memory for its log.
+    pub log_memory: Option<Memory>,
+    /// Memory for its pages.
+    pub home_memory: Option<Memory>,
+    /// The directory of block files for its log.
+    pub log_blocks: Option<PathBuf>,
+}
+
+impl MediaSet {
+    /// All that the settings name for the database at this path.
+    #[must_use]
+    pub fn named(options: &MediaOptions, database: &Path) -> Self {
+        let log_memory = options.nvram.as_ref().map(|nvram| match nvram {
+            Nvram::Emulate => Memory {
+                kind: MemoryKind::Emulated,
+                dir: options.nvram_dir.clone().unwrap_or_else(|| SHARED_MEMORY_DIR.into()),
+            },
+            Nvram::Directory(dir) => Memory { kind: MemoryKind::Dax, dir: dir.clone() },
+        });
+        let beside = || database.parent().map(Path::to_path_buf).unwrap_or_default();
+        let log_blocks = Some(options.log_dir.clone().unwrap_or_else(beside));
+        Self { log_memory, home_memory: None, log_blocks }
+    }
+
+    /// Checks that a medium is among them and can be used.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, medium: Medium) -> Result<(), String> {
+        match medium {
+            Medium::LogMemory if self.log_memory.is_none() => {
+                Err("no NVRAM; set nvram=DIR or nvram=emulate".to_owned())
+            }
+            Medium::HomeMemory if self.home_memory.is_none() => Err("no memory for pages".to_owned()),
+            Medium::LogBlocks => match &self.log_blocks {
+                Some(dir) => check_filesystem(dir).map(|_| ()).map_err(|error| error.to_string()),
+                None => Err("no directory for blocks".to_owned()),
+            },
+            Medium::LogMemory | Medium::HomeMemory => Ok(()),
+        }
+    }
+
+    /// Those of these kinds.
+    #[must_use]
+    pub fn only(&self, kinds: &[Medium]) -> Self {
+        let has = |medium| kinds.contains(&medium);
+        Self {
+            log_memory: self.log_memory.clone().filter(|_| has(Medium::LogMemory)),
+            home_memory: self.home_memory.clone().filter(|_| has(Medium::HomeMemory)),
+            log_blocks: self.log_blocks.clone().filter(|_| has(Medium::LogBlocks)),
+        }
+    }
+
+    /// The directory of one of them.
+    #[must_use]
+    pub fn directory(&self, medium: Medium) -> Option<&Path> {
+        match medium {
+            Medium::LogMemory => self.log_memory.as_ref().map(|memory| &*memory.dir),
+            Medium::HomeMemory => self.home_memory.as_ref().map(|memory| &*memory.dir),
+            Medium::LogBlocks => self.log_blocks.as_deref(),
+        }
+    }
+
+    /// The same with this medium in this directory, memory being emulated.
+    #[must_use]
+    pub fn with(mut self, medium: Medium, dir: &Path) -> Self {
+        let memory = || Some(Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() });
+        match medium {
+            Medium::LogMemory => self.log_memory = memory(),
+            Medium::HomeMemory => self.home_memory = memory(),
+            Medium::LogBlocks => self.log_blocks = Some(dir.to_path_buf()),
+        }
+        self
+    }
+
+    /// What tells sets apart that must not be used for one log at a time: what memory promises, and not where it
+    /// is. It stands in memory that processes share, and is never 0.
+    pub(crate) fn word(&self) -> u64 {
+        const BLOCKS: u64 = 3;
+        const BOTH: u64 = 4;
+        let kind = |memory: &Option<Memory>| memory.as_ref().map_or(0, |memory| memory.kind.word());
+        let log = match (kind(&self.log_memory), &self.log_blocks) {
+            (0, Some(_)) => BLOCKS,
+            (memory, Some(_)) => BOTH + memory,
+            (memory, None) => memory,
+        };
+        (kind(&self.home_memory) << 8 | log).max(1)
+    }
+}
+
+const NANOSECONDS: Values = Values::Fixed("a number of nanoseconds");
+
+static NVRAM: EngineSetting = EngineSetting::new(
+    "nvram",
+    Values::Fixed("a directory, or emulate"),
+    |all, given| {
+        let emulated = given.value == "emulate";
+        let value = if emulated { Nvram::Emulate } else { Nvram::Directory(given.directory()?) };
+        all.media.nvram = Some(value);
+        Ok(())
+    },
+    |all| match &all.media.nvram {
+        None => String::new(),
+        Some(Nvram::Emulate) => "emulate".to_owned(),
+        Some(Nvram::Directory(dir)) => text_of(Some(dir)),
+    },
+);
+
+static NVRAM_DIR: EngineSetting = EngineSetting::new(
+    "nvram_dir",
+    Values::Fixed("a directory"),
+    |all, given| given.directory().map(|value| all.media.nvram_dir = Some(value)),
+    |all| text_of(all.media.nvram_dir.as_deref()),
+);
+
+static WRITE_NS: EngineSetting = EngineSetting::new(
+    "nvram_write_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.write_ns = value),
+    |all| all.media.latency.write_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static FENCE_NS: EngineSetting = EngineSetting::new(
+    "nvram_fence_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.fence_ns = value),
+    |all| all.media.latency.fence_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static READ_NS: EngineSetting = EngineSetting::new(
+    "nvram_read_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.read_ns = value),
+    |all| all.media.latency.read_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static PERSISTENCY: EngineSetting = EngineSetting::new(
+    "persistency",
+    Values::Fixed("x86, epoch or strict"),
+    |all, given| given.parsed().map(|value| all.media.persistency = value),
+    |all| all.media.persistency.as_str().to_owned(),
+)
+.shared();
+
+static LOG_DIR: EngineSetting = EngineSetting::new(
+    "log_dir",
+    Values::Fixed("a directory"),
+    |all, given| given.directory().map(|value| all.media.log_dir = Some(value)),
+    |all| text_of(all.media.log_dir.as_deref()),
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_sets_differ_and_those_of_one_medium_stay() {
+        let memory = |kind| Some(Memory { kind, dir: PathBuf::new() });
+        let (dax, emulated, blocks) =
+            (memory(MemoryKind::Dax), memory(MemoryKind::Emulated), Some(PathBuf::new()));
+        let set =
+            |log_memory: &Option<Memory>, home_memory: &Option<Memory>, log_blocks: &Option<PathBuf>| {
+                let [log_memory, home_memory] = [log_memory, home_memory].map(Clone::clone);
+                MediaSet { log_memory, home_memory, log_blocks: log_blocks.clone() }.word()
+            };
+        assert_eq!(
+            [set(&dax, &None, &None), set(&emulated, &None, &None), set(&None, &None, &blocks)],
+            [1, 2, 3]
+        );
+        let mut words = Vec::new();
+        for home in [&None, &dax, &emulated] {
+            for log in [&None, &dax, &emulated] {
+                for blocks in [&None, &blocks] {
+                    if log.is_some() || blocks.is_some() {
+                        words.push(set(log, home, blocks));
+                    }
+                }
+            }
+        }
+        let count = words.len();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), count);
+    }
+}

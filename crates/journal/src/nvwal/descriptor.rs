@@ -1,0 +1,100 @@
+//! `nvwal` in the registry, and its settings.
+
+use duralite_logfmt::nvwal::MAGIC;
+
+use super::{NvwalOptions, files, walk};
+use crate::descriptor::{Descriptor, SharedBytes};
+use crate::media::Medium;
+use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, SWITCH};
+use crate::settings::{EngineOptions, EngineSetting, Values, on_off};
+
+/// The engine for byte-addressable memory.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: "nvwal",
+    magic: MAGIC,
+    needs: &[Medium::LogMemory],
+    settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &LOG_LIMIT, &CACHE],
+    // All that is shared is in the log itself.
+    shared: SharedBytes { zeroed: 0, all: 0 },
+    format: files::format,
+    attach: files::attach,
+    attach_outside: files::attach_outside,
+    open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
+    inspect: files::inspect,
+    is_empty: files::is_empty,
+    walk: |log, visit| walk(files::map_read_only(log)?, log.path, visit),
+    flush_interval: |_| None,
+};
+
+impl NvwalOptions {
+    /// Its part of the options of all engines, and what it shares with others.
+    pub(super) fn of(all: &EngineOptions) -> Self {
+        let own = all.own::<Self>();
+        Self {
+            limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
+            cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            ..own
+        }
+    }
+}
+
+/// Sets a value of a type, once it has been read.
+fn put<T>(
+    all: &mut EngineOptions,
+    value: Result<T, String>,
+    put: impl FnOnce(&mut NvwalOptions, T),
+) -> Result<(), String> {
+    value.map(|value| all.change(|own| put(own, value)))
+}
+
+fn own(all: &EngineOptions) -> NvwalOptions {
+    all.own()
+}
+
+static SYNC: EngineSetting = EngineSetting::new(
+    "sync",
+    Values::Fixed("lazy, eager, checksum or async"),
+    |all, given| put(all, given.parsed(), |own, value| own.sync = value),
+    |all| own(all).sync.as_str().to_owned(),
+)
+.shared()
+.changeable();
+
+static DIFF: EngineSetting = EngineSetting::new(
+    "diff",
+    SWITCH,
+    |all, given| put(all, given.switch(), |own, value| own.diff = value),
+    |all| on_off(own(all).diff),
+)
+.shared();
+
+static HEAP: EngineSetting = EngineSetting::new(
+    "heap",
+    Values::Fixed("user or system"),
+    |all, given| put(all, given.parsed(), |own, value| own.heap = value),
+    |all| own(all).heap.as_str().to_owned(),
+)
+.shared();
+
+static BLOCK_BYTES: EngineSetting = EngineSetting::new(
+    "block_bytes",
+    BYTES,
+    |all, given| put(all, given.size(), |own, value| own.block_bytes = value),
+    |all| own(all).block_bytes.to_string(),
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_engines_share_win_over_its_own() {
+        let own = NvwalOptions { limit_bytes: 5, cache_bytes: 6, ..Default::default() };
+        let mut all = EngineOptions::default().with(own.clone());
+        assert_eq!(NvwalOptions::of(&all), own);
+        LOG_LIMIT.set(&mut all, "1k").unwrap();
+        CACHE.set(&mut all, "0").unwrap();
+        assert_eq!(NvwalOptions::of(&all), NvwalOptions { limit_bytes: 1024, cache_bytes: 0, ..own });
+        assert_eq!(NvwalOptions::of(&EngineOptions::default()), NvwalOptions::default());
+    }
+}

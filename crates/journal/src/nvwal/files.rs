@@ -1,0 +1,184 @@
+//! Log files of `nvwal`: mapped memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::nvwal::{
+    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_active_word,
+    read_checked_word, slot_offset,
+};
+use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
+
+use super::{Nvwal, NvwalOptions};
+use crate::descriptor::{Attaching, AttachingOutside, LogFile, LogHead, NewLog};
+use crate::engine::Engine;
+use crate::media::MediaOptions;
+use crate::{JournalError, log_file, tap};
+
+/// Writes an empty log into a new file.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+    let options = within_file_system(&NvwalOptions::of(new.options), new.file.file);
+    let (block_bytes, limit_blocks) = Nvwal::shape(&options, new.page_bytes);
+    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
+    let superblock = Superblock {
+        page_bytes: new.page_bytes,
+        log_id,
+        db_inode,
+        db_birth_ns,
+        block_bytes,
+        limit_blocks,
+        blocks_offset: Superblock::blocks_offset_for(limit_blocks),
+        path: path.clone(),
+        file: made_in,
+    };
+    let access = Access::Write { dax: new.directory.is_dax() };
+    let nvm = tapped(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
+    Nvwal::format(nvm.as_ref(), &superblock)
+}
+
+/// Maps and opens a log; whoever is alone repairs its heap.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let Attaching { directory, options, file, alone, .. } = log;
+    let superblock = superblock_of(&file)?;
+    let access = Access::Write { dax: directory.is_dax() };
+    let nvm = tapped(file.path, map(access, &options.media, &file, &superblock)?)?;
+    let mut engine = Nvwal::open(nvm, file.path, NvwalOptions::of(options))?;
+    if alone {
+        engine.recover_heap()?;
+    }
+    Ok(Box::new(engine))
+}
+
+/// Opens a log as a user who may only read it. What others commit is seen: it is in the log's own memory.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let AttachingOutside { options, file, .. } = log;
+    let superblock = superblock_of(&file)?;
+    let nvm = tapped(file.path, map(Access::Read, &options.media, &file, &superblock)?)?;
+    Ok(Box::new(Nvwal::open(nvm, file.path, NvwalOptions::of(options))?))
+}
+
+/// Opens a log to look at it: nothing is stored, no lock is taken.
+///
+/// # Errors
+/// As for attaching, but whatever database it belongs to.
+pub fn open_read_only(path: &Path) -> Result<Nvwal, JournalError> {
+    look_at(&LogFile { path, file: &log_file::open(path, false)? })
+}
+
+/// As [`open_read_only`], for a file that is open.
+pub(super) fn look_at(log: &LogFile<'_>) -> Result<Nvwal, JournalError> {
+    Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())
+}
+
+/// Maps a log to look at it, without reading its transactions.
+pub(super) fn map_read_only(log: &LogFile<'_>) -> Result<Arc<dyn Nvm>, JournalError> {
+    let superblock = superblock_of(log)?;
+    Ok(Arc::new(map(Access::Read, &MediaOptions::default(), log, &superblock)?))
+}
+
+/// What a log says about itself.
+pub(super) fn inspect(log: &LogFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } =
+        check(log.path, log.file, bytes)?;
+    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+}
+
+/// Whether the log holds no commits.
+pub(super) fn is_empty(log: &LogFile<'_>) -> bool {
+    // What it says without being read is enough, even where it cannot be.
+    superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
+        || look_at(log).is_ok_and(|log| log.transactions() == 0)
+}
+
+/// The options, with the size of the file system for a limit where there is none.
+fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
+    let mut options = options.clone();
+    if options.limit_bytes == 0
+        && let Ok(stat) = rustix::fs::fstatvfs(file)
+    {
+        options.limit_bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
+    }
+    options
+}
+
+/// How a log is mapped.
+#[derive(Clone, Copy)]
+enum Access {
+    /// To be changed.
+    Write { dax: bool },
+    /// To be looked at.
+    Read,
+}
+
+fn map(
+    access: Access,
+    media: &MediaOptions,
+    log: &LogFile<'_>,
+    superblock: &Superblock,
+) -> Result<FileNvm, JournalError> {
+    let LogFile { path, file } = *log;
+    let io = |error| JournalError::io("open", path, &error);
+    let length = file.metadata().map_err(io)?.len();
+    let mut options = MapOptions {
+        capacity: superblock.file_bytes(superblock.limit_blocks),
+        dax: matches!(access, Access::Write { dax: true }),
+        latency: media.latency,
+        persistency: media.persistency,
+        read_only: matches!(access, Access::Read),
+    };
+    loop {
+        match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
+            // Only address space is reserved, but of that too a process may be given little.
+            Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
+                let less = options.capacity / 2;
+                if less < length.max(superblock.file_bytes(1)) {
+                    let source = MediumError::Io { op: "mmap", source };
+                    return Err(JournalError::Medium { path: path.to_path_buf(), source });
+                }
+                options.capacity = less;
+            }
+            done => {
+                return done.map_err(|source| JournalError::Medium { path: path.to_path_buf(), source });
+            }
+        }
+    }
+}
+
+fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
+    tap::nvm(path, Arc::new(nvm)).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+}
+
+fn superblock_of(log: &LogFile<'_>) -> Result<Superblock, JournalError> {
+    check(log.path, log.file, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
+}
+
+/// Reads the superblock and checks that the file is as long as it says.
+fn check(path: &Path, file: &File, bytes: &[u8]) -> Result<Superblock, JournalError> {
+    let format = |source| JournalError::Format { log: path.to_path_buf(), source };
+    let length = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?.len();
+    let superblock = Superblock::decode(bytes).map_err(format)?;
+    let word = bytes.get(GROWN_OFFSET as usize..).and_then(|rest| rest.first_chunk::<8>());
+    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
+    let grown = read_checked_word(word, "the log's size").map_err(format)?;
+    if grown > superblock.limit_blocks || superblock.file_bytes(grown) > length {
+        return Err(format(FormatError::Short { what: "the log file" }));
+    }
+    Ok(superblock)
+}
+
+/// Whether the log says without being read that it holds no commits.
+fn is_spent(file: &File, superblock: &Superblock) -> bool {
+    slot_of(file, superblock).is_some_and(|slot| slot.retired || slot.first_block == NO_BLOCK)
+}
+
+fn slot_of(file: &File, superblock: &Superblock) -> Option<Slot> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, ACTIVE_OFFSET).ok()?;
+    let generation = read_active_word(u64::from_le_bytes(word));
+    let mut bytes = [0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, slot_offset(generation)).ok()?;
+    Slot::decode(&bytes, superblock.log_id, generation).ok()
+}

@@ -1,0 +1,27 @@
+//! Settings that several engines share, and what the rows of others have in common.
+
+use super::{EngineSetting, Values};
+
+/// Bytes of page images that an engine keeps where nothing else is said.
+pub const CACHE_BYTES: usize = 8 << 20;
+
+/// What a size may be.
+pub const BYTES: Values = Values::Fixed("a number of bytes, with k, m or g behind it if you like");
+/// What a switch may be.
+pub const SWITCH: Values = Values::Fixed("on or off");
+
+/// Most bytes a log may take.
+pub static LOG_LIMIT: EngineSetting = EngineSetting::new(
+    "log_limit",
+    BYTES,
+    |all, given| given.size().map(|value| all.limit_bytes = Some(value)),
+    |all| all.limit_bytes.unwrap_or_default().to_string(),
+);
+
+/// Bytes of page images kept in memory.
+pub static CACHE: EngineSetting = EngineSetting::new(
+    "cache_bytes",
+    BYTES,
+    |all, given| given.size().map(|value| all.cache_bytes = Some(value)),
+    |all| all.cache_bytes.unwrap_or(CACHE_BYTES).to_string(),
+);

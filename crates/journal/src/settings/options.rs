@@ -1,0 +1,58 @@
+//! The settings of engines and media together, as values.
+
+use std::any::{Any, TypeId};
+use std::sync::Arc;
+
+use crate::media::MediaOptions;
+
+/// How engines and media work. Each engine has a part of its own, of a type that nobody else has to know.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// Where media are, and how those work that are emulated.
+    pub media: MediaOptions,
+    /// Most bytes a log may take, 0 for as many as the file system has; `None` leaves it to the engine's own part.
+    pub limit_bytes: Option<u64>,
+    /// Bytes of page images kept in memory; `None` leaves it to the engine's own part.
+    pub cache_bytes: Option<usize>,
+    own: Vec<(TypeId, Arc<dyn Any + Send + Sync>)>,
+}
+
+impl EngineOptions {
+    /// An engine's own part, as it was set or else as it begins.
+    #[must_use]
+    pub fn own<T: Clone + Default + Send + Sync + 'static>(&self) -> T {
+        let found = self.own.iter().find(|(id, _)| *id == TypeId::of::<T>());
+        found.and_then(|(_, part)| part.downcast_ref::<T>()).cloned().unwrap_or_default()
+    }
+
+    /// Changes an engine's own part.
+    pub fn change<T: Clone + Default + Send + Sync + 'static>(&mut self, change: impl FnOnce(&mut T)) {
+        let mut part = self.own::<T>();
+        change(&mut part);
+        self.own.retain(|(id, _)| *id != TypeId::of::<T>());
+        self.own.push((TypeId::of::<T>(), Arc::new(part)));
+    }
+
+    /// The same with this part of an engine's own.
+    #[must_use]
+    pub fn with<T: Clone + Default + Send + Sync + 'static>(mut self, part: T) -> Self {
+        self.change(|own| *own = part);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_has_a_part_of_its_own() {
+        let mut options = EngineOptions::default();
+        assert_eq!((options.own::<u32>(), options.own::<String>()), (0, String::new()));
+        options.change(|own: &mut u32| *own = 7);
+        let other = options.clone().with("text".to_owned());
+        options.change(|own: &mut u32| *own += 1);
+        assert_eq!((options.own::<u32>(), options.own::<String>()), (8, String::new()));
+        assert_eq!((other.own::<u32>(), other.own::<String>()), (7, "text".to_owned()));
+    }
+}

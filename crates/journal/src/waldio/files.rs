@@ -1,0 +1,106 @@
+//! Log files of `waldio`: preallocated blocks.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
+use duralite_medium::MediumError;
+use duralite_medium::block::{Block, BlockOptions, FileBlock};
+
+use super::{Waldio, WaldioOptions};
+use crate::descriptor::{Attaching, AttachingOutside, LogFile, LogHead, NewLog};
+use crate::engine::Engine;
+use crate::{JournalError, log_file, tap};
+
+/// Writes an empty log into a new file.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+    let options = WaldioOptions::of(new.options);
+    let wanted = Some(options.block_bytes).filter(|bytes| *bytes != 0);
+    let block = tapped(new.file.path, blocks(&options, &new.file, wanted, false)?)?;
+    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
+    let superblock = Superblock {
+        page_bytes: new.page_bytes,
+        log_id,
+        db_inode,
+        db_birth_ns,
+        block_bytes: block.block_bytes(),
+        layout: options.layout,
+        limit_bytes: options.limit().max(AREA_BYTES * 8),
+        path: path.clone(),
+        file: made_in,
+    };
+    Waldio::format(block.as_ref(), &superblock)
+}
+
+/// Opens a log; whoever is alone recovers it.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let Attaching { file, segment, base, alone, .. } = log;
+    let options = WaldioOptions::of(log.options);
+    let superblock = superblock_of(file.path, file.file)?;
+    let block = tapped(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
+    Ok(Box::new(Waldio::attach(block, superblock, file.path, &options, segment, base, alone)?))
+}
+
+/// Opens a log as a user who may only read it, along with those who share the segment or, without one, as a
+/// crash has left it.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let AttachingOutside { file, shared, base, .. } = log;
+    let options = WaldioOptions::of(log.options);
+    let superblock = superblock_of(file.path, file.file)?;
+    let block = tapped(file.path, blocks(&options, &file, Some(superblock.block_bytes), true)?)?;
+    Ok(Box::new(match shared {
+        Some(segment) => Waldio::attach(block, superblock, file.path, &options, segment, base, false)?,
+        None => Waldio::open_read_only(block, superblock, file.path)?,
+    }))
+}
+
+fn blocks(
+    options: &WaldioOptions,
+    log: &LogFile<'_>,
+    block_bytes: Option<u32>,
+    read_only: bool,
+) -> Result<FileBlock, JournalError> {
+    let LogFile { path, file } = *log;
+    let failed = |source: MediumError| JournalError::Medium { path: path.to_path_buf(), source };
+    let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
+    let options = BlockOptions { block_bytes, access: options.access, read_only };
+    FileBlock::open(file, path, &options).map_err(failed)
+}
+
+fn tapped(path: &Path, block: FileBlock) -> Result<Arc<dyn Block>, JournalError> {
+    tap::block(path, Arc::new(block))
+        .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+}
+
+fn superblock_of(path: &Path, file: &File) -> Result<Superblock, JournalError> {
+    decode(path, &log_file::first_bytes(path, file, AREA_BYTES)?)
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, JournalError> {
+    Superblock::decode(bytes).map_err(|source| JournalError::Format { log: path.to_path_buf(), source })
+}
+
+/// What a log says about itself.
+pub(super) fn inspect(log: &LogFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = decode(log.path, bytes)?;
+    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+}
+
+/// Opens the blocks of a log to look at them.
+pub(super) fn blocks_read_only(log: &LogFile<'_>) -> Result<(Arc<dyn Block>, Superblock), JournalError> {
+    let superblock = superblock_of(log.path, log.file)?;
+    let block = blocks(&WaldioOptions::default(), log, Some(superblock.block_bytes), true)?;
+    Ok((Arc::new(block), superblock))
+}
+
+/// Opens a log to look at it: nothing is written, no lock is taken.
+pub(super) fn look_at(log: &LogFile<'_>) -> Result<Waldio, JournalError> {
+    let (block, superblock) = blocks_read_only(log)?;
+    Waldio::open_read_only(block, superblock, log.path)
+}
+
+/// Whether the log holds no commits.
+pub(super) fn is_empty(log: &LogFile<'_>) -> bool {
+    look_at(log).is_ok_and(|log| log.transactions() == 0)
+}
