@@ -23,8 +23,7 @@ pub(crate) const WORKER: &str = "crashtest-worker";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only this engine: nvwal or waldio; as controls stock, and stock-off, which has to fail
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = engine_help())]
     engine: Vec<Engine>,
     /// Crash states of memory and blocks to recover, for each engine
     #[arg(long, value_name = "N", default_value_t = 20_000)]
@@ -96,6 +95,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if run.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+fn engine_help() -> String {
+    let own: Vec<&str> = Engine::own().into_iter().map(Engine::as_str).collect();
+    format!("Only this engine: {}; as controls stock, and stock-off, which has to fail", own.join(" or "))
+}
+
 struct Run<'a> {
     options: &'a Options,
     table: String,
@@ -107,7 +111,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn all(&mut self) -> Result<()> {
         let options = self.options;
-        let engines = if options.engine.is_empty() { Engine::OWN.to_vec() } else { options.engine.clone() };
+        let engines = if options.engine.is_empty() { Engine::own() } else { options.engine.clone() };
         let (seed, length) = (options.seed, Length { steps: options.steps });
         for engine in engines {
             if options.states > 0 {
@@ -171,11 +175,7 @@ impl Run<'_> {
 
     fn kills(&mut self, engine: Engine) -> Result<()> {
         let started = Instant::now();
-        let tested = match engine {
-            Engine::Nvwal => duralite_killtest::Engine::Nvwal,
-            Engine::Waldio => duralite_killtest::Engine::Waldio,
-            Engine::Stock | Engine::StockOff => return Ok(()),
-        };
+        let Engine::Own(tested) = engine else { return Ok(()) };
         let program = std::env::current_exe().context("cannot find this program")?;
         let worker = duralite_killtest::Worker { program, arguments: vec![WORKER.into()] };
         let mut kills = 0;
@@ -186,7 +186,7 @@ impl Run<'_> {
             if left == 0 {
                 break;
             }
-            let plan = duralite_killtest::Plan::varied(tested, left.min(KILLS_OF_A_PLAN) as u32, seed);
+            let plan = duralite_killtest::Plan::varied(tested.into(), left.min(KILLS_OF_A_PLAN) as u32, seed);
             match duralite_killtest::run(&plan, &worker, &mut |_| {}) {
                 Ok(report) => {
                     kills += report.total_kills();

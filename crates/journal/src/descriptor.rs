@@ -40,11 +40,11 @@ pub struct Descriptor {
     /// Opens a log as a user who may only read it. Changes nothing.
     pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError>,
     /// Opens a log to look at it, as recovery would find it. Changes nothing, and takes no lock.
-    pub open_read_only: fn(&LogFile<'_>) -> Result<Box<dyn Engine>, JournalError>,
+    pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, JournalError>,
     /// Reads and checks what a log says about itself, from its first [`HEAD_BYTES`] or as many as there are.
-    pub inspect: fn(&LogFile<'_>, &[u8]) -> Result<LogHead, JournalError>,
+    pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, JournalError>,
     /// Whether a log that nobody uses holds no commits; `false` where that cannot be told.
-    pub is_empty: fn(&LogFile<'_>) -> bool,
+    pub is_empty: fn(&OpenFile<'_>) -> bool,
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums.
     /// Changes nothing.
     pub walk: Walk,
@@ -54,7 +54,7 @@ pub struct Descriptor {
 }
 
 /// How a log is walked.
-pub type Walk = fn(&LogFile<'_>, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError>;
+pub type Walk = fn(&OpenFile<'_>, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError>;
 
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,8 +80,8 @@ pub struct SharedBytes {
     pub all: u64,
 }
 
-/// The file of a log.
-pub struct LogFile<'a> {
+/// The file of a log, open.
+pub struct OpenFile<'a> {
     /// What it is called.
     pub path: &'a Path,
     /// The open file.
@@ -110,7 +110,7 @@ pub struct NewLog<'a> {
     /// How.
     pub options: &'a EngineOptions,
     /// Its file, empty.
-    pub file: LogFile<'a>,
+    pub file: OpenFile<'a>,
     /// For whom.
     pub head: LogHead,
     /// Page size of the database in bytes.
@@ -124,7 +124,7 @@ pub struct Attaching<'a> {
     /// How.
     pub options: &'a EngineOptions,
     /// Its file.
-    pub file: LogFile<'a>,
+    pub file: OpenFile<'a>,
     /// The memory that its users share.
     pub segment: Arc<FileSegment>,
     /// Where the engine's part of that memory begins.
@@ -138,7 +138,7 @@ pub struct AttachingOutside<'a> {
     /// How.
     pub options: &'a EngineOptions,
     /// Its file.
-    pub file: LogFile<'a>,
+    pub file: OpenFile<'a>,
     /// The memory that its users share; `None` where there are none, and it is read as a crash has left it.
     pub shared: Option<Arc<FileSegment>>,
     /// Where the engine's part of that memory begins.

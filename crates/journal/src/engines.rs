@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::media::MediaSet;
-use crate::settings::EngineSetting;
+use crate::settings::{EngineSetting, media};
 use crate::{nvwal, waldio};
 
 /// The product's engines, in the order in which `journal=auto` tries them.
@@ -73,8 +73,8 @@ pub fn choose(media: &MediaSet) -> Result<LogDirectory, String> {
 pub fn settings() -> Vec<&'static EngineSetting> {
     let mut found: Vec<&'static EngineSetting> = Vec::new();
     for engine in all() {
-        let media = engine.needs.iter().flat_map(|medium| medium.settings());
-        for setting in media.chain(engine.settings) {
+        let of_media = engine.needs.iter().flat_map(|medium| media::settings_of(*medium));
+        for setting in of_media.chain(engine.settings) {
             if !found.iter().any(|other| other.name == setting.name) {
                 found.push(setting);
             }

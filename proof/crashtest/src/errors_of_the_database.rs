@@ -97,7 +97,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
 
 #[test]
 fn inv06_a_sync_that_failed_is_everybodys() {
-    for engine in Engine::OWN {
+    for engine in Engine::own() {
         for closes in [false, true] {
             somebody_else_syncs(engine, "FULL", closes);
         }
@@ -106,7 +106,7 @@ fn inv06_a_sync_that_failed_is_everybodys() {
 
 #[test]
 fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
-    for engine in Engine::OWN {
+    for engine in Engine::own() {
         for closes in [false, true] {
             somebody_else_syncs(engine, "OFF", closes);
         }
@@ -119,7 +119,7 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
 fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
     register().unwrap();
     let setup =
-        Setup { settings: String::new(), waits: true, threads: 1, ..Setup::for_seed(Engine::Waldio, 1) };
+        Setup { settings: String::new(), waits: true, threads: 1, ..Setup::for_seed(Engine::WALDIO, 1) };
     for synchronous in ["FULL", "NORMAL"] {
         let stage = Stage::new().unwrap();
         let recorder = recorder_of(&stage, &setup).unwrap();

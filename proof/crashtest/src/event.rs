@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use duralite_journal::media::Medium;
+use duralite_journal::{Descriptor, engines};
 use duralite_logdisk::DiskEvent;
 
 /// A file, by the number of its making: one that is deleted and made again is another file.
@@ -26,7 +28,8 @@ impl FileKind {
     /// The kind of a file with this content.
     #[must_use]
     pub fn of(content: &[u8]) -> Self {
-        if content.starts_with(&duralite_logfmt::nvwal::MAGIC) { Self::Memory } else { Self::Sectors }
+        let in_memory = |engine: &Descriptor| engine.needs.first() == Some(&Medium::LogMemory);
+        if engines::by_magic(content).is_some_and(in_memory) { Self::Memory } else { Self::Sectors }
     }
 }
 

@@ -140,7 +140,7 @@ impl Cut {
         let disk = LogDisk::new(DISK_BYTES, Arc::new(Requests(Arc::clone(&recorder))))?;
         let volume = Volume::make(disk.file(), plan.file_system, &[], &plan.mount_options)?;
         let memory = Stage::new()?;
-        let in_memory = setup.engine == Engine::Nvwal;
+        let in_memory = setup.engine.is_in_memory();
         let stage = stage_on(volume.path(), in_memory.then_some(&memory))?;
         std::fs::File::create(stage.database())?.sync_all()?;
         let begun = {
@@ -235,7 +235,7 @@ pub fn recover(
     bounds: Bounds,
     depth: Depth,
 ) -> Result<Judged> {
-    let in_memory = setup.engine == Engine::Nvwal;
+    let in_memory = setup.engine.is_in_memory();
     let judged = mounter.with_image(image, |path| -> Result<Judged> {
         let stage = stage_on(path, in_memory.then_some(memory))?;
         let judged = oracle::check(&stage, setup, reference, bounds, depth);

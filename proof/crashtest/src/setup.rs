@@ -4,16 +4,16 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use duralite_journal::media::Medium;
+use duralite_journal::{Descriptor, engines, nvwal, waldio};
 use serde::{Deserialize, Serialize};
 
 /// What keeps the commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String", into = "String")]
 pub enum Engine {
-    /// Duralite on memory.
-    Nvwal,
-    /// Duralite on blocks.
-    Waldio,
+    /// One of Duralite's.
+    Own(&'static Descriptor),
     /// SQLite's own write-ahead log with `synchronous=FULL`, as a control.
     Stock,
     /// The same with `synchronous=OFF`: has to be caught.
@@ -21,18 +21,35 @@ pub enum Engine {
 }
 
 impl Engine {
+    /// For tests of what only `nvwal` does.
+    pub const NVWAL: Self = Self::Own(&nvwal::DESCRIPTOR);
+    /// For tests of what only `waldio` does.
+    pub const WALDIO: Self = Self::Own(&waldio::DESCRIPTOR);
+
     /// Duralite's own.
-    pub const OWN: [Self; 2] = [Self::Nvwal, Self::Waldio];
+    #[must_use]
+    pub fn own() -> Vec<Self> {
+        engines::ENGINES.iter().copied().map(Self::Own).collect()
+    }
+
+    fn all() -> Vec<Self> {
+        [Self::own(), vec![Self::Stock, Self::StockOff]].concat()
+    }
 
     /// The name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Nvwal => "nvwal",
-            Self::Waldio => "waldio",
+            Self::Own(engine) => engine.name,
             Self::Stock => "stock",
             Self::StockOff => "stock-off",
         }
+    }
+
+    /// Whether its log is in memory that is mapped.
+    #[must_use]
+    pub fn is_in_memory(self) -> bool {
+        matches!(self, Self::Own(engine) if engine.needs.first() == Some(&Medium::LogMemory))
     }
 }
 
@@ -46,10 +63,25 @@ impl FromStr for Engine {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        [Self::Nvwal, Self::Waldio, Self::Stock, Self::StockOff]
-            .into_iter()
-            .find(|engine| engine.as_str() == name)
-            .ok_or_else(|| format!("{name} is no engine; there are nvwal, waldio, stock and stock-off"))
+        let known = Self::all().into_iter().find(|engine| engine.as_str() == name);
+        known.ok_or_else(|| {
+            let own: Vec<&str> = Self::own().into_iter().map(Self::as_str).collect();
+            format!("{name} is no engine; there are {}, stock and stock-off", own.join(", "))
+        })
+    }
+}
+
+impl TryFrom<String> for Engine {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
+    }
+}
+
+impl From<Engine> for String {
+    fn from(engine: Engine) -> Self {
+        engine.as_str().to_owned()
     }
 }
 
@@ -74,68 +106,25 @@ impl Setup {
     pub fn for_seed(engine: Engine, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5e70);
         let page_bytes = [512, 1024, 4096][random.usize(..3)];
-        let mut waits = true;
-        let mut threads = 1;
-        let mut settings = Vec::new();
-        match engine {
-            Engine::Nvwal => {
-                // A weaker order now and then: what it promises is a prefix.
-                let sync =
-                    ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
-                waits = sync != "async";
-                settings.push(format!("sync={sync}"));
-                settings.push(format!("block_bytes={}", 4096 * random.u32(2..=4)));
-                if random.u8(..4) == 0 {
-                    settings.push("diff=0".into());
-                }
-                if random.u8(..6) == 0 {
-                    settings.push("heap=system".into());
-                }
-                if random.u8(..4) == 0 {
-                    settings.push("log_limit=524288".into());
-                }
-                if random.u8(..3) == 0 {
-                    settings.push("cache_bytes=0".into());
-                }
-            }
-            Engine::Waldio => {
-                let embedded = random.u8(..3) == 0;
-                settings.push(format!("layout={}", if embedded { "embedded" } else { "delta" }));
-                settings.push(format!("device_block={}", [512, 512, 4096][random.usize(..3)]));
-                settings.push(format!("durability={}", ["full", "full", "fua"][random.usize(..3)]));
-                settings
-                    .push(format!("log_limit={}", [196_608, 262_144, 262_144, 4 << 20][random.usize(..4)]));
-                match random.u8(..6) {
-                    0 => {
-                        settings.push("group_synch=4".into());
-                        waits = false;
-                    }
-                    1 => threads = 3,
-                    _ => {}
-                }
-                if random.u8(..3) == 0 {
-                    settings.push("cache_bytes=0".into());
-                }
-            }
-            Engine::Stock | Engine::StockOff => {}
-        }
-        Self { engine, settings: settings.join("&"), page_bytes, waits, threads }
+        let mut setup = Self { engine, settings: String::new(), page_bytes, waits: true, threads: 1 };
+        let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
+        let settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
+        Self { settings: settings.join("&"), ..setup }
     }
 
     /// The URI of a database, with logs in `pool`.
     #[must_use]
     pub fn uri(&self, database: &Path, pool: &Path) -> String {
         let (database, pool) = (database.display(), pool.display());
-        match self.engine {
-            Engine::Nvwal => format!(
-                "file:{database}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={pool}&{}",
-                self.settings
-            ),
-            Engine::Waldio => {
-                format!("file:{database}?vfs=duralite&journal=waldio&log_dir={pool}&{}", self.settings)
-            }
-            Engine::Stock | Engine::StockOff => format!("file:{database}?vfs=duralite-recorded"),
-        }
+        let Engine::Own(engine) = self.engine else {
+            return format!("file:{database}?vfs=duralite-recorded");
+        };
+        let media = engine.needs.iter().map(|medium| match medium {
+            Medium::LogMemory | Medium::HomeMemory => format!("nvram=emulate&nvram_dir={pool}&"),
+            Medium::LogBlocks => format!("log_dir={pool}&"),
+        });
+        let media: String = media.collect();
+        format!("file:{database}?vfs=duralite&journal={}&{media}{}", engine.name, self.settings)
     }
 
     /// `PRAGMA synchronous` for its connections.
@@ -143,4 +132,52 @@ impl Setup {
     pub fn synchronous(&self) -> &'static str {
         if self.engine == Engine::StockOff { "OFF" } else { "FULL" }
     }
+}
+
+/// What a seed chooses for an engine: the settings, and whether commits wait and how many threads there are.
+type Choose = fn(&mut Setup, &mut fastrand::Rng) -> Vec<String>;
+
+/// By engine; any other one has its defaults.
+const CHOICES: [(&str, Choose); 2] = [("nvwal", choose_nvwal), ("waldio", choose_waldio)];
+
+fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
+    // A weaker order now and then: what it promises is a prefix.
+    let sync = ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
+    setup.waits = sync != "async";
+    let mut settings = vec![format!("sync={sync}"), format!("block_bytes={}", 4096 * random.u32(2..=4))];
+    if random.u8(..4) == 0 {
+        settings.push("diff=0".into());
+    }
+    if random.u8(..6) == 0 {
+        settings.push("heap=system".into());
+    }
+    if random.u8(..4) == 0 {
+        settings.push("log_limit=524288".into());
+    }
+    if random.u8(..3) == 0 {
+        settings.push("cache_bytes=0".into());
+    }
+    settings
+}
+
+fn choose_waldio(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
+    let embedded = random.u8(..3) == 0;
+    let mut settings = vec![
+        format!("layout={}", if embedded { "embedded" } else { "delta" }),
+        format!("device_block={}", [512, 512, 4096][random.usize(..3)]),
+        format!("durability={}", ["full", "full", "fua"][random.usize(..3)]),
+        format!("log_limit={}", [196_608, 262_144, 262_144, 4 << 20][random.usize(..4)]),
+    ];
+    match random.u8(..6) {
+        0 => {
+            settings.push("group_synch=4".into());
+            setup.waits = false;
+        }
+        1 => setup.threads = 3,
+        _ => {}
+    }
+    if random.u8(..3) == 0 {
+        settings.push("cache_bytes=0".into());
+    }
+    settings
 }

@@ -65,18 +65,18 @@ fn has_rig(file_system: FileSystemKind) -> bool {
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_nvwal() {
-    hold("nvwal", || explore(&memory(Engine::Nvwal, 50_000)));
+    hold("nvwal", || explore(&memory(Engine::NVWAL, 50_000)));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
-    hold("waldio", || explore(&memory(Engine::Waldio, 50_000)));
+    hold("waldio", || explore(&memory(Engine::WALDIO, 50_000)));
 }
 
 #[test]
 fn inv07_images_of_power_cuts_recover() {
     for (file_system, images) in [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100)] {
-        for engine in Engine::OWN {
+        for engine in Engine::own() {
             if has_rig(file_system) {
                 let what = format!("{engine} on {}", file_system.name());
                 hold(&what, || cut(&power(engine, file_system, images)));
@@ -87,7 +87,7 @@ fn inv07_images_of_power_cuts_recover() {
 
 #[test]
 fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
-    for engine in Engine::OWN {
+    for engine in Engine::own() {
         for offset in 0..2 {
             let (seed, length) = (seed() + offset, Length { steps: 12 });
             let plan = FaultPlan { engine, seed, length, every: 1, every_allocation: 16 };
@@ -101,7 +101,7 @@ fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
 #[test]
 fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     let length = Length { steps: 40 };
-    let plan = FaultPlan { engine: Engine::Nvwal, seed: 2, length, every: 257, every_allocation: u64::MAX };
+    let plan = FaultPlan { engine: Engine::NVWAL, seed: 2, length, every: 257, every_allocation: u64::MAX };
     hold("a header in doubt", || inject(&plan));
 }
 
@@ -127,7 +127,7 @@ fn control_without_syncs_sqlite_loses_commits() {
 #[test]
 fn control_without_barriers_ext4_loses_commits() {
     if has_rig(FileSystemKind::Ext4) {
-        let plan = power(Engine::Waldio, FileSystemKind::Ext4, 2_000);
+        let plan = power(Engine::WALDIO, FileSystemKind::Ext4, 2_000);
         find(|| cut(&PowerPlan { mount_options: "nobarrier".into(), ..plan }));
     }
 }
@@ -136,8 +136,8 @@ fn control_without_barriers_ext4_loses_commits() {
 fn control_changed_orders_and_missing_calls_are_noticed() {
     register().unwrap();
     for (engine, calls) in [
-        (Engine::Nvwal, ["fence at seal_staged", "flush at flush_all", "sync at base_sync"].as_slice()),
-        (Engine::Waldio, ["sync at write_group", "sync at base_sync"].as_slice()),
+        (Engine::NVWAL, ["fence at seal_staged", "flush at flush_all", "sync at base_sync"].as_slice()),
+        (Engine::WALDIO, ["sync at write_group", "sync at base_sync"].as_slice()),
     ] {
         let mutants = Mutants::record(engine, seed()..seed() + 2, Length { steps: 24 }).unwrap();
         let all = mutants.all();

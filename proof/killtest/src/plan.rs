@@ -62,7 +62,7 @@ pub struct Plan {
     pub page_bytes: u32,
     /// Where the directory of the database is made; the temporary directory if empty.
     pub directory: Option<PathBuf>,
-    /// Where the directory of the logs is made; `/dev/shm` for `nvwal`, otherwise as `directory`.
+    /// Where the directory of the logs is made; `/dev/shm` for engines in memory, otherwise as `directory`.
     pub log_directory: Option<PathBuf>,
     /// When a transaction is acknowledged.
     pub acknowledge: Acknowledge,
@@ -91,6 +91,8 @@ const WALDIO: [&str; 10] = [
     "durability=normal&background_checkpoint=on",
     "access=buffered&read_durable=on",
 ];
+/// By engine; of any other one the defaults are tried.
+const CHOICES: [(&str, &[&str]); 2] = [("nvwal", &NVWAL), ("waldio", &WALDIO)];
 /// Between two strikes, where nothing else is said.
 const LONGEST_MS: u64 = 20;
 const PAGES: [u32; 5] = [4096, 4096, 4096, 1024, 16384];
@@ -133,10 +135,9 @@ impl Plan {
     #[must_use]
     pub fn varied(engine: Engine, kills: u32, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let settings = match engine {
-            Engine::Nvwal => NVWAL[rng.usize(..NVWAL.len())],
-            Engine::Waldio => WALDIO[rng.usize(..WALDIO.len())],
-        };
+        let own = CHOICES.iter().find(|(name, _)| *name == engine.name());
+        let choices = own.map_or([""].as_slice(), |(_, choices)| choices);
+        let settings = choices[rng.usize(..choices.len())];
         Self {
             settings: settings.to_owned(),
             page_bytes: PAGES[rng.usize(..PAGES.len())],
@@ -160,9 +161,12 @@ impl Plan {
             .collect::<Result<Vec<_>>>()?;
         let find = |name: &str| pairs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
         let engine = match find("engine") {
-            Some("nvwal") => Engine::Nvwal,
-            Some("waldio") | None => Engine::Waldio,
-            Some(other) => bail!("engine={other}: choose nvwal or waldio"),
+            None => Engine::WALDIO,
+            Some(name) => {
+                let names = || Engine::all().iter().map(|engine| engine.name()).collect::<Vec<_>>();
+                let known = Engine::all().into_iter().find(|engine| engine.name() == name);
+                known.with_context(|| format!("engine={name}: choose {}", names().join(" or ")))?
+            }
         };
         let (kills, seed) = (find("kills").unwrap_or("1000"), find("seed").unwrap_or("1"));
         let mut plan = Self::varied(

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use duralite_testkit::{Engine, GUARD, VERSIONS};
+use duralite_testkit::{GUARD, VERSIONS};
 use tempfile::TempDir;
 
 use crate::Plan;
@@ -32,7 +32,7 @@ impl Site {
         let memory = Path::new(SHARED_MEMORY);
         let logs = match (&plan.log_directory, plan.engine) {
             (Some(path), _) => path.clone(),
-            (None, Engine::Nvwal) if memory.is_dir() => memory.to_owned(),
+            (None, engine) if engine.is_in_memory() && memory.is_dir() => memory.to_owned(),
             (None, _) => directory.clone(),
         };
         let make = |parent: &Path| {

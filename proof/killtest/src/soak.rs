@@ -78,14 +78,19 @@ pub fn plan(engine: Engine, seed: u64) -> Plan {
     plan
 }
 
+/// The engines, in the order in which seeds go round.
+fn engines() -> Vec<Engine> {
+    Engine::all().into_iter().rev().collect()
+}
+
 /// Runs plans until the time is over, and says what has become of each. What is wrong with one does not keep the
 /// next from running.
 pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec<Outcome> {
     let start = Instant::now();
     let mut outcomes = Vec::new();
-    let engines = [Engine::Waldio, Engine::Nvwal];
-    for (seed, engine) in (soak.seed..).zip(engines.into_iter().cycle()) {
-        if start.elapsed() >= soak.time && seed >= soak.seed + 2 {
+    let engines = engines();
+    for (seed, engine) in (soak.seed..).zip(engines.iter().copied().cycle()) {
+        if start.elapsed() >= soak.time && seed >= soak.seed + engines.len() as u64 {
             break;
         }
         let plan = Plan { directory: soak.directory.clone(), ..plan(engine, seed) };
@@ -103,7 +108,7 @@ pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec
 pub fn table(outcomes: &[Outcome]) -> Result<String> {
     let mut text = String::from("| engine | what | result | seconds |\n| --- | --- | --- | --- |\n");
     let users = if has_two_users() { "two users" } else { "one user" };
-    for engine in [Engine::Waldio, Engine::Nvwal] {
+    for engine in engines() {
         let of_engine = outcomes.iter().filter(|outcome| outcome.engine == engine);
         let good: Vec<&Report> =
             of_engine.clone().filter_map(|outcome| outcome.result.as_ref().ok()).collect();

@@ -8,7 +8,7 @@ fn steps(plan: &Plan) -> Vec<Step> {
 
 #[test]
 fn the_same_seed_decides_the_same() {
-    for engine in [Engine::Nvwal, Engine::Waldio] {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
         for seed in 0..20 {
             let plan = Plan::varied(engine, 100, seed);
             assert_eq!(steps(&plan), steps(&Plan::varied(engine, 100, seed)));
@@ -20,10 +20,10 @@ fn the_same_seed_decides_the_same() {
 #[test]
 fn the_text_of_a_plan_repeats_it() {
     for seed in 0..20 {
-        let mut plan = Plan::varied(Engine::Waldio, 300, seed);
+        let mut plan = Plan::varied(Engine::WALDIO, 300, seed);
         plan.allow_segments = seed % 2 == 0;
         if seed % 4 == 0 {
-            plan = soak_plan(Engine::Nvwal, seed);
+            plan = soak_plan(Engine::NVWAL, seed);
         }
         plan.directory = (seed % 3 == 0).then(|| "/somewhere".into());
         let text = plan.to_string();
@@ -39,7 +39,7 @@ fn the_text_of_a_plan_repeats_it() {
 
 #[test]
 fn everybody_is_killed_and_casts_are_complete() {
-    let plan = Plan::new(Engine::Waldio, 100, 7);
+    let plan = Plan::new(Engine::WALDIO, 100, 7);
     let (mut cast, mut killed, mut wipes) = (Vec::new(), Vec::new(), 0);
     for step in steps(&plan) {
         match step {
@@ -65,7 +65,7 @@ fn everybody_is_killed_and_casts_are_complete() {
 #[test]
 fn a_keeper_dies_only_with_all_others() {
     let settings = String::from("group_synch=8");
-    let plan = Plan { settings, ..Plan::new(Engine::Waldio, 100, 7) };
+    let plan = Plan { settings, ..Plan::new(Engine::WALDIO, 100, 7) };
     assert!(plan.is_weak());
     let mut cast = Vec::new();
     for step in steps(&plan) {
@@ -86,7 +86,7 @@ fn a_keeper_dies_only_with_all_others() {
 fn a_soak_has_eight_processes_that_fork_and_are_stopped() {
     let (mut names, mut beside) = (0, 0);
     for seed in 0..50 {
-        let plan = soak_plan(Engine::Waldio, seed);
+        let plan = soak_plan(Engine::WALDIO, seed);
         assert_eq!(plan.roles().len(), 8, "{plan}");
         assert!(plan.roles().contains(&Role::Forker) && plan.roles().contains(&Role::Onlooker), "{plan}");
         names += u32::from(plan.names);

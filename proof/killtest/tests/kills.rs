@@ -20,26 +20,26 @@ fn kills(plan: &Plan) -> Report {
 
 #[test]
 fn inv07_150_kills_on_nvwal() {
-    let report = kills(&Plan::new(Engine::Nvwal, 150, seed(1)));
+    let report = kills(&Plan::new(Engine::NVWAL, 150, seed(1)));
     assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
 }
 
 #[test]
 fn inv07_150_kills_on_waldio() {
-    let report = kills(&Plan::new(Engine::Waldio, 150, seed(1)));
+    let report = kills(&Plan::new(Engine::WALDIO, 150, seed(1)));
     assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
 }
 
 #[test]
 fn inv11_kills_with_threads_in_the_background() {
     let settings = String::from("background_checkpoint=60&layout=embedded");
-    kills(&Plan { settings, ..Plan::new(Engine::Waldio, 60, seed(2)) });
+    kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(2)) });
 }
 
 #[test]
 fn inv11_only_the_death_of_all_loses_what_group_synch_may_lose() {
     let settings = String::from("group_synch=16&group_interval_ms=2");
-    kills(&Plan { settings, ..Plan::new(Engine::Waldio, 60, seed(3)) });
+    kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(3)) });
 }
 
 /// Nobody could lose anything and this test pass: a worker that acknowledges too early is found.
@@ -59,12 +59,12 @@ fn an_early_acknowledgement_is_found(engine: Engine) {
 
 #[test]
 fn inv04_an_early_acknowledgement_on_nvwal_is_found() {
-    an_early_acknowledgement_is_found(Engine::Nvwal);
+    an_early_acknowledgement_is_found(Engine::NVWAL);
 }
 
 #[test]
 fn inv04_an_early_acknowledgement_on_waldio_is_found() {
-    an_early_acknowledgement_is_found(Engine::Waldio);
+    an_early_acknowledgement_is_found(Engine::WALDIO);
 }
 
 /// Everything that a soak does, for a short time.
@@ -77,10 +77,10 @@ fn everything(engine: Engine) {
 
 #[test]
 fn inv14_forks_renames_and_stops_on_nvwal() {
-    everything(Engine::Nvwal);
+    everything(Engine::NVWAL);
 }
 
 #[test]
 fn inv14_forks_renames_and_stops_on_waldio() {
-    everything(Engine::Waldio);
+    everything(Engine::WALDIO);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
 
 mod actor;
+mod engine;
 mod failing;
 mod fork;
 mod ledger;
@@ -13,13 +14,15 @@ mod rig;
 mod rng;
 mod side_file;
 mod sql;
+mod vec_engine;
 
 pub use actor::Actor;
+pub use engine::Engine;
 pub use failing::with_stuck_guard;
 pub use fork::{Ended, Forked, fork};
 pub use ledger::Ledger;
 pub use loop_disk::{DeviceCounts, LoopDisk};
-pub use place::{Engine, GUARD, Place, VERSIONS, snapshot, stock_shell};
+pub use place::{GUARD, Place, VERSIONS, snapshot, stock_shell};
 pub use register::register;
 pub use rig::{TinyPool, require_rigs, skip};
 pub use rng::{Rng, for_seeds};

@@ -4,58 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use duralite_journal::media::SHARED_MEMORY_DIR;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::sql;
+use crate::{Engine, sql};
 
 /// The bytes of a database's header that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
 /// What stands there while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [0xd7; 2];
-const SHARED_MEMORY: &str = "/dev/shm";
-
-/// The variable that says on which engine places are: `nvwal` if it is not set.
-const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
-
-/// The engine that a place is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    /// `nvwal` on emulated NVRAM.
-    Nvwal,
-    /// `waldio` on the file system of the temporary directory.
-    Waldio,
-}
-
-impl Engine {
-    /// The engine that this run tests.
-    #[must_use]
-    pub fn under_test() -> Self {
-        match std::env::var(ENGINE_VARIABLE).as_deref() {
-            Err(_) | Ok("nvwal") => Self::Nvwal,
-            Ok("waldio") => Self::Waldio,
-            Ok(other) => panic!("{ENGINE_VARIABLE}={other} is no engine"),
-        }
-    }
-
-    /// Its name in settings.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nvwal => "nvwal",
-            Self::Waldio => "waldio",
-        }
-    }
-
-    /// URI parameters for this engine with its logs in `pool`.
-    #[must_use]
-    pub fn settings(self, pool: &Path) -> String {
-        match self {
-            Self::Nvwal => format!("journal=nvwal&nvram=emulate&nvram_dir={}", pool.display()),
-            Self::Waldio => format!("journal=waldio&log_dir={}", pool.display()),
-        }
-    }
-}
 
 /// Databases and logs of one test, deleted with it.
 pub struct Place {
@@ -77,13 +35,13 @@ impl Place {
         Self::on(Engine::under_test())
     }
 
-    /// An empty place: databases in the temporary directory; the pool of `nvwal` in shared memory
-    /// if there is any.
+    /// An empty place: databases in the temporary directory; the pool of an engine that works in memory in
+    /// shared memory, if there is any.
     #[must_use]
     pub fn on(engine: Engine) -> Self {
         let temporary = std::env::temp_dir();
-        let memory = Path::new(SHARED_MEMORY);
-        let pools = if memory.is_dir() && engine == Engine::Nvwal { memory } else { &temporary };
+        let memory = Path::new(SHARED_MEMORY_DIR);
+        let pools = if memory.is_dir() && engine.is_in_memory() { memory } else { &temporary };
         let make = |parent: &Path| tempfile::Builder::new().prefix("duralite-test-").tempdir_in(parent);
         Self { dir: make(&temporary).unwrap(), pool: make(pools).unwrap(), engine }
     }

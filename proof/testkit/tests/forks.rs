@@ -19,18 +19,18 @@ fn family(engine: Engine) {
 
 #[test]
 fn inv14_children_commit_beside_their_parent_on_nvwal() {
-    family(Engine::Nvwal);
+    family(Engine::NVWAL);
 }
 
 #[test]
 fn inv14_children_commit_beside_their_parent_on_waldio() {
-    family(Engine::Waldio);
+    family(Engine::WALDIO);
 }
 
 /// Two names, and another one while both are open: every process sees what the other one has committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {
-    for engine in [Engine::Nvwal, Engine::Waldio] {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
         let place = Place::on(engine);
         let one_name = place.open("one.db");
         run(&one_name, "CREATE TABLE t(a)").unwrap();

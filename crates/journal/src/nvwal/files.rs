@@ -13,7 +13,7 @@ use duralite_logfmt::nvwal::{
 use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
 
 use super::{Nvwal, NvwalOptions};
-use crate::descriptor::{Attaching, AttachingOutside, LogFile, LogHead, NewLog};
+use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
 use crate::media::MediaOptions;
 use crate::{JournalError, log_file, tap};
@@ -65,29 +65,29 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
 /// # Errors
 /// As for attaching, but whatever database it belongs to.
 pub fn open_read_only(path: &Path) -> Result<Nvwal, JournalError> {
-    look_at(&LogFile { path, file: &log_file::open(path, false)? })
+    look_at(&OpenFile { path, file: &log_file::open(path, false)? })
 }
 
 /// As [`open_read_only`], for a file that is open.
-pub(super) fn look_at(log: &LogFile<'_>) -> Result<Nvwal, JournalError> {
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, JournalError> {
     Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())
 }
 
 /// Maps a log to look at it, without reading its transactions.
-pub(super) fn map_read_only(log: &LogFile<'_>) -> Result<Arc<dyn Nvm>, JournalError> {
+pub(super) fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, JournalError> {
     let superblock = superblock_of(log)?;
     Ok(Arc::new(map(Access::Read, &MediaOptions::default(), log, &superblock)?))
 }
 
 /// What a log says about itself.
-pub(super) fn inspect(log: &LogFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } =
         check(log.path, log.file, bytes)?;
     Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
 }
 
 /// Whether the log holds no commits.
-pub(super) fn is_empty(log: &LogFile<'_>) -> bool {
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
     // What it says without being read is enough, even where it cannot be.
     superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
@@ -116,10 +116,10 @@ enum Access {
 fn map(
     access: Access,
     media: &MediaOptions,
-    log: &LogFile<'_>,
+    log: &OpenFile<'_>,
     superblock: &Superblock,
 ) -> Result<FileNvm, JournalError> {
-    let LogFile { path, file } = *log;
+    let OpenFile { path, file } = *log;
     let io = |error| JournalError::io("open", path, &error);
     let length = file.metadata().map_err(io)?.len();
     let mut options = MapOptions {
@@ -151,7 +151,7 @@ fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
     tap::nvm(path, Arc::new(nvm)).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 
-fn superblock_of(log: &LogFile<'_>) -> Result<Superblock, JournalError> {
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
     check(log.path, log.file, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
 }
 

@@ -8,7 +8,7 @@ use duralite_logfmt::{FileIdentity, LogId};
 use super::leftovers;
 use super::shared::{OpenLog, Place};
 use super::{DatabaseIdentity, files, identity, names};
-use crate::descriptor::{LogDirectory, LogFile, LogHead, NewLog};
+use crate::descriptor::{LogDirectory, LogHead, NewLog, OpenFile};
 use crate::{EngineOptions, JournalError};
 
 /// Makes a log for a database that names none. It and its directory entry are durable on return.
@@ -38,7 +38,7 @@ pub(crate) fn create(
         let named = shared.try_clone().map_err(|error| JournalError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
         let head = head_of(db, id, identity::of_log(&file));
-        let file_of_log = LogFile { path: &path, file: &file };
+        let file_of_log = OpenFile { path: &path, file: &file };
         (pool.engine.format)(&NewLog { directory: pool, options, file: file_of_log, head, page_bytes })?;
         file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::{FileIdentity, FormatError, LogId};
 use duralite_medium::process::OwnFile;
 
-use crate::descriptor::{Descriptor, HEAD_BYTES, LogFile, LogHead};
+use crate::descriptor::{Descriptor, HEAD_BYTES, LogHead, OpenFile};
 use crate::{JournalError, engines, log_file};
 
 /// What ties a log to its database.
@@ -30,7 +30,7 @@ impl Head {
         let unknown = || JournalError::Format { log: path.to_path_buf(), source: FormatError::Magic };
         let engine = engines::by_magic(&bytes).ok_or_else(unknown)?;
         let LogHead { log_id, db_inode, db_birth_ns, path, made_in } =
-            (engine.inspect)(&LogFile { path, file }, &bytes)?;
+            (engine.inspect)(&OpenFile { path, file }, &bytes)?;
         Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in })
     }
 
@@ -46,6 +46,6 @@ impl Head {
 
     /// Whether the log, which nobody uses, holds no commits; `false` where that cannot be told.
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
-        (self.engine.is_empty)(&LogFile { path, file })
+        (self.engine.is_empty)(&OpenFile { path, file })
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 
-use crate::descriptor::{Descriptor, LogDirectory, LogFile};
+use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 pub use crate::tap::{FileStep, Tap, Tapped, tap};
 use crate::walk::{WalkSummary, WalkedTransaction};
@@ -77,7 +77,7 @@ pub fn describe(path: &Path) -> Result<About, JournalError> {
 pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> {
     let file = log_file::open(path, false)?;
     let head = Head::read(path, &file)?;
-    (head.engine.open_read_only)(&LogFile { path, file: &file })
+    (head.engine.open_read_only)(&OpenFile { path, file: &file })
 }
 
 /// Visits every committed transaction of a log in order, by the code that recovers, then rebuilds
@@ -88,7 +88,7 @@ pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> 
 pub fn walk(path: &Path, visit: &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError> {
     let file = log_file::open(path, false)?;
     let head = Head::read(path, &file)?;
-    (head.engine.walk)(&LogFile { path, file: &file }, visit)
+    (head.engine.walk)(&OpenFile { path, file: &file }, visit)
 }
 
 /// Makes the names in a file's directory durable.

@@ -21,7 +21,7 @@ use duralite_medium::{FileSegment, MediumError, Segment as _};
 use super::attach::{check_owner, is_complete, is_in_place};
 use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE};
 use super::{DatabaseIdentity, ENGINE_OFFSET, files, names};
-use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, LogFile};
+use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::{EngineOptions, JournalError, log_file};
 
@@ -222,7 +222,7 @@ impl Outside {
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = (self.engine.attach_outside)(AttachingOutside {
             options: &self.options,
-            file: LogFile { path: &self.path, file: &self.file },
+            file: OpenFile { path: &self.path, file: &self.file },
             shared,
             base: ENGINE_OFFSET,
         })?;

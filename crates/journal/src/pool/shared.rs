@@ -11,7 +11,7 @@ use duralite_medium::{FileSegment, Segment as _};
 
 use super::outside::Outside;
 use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, files, names};
-use crate::descriptor::{Attaching, Descriptor, LogDirectory, LogFile};
+use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::tap::{self, FileStep};
 use crate::{EngineOptions, JournalError};
@@ -124,7 +124,7 @@ impl<'a> Place<'a> {
         let engine = (self.pool.engine.attach)(Attaching {
             directory: self.pool,
             options,
-            file: LogFile { path: self.path, file: &file },
+            file: OpenFile { path: self.path, file: &file },
             segment: segment.clone(),
             base: ENGINE_OFFSET,
             alone,

@@ -5,6 +5,7 @@
 
 pub mod common;
 mod given;
+pub(crate) mod media;
 mod options;
 
 use std::fmt;

@@ -9,7 +9,7 @@ use duralite_medium::MediumError;
 use duralite_medium::block::{Block, BlockOptions, FileBlock};
 
 use super::{Waldio, WaldioOptions};
-use crate::descriptor::{Attaching, AttachingOutside, LogFile, LogHead, NewLog};
+use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
 use crate::{JournalError, log_file, tap};
 
@@ -57,11 +57,11 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
 
 fn blocks(
     options: &WaldioOptions,
-    log: &LogFile<'_>,
+    log: &OpenFile<'_>,
     block_bytes: Option<u32>,
     read_only: bool,
 ) -> Result<FileBlock, JournalError> {
-    let LogFile { path, file } = *log;
+    let OpenFile { path, file } = *log;
     let failed = |source: MediumError| JournalError::Medium { path: path.to_path_buf(), source };
     let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
     let options = BlockOptions { block_bytes, access: options.access, read_only };
@@ -82,25 +82,25 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, JournalError> {
 }
 
 /// What a log says about itself.
-pub(super) fn inspect(log: &LogFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = decode(log.path, bytes)?;
     Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
 }
 
 /// Opens the blocks of a log to look at them.
-pub(super) fn blocks_read_only(log: &LogFile<'_>) -> Result<(Arc<dyn Block>, Superblock), JournalError> {
+pub(super) fn blocks_read_only(log: &OpenFile<'_>) -> Result<(Arc<dyn Block>, Superblock), JournalError> {
     let superblock = superblock_of(log.path, log.file)?;
     let block = blocks(&WaldioOptions::default(), log, Some(superblock.block_bytes), true)?;
     Ok((Arc::new(block), superblock))
 }
 
 /// Opens a log to look at it: nothing is written, no lock is taken.
-pub(super) fn look_at(log: &LogFile<'_>) -> Result<Waldio, JournalError> {
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Waldio, JournalError> {
     let (block, superblock) = blocks_read_only(log)?;
     Waldio::open_read_only(block, superblock, log.path)
 }
 
 /// Whether the log holds no commits.
-pub(super) fn is_empty(log: &LogFile<'_>) -> bool {
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)
 }

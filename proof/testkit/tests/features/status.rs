@@ -6,7 +6,7 @@ use crate::{fill, status_of};
 
 #[test]
 fn tells_what_is_in_force_and_what_was_done() {
-    let place = Place::on(Engine::Nvwal);
+    let place = Place::on(Engine::NVWAL);
     let conn = place.open("s.db");
     fill(&conn, 10);
     let before = status_of(&conn);
@@ -28,7 +28,7 @@ fn tells_what_is_in_force_and_what_was_done() {
 
 #[test]
 fn nothing_set_means_waldio_and_one_write_and_flush_per_commit() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let conn = connect(&format!("file:{}?vfs=duralite", place.path("s.db").display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
     fill(&conn, 10);
@@ -62,7 +62,7 @@ fn tells_why_the_engine_is_idle() {
 
 #[test]
 fn settings_are_read_and_changed() {
-    let place = Place::on(Engine::Nvwal);
+    let place = Place::on(Engine::NVWAL);
     let conn = place.open_with("s.db", "sync=eager&nvram_write_ns=0&block_bytes=64k");
     fill(&conn, 10);
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_sync"), "eager");

@@ -58,7 +58,7 @@ fn rolled_back_transactions_take_no_space_for_good() {
         conn.execute_batch("BEGIN; UPDATE t SET b = randomblob(100); ROLLBACK").unwrap();
     }
     assert_eq!(size(), grown);
-    let guarantee = if place.engine() == Engine::Nvwal { "process-crash" } else { "power-loss" };
+    let guarantee = if place.engine() == Engine::NVWAL { "process-crash" } else { "power-loss" };
     assert_eq!(status_of(&conn)["guarantee"], guarantee);
     integrity(&conn);
 }

@@ -44,10 +44,7 @@ fn inv12_zeroed_logs_are_refused() {
     expect_refusal("all zeros", |_, bytes| bytes.fill(0));
     expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
     expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
-    let slots = match Engine::under_test() {
-        Engine::Nvwal => 1216..1344,
-        Engine::Waldio => 4096..12288,
-    };
+    let slots = if Engine::under_test() == Engine::NVWAL { 1216..1344 } else { 4096..12288 };
     expect_refusal("zeroed slots", |_, bytes| bytes[slots].fill(0));
 }
 
@@ -68,7 +65,7 @@ fn inv12_the_log_of_another_database_under_this_name_is_refused() {
 #[test]
 fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     // The first block follows the table of states; what is committed begins behind its header.
-    let place = Place::on(Engine::Nvwal);
+    let place = Place::on(Engine::NVWAL);
     abandoned(&place, "d.db");
     let log = fs::read(place.log()).unwrap();
     let first_block = usize::try_from(u64::from_le_bytes(log[56..64].try_into().unwrap())).unwrap();
@@ -86,7 +83,7 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
         if at > first_block && log[at] == 0 {
             tolerate_or_refuse(at, bit);
         } else {
-            expect_refusal_on(Engine::Nvwal, &format!("bit {bit} of byte {at}"), |_, bytes| {
+            expect_refusal_on(Engine::NVWAL, &format!("bit {bit} of byte {at}"), |_, bytes| {
                 bytes[at] ^= 1 << bit
             });
         }
@@ -95,7 +92,7 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
 
 /// Either an error or everything.
 fn tolerate_or_refuse(at: usize, bit: u64) {
-    let place = Place::on(Engine::Nvwal);
+    let place = Place::on(Engine::NVWAL);
     abandoned(&place, "d.db");
     let log = place.log();
     let mut bytes = fs::read(&log).unwrap();

@@ -47,7 +47,7 @@ fn assert_fair(counts: &[u64]) {
 
 #[test]
 fn sixteen_writers_share_fairly_and_are_never_busy() {
-    for (engine, settings) in [(Engine::Waldio, ""), (Engine::Waldio, "layout=embedded"), (Engine::Nvwal, "")]
+    for (engine, settings) in [(Engine::WALDIO, ""), (Engine::WALDIO, "layout=embedded"), (Engine::NVWAL, "")]
     {
         let place = Place::on(engine);
         assert_fair(&crowd(&place, settings));
@@ -57,7 +57,7 @@ fn sixteen_writers_share_fairly_and_are_never_busy() {
 
 #[test]
 fn writers_share_their_flushes() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let keep = place.open("c.db");
     // Attached before the others, and after them: its figures are those of all of them.
     keep.execute_batch("CREATE TABLE u(a)").unwrap();

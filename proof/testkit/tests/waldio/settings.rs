@@ -20,7 +20,7 @@ fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
 
 #[test]
 fn two_processes_with_different_settings_are_told_apart() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let conn = place.open_with("s.db", "durability=full");
     prepare(&conn);
     let mut other = Actor::sql(&place.uri("s.db", "durability=normal"));
@@ -42,7 +42,7 @@ fn a_log_keeps_the_layout_and_block_size_it_was_made_with() {
         ("layout=embedded&device_block=4096", "layout=delta&device_block=512"),
         ("layout=delta&device_block=4096", "layout=embedded"),
     ] {
-        let place = Place::on(Engine::Waldio);
+        let place = Place::on(Engine::WALDIO);
         let mut actor = Actor::sql(&place.uri("l.db", made));
         assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
         assert_eq!(actor.run("CREATE TABLE t(a)"), "");
@@ -63,7 +63,7 @@ fn a_log_keeps_the_layout_and_block_size_it_was_made_with() {
 fn pages_of_every_size_with_and_without_reserved_bytes() {
     for layout in ["delta", "embedded"] {
         for page_bytes in [512, 1024, 4096, 8192, 65536] {
-            let place = Place::on(Engine::Waldio);
+            let place = Place::on(Engine::WALDIO);
             let conn = connect(&place.uri("p.db", &format!("layout={layout}"))).unwrap();
             run(&conn, &format!("PRAGMA page_size={page_bytes}")).unwrap();
             assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
@@ -86,7 +86,7 @@ fn pages_of_every_size_with_and_without_reserved_bytes() {
 
 #[test]
 fn group_synch_acknowledges_early_and_writes_in_time() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let conn = place.open_with("g.db", "group_synch=4&group_interval_ms=20");
     prepare(&conn);
     assert_eq!(status_of(&conn)["guarantee"], "ordered");
@@ -108,7 +108,7 @@ fn group_synch_acknowledges_early_and_writes_in_time() {
 
 #[test]
 fn group_synch_goes_on_in_exclusive_locking_mode() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let settings = "group_synch=1000&group_interval_ms=5&background_checkpoint=2";
     let conn = connect(&place.uri("x.db", settings)).unwrap();
     conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL").unwrap();
@@ -123,7 +123,7 @@ fn group_synch_goes_on_in_exclusive_locking_mode() {
 
 #[test]
 fn a_background_checkpoint_keeps_the_log_short() {
-    for engine in [Engine::Waldio, Engine::Nvwal] {
+    for engine in [Engine::WALDIO, Engine::NVWAL] {
         let place = Place::on(engine);
         let conn = place.open_with("b.db", "background_checkpoint=50");
         conn.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -145,7 +145,7 @@ fn a_background_checkpoint_keeps_the_log_short() {
 
 #[test]
 fn inv01_what_works_in_the_background_does_not_outlast_the_last_close() {
-    for engine in [Engine::Waldio, Engine::Nvwal] {
+    for engine in [Engine::WALDIO, Engine::NVWAL] {
         let place = Place::on(engine);
         for round in 0..100 {
             let conn = place.open_with("c.db", "background_checkpoint=2");
@@ -163,7 +163,7 @@ fn inv01_what_works_in_the_background_does_not_outlast_the_last_close() {
 
 #[test]
 fn a_reader_that_wants_durable_content_gets_it() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let writer = place.open_with("r.db", "group_synch=1000&group_interval_ms=60000");
     prepare(&writer);
     insert(&writer).unwrap();
@@ -175,7 +175,7 @@ fn a_reader_that_wants_durable_content_gets_it() {
 
 #[test]
 fn a_pinned_log_names_its_oldest_reader() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let conn = place.open("o.db");
     prepare(&conn);
     assert_eq!(status_of(&conn)["readers"], "0");

@@ -24,7 +24,7 @@ fn stop_in_a_commit(place: &Place, settings: &str) -> Actor {
 #[test]
 fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_writers() {
     for settings in ["", "layout=embedded"] {
-        let place = Place::on(Engine::Waldio);
+        let place = Place::on(Engine::WALDIO);
         let conn = place.open_with("s.db", settings);
         prepare(&conn);
         let mut reader = Actor::sql(&place.uri("s.db", settings));
@@ -58,7 +58,7 @@ fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_w
 
 #[test]
 fn inv11_a_stopped_leader_that_dies_lets_the_log_start_over() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let conn = place.open("s.db");
     prepare(&conn);
     let stopped = stop_in_a_commit(&place, "");
@@ -74,7 +74,7 @@ fn inv11_a_stopped_leader_that_dies_lets_the_log_start_over() {
 
 #[test]
 fn inv11_readers_go_on_while_a_large_transaction_waits_for_a_stopped_leader() {
-    let place = Place::on(Engine::Waldio);
+    let place = Place::on(Engine::WALDIO);
     let (conn, writer) = (place.open("s.db"), place.open("s.db"));
     prepare(&conn);
     let mut stopped = stop_in_a_commit(&place, "");

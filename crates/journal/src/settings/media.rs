@@ -1,0 +1,82 @@
+//! Settings that say where media are, and how those work that are emulated.
+
+use super::{EngineSetting, Values, text_of};
+use crate::media::{Medium, Nvram};
+
+/// Those of a medium.
+pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
+    static MEMORY: [&EngineSetting; 6] = [&NVRAM, &NVRAM_DIR, &WRITE_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
+    static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
+    match medium {
+        Medium::LogMemory => &MEMORY,
+        Medium::HomeMemory => &[],
+        Medium::LogBlocks => &BLOCKS,
+    }
+}
+
+const NANOSECONDS: Values = Values::Fixed("a number of nanoseconds");
+
+static NVRAM: EngineSetting = EngineSetting::new(
+    "nvram",
+    Values::Fixed("a directory, or emulate"),
+    |all, given| {
+        let emulated = given.value == "emulate";
+        let value = if emulated { Nvram::Emulate } else { Nvram::Directory(given.directory()?) };
+        all.media.nvram = Some(value);
+        Ok(())
+    },
+    |all| match &all.media.nvram {
+        None => String::new(),
+        Some(Nvram::Emulate) => "emulate".to_owned(),
+        Some(Nvram::Directory(dir)) => text_of(Some(dir)),
+    },
+);
+
+static NVRAM_DIR: EngineSetting = EngineSetting::new(
+    "nvram_dir",
+    Values::Fixed("a directory"),
+    |all, given| given.directory().map(|value| all.media.nvram_dir = Some(value)),
+    |all| text_of(all.media.nvram_dir.as_deref()),
+);
+
+static WRITE_NS: EngineSetting = EngineSetting::new(
+    "nvram_write_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.write_ns = value),
+    |all| all.media.latency.write_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static FENCE_NS: EngineSetting = EngineSetting::new(
+    "nvram_fence_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.fence_ns = value),
+    |all| all.media.latency.fence_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static READ_NS: EngineSetting = EngineSetting::new(
+    "nvram_read_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.read_ns = value),
+    |all| all.media.latency.read_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static PERSISTENCY: EngineSetting = EngineSetting::new(
+    "persistency",
+    Values::Fixed("x86, epoch or strict"),
+    |all, given| given.parsed().map(|value| all.media.persistency = value),
+    |all| all.media.persistency.as_str().to_owned(),
+)
+.shared();
+
+static LOG_DIR: EngineSetting = EngineSetting::new(
+    "log_dir",
+    Values::Fixed("a directory"),
+    |all, given| given.directory().map(|value| all.media.log_dir = Some(value)),
+    |all| text_of(all.media.log_dir.as_deref()),
+);

@@ -1,0 +1,80 @@
+//! Which engine is tested.
+
+use std::fmt;
+use std::path::Path;
+
+use duralite_journal::media::Medium;
+use duralite_journal::{Descriptor, engines, nvwal, waldio};
+
+use crate::vec_engine;
+
+/// The variable that says which engine is tested: the registry's first if it is not set.
+const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
+
+/// An engine under test: on emulated NVRAM if it needs memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Engine(&'static Descriptor);
+
+impl Engine {
+    /// For tests of what only `nvwal` does.
+    pub const NVWAL: Self = Self(&nvwal::DESCRIPTOR);
+    /// For tests of what only `waldio` does.
+    pub const WALDIO: Self = Self(&waldio::DESCRIPTOR);
+
+    /// The product's engines.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        engines::ENGINES.iter().copied().map(Self).collect()
+    }
+
+    /// The engine of this name: one of the product's, or of the tests'.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        vec_engine::register();
+        engines::by_name(name).map(Self)
+    }
+
+    /// The engine that this run tests.
+    #[must_use]
+    pub fn under_test() -> Self {
+        match std::env::var(ENGINE_VARIABLE) {
+            Err(_) => Self(engines::ENGINES[0]),
+            Ok(name) => Self::named(&name).unwrap_or_else(|| panic!("{ENGINE_VARIABLE}={name} is no engine")),
+        }
+    }
+
+    /// Its name in settings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Whether its logs are in memory that is mapped.
+    #[must_use]
+    pub fn is_in_memory(self) -> bool {
+        self.0.needs.first() == Some(&Medium::LogMemory)
+    }
+
+    /// URI parameters for this engine with its logs in `pool`.
+    #[must_use]
+    pub fn settings(self, pool: &Path) -> String {
+        let pool = pool.display();
+        let media = self.0.needs.iter().map(|medium| match medium {
+            Medium::LogMemory | Medium::HomeMemory => format!("&nvram=emulate&nvram_dir={pool}"),
+            Medium::LogBlocks => format!("&log_dir={pool}"),
+        });
+        format!("journal={}{}", self.name(), media.collect::<String>())
+    }
+}
+
+impl From<&'static Descriptor> for Engine {
+    fn from(engine: &'static Descriptor) -> Self {
+        Self(engine)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,328 @@
+//! An engine for tests that keeps frames in a `Vec`: what the seam between the product and an engine asks for,
+//! and no more.
+//!
+//! A log's file says only whose it is. Its frames are in the memory of the process that made it, by the log's id:
+//! another process is refused, and nothing survives this one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use duralite_journal::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenFile, SharedBytes, Walk};
+use duralite_journal::engine::{Commit, Committer, Engine, Frame, Ticket};
+use duralite_journal::media::Medium;
+use duralite_journal::stream::WalStream;
+use duralite_journal::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
+use duralite_journal::{EngineOptions, JournalError, engines};
+use duralite_logfmt::sqlite_wal::WalHeader;
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::Guarantee;
+use duralite_medium::process::PerProcess;
+
+const MAGIC: [u8; 8] = *b"DURALVEC";
+/// Magic number, id, inode, birth time and page size; the path stands after them.
+const FIXED_BYTES: usize = 44;
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "vec",
+    magic: MAGIC,
+    needs: &[Medium::LogBlocks],
+    settings: &[],
+    shared: SharedBytes { zeroed: 0, all: 0 },
+    format,
+    attach,
+    attach_outside: |log| Err(elsewhere(&log.file)),
+    open_read_only: |file| Ok(Box::new(open(file)?)),
+    inspect,
+    is_empty: |file| open(file).is_ok_and(|log| log.committed() == 0),
+    walk: WALK,
+    flush_interval: |_| None,
+};
+
+/// Adds the engine to the registry. Doing it again changes nothing.
+pub fn register() {
+    static ONCE: Once = Once::new();
+    static ENGINES: [&Descriptor; 1] = [&DESCRIPTOR];
+    ONCE.call_once(|| engines::add(&ENGINES).unwrap());
+}
+
+/// What has been committed to a log.
+#[derive(Default)]
+struct Store {
+    generation: u64,
+    header: Option<WalHeader>,
+    retired: bool,
+    frames: Vec<(Frame, Vec<u8>)>,
+    transactions: u32,
+}
+
+type Shared = Arc<Mutex<Store>>;
+
+/// The logs whose frames are in this process.
+static LOGS: PerProcess<Mutex<HashMap<LogId, Shared>>> = PerProcess::new();
+
+fn logs() -> MutexGuard<'static, HashMap<LogId, Shared>> {
+    LOGS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn elsewhere(file: &OpenFile<'_>) -> JournalError {
+    let what = "its frames are in the memory of another process, or went with it";
+    JournalError::Busy { path: file.path.to_path_buf(), what }
+}
+
+fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+    let LogHead { log_id, db_inode, db_birth_ns, path, .. } = &new.head;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&log_id.0);
+    bytes.extend_from_slice(&db_inode.to_le_bytes());
+    bytes.extend_from_slice(&db_birth_ns.to_le_bytes());
+    bytes.extend_from_slice(&new.page_bytes.to_le_bytes());
+    bytes.extend_from_slice(path);
+    let written = new.file.file.write_all_at(&bytes, 0);
+    written.map_err(|error| JournalError::io("write", new.file.path, &error))?;
+    logs().insert(*log_id, Shared::default());
+    Ok(())
+}
+
+/// Page size and head, from a log's first bytes.
+fn decode(file: &OpenFile<'_>, bytes: &[u8]) -> Result<(u32, LogHead), JournalError> {
+    let Some((fixed, path)) = bytes.split_at_checked(FIXED_BYTES) else {
+        let source = FormatError::Short { what: "the log file" };
+        return Err(JournalError::Format { log: file.path.to_path_buf(), source });
+    };
+    let word = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().unwrap());
+    let log_id = LogId(fixed[8..24].try_into().unwrap());
+    let page_bytes = u32::from_le_bytes(fixed[40..].try_into().unwrap());
+    let path = path.to_vec();
+    Ok((page_bytes, LogHead { log_id, db_inode: word(24), db_birth_ns: word(32), path, made_in: None }))
+}
+
+fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+    decode(file, bytes).map(|(_, head)| head)
+}
+
+fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    if log.alone { Ok(Box::new(open(&log.file)?)) } else { Err(elsewhere(&log.file)) }
+}
+
+fn open(file: &OpenFile<'_>) -> Result<VecLog, JournalError> {
+    let failed = |error| JournalError::io("read", file.path, &error);
+    let mut bytes = vec![0; file.file.metadata().map_err(failed)?.len() as usize];
+    file.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    let (page_bytes, head) = decode(file, &bytes)?;
+    let store = logs().get(&head.log_id).cloned().ok_or_else(|| elsewhere(file))?;
+    let mut log =
+        VecLog { id: head.log_id, page_bytes, store, generation: 0, header: None, staged: BTreeMap::new() };
+    log.refresh()?;
+    Ok(log)
+}
+
+const WALK: Walk = |file, visit| {
+    let log = open(file)?;
+    let store = log.store().frames.iter().map(|(frame, _)| *frame).collect::<Vec<_>>();
+    let mut sequence = 0;
+    let mut first_frame = 1;
+    let mut records = Vec::new();
+    for (number, frame) in (1..).zip(store) {
+        let (page_number, record_bytes) = (frame.page_number, log.page_bytes);
+        records.push(WalkedRecord {
+            offset: 0,
+            frame: number,
+            page_number,
+            record_bytes,
+            ranges: 1,
+            whole: true,
+        });
+        if frame.db_pages == 0 {
+            continue;
+        }
+        sequence += 1;
+        let records = std::mem::take(&mut records);
+        let (last_frame, db_pages) = (number, frame.db_pages);
+        visit(&WalkedTransaction {
+            sequence,
+            offset: 0,
+            first_frame,
+            last_frame,
+            db_pages,
+            order: "vec",
+            records,
+        });
+        first_frame = number + 1;
+    }
+    let (generation, retired) = (log.store().generation, log.store().retired);
+    let (frames, transactions) = (log.committed(), log.store().transactions);
+    let mismatch = WalStream::new(log).find_checksum_mismatch()?;
+    Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
+};
+
+/// A log as this process has attached it.
+struct VecLog {
+    id: LogId,
+    page_bytes: u32,
+    store: Shared,
+    /// As the store had it when the log was refreshed last.
+    generation: u64,
+    header: Option<WalHeader>,
+    staged: BTreeMap<u32, (u32, Vec<u8>)>,
+}
+
+impl VecLog {
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start_over(&mut self, header: Option<&WalHeader>, retired: bool) {
+        let generation = self.store().generation + 1;
+        *self.store() = Store { generation, header: header.copied(), retired, ..Store::default() };
+        self.staged.clear();
+        (self.generation, self.header) = (generation, header.copied());
+    }
+}
+
+impl Engine for VecLog {
+    fn name(&self) -> &'static str {
+        DESCRIPTOR.name
+    }
+
+    fn id(&self) -> LogId {
+        self.id
+    }
+
+    fn page_bytes(&self) -> u32 {
+        self.page_bytes
+    }
+
+    /// The weakest that there is: it is weaker still.
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::ProcessCrash
+    }
+
+    fn describe(&self) -> String {
+        "frames in the memory of this process".to_owned()
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, String)> {
+        let store = self.store();
+        vec![
+            ("generation", store.generation.to_string()),
+            ("retired", store.retired.to_string()),
+            ("log_frames", store.frames.len().to_string()),
+            ("log_transactions", store.transactions.to_string()),
+        ]
+    }
+
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        None
+    }
+
+    fn configure(&mut self, _options: &EngineOptions) {}
+
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        let store = self.store();
+        let newest: BTreeMap<u32, u32> =
+            (1..).zip(&store.frames).map(|(number, (frame, _))| (frame.page_number, number)).collect();
+        newest.into_iter().collect()
+    }
+
+    fn retire(&mut self) -> Result<(), JournalError> {
+        self.start_over(None, true);
+        Ok(())
+    }
+
+    fn wal_header(&self) -> Option<&WalHeader> {
+        self.header.as_ref()
+    }
+
+    fn refresh(&mut self) -> Result<(), JournalError> {
+        let (generation, header) = {
+            let store = self.store();
+            (store.generation, store.header)
+        };
+        if generation != self.generation {
+            self.staged.clear();
+            (self.generation, self.header) = (generation, header);
+        }
+        Ok(())
+    }
+
+    fn version(&self) -> u64 {
+        let store = self.store();
+        store.generation << 32 | u64::from(store.transactions)
+    }
+
+    fn committed(&self) -> u32 {
+        self.store().frames.len() as u32
+    }
+
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.store().frames.get((number as usize).checked_sub(1)?).map(|(frame, _)| *frame)
+    }
+
+    fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
+        let missing = JournalError::Unexpected("a frame number");
+        if let Some((_, staged)) = self.staged.get(&frame) {
+            page.copy_from_slice(staged);
+            return Ok(());
+        }
+        let store = self.store();
+        let (_, found) = frame.checked_sub(1).and_then(|at| store.frames.get(at as usize)).ok_or(missing)?;
+        page.copy_from_slice(found);
+        Ok(())
+    }
+
+    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        self.start_over(header, false);
+        Ok(())
+    }
+
+    fn clear(&mut self, _keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(None, false);
+        Ok(())
+    }
+
+    fn has_surplus(&self, _keep_bytes: u64) -> bool {
+        false
+    }
+
+    fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
+        self.staged.insert(frame, (page_number, page.to_vec()));
+        Ok(())
+    }
+
+    fn discard_staged(&mut self) -> Result<(), JournalError> {
+        self.staged.clear();
+        Ok(())
+    }
+
+    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+        let staged = std::mem::take(&mut self.staged);
+        let mut store = self.store();
+        let numbers = commit.first_frame..=commit.last_frame;
+        let complete = numbers.clone().all(|number| staged.contains_key(&number));
+        if !complete || commit.first_frame as usize != store.frames.len() + 1 {
+            return Err(JournalError::Unexpected("a transaction's frame numbers"));
+        }
+        for (number, (page_number, page)) in staged.into_iter().filter(|(number, _)| numbers.contains(number))
+        {
+            let last = number == commit.last_frame;
+            let db_pages = if last { commit.db_pages } else { 0 };
+            let checksum = last.then_some(commit.checksum);
+            store.frames.push((Frame { page_number, db_pages, checksum }, page));
+        }
+        store.transactions += 1;
+        Ok(None)
+    }
+
+    fn outgrows(&self, _bytes: usize) -> bool {
+        false
+    }
+
+    fn harden(&mut self) -> Result<(), JournalError> {
+        Ok(())
+    }
+}
