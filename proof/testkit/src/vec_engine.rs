@@ -150,8 +150,11 @@ const WALK: Walk = |file, visit| {
         });
         first_frame = number + 1;
     }
-    let (generation, retired) = (log.store().generation, log.store().retired);
-    let (frames, transactions) = (log.committed(), log.store().transactions);
+    let (generation, retired, transactions) = {
+        let store = log.store();
+        (store.generation, store.retired, store.transactions)
+    };
+    let frames = log.committed();
     let mismatch = WalStream::new(log).find_checksum_mismatch()?;
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 };
