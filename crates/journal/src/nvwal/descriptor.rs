@@ -2,7 +2,8 @@
 
 use duralite_logfmt::nvwal::MAGIC;
 
-use super::{NvwalOptions, files, walk};
+use super::options::{NAME, NvwalOptions};
+use super::{files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
 use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, SWITCH};
@@ -10,7 +11,7 @@ use crate::settings::{EngineOptions, EngineSetting, Values, on_off};
 
 /// The engine for byte-addressable memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
-    name: "nvwal",
+    name: NAME,
     magic: MAGIC,
     needs: &[Medium::LogMemory],
     settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &LOG_LIMIT, &CACHE],

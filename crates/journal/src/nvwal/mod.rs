@@ -35,6 +35,7 @@ pub use descriptor::DESCRIPTOR;
 pub use files::open_read_only;
 use heap::Heap;
 use list::BlockList;
+use options::NAME;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
 use scan::{Expected, FoundTransaction, Position};
 pub use walk::walk;
@@ -336,7 +337,7 @@ fn apply_from<'a>(
 
 impl Engine for Nvwal {
     fn name(&self) -> &'static str {
-        DESCRIPTOR.name
+        NAME
     }
 
     fn id(&self) -> LogId {

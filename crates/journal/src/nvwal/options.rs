@@ -4,6 +4,9 @@ use duralite_logfmt::nvwal::Order;
 
 use crate::settings::common::CACHE_BYTES;
 
+/// The engine's name in settings.
+pub(super) const NAME: &str = "nvwal";
+
 /// When the lines of a transaction are written back, relative to its commit mark (section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncMode {

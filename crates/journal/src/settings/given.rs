@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::Values;
+use super::values::Values;
 
 /// The text of a setting that was given.
 pub struct Given<'a> {

@@ -7,29 +7,11 @@ pub mod common;
 mod given;
 pub(crate) mod media;
 mod options;
-
-use std::fmt;
+mod values;
 
 pub use given::{Given, is_off, name_of, on_off, text_of};
 pub use options::EngineOptions;
-
-/// What may be given, for the message about what may not.
-#[derive(Clone, Copy)]
-pub enum Values {
-    /// In these words.
-    Fixed(&'static str),
-    /// In words that depend on which engines there are.
-    Made(fn() -> String),
-}
-
-impl fmt::Display for Values {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(words) => f.write_str(words),
-            Self::Made(words) => f.write_str(&words()),
-        }
-    }
-}
+pub use values::Values;
 
 /// One setting of a `T`. The environment variable is the name in capitals after `DURALITE_`.
 pub struct Setting<T> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use duralite_logfmt::waldio::{MAGIC, block_size_is_valid};
 use duralite_medium::block::{Access, Durability};
 
-use super::{SHARED_BYTES, STATE_BYTES, WaldioOptions, files, walk};
+use super::options::{NAME, WaldioOptions};
+use super::{SHARED_BYTES, STATE_BYTES, files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
 use crate::settings::common::{CACHE, LOG_LIMIT};
@@ -13,7 +14,7 @@ use crate::settings::{EngineOptions, EngineSetting, Values, name_of};
 
 /// The engine for disks.
 pub static DESCRIPTOR: Descriptor = Descriptor {
-    name: "waldio",
+    name: NAME,
     magic: MAGIC,
     needs: &[Medium::LogBlocks],
     settings: &[

@@ -33,6 +33,7 @@ use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 use group::Group;
+use options::NAME;
 pub use options::WaldioOptions;
 pub use walk::walk;
 use writer::{Open, STAGED};
@@ -236,7 +237,7 @@ impl Waldio {
 
 impl Engine for Waldio {
     fn name(&self) -> &'static str {
-        DESCRIPTOR.name
+        NAME
     }
 
     fn id(&self) -> LogId {

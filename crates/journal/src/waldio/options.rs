@@ -7,6 +7,9 @@ use duralite_medium::block::{Access, Durability};
 
 use crate::settings::common::CACHE_BYTES;
 
+/// The engine's name in settings.
+pub(super) const NAME: &str = "waldio";
+
 /// How a log works; layout, block size and limit are fixed when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaldioOptions {

@@ -1,5 +1,6 @@
 //! Settings: URI parameters, then environment variables, then defaults.
 
+mod fields;
 mod names;
 mod table;
 mod values;
@@ -8,58 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use duralite_journal::media::MediaSet;
-use duralite_journal::{Descriptor, EngineOptions, LogDirectory, engines};
+use duralite_journal::{Descriptor, LogDirectory, engines};
 
 pub use duralite_journal::settings::is_off;
+pub use fields::{STRICT, Settings};
 pub use names::{refuse_unknown, unknown, variable_of};
 pub use table::{find, rows};
-
-/// The setting that also counts where no database of ours is opened.
-pub const STRICT: &str = "strict";
-
-/// What serves the write-ahead log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Journal {
-    /// The first engine that has the media it needs, else the base VFS.
-    Auto,
-    /// Always this engine.
-    Engine(&'static Descriptor),
-    /// The base VFS.
-    Off,
-}
-
-/// The settings of one open database.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub journal: Journal,
-    /// Those of engines and media.
-    pub options: EngineOptions,
-    /// A reader waits until what it reads is durable.
-    pub read_durable: bool,
-    /// A thread checkpoints when the log has this many frames, so that no committer has to; 0 for
-    /// never.
-    pub background_checkpoint: u32,
-    /// An open that would end as plain SQLite is refused.
-    pub strict: bool,
-    /// What the log's file keeps when it starts over: SQLite's own `PRAGMA journal_size_limit`.
-    pub size_limit: Option<u64>,
-    /// Those that were given, as opposed to defaults.
-    explicit: Vec<&'static str>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            journal: Journal::Auto,
-            options: EngineOptions::default(),
-            read_durable: false,
-            background_checkpoint: 0,
-            strict: false,
-            size_limit: None,
-            explicit: Vec::new(),
-        }
-    }
-}
+pub use values::Journal;
 
 /// Whether the environment asks for `strict` wherever a URI does not say otherwise.
 pub fn strict_by_environment() -> bool {

@@ -4,8 +4,8 @@ use duralite_journal::engines;
 use duralite_journal::settings::common::SWITCH;
 use duralite_journal::settings::{EngineSetting, Setting, Values, on_off};
 
+use super::fields::{STRICT, Settings};
 use super::values::{background_checkpoint, journal, journal_name, journals};
-use super::{STRICT, Settings};
 
 /// One setting. The environment variable is the name in capitals after `DURALITE_`.
 #[derive(Clone, Copy)]

@@ -1,14 +1,23 @@
 //! From the text of a connection's setting to its value, and back.
 
-use duralite_journal::engines;
 use duralite_journal::settings::Given;
-
-use super::Journal;
+use duralite_journal::{Descriptor, engines};
 
 /// Frames at which the background checkpoint begins: well before SQLite's own, at 1000.
 const BACKGROUND_FRAMES: u32 = 400;
 const AUTO: &str = "auto";
 const OFF: &str = "off";
+
+/// What serves the write-ahead log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Journal {
+    /// The first engine that has the media it needs, else the base VFS.
+    Auto,
+    /// Always this engine.
+    Engine(&'static Descriptor),
+    /// The base VFS.
+    Off,
+}
 
 /// What `journal` may be.
 pub(super) fn journals() -> String {
