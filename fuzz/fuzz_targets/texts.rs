@@ -12,13 +12,13 @@ mod settings;
 
 use duralite_logfmt::LogId;
 use libfuzzer_sys::fuzz_target;
-use settings::{SETTINGS, Settings};
+use settings::{Settings, rows};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, bytes)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(bytes);
     match mode % 4 {
-        0 => SETTINGS.iter().for_each(|setting| set_and_show(setting.name, &text)),
+        0 => rows().iter().for_each(|setting| set_and_show(setting.name(), &text)),
         1 => resolve(&text),
         2 => trace_lines(&text),
         _ => {
@@ -42,7 +42,7 @@ fn set_and_show(name: &str, value: &str) {
             let mut again = Settings::default();
             again.set(name, &shown).unwrap();
             assert_eq!(again.value_of(name).unwrap(), shown);
-            assert_eq!(again.options, settings.options);
+            rows().iter().for_each(|row| assert_eq!(row.get(&again), row.get(&settings)));
         }
         Err(message) => assert!(message.contains(name)),
     }
