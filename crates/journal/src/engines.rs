@@ -86,6 +86,7 @@ pub fn settings() -> Vec<&'static EngineSetting> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::media::{Medium, Memory, MemoryKind};
 
     #[test]
     fn engines_are_told_apart_by_name_and_by_magic() {
@@ -112,6 +113,30 @@ mod tests {
         let found = choose(&MediaSet::named(&memory, &database)).unwrap();
         assert_eq!((found.engine.name, &*found.dir), ("nvwal", dir.path()));
         assert!(choose(&MediaSet::default()).is_err());
+    }
+
+    #[test]
+    fn an_engine_takes_all_the_media_that_it_needs_and_no_other() {
+        static TWO: Descriptor = Descriptor {
+            name: "two",
+            magic: *b"TWOMEDIA",
+            needs: &[Medium::LogBlocks, Medium::HomeMemory],
+            ..waldio::DESCRIPTOR
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory { kind: MemoryKind::Emulated, dir: "/memory".into() };
+        let blocks = MediaSet { log_blocks: Some(dir.path().to_path_buf()), ..MediaSet::default() };
+        assert!(LogDirectory::of(&TWO, &blocks).is_err());
+        let all = MediaSet { home_memory: Some(memory.clone()), log_memory: Some(memory.clone()), ..blocks };
+        let found = LogDirectory::of(&TWO, &all).unwrap();
+        assert_eq!(found.dir, dir.path());
+        assert_eq!(found.media().home_memory, Some(memory));
+        assert_eq!(found.media().log_memory, None);
+        assert!(!found.is_dax());
+        // A log of its own elsewhere is found there, and keeps its pages where they are.
+        let elsewhere = LogDirectory::at(&TWO, "/elsewhere".as_ref(), &all);
+        assert_eq!(elsewhere.dir, std::path::Path::new("/elsewhere"));
+        assert_eq!(elsewhere.media().home_memory, found.media().home_memory);
     }
 
     #[test]
