@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_journal::NvwalOptions;
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;

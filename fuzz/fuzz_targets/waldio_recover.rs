@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_journal::WaldioOptions;
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
 use duralite_logfmt::sqlite_wal::make_wal_header;

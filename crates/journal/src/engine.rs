@@ -1,7 +1,9 @@
 //! What an engine does for the WAL stream: keep frames, and make transactions durable.
 //!
 //! Frames are numbered from 1 as in SQLite's wal-index. An engine knows nothing of byte offsets
-//! in the `-wal` file. One writer at a time calls `stage`, `seal` and `begin_generation`
+//! in the `-wal` file. It has three parts: [`LogWriter`] takes frames and seals transactions,
+//! [`LogReader`] reads and follows what is committed, and [`LogFile`] is the log as a file, with its
+//! generations. One writer at a time calls `stage`, `seal` and `begin_generation`
 //! (invariant 11); SQLite's WRITE lock sees to that, across processes too.
 
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader};
@@ -88,8 +90,8 @@ pub trait Committer: Send + Sync {
     fn settle(&self) -> Result<bool, JournalError>;
 }
 
-/// A store of WAL frames.
-pub trait Engine: Send {
+/// The log as a file: whose it is, what it is on, and its generations.
+pub trait LogFile: Send {
     /// The engine's name in settings.
     fn name(&self) -> &'static str;
 
@@ -108,30 +110,40 @@ pub trait Engine: Send {
     /// Figures, by name. Those of work done are this process's since it attached.
     fn metrics(&self) -> Vec<(&'static str, String)>;
 
-    /// Who makes sealed transactions durable; `None` where sealing does.
-    fn committer(&self) -> Option<Arc<dyn Committer>>;
-
-    /// What stands before the database file; `None` where SQLite reads and writes the file itself. Whether there
-    /// is one never changes for a log.
-    fn home(&self) -> Option<Arc<dyn Home>> {
-        None
-    }
-
     /// Takes settings that may change while a log is in use.
     fn configure(&mut self, options: &crate::EngineOptions);
 
-    /// The pages with committed frames, each with the number of its newest one; ascending.
-    fn newest_frames(&self) -> Vec<(u32, u32)>;
+    /// SQLite's header of the log's current generation; `None` while the log is empty.
+    fn wal_header(&self) -> Option<&WalHeader>;
+
+    /// Starts the log over, with this header or empty. Durable when it returns. The caller has
+    /// synced everything committed so far into the database file (invariant 6).
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log; with
+    /// the old generation still in force.
+    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
+
+    /// Starts the log over, empty, and gives back what its file has beyond so many bytes and more than a
+    /// new log's. The new generation is durable on return. The caller has synced everything
+    /// committed so far into the database file (invariant 6).
+    ///
+    /// # Errors
+    /// As [`LogFile::begin_generation`]. What cannot be given back stays, without an error.
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
+
+    /// Whether [`LogFile::clear`] would give something back.
+    fn has_surplus(&self, keep_bytes: u64) -> bool;
 
     /// Declares that everything is in the database file and synced. Durable on return.
     ///
     /// # Errors
     /// `Corrupt`, or an error of the medium.
     fn retire(&mut self) -> Result<(), JournalError>;
+}
 
-    /// SQLite's header of the log's current generation; `None` while the log is empty.
-    fn wal_header(&self) -> Option<&WalHeader>;
-
+/// What reads committed frames, and follows what other processes commit.
+pub trait LogReader: Send {
     /// Takes in what other processes have committed. Cheap when there is nothing new.
     /// Drops staged frames if the log has moved on since they were staged.
     ///
@@ -148,40 +160,31 @@ pub trait Engine: Send {
     /// A committed frame, if there is one of this number.
     fn frame(&self, number: u32) -> Option<Frame>;
 
+    /// The pages with committed frames, each with the number of its newest one; ascending.
+    fn newest_frames(&self) -> Vec<(u32, u32)>;
+
     /// The page of a staged or committed frame, staged first.
     ///
     /// # Errors
     /// `Unexpected` for a frame that does not exist; `Corrupt`.
     fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+}
 
-    /// Starts the log over, with this header or empty. Durable when it returns. The caller has
-    /// synced everything committed so far into the database file (invariant 6).
-    ///
-    /// # Errors
-    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log; with
-    /// the old generation still in force.
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
-
-    /// Starts the log over, empty, and gives back what its file has beyond so many bytes and more than a
-    /// new log's. The new generation is durable on return. The caller has synced everything
-    /// committed so far into the database file (invariant 6).
-    ///
-    /// # Errors
-    /// As [`Engine::begin_generation`]. What cannot be given back stays, without an error.
-    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
-
-    /// Whether [`Engine::clear`] would give something back.
-    fn has_surplus(&self, keep_bytes: u64) -> bool;
-
-    /// Whether frames are staged.
-    fn has_staged(&self) -> bool;
-
+/// What takes the frames of a transaction and seals it.
+pub trait LogWriter: Send {
     /// Stores a frame of the open transaction; nothing is durable or visible yet.
     /// A frame staged again replaces the one before.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the frame is not staged, those before it still are.
     fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
+
+    /// Whether frames are staged.
+    fn has_staged(&self) -> bool;
+
+    /// Whether the staged transaction, with so many bytes more, may have to wait until everything
+    /// sealed is durable before it can go on.
+    fn outgrows(&self, bytes: usize) -> bool;
 
     /// Forgets everything staged.
     ///
@@ -196,9 +199,8 @@ pub trait Engine: Send {
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
 
-    /// Whether the staged transaction, with so many bytes more, may have to wait until everything
-    /// sealed is durable before it can go on.
-    fn outgrows(&self, bytes: usize) -> bool;
+    /// Who makes sealed transactions durable; `None` where sealing does.
+    fn committer(&self) -> Option<Arc<dyn Committer>>;
 
     /// Makes every committed frame durable, where sealing alone does not (invariant 5).
     ///
@@ -207,11 +209,26 @@ pub trait Engine: Send {
     fn harden(&mut self) -> Result<(), JournalError>;
 }
 
+/// A store of WAL frames: a log that is read and written.
+pub trait Engine: LogFile + LogReader + LogWriter {
+    /// What stands before the database file; `None` where SQLite reads and writes the file itself. Whether there
+    /// is one never changes for a log.
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        None
+    }
+}
+
+/// The methods of an engine's parts, for who has one of a known type.
+pub mod prelude {
+    pub use super::{LogFile as _, LogReader as _, LogWriter as _};
+}
+
 /// A boxed engine is an engine.
 macro_rules! delegate {
-    (shared { $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)* }
+    ($part:ident:
+     shared { $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)* }
      exclusive { $(fn $mut_name:ident(&mut self $(, $mut_arg:ident: $mut_type:ty)*) -> $mut_result:ty;)* }) => {
-        impl Engine for Box<dyn Engine> {
+        impl $part for Box<dyn Engine> {
             $(fn $name(&self $(, $arg: $type)*) -> $result { (**self).$name($($arg),*) })*
             $(fn $mut_name(&mut self $(, $mut_arg: $mut_type)*) -> $mut_result {
                 (**self).$mut_name($($mut_arg),*)
@@ -220,7 +237,14 @@ macro_rules! delegate {
     };
 }
 
+impl Engine for Box<dyn Engine> {
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        (**self).home()
+    }
+}
+
 delegate! {
+    LogFile:
     shared {
         fn name(&self) -> &'static str;
         fn id(&self) -> LogId;
@@ -228,24 +252,39 @@ delegate! {
         fn guarantee(&self) -> Guarantee;
         fn describe(&self) -> String;
         fn metrics(&self) -> Vec<(&'static str, String)>;
-        fn committer(&self) -> Option<Arc<dyn Committer>>;
-        fn home(&self) -> Option<Arc<dyn Home>>;
-        fn newest_frames(&self) -> Vec<(u32, u32)>;
         fn wal_header(&self) -> Option<&WalHeader>;
-        fn version(&self) -> u64;
-        fn committed(&self) -> u32;
-        fn frame(&self, number: u32) -> Option<Frame>;
-        fn has_staged(&self) -> bool;
         fn has_surplus(&self, keep_bytes: u64) -> bool;
-        fn outgrows(&self, bytes: usize) -> bool;
     }
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();
-        fn retire(&mut self) -> Result<(), JournalError>;
-        fn refresh(&mut self) -> Result<(), JournalError>;
-        fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
         fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
         fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
+        fn retire(&mut self) -> Result<(), JournalError>;
+    }
+}
+
+delegate! {
+    LogReader:
+    shared {
+        fn version(&self) -> u64;
+        fn committed(&self) -> u32;
+        fn frame(&self, number: u32) -> Option<Frame>;
+        fn newest_frames(&self) -> Vec<(u32, u32)>;
+    }
+    exclusive {
+        fn refresh(&mut self) -> Result<(), JournalError>;
+        fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+    }
+}
+
+delegate! {
+    LogWriter:
+    shared {
+        fn has_staged(&self) -> bool;
+        fn outgrows(&self, bytes: usize) -> bool;
+        fn committer(&self) -> Option<Arc<dyn Committer>>;
+    }
+    exclusive {
         fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
         fn discard_staged(&mut self) -> Result<(), JournalError>;
         fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;

@@ -114,7 +114,7 @@ impl<E: Engine> WalStream<E> {
     /// Size of the stream in bytes: header and committed frames, or 0.
     ///
     /// # Errors
-    /// As [`Engine::refresh`].
+    /// As [`crate::engine::LogReader::refresh`].
     pub fn size(&mut self) -> Result<u64, JournalError> {
         self.refresh()?;
         Ok(self.engine.wal_header().map_or(0, |header| {
@@ -125,7 +125,7 @@ impl<E: Engine> WalStream<E> {
     /// Fills `buf` from `offset` on and returns how many bytes there were.
     ///
     /// # Errors
-    /// As [`Engine::read_page`].
+    /// As [`crate::engine::LogReader::read_page`].
     pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, JournalError> {
         self.refresh()?;
         let Some(header) = self.engine.wal_header().copied() else { return Ok(0) };
@@ -175,7 +175,7 @@ impl<E: Engine> WalStream<E> {
     /// which the log's file shrinks to what a new one has, or behind the last frame, where there is nothing to do.
     ///
     /// # Errors
-    /// `Unexpected` for a cut into committed frames; others as [`Engine::begin_generation`].
+    /// `Unexpected` for a cut into committed frames; others as [`crate::engine::LogFile::begin_generation`].
     pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
         let current = self.size()?;
         if size >= current && (current > 0 || !self.engine.has_surplus(0)) {
@@ -191,7 +191,7 @@ impl<E: Engine> WalStream<E> {
     /// Called where SQLite syncs its log: seals a complete transaction that is not sealed yet.
     ///
     /// # Errors
-    /// As [`Engine::seal`].
+    /// As [`crate::engine::LogWriter::seal`].
     pub fn sync(&mut self) -> Result<(), JournalError> {
         if self.open.rewritten_from.is_some() && self.open.commit_frame.is_some() {
             // Not by the writer, which rewrites them first, but by another connection's checkpoint. The
@@ -206,7 +206,7 @@ impl<E: Engine> WalStream<E> {
     /// would silently stop there.
     ///
     /// # Errors
-    /// As [`Engine::read_page`].
+    /// As [`crate::engine::LogReader::read_page`].
     pub fn find_checksum_mismatch(&mut self) -> Result<Option<u32>, JournalError> {
         let Some(header) = self.engine.wal_header().copied() else { return Ok(None) };
         let mut page = vec![0; header.page_bytes as usize];

@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, fresh_medium, open};
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::{JournalError, NvwalOptions};
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng};
-use duralite_journal::engine::Engine;
+use duralite_journal::engine::{Engine, LogFile as _};
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, directory, fresh_medium};
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};

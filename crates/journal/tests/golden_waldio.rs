@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{Model, Rng};
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio, walk};
 use duralite_journal::{JournalError, WaldioOptions};

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use duralite_journal::engine::{Commit, Engine as _};
+use duralite_journal::engine::Commit;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{HeapMode, NvwalOptions, WaldioOptions};

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode};

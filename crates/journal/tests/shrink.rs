@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, directory, for_seeds};
-use duralite_journal::engine::Engine;
+use duralite_journal::engine::{Engine, LogReader as _};
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};

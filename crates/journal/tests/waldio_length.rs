@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{Model, Rng};
 use duralite_journal::WaldioOptions;
-use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_logfmt::waldio::{Layout, Superblock};

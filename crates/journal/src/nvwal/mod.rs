@@ -29,7 +29,7 @@ use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, diff};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::chains::{Chains, Record, apply_ranges};
-use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
+use crate::engine::{Commit, Committer, Engine, Frame, LogFile, LogReader, LogWriter, Ticket};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 pub use files::open_read_only;
@@ -263,7 +263,7 @@ impl Nvwal {
         self.doubtful.clear();
     }
 
-    /// One step of [`Engine::refresh`]: the next committed transaction of the generation that the
+    /// One step of [`LogReader::refresh`]: the next committed transaction of the generation that the
     /// `active` word names, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, JournalError> {
         // Before the first one is loaded there is nothing that a damaged word may be equal to.
@@ -335,7 +335,9 @@ fn apply_from<'a>(
     }
 }
 
-impl Engine for Nvwal {
+impl Engine for Nvwal {}
+
+impl LogFile for Nvwal {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -382,17 +384,9 @@ impl Engine for Nvwal {
         ]
     }
 
-    fn committer(&self) -> Option<Arc<dyn Committer>> {
-        None
-    }
-
     fn configure(&mut self, options: &EngineOptions) {
         self.options.sync = options.own::<NvwalOptions>().sync;
         self.heap.nvm.set_latency(options.media.latency);
-    }
-
-    fn newest_frames(&self) -> Vec<(u32, u32)> {
-        self.chains.newest_frames()
     }
 
     fn retire(&mut self) -> Result<(), JournalError> {
@@ -402,6 +396,26 @@ impl Engine for Nvwal {
 
     fn wal_header(&self) -> Option<&WalHeader> {
         self.wal_header.as_ref()
+    }
+
+    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        self.start_over(header)
+    }
+
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(None)?;
+        self.heap.shrink(keep_bytes);
+        Ok(())
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        self.heap.grown() > self.heap.kept_blocks(keep_bytes)
+    }
+}
+
+impl LogReader for Nvwal {
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.chains.newest_frames()
     }
 
     fn refresh(&mut self) -> Result<(), JournalError> {
@@ -433,19 +447,11 @@ impl Engine for Nvwal {
         let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
         self.chains.read_page(frame, page, &mut apply)
     }
+}
 
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
-        self.start_over(header)
-    }
-
-    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
-        self.start_over(None)?;
-        self.heap.shrink(keep_bytes);
-        Ok(())
-    }
-
-    fn has_surplus(&self, keep_bytes: u64) -> bool {
-        self.heap.grown() > self.heap.kept_blocks(keep_bytes)
+impl LogWriter for Nvwal {
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        None
     }
 
     fn has_staged(&self) -> bool {

@@ -8,7 +8,7 @@ use duralite_medium::Nvm;
 
 use super::{Nvwal, NvwalOptions};
 use crate::JournalError;
-use crate::engine::Engine;
+use crate::engine::prelude::*;
 use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 

@@ -11,7 +11,8 @@ use super::list::BlockList;
 use super::scan::{CONTINUED_AT, Position};
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
-use crate::engine::{Commit, Engine as _};
+use crate::engine::Commit;
+use crate::engine::prelude::*;
 
 /// The transaction being stored behind the log's tail.
 #[derive(Default)]

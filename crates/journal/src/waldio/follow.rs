@@ -11,7 +11,7 @@ use duralite_logfmt::waldio::{
 use super::{Waldio, writer};
 use crate::JournalError;
 use crate::chains::apply_ranges;
-use crate::engine::Engine as _;
+use crate::engine::prelude::*;
 
 /// Bytes of a transaction read at a time.
 const STEP: u64 = 256 << 10;

@@ -29,7 +29,7 @@ use duralite_medium::block::Block;
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
 use crate::chains::Chains;
-use crate::engine::{Commit, Committer, Engine, Frame, Ticket};
+use crate::engine::{Commit, Committer, Engine, Frame, LogFile, LogReader, LogWriter, Ticket};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 use group::Group;
@@ -235,7 +235,9 @@ impl Waldio {
     }
 }
 
-impl Engine for Waldio {
+impl Engine for Waldio {}
+
+impl LogFile for Waldio {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -297,15 +299,7 @@ impl Engine for Waldio {
         ]
     }
 
-    fn committer(&self) -> Option<Arc<dyn Committer>> {
-        Some(self.group.clone())
-    }
-
     fn configure(&mut self, _options: &EngineOptions) {}
-
-    fn newest_frames(&self) -> Vec<(u32, u32)> {
-        self.chains.newest_frames()
-    }
 
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
@@ -316,6 +310,37 @@ impl Engine for Waldio {
 
     fn wal_header(&self) -> Option<&WalHeader> {
         self.wal_header.as_ref()
+    }
+
+    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        self.refresh()?;
+        if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
+            return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
+        }
+        self.drop_staged();
+        self.group.switch(header.map(|header| header.bytes), false, None)?;
+        self.activity.generations += 1;
+        self.refresh()
+    }
+
+    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+        self.refresh()?;
+        self.drop_staged();
+        self.group.switch(None, false, Some(keep_bytes))?;
+        self.activity.generations += 1;
+        self.refresh()
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        // Another process may have made the file longer; an error shows when something is read.
+        let _ = self.group.block().refresh_len();
+        self.group.block().len() > self.group.kept_bytes(keep_bytes)
+    }
+}
+
+impl LogReader for Waldio {
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.chains.newest_frames()
     }
 
     fn refresh(&mut self) -> Result<(), JournalError> {
@@ -356,30 +381,11 @@ impl Engine for Waldio {
         self.payload = bytes;
         result
     }
+}
 
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
-        self.refresh()?;
-        if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
-            return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
-        }
-        self.drop_staged();
-        self.group.switch(header.map(|header| header.bytes), false, None)?;
-        self.activity.generations += 1;
-        self.refresh()
-    }
-
-    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
-        self.refresh()?;
-        self.drop_staged();
-        self.group.switch(None, false, Some(keep_bytes))?;
-        self.activity.generations += 1;
-        self.refresh()
-    }
-
-    fn has_surplus(&self, keep_bytes: u64) -> bool {
-        // Another process may have made the file longer; an error shows when something is read.
-        let _ = self.group.block().refresh_len();
-        self.group.block().len() > self.group.kept_bytes(keep_bytes)
+impl LogWriter for Waldio {
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        Some(self.group.clone())
     }
 
     fn has_staged(&self) -> bool {

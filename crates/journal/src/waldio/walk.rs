@@ -9,7 +9,7 @@ use duralite_medium::block::Block;
 
 use super::Waldio;
 use crate::JournalError;
-use crate::engine::Engine as _;
+use crate::engine::prelude::*;
 use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 
