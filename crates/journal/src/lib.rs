@@ -16,6 +16,8 @@ pub mod engine;
 pub mod engines;
 mod error;
 pub mod home;
+mod group;
+mod heap;
 mod log;
 mod log_file;
 pub mod media;

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng};
-use duralite_journal::engine::Engine;
+use duralite_journal::engine::{Engine, LogWriter as _};
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};

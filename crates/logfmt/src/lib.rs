@@ -11,6 +11,7 @@ pub mod diff;
 mod generation;
 pub mod guard;
 mod head;
+pub mod heap;
 mod id;
 pub mod nvwal;
 pub mod record;

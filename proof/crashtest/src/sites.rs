@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn names_are_shortened() {
-        assert_eq!(short("duralite_journal::nvwal::heap::Heap::allocate"), "Heap::allocate");
+        assert_eq!(short("duralite_journal::heap::Heap::allocate"), "Heap::allocate");
         assert_eq!(short("<duralite_journal::nvwal::Nvwal>::seal_staged"), "seal_staged");
         assert_eq!(short("a::b::c::{{closure}}"), "b::c");
     }

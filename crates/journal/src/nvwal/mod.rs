@@ -9,8 +9,6 @@
 
 mod descriptor;
 mod files;
-mod heap;
-mod list;
 mod options;
 mod scan;
 mod walk;
@@ -20,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES, SUPERBLOCK_BYTES,
-    Slot, Superblock, VERSION_OFFSET, active_word, checked_word, raised_version, read_active_word,
-    slot_offset,
+    ACTIVE_OFFSET, Base, GROWN_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES,
+    STATES_OFFSET, SUPERBLOCK_BYTES, Slot, Superblock, VERSION_OFFSET, active_word, checked_word,
+    raised_version, read_active_word, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, diff};
@@ -30,11 +28,10 @@ use duralite_medium::{Guarantee, Nvm};
 
 use crate::chains::{Chains, Record, apply_ranges};
 use crate::engine::{Commit, Committer, Engine, Frame, LogFile, LogReader, LogWriter, Ticket};
+use crate::heap::{self, BlockList, Heap};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 pub use files::open_read_only;
-use heap::Heap;
-use list::BlockList;
 use options::NAME;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
 use scan::{Expected, FoundTransaction, Position};
@@ -63,6 +60,7 @@ const LARGEST_BLOCK: u32 = 1 << 28;
 
 /// A log in NVRAM.
 pub struct Nvwal {
+    superblock: Superblock,
     heap: Heap,
     options: NvwalOptions,
     active: u64,
@@ -95,14 +93,14 @@ impl Nvwal {
     /// # Errors
     /// `Medium` when the medium cannot grow to that size.
     pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), JournalError> {
-        let blocks = Heap::initial_blocks(superblock);
+        let blocks = geometry(superblock).initial_blocks();
         nvm.grow(superblock.file_bytes(blocks))
             .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })?;
         let slot =
             Slot { generation: 1, first_block: NO_BLOCK, wal_header: [0; WAL_HEADER_BYTES], retired: false };
         nvm.store(0, &superblock.encode());
         nvm.store(slot_offset(1), &slot.encode(superblock.log_id));
-        nvm.store_u64(duralite_logfmt::nvwal::GROWN_OFFSET, checked_word(blocks));
+        nvm.store_u64(GROWN_OFFSET, checked_word(blocks));
         nvm.store_u64(ACTIVE_OFFSET, active_word(1));
         nvm.flush(0, SUPERBLOCK_BYTES);
         nvm.fence();
@@ -143,8 +141,9 @@ impl Nvwal {
         let superblock = Superblock::decode(&bytes)
             .map_err(|source| JournalError::Format { log: path.to_path_buf(), source })?;
         let page_bytes = superblock.page_bytes as usize;
-        let heap = Heap::open(nvm, superblock, path.to_path_buf(), options.heap)?;
+        let heap = Heap::open(nvm, geometry(&superblock), path.to_path_buf(), options.heap)?;
         Ok(Self {
+            superblock,
             heap,
             chains: Chains::new(page_bytes, options.cache_bytes),
             options,
@@ -196,7 +195,7 @@ impl Nvwal {
     /// The superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
-        &self.heap.superblock
+        &self.superblock
     }
 
     /// Blocks in the committed list.
@@ -218,7 +217,7 @@ impl Nvwal {
     }
 
     fn log_id(&self) -> LogId {
-        self.heap.superblock.log_id
+        self.superblock.log_id
     }
 
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
@@ -235,7 +234,7 @@ impl Nvwal {
             None
         } else {
             let header = WalHeader::parse(&slot.wal_header).map_err(|e| damaged(at, e))?;
-            if header.page_bytes != self.heap.superblock.page_bytes {
+            if header.page_bytes != self.superblock.page_bytes {
                 return Err(damaged(at, FormatError::Damaged { what: "the log's page size" }));
             }
             self.heap.check_block(slot.first_block, generation)?;
@@ -274,6 +273,7 @@ impl Nvwal {
             return Ok(None);
         }
         let expected = Expected {
+            id: self.log_id(),
             generation: self.slot.generation,
             sequence: self.sequence + 1,
             after: self.last_order,
@@ -323,6 +323,13 @@ impl Nvwal {
     }
 }
 
+/// Where the blocks of a log are.
+fn geometry(superblock: &Superblock) -> heap::Geometry {
+    let Superblock { block_bytes, limit_blocks, blocks_offset, .. } = *superblock;
+    let (states_offset, grown_offset) = (STATES_OFFSET, GROWN_OFFSET);
+    heap::Geometry { block_bytes, limit_blocks, blocks_offset, states_offset, grown_offset }
+}
+
 /// Reads records from the medium and lays them over pages.
 fn apply_from<'a>(
     nvm: &'a dyn Nvm,
@@ -347,7 +354,7 @@ impl LogFile for Nvwal {
     }
 
     fn page_bytes(&self) -> u32 {
-        self.heap.superblock.page_bytes
+        self.superblock.page_bytes
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -360,7 +367,7 @@ impl LogFile for Nvwal {
 
     fn metrics(&self) -> Vec<(&'static str, String)> {
         let (activity, counters) = (self.activity, self.heap.nvm.counters());
-        let block_bytes = self.heap.superblock.block_bytes;
+        let block_bytes = self.superblock.block_bytes;
         vec![
             ("sync", self.options.sync.as_str().to_owned()),
             ("diff", if self.options.diff { "on" } else { "off" }.to_owned()),
@@ -370,7 +377,7 @@ impl LogFile for Nvwal {
             ("log_frames", self.committed().to_string()),
             ("log_transactions", self.transactions().to_string()),
             ("log_bytes", (self.blocks.len() as u64 * u64::from(block_bytes)).to_string()),
-            ("log_file_bytes", self.heap.superblock.file_bytes(self.heap.grown()).to_string()),
+            ("log_file_bytes", self.heap.file_bytes().to_string()),
             ("log_limit", self.heap.nvm.capacity().to_string()),
             ("block_bytes", block_bytes.to_string()),
             ("commits", activity.commits.to_string()),

@@ -2,6 +2,7 @@
 
 use duralite_logfmt::nvwal::Order;
 
+pub use crate::heap::HeapMode;
 use crate::settings::common::CACHE_BYTES;
 
 /// The engine's name in settings.
@@ -51,35 +52,6 @@ impl std::str::FromStr for SyncMode {
 
     fn from_str(name: &str) -> Result<Self, ()> {
         Self::ALL.into_iter().find(|mode| mode.as_str() == name).ok_or(())
-    }
-}
-
-/// Where a record's space comes from (section 3.3, and the variants of figure 7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HeapMode {
-    /// Many records share a block of the user-level heap.
-    #[default]
-    User,
-    /// Each record takes a block of its own from the system: the paper's variants without `UH`.
-    System,
-}
-
-impl HeapMode {
-    /// The name in settings.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::System => "system",
-        }
-    }
-}
-
-impl std::str::FromStr for HeapMode {
-    type Err = ();
-
-    fn from_str(name: &str) -> Result<Self, ()> {
-        [Self::User, Self::System].into_iter().find(|mode| mode.as_str() == name).ok_or(())
     }
 }
 

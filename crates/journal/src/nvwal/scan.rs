@@ -4,15 +4,14 @@
 //! It takes any bytes and never panics (invariant 12); what it returns is exactly the decision
 //! table in `docs/format/nvwal.md`, "valid if and only if".
 
-use duralite_logfmt::FormatError;
 use duralite_logfmt::nvwal::{
     BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,
     decode_mark,
 };
+use duralite_logfmt::{FormatError, LogId};
 
-use super::heap::Heap;
-use super::list::BlockList;
 use crate::JournalError;
+use crate::heap::{BlockList, Heap};
 
 /// A place in the list of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +68,8 @@ impl FoundTransaction {
 /// Which transaction is looked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
+    /// The log.
+    pub(crate) id: LogId,
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
@@ -177,7 +178,7 @@ impl RecordReader<'_> {
         if !fits {
             return Err(damaged(self.heap));
         }
-        let mut hash = TxHash::new(self.heap.superblock.log_id, expected.generation, expected.sequence);
+        let mut hash = TxHash::new(expected.id, expected.generation, expected.sequence);
         let mut records = Vec::new();
         let mut scratch = Vec::new();
         for _ in 0..header.records {

@@ -7,12 +7,12 @@ use duralite_logfmt::nvwal::{
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
-use super::list::BlockList;
 use super::scan::{CONTINUED_AT, Position};
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
+use crate::heap::BlockList;
 
 /// The transaction being stored behind the log's tail.
 #[derive(Default)]
@@ -245,7 +245,7 @@ impl Nvwal {
         let Some(header) = header else {
             return self.switch_generation(None, NO_BLOCK, false);
         };
-        if header.page_bytes != self.heap.superblock.page_bytes {
+        if header.page_bytes != self.superblock.page_bytes {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         // As for a new block.

@@ -5,13 +5,13 @@
 //! of whole blocks and one flush. Frames are page images with their header inside (4.2,
 //! `embedded`), or differences packed into blocks (`delta`). The layout is `docs/format/waldio.md`.
 //!
-//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`group`]; the fields of
+//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`crate::group`]; the fields of
 //! [`Waldio`] are rebuilt by scanning.
 
 mod descriptor;
 mod files;
 mod follow;
-mod group;
+mod framing;
 mod options;
 mod recovery;
 mod walk;
@@ -30,9 +30,9 @@ use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
 use crate::chains::Chains;
 use crate::engine::{Commit, Committer, Engine, Frame, LogFile, LogReader, LogWriter, Ticket};
+use crate::group::{self, Group};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
-use group::Group;
 use options::NAME;
 pub use options::WaldioOptions;
 pub use walk::walk;
@@ -58,6 +58,8 @@ struct Activity {
 /// A log in blocks.
 pub struct Waldio {
     group: Arc<Group>,
+    superblock: Superblock,
+    options: WaldioOptions,
     path: PathBuf,
     generation: u64,
     wal_header: Option<WalHeader>,
@@ -115,8 +117,8 @@ impl Waldio {
         } else {
             None
         };
-        let group = Group::join(segment, base, block, superblock, options.clone(), recovered)?;
-        let mut log = Self::over(group, path, options);
+        let group = framing::join(segment, base, block, &superblock, options, recovered)?;
+        let mut log = Self::over(group, superblock, path, options);
         log.refresh()?;
         Ok(log)
     }
@@ -141,14 +143,16 @@ impl Waldio {
         let options = WaldioOptions::default();
         let recovered = recovery::find_end(block.as_ref(), &superblock, &failed)?.recovered;
         let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
-        let group = Group::join(segment, 0, block, superblock, options.clone(), Some(recovered))?;
-        Ok(Self::over(group, path, &options))
+        let group = framing::join(segment, 0, block, &superblock, &options, Some(recovered))?;
+        Ok(Self::over(group, superblock, path, &options))
     }
 
-    fn over(group: Group, path: &Path, options: &WaldioOptions) -> Self {
-        let page_bytes = group.superblock().page_bytes as usize;
+    fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {
+        let page_bytes = superblock.page_bytes as usize;
         Self {
             group: Arc::new(group),
+            superblock,
+            options: options.clone(),
             path: path.to_path_buf(),
             generation: 0,
             wal_header: None,
@@ -166,7 +170,7 @@ impl Waldio {
     /// The superblock.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
-        self.group.superblock()
+        &self.superblock
     }
 
     /// Whether the log was retired and never used again.
@@ -194,7 +198,7 @@ impl Waldio {
     }
 
     fn log_id(&self) -> LogId {
-        self.group.superblock().log_id
+        self.superblock.log_id
     }
 
     fn failed(&self, source: MediumError) -> JournalError {
@@ -208,7 +212,7 @@ impl Waldio {
 
     fn enter(&mut self, generation: u64) -> Result<(), JournalError> {
         let failed = |source| self.failed(source);
-        let slot = recovery::load_slot(self.group.block(), self.group.superblock(), generation, &failed)?;
+        let slot = recovery::load_slot(self.group.block(), &self.superblock, generation, &failed)?;
         let header = match slot.wal_header {
             Some(bytes) => {
                 let header = WalHeader::parse(&bytes);
@@ -253,10 +257,8 @@ impl LogFile for Waldio {
     fn guarantee(&self) -> Guarantee {
         use duralite_medium::block::Durability;
         match self.group.block().guarantee() {
-            Guarantee::PowerLoss if !self.group.options().waits() => Guarantee::Ordered,
-            Guarantee::PowerLoss if self.group.options().durability == Durability::Normal => {
-                Guarantee::SystemCrash
-            }
+            Guarantee::PowerLoss if !self.options.waits() => Guarantee::Ordered,
+            Guarantee::PowerLoss if self.options.durability == Durability::Normal => Guarantee::SystemCrash,
             guarantee => guarantee,
         }
     }
@@ -373,10 +375,10 @@ impl LogReader for Waldio {
     }
 
     fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
-        let (group, open, generation) = (&self.group, &self.open, self.generation);
+        let (log, open, generation) = ((&*self.group, &self.superblock), &self.open, self.generation);
         let mut bytes = std::mem::take(&mut self.payload);
         let result = self.chains.read_page(frame, page, &mut |record, page| {
-            open.apply(group, generation, record, &mut bytes, page)
+            open.apply(log, generation, record, &mut bytes, page)
         });
         self.payload = bytes;
         result
@@ -429,7 +431,7 @@ impl Waldio {
     /// Whether the committer has to wait: always, except under Group Synch while its buffer is
     /// neither full nor old (section 4.3).
     fn acknowledges_early(&mut self, frames: u32) -> bool {
-        let options = self.group.options();
+        let options = &self.options;
         if options.waits() {
             return true;
         }

@@ -13,8 +13,9 @@ use duralite_logfmt::waldio::{
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
 
-use super::group::{Recovered, write_slot};
+use super::framing::write_slot;
 use crate::JournalError;
+use crate::group::Recovered;
 
 /// Bytes read at a time of what may be long.
 const CHUNK: u64 = 1 << 20;

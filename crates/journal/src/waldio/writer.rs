@@ -13,10 +13,10 @@ use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::block::Durability;
 
 use super::Waldio;
-use super::group::{Content, Group, Placing, RING_SHARE};
 use crate::JournalError;
 use crate::chains::{Record, apply_ranges};
 use crate::engine::{Commit, Ticket};
+use crate::group::{Content, Group, Placing, RING_SHARE};
 
 /// Marks the place of a record of the open transaction: what is below is an offset in it.
 pub(super) const STAGED: u64 = 1 << 63;
@@ -87,7 +87,7 @@ impl Open {
     /// Lays a record over a page, wherever it is.
     pub(super) fn apply(
         &self,
-        group: &Group,
+        (group, superblock): (&Group, &Superblock),
         generation: u64,
         record: &Record,
         bytes: &mut Vec<u8>,
@@ -110,10 +110,10 @@ impl Open {
         } else {
             group.read(generation, record.at, bytes)?;
         }
-        match group.superblock().layout {
+        match superblock.layout {
             Layout::Delta => apply_ranges(page, bytes).map_err(corrupt),
             Layout::Embedded => {
-                let Superblock { log_id, block_bytes, .. } = *group.superblock();
+                let Superblock { log_id, block_bytes, .. } = *superblock;
                 let offset = group.offset_of(generation, record.at);
                 let what = FormatError::Damaged { what: "a frame" };
                 decode_frame(bytes, page, block_bytes, log_id, generation, offset)
@@ -137,12 +137,12 @@ impl Waldio {
         page_number: u32,
         page: &[u8],
     ) -> Result<(), JournalError> {
-        let (group, open, generation) = (&self.group, &self.open, self.generation);
+        let (log, open, generation) = ((&*self.group, &self.superblock), &self.open, self.generation);
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
         let mut bytes = Vec::new();
         let difference = self.chains.difference(page_number, page, &mut payload, &mut |record, page| {
-            open.apply(group, generation, record, &mut bytes, page)
+            open.apply(log, generation, record, &mut bytes, page)
         });
         let stored = difference.and_then(|(base, ranges)| {
             let header = RecordHeader {
@@ -186,7 +186,7 @@ impl Waldio {
     /// Writes what is staged to the device, as far as it fills blocks.
     fn spill(&mut self) -> Result<(), JournalError> {
         let group = self.group.clone();
-        let unit = group.superblock().block_bytes as usize;
+        let unit = self.superblock.block_bytes as usize;
         let mut direct = match self.open.direct.take() {
             Some(direct) => direct,
             None => {
@@ -296,7 +296,7 @@ impl Waldio {
     /// Writes the last blocks of a group that is written past the ring.
     fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), JournalError> {
         // Blocks written before become durable by a flush only, not by this write's own durability.
-        let durability = match group.options().durability {
+        let durability = match self.options.durability {
             Durability::Normal => Durability::Normal,
             Durability::Full | Durability::Fua => Durability::Full,
         };

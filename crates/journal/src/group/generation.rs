@@ -1,13 +1,10 @@
 //! Generations: the log starts over.
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
-use duralite_logfmt::waldio::{AREA_BYTES, Slot, slot_offset};
-use duralite_medium::MediumError;
-use duralite_medium::block::{Block, Durability};
 
 use super::lead::Leader;
 use super::words::{GENERATION, INTENT, INTENT_HEADER, INTENT_STATE, LENGTH, STARTS};
-use super::{Group, initial_bytes};
+use super::{AREA_BYTES, Generation, Group, initial_bytes};
 use crate::JournalError;
 
 const STATE_EMPTY: u64 = 1;
@@ -16,7 +13,7 @@ const STATE_RETIRED: u64 = 2;
 impl Group {
     /// What the file keeps when it is to have so many bytes: as much as a new one at least.
     pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
-        let keep = keep_bytes.max(initial_bytes(self.superblock.block_bytes));
+        let keep = keep_bytes.max(initial_bytes(self.geometry.block_bytes));
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
     }
 
@@ -85,28 +82,18 @@ impl Group {
         let state = self.get(INTENT_STATE);
         let mut wal_header = [0; WAL_HEADER_BYTES];
         self.segment.read(self.base + INTENT_HEADER, &mut wal_header);
-        let slot = Slot {
-            generation,
+        let new = Generation {
+            number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
             // Not a length that is only seen: the slot may become durable before that does, and the
             // log would then be taken for one that was cut short.
             file_bytes: self.get(LENGTH),
         };
-        write_slot(self.block.as_ref(), &slot, self.superblock.log_id)
-            .map_err(|source| self.poison(self.failed(source)))?;
+        self.framing.begin(self.block.as_ref(), &new).map_err(|source| self.poison(self.failed(source)))?;
         let start = self.tail().position.next_multiple_of(AREA_BYTES);
         self.set(STARTS[(generation % 2) as usize], start);
         self.set(GENERATION, intent);
         Ok(())
     }
-}
-
-/// Writes a generation's slot, durable on return.
-pub(crate) fn write_slot(
-    block: &dyn Block,
-    slot: &Slot,
-    id: duralite_logfmt::LogId,
-) -> Result<(), MediumError> {
-    block.commit(slot_offset(slot.generation), &slot.encode(id), Durability::Full)
 }

@@ -199,7 +199,7 @@ impl Group {
 
     pub(super) fn stopped(&self) -> JournalError {
         let what = "the log cannot start over while another process is stopped in a write to it";
-        JournalError::Busy { path: self.superblock_path(), what }
+        JournalError::Busy { path: self.geometry.path.clone(), what }
     }
 
     /// Lets others run. Nobody wakes this: it is a sleep that a simulated segment can see.

@@ -1,12 +1,11 @@
 //! Appending, under SQLite's WRITE lock.
 
-use duralite_logfmt::waldio::{AREA_BYTES, group_placeholder};
 use duralite_medium::MediumError;
 
-use super::Group;
 use super::words::{
     DIRECT_END, DURABLE, ENDS, FRONTIER, GENERATION, GROUP_NUMBERS, INTENT, LENGTH, Mark, RING_BYTES, TAIL,
 };
+use super::{AREA_BYTES, Group};
 use crate::JournalError;
 use crate::engine::Ticket;
 
@@ -65,7 +64,7 @@ impl Group {
                     self.write_ring(tail.position, &vec![0; (group_start - tail.position) as usize]);
                 }
                 if self.group_header_bytes() > 0 {
-                    self.write_ring(group_start, &group_placeholder(self.generation()));
+                    self.write_ring(group_start, &self.framing.placeholder(self.generation()));
                 }
             }
             match &mut content {
@@ -127,11 +126,11 @@ impl Group {
         let (wanted, least) = if offset <= length {
             (length, length)
         } else {
-            let limit = self.superblock.limit_bytes;
+            let limit = self.geometry.limit_bytes;
             if offset > limit {
                 return Err(JournalError::LimitReached { limit_bytes: limit });
             }
-            let step = initial_bytes(self.superblock.block_bytes).max((length / 2).min(LARGEST_STEP));
+            let step = initial_bytes(self.geometry.block_bytes).max((length / 2).min(LARGEST_STEP));
             // As much is left to the database as is taken: what is in the log has to go there some time.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
@@ -144,7 +143,7 @@ impl Group {
             done => done.map(|()| wanted),
         };
         let reached = reached.map_err(|source| match source {
-            MediumError::NoSpace => JournalError::NoSpace { dir: self.superblock_path() },
+            MediumError::NoSpace => JournalError::NoSpace { dir: self.geometry.path.clone() },
             source => self.failed(source),
         })?;
         self.set(LENGTH, reached);

@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duralite_logfmt::LogId;
-use duralite_logfmt::waldio::{DATA_OFFSET, Layout, Superblock};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MEMBERS};
 use duralite_schedules::weak::{Loads, WeakMember, WeakMemory};
@@ -13,6 +11,7 @@ use duralite_schedules::weak::{Loads, WeakMember, WeakMemory};
 use super::words::{LEADER, RING, RING_BYTES, writing};
 use super::*;
 
+const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 const OLD: [u8; 16] = [1; 16];
 const NEW: [u8; 16] = [2; 16];
 /// Where the old bytes are, and the position that has the same place in the ring.
@@ -73,24 +72,43 @@ impl Block for OldBlock {
     }
 }
 
-fn superblock() -> Superblock {
-    Superblock {
-        page_bytes: 512,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
-        block_bytes: 512,
-        layout: Layout::Embedded,
-        limit_bytes: 1 << 30,
-        path: b"/model.db".to_vec(),
-        file: None,
+/// Groups without a header, as those of embedded frames are.
+struct Bare;
+
+impl Framing for Bare {
+    fn header_bytes(&self) -> u64 {
+        0
+    }
+
+    fn placeholder(&self, _generation: u64) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn complete(
+        &self,
+        _group: &mut [u8],
+        _generation: u64,
+        _offset: u64,
+        _ordered: bool,
+    ) -> Result<u64, JournalError> {
+        Ok(1)
+    }
+
+    fn begin(&self, _block: &dyn Block, _generation: &Generation) -> Result<(), MediumError> {
+        Ok(())
     }
 }
 
 fn join(member: Arc<WeakMember>, first: bool) -> Group {
-    let options = WaldioOptions { leader_patience: Duration::ZERO, ..WaldioOptions::default() };
+    let geometry = Geometry {
+        block_bytes: 512,
+        data_offset: DATA_OFFSET,
+        limit_bytes: 1 << 30,
+        path: "/model.db".into(),
+    };
+    let options = GroupOptions { durability: Durability::Full, leader_patience: Duration::ZERO, settings: 0 };
     let recovered = first.then_some(Recovered { generation: 1, end: DATA_OFFSET });
-    Group::join(member, 0, Arc::new(OldBlock), superblock(), options, recovered).unwrap()
+    Group::join(member, 0, Arc::new(OldBlock), geometry, Arc::new(Bare), options, recovered).unwrap()
 }
 
 /// Two processes that share a log whose last group, durable or not, is the old bytes.

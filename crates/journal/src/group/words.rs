@@ -1,10 +1,9 @@
 //! The words that processes share, and where they are.
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
-use duralite_logfmt::waldio::{AREA_BYTES, GROUP_HEADER_BYTES, TX_HEADER_BYTES};
 use duralite_medium::MEMBERS;
 
-use super::Group;
+use super::{AREA_BYTES, Group};
 
 /// Words, each on lines of its own, relative to where the group's part of the segment begins.
 pub(super) const GENERATION: u64 = 0;
@@ -118,4 +117,3 @@ const _: () = assert!(RING_BYTES.is_power_of_two() && RING.is_multiple_of(AREA_B
 const _: () = assert!(LENGTH < WRITING && WRITING + 8 * MEMBERS as u64 <= RING);
 const _: () = assert!((MEMBERS as u64) < ALONE && ALONE < EPOCH);
 const _: () = assert!(INTENT_HEADER + WAL_HEADER_BYTES as u64 <= SETTINGS);
-const _: () = assert!(TX_HEADER_BYTES.is_multiple_of(8) && GROUP_HEADER_BYTES.is_multiple_of(8));

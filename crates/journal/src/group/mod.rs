@@ -1,7 +1,7 @@
 //! Group commit: sealed transactions wait in shared memory, one committer writes them for all.
 //!
 //! **Places.** A transaction's place is a position that only grows while processes share the
-//! segment; a generation maps its positions to the file from [`DATA_OFFSET`] on. The ring of the
+//! segment; a generation maps its positions to the file from [`Geometry::data_offset`] on. The ring of the
 //! segment holds the bytes of the newest positions, as they are to stand on the device.
 //!
 //! **Words.** `TAIL` is the end of the last sealed transaction, `DURABLE` the end of the last
@@ -20,6 +20,7 @@
 
 mod append;
 mod flush;
+mod framing;
 mod generation;
 mod lead;
 mod read;
@@ -30,14 +31,12 @@ mod words;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use duralite_logfmt::waldio::{DATA_OFFSET, GROUP_HEADER_BYTES, Layout, Superblock};
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use duralite_medium::{MediumError, Segment};
 
-use super::options::WaldioOptions;
 use crate::JournalError;
 pub(crate) use append::{Content, Placing, initial_bytes};
-pub(crate) use generation::write_slot;
+pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions};
 use words::{
     DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
     STARTS, TAIL,
@@ -57,8 +56,9 @@ pub(crate) struct Group {
     segment: Arc<dyn Segment>,
     base: u64,
     block: Arc<dyn Block>,
-    superblock: Superblock,
-    options: WaldioOptions,
+    geometry: Geometry,
+    framing: Arc<dyn Framing>,
+    options: GroupOptions,
     /// What the leader writes from.
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
@@ -83,15 +83,17 @@ impl Group {
         segment: Arc<dyn Segment>,
         base: u64,
         block: Arc<dyn Block>,
-        superblock: Superblock,
-        options: WaldioOptions,
+        geometry: Geometry,
+        framing: Arc<dyn Framing>,
+        options: GroupOptions,
         recovered: Option<Recovered>,
     ) -> Result<Self, JournalError> {
         let group = Self {
             segment,
             base,
             block,
-            superblock,
+            geometry,
+            framing,
             options,
             buffer: Mutex::default(),
             reason: Mutex::default(),
@@ -101,7 +103,7 @@ impl Group {
         if let Some(Recovered { generation, end }) = recovered {
             let end = end.next_multiple_of(8);
             let closed = Mark { position: end, group: 0, closed: true };
-            group.set(STARTS[(generation % 2) as usize], DATA_OFFSET);
+            group.set(STARTS[(generation % 2) as usize], group.geometry.data_offset);
             group.set(GENERATION, generation);
             group.set(INTENT, generation);
             group.set(TAIL, closed.pack());
@@ -110,12 +112,12 @@ impl Group {
             group.set(HARDENED, end);
             // The ring is empty.
             group.set(DIRECT_END, end);
-            group.set(SETTINGS, group.options.fingerprint());
+            group.set(SETTINGS, group.options.settings);
             // The flush that ends recovery has made the size durable too.
             group.set(LENGTH, group.block.len());
         } else if !group.segment.is_read_only() {
             group.bury_predecessor();
-            if group.get(SETTINGS) != group.options.fingerprint() {
+            if group.get(SETTINGS) != group.options.settings {
                 return Err(JournalError::Settings);
             }
         }
@@ -127,19 +129,11 @@ impl Group {
     }
 
     fn block_bytes(&self) -> u64 {
-        u64::from(self.superblock.block_bytes)
-    }
-
-    pub(crate) fn superblock(&self) -> &Superblock {
-        &self.superblock
+        u64::from(self.geometry.block_bytes)
     }
 
     pub(crate) fn block(&self) -> &dyn Block {
         self.block.as_ref()
-    }
-
-    pub(crate) fn options(&self) -> &WaldioOptions {
-        &self.options
     }
 
     /// The generation in force.
@@ -159,7 +153,7 @@ impl Group {
 
     /// The place in the file of a position of a generation.
     pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
-        position.wrapping_sub(self.start_of(generation)).wrapping_add(DATA_OFFSET)
+        position.wrapping_sub(self.start_of(generation)).wrapping_add(self.geometry.data_offset)
     }
 
     /// Where the group begins that is appended behind `end`.
@@ -169,10 +163,7 @@ impl Group {
 
     /// Bytes between the beginning of a group and its first transaction.
     pub(crate) fn group_header_bytes(&self) -> u64 {
-        match self.superblock.layout {
-            Layout::Delta => GROUP_HEADER_BYTES,
-            Layout::Embedded => 0,
-        }
+        self.framing.header_bytes()
     }
 
     /// Whether everything before a group that is written now is durable.
@@ -181,12 +172,7 @@ impl Group {
     }
 
     pub(crate) fn failed(&self, source: MediumError) -> JournalError {
-        JournalError::Medium { path: self.superblock_path(), source }
-    }
-
-    fn superblock_path(&self) -> std::path::PathBuf {
-        use std::os::unix::ffi::OsStrExt as _;
-        std::ffi::OsStr::from_bytes(&self.superblock.path).into()
+        JournalError::Medium { path: self.geometry.path.clone(), source }
     }
 
     /// Refuses to go on after a failure in any process (invariant 9).

@@ -4,8 +4,6 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duralite_logfmt::waldio::{GROUP_HEADER_BYTES, GroupHeader, Layout, TxHeader, body_hash};
-
 use super::Group;
 use super::lead::{Leader, Watch};
 use super::words::{
@@ -104,10 +102,8 @@ impl Group {
         // Poisoned with the buffer still locked, for `harden`.
         let poison = |error| self.poison(error);
         bytes.ok_or(JournalError::Unexpected("a group that ends before it begins")).map_err(poison)?;
-        let transactions = match self.superblock.layout {
-            Layout::Delta => self.complete_header(content, generation, offset).map_err(poison)?,
-            Layout::Embedded => 1,
-        };
+        let completed = self.framing.complete(content, generation, offset, self.is_ordered());
+        let transactions = completed.map_err(poison)?;
         // Whoever sealed the last of it may have made the file longer, durably.
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.commit(offset, whole, self.options.durability);
@@ -115,31 +111,6 @@ impl Group {
         self.activity.groups.fetch_add(1, Ordering::Relaxed);
         self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
         Ok(true)
-    }
-
-    /// Fills in the header of a group of the `delta` layout.
-    fn complete_header(&self, group: &mut [u8], generation: u64, offset: u64) -> Result<u64, JournalError> {
-        let corrupt = |what| JournalError::Corrupt { offset, what };
-        let id = self.superblock.log_id;
-        let (head, body) = group.split_at_mut(GROUP_HEADER_BYTES as usize);
-        let (mut at, mut transactions, mut first_sequence) = (0, 0, 0);
-        while at < body.len() {
-            let tx = TxHeader::decode(&body[at..]).map_err(corrupt)?;
-            if transactions == 0 {
-                first_sequence = tx.sequence;
-            }
-            transactions += 1;
-            at += tx.tx_bytes as usize;
-        }
-        let header = GroupHeader {
-            first_sequence,
-            transactions,
-            bytes: GROUP_HEADER_BYTES + body.len() as u64,
-            ordered: self.is_ordered(),
-            body_hash: body_hash(id, generation, offset, body),
-        };
-        head.copy_from_slice(&header.encode(id, generation, offset));
-        Ok(u64::from(transactions))
     }
 
     /// Wakes one committer of the group that is open or waiting, to lead it.

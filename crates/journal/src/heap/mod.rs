@@ -5,18 +5,19 @@
 //! recovery frees, or a linked one. The table in NVRAM is the only copy: processes share it, and
 //! only the holder of SQLite's WRITE lock changes it (invariant 11).
 
+mod list;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use duralite_logfmt::nvwal::{
-    BLOCK_HEADER_BYTES, BlockState, GROWN_OFFSET, STATES_OFFSET, Superblock, block_header_matches,
-    checked_word, decode_link, encode_block_header, encode_link, read_checked_word,
+use duralite_logfmt::heap::{
+    BLOCK_HEADER_BYTES, BlockState, block_header_matches, checked_word, decode_link, encode_block_header,
+    encode_link, read_checked_word,
 };
 use duralite_medium::{MediumError, Nvm};
 
-use super::HeapMode;
-use super::list::BlockList;
 use crate::JournalError;
+pub(crate) use list::BlockList;
 
 /// The file is grown by at least this much at a time.
 const CHUNK_BYTES: u32 = 1 << 20;
@@ -25,10 +26,75 @@ const LARGEST_STEP: u32 = 256 << 20;
 /// States looked at per read of the table.
 const TABLE_STEP: usize = 256;
 
+/// Where a record's space comes from (section 3.3, and the variants of figure 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeapMode {
+    /// Many records share a block of the user-level heap.
+    #[default]
+    User,
+    /// Each record takes a block of its own from the system: the paper's variants without `UH`.
+    System,
+}
+
+impl HeapMode {
+    /// The name in settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::System => "system",
+        }
+    }
+}
+
+impl std::str::FromStr for HeapMode {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        [Self::User, Self::System].into_iter().find(|mode| mode.as_str() == name).ok_or(())
+    }
+}
+
+/// Where a heap is on its medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Size of a block.
+    pub(crate) block_bytes: u32,
+    /// Most blocks there may be.
+    pub(crate) limit_blocks: u32,
+    /// Offset of block 0; the medium ends with the last block.
+    pub(crate) blocks_offset: u64,
+    /// Offset of the table of states, a byte for each block.
+    pub(crate) states_offset: u64,
+    /// Offset of the word that says how many blocks the medium backs.
+    pub(crate) grown_offset: u64,
+}
+
+impl Geometry {
+    /// How many blocks a fresh log of this shape starts with.
+    pub(crate) fn initial_blocks(&self) -> u32 {
+        (CHUNK_BYTES / self.block_bytes).clamp(1, self.limit_blocks)
+    }
+
+    /// Offset of a block.
+    fn block_offset(&self, block: u32) -> u64 {
+        self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
+    }
+
+    /// Bytes of a medium with that many blocks.
+    pub(crate) fn file_bytes(&self, blocks: u32) -> u64 {
+        self.block_offset(blocks)
+    }
+
+    fn state_offset(&self, block: u32) -> u64 {
+        self.states_offset + u64::from(block)
+    }
+}
+
 /// The blocks of one log.
 pub(crate) struct Heap {
     pub(crate) nvm: Arc<dyn Nvm>,
-    pub(crate) superblock: Superblock,
+    geometry: Geometry,
     pub(crate) path: PathBuf,
     mode: HeapMode,
     grown: u32,
@@ -45,27 +111,27 @@ impl Heap {
     /// `Corrupt` when the file is shorter than it says.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
-        superblock: Superblock,
+        geometry: Geometry,
         path: PathBuf,
         mode: HeapMode,
     ) -> Result<Self, JournalError> {
-        let mut heap = Self { nvm, superblock, path, mode, grown: 0, grown_by_another: false, hint: 0 };
+        let mut heap = Self { nvm, geometry, path, mode, grown: 0, grown_by_another: false, hint: 0 };
         heap.refresh_grown()?;
         Ok(heap)
     }
 
-    /// How many blocks a fresh log of this shape starts with.
-    pub(crate) fn initial_blocks(superblock: &Superblock) -> u32 {
-        (CHUNK_BYTES / superblock.block_bytes).clamp(1, superblock.limit_blocks)
-    }
-
     pub(crate) fn block_bytes(&self) -> u32 {
-        self.superblock.block_bytes
+        self.geometry.block_bytes
     }
 
     /// Offset in the medium of a place in a block.
     pub(crate) fn at(&self, block: u32, offset: u32) -> u64 {
-        self.superblock.block_offset(block) + u64::from(offset)
+        self.geometry.block_offset(block) + u64::from(offset)
+    }
+
+    /// Bytes of the medium that are backed, as far as this process knows.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.geometry.file_bytes(self.grown)
     }
 
     /// Blocks backed by the medium, as far as this process knows.
@@ -124,7 +190,7 @@ impl Heap {
         self.set_state(block, BlockState::Pending);
         if std::mem::take(&mut self.grown_by_another) {
             // It may have died before the new size was durable, which this block may rely on.
-            self.nvm.flush(GROWN_OFFSET, 8);
+            self.nvm.flush(self.geometry.grown_offset, 8);
         }
         self.nvm.fence();
         let header = encode_block_header(generation, block);
@@ -180,7 +246,7 @@ impl Heap {
         let mut states = [0; TABLE_STEP];
         for &block in reachable.as_slice() {
             let state = &mut states[..1];
-            self.nvm.read(STATES_OFFSET + u64::from(block), state);
+            self.nvm.read(self.geometry.state_offset(block), state);
             if *state != [BlockState::InUse.byte()] {
                 self.set_state(block, BlockState::InUse);
             }
@@ -188,10 +254,10 @@ impl Heap {
         let mut at = 0;
         while at < self.grown {
             // What a damaged log claims to have costs nothing where there is nothing.
-            let skipped = self.nvm.next_data(STATES_OFFSET + u64::from(at)) - STATES_OFFSET;
+            let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
             at = skipped.min(u64::from(self.grown)) as u32;
             let count = ((self.grown - at) as usize).min(TABLE_STEP);
-            self.nvm.read(STATES_OFFSET + u64::from(at), &mut states[..count]);
+            self.nvm.read(self.geometry.state_offset(at), &mut states[..count]);
             for (block, state) in (at..).zip(&states[..count]) {
                 if *state != BlockState::Free.byte() && !reachable.contains(block) {
                     self.set_state(block, BlockState::Free);
@@ -204,7 +270,7 @@ impl Heap {
     }
 
     fn set_state(&self, block: u32, state: BlockState) {
-        let at = STATES_OFFSET + u64::from(block);
+        let at = self.geometry.state_offset(block);
         self.nvm.store(at, &[state.byte()]);
         self.nvm.flush(at, 1);
     }
@@ -221,7 +287,7 @@ impl Heap {
         let mut at = from;
         while at < to {
             let count = ((to - at) as usize).min(TABLE_STEP);
-            self.nvm.read(STATES_OFFSET + u64::from(at), &mut states[..count]);
+            self.nvm.read(self.geometry.state_offset(at), &mut states[..count]);
             let free = states[..count]
                 .iter()
                 .position(|byte| BlockState::from_byte(*byte) == Some(BlockState::Free));
@@ -236,14 +302,14 @@ impl Heap {
     /// Backs more blocks: a chunk, or half as much again as there is. Returns the first new one.
     fn grow(&mut self) -> Result<u32, JournalError> {
         // Where a process may use little address space, that is the limit.
-        let mapped = self.nvm.capacity().saturating_sub(self.superblock.blocks_offset);
+        let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
         let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
-        let limit = self.superblock.limit_blocks.min(mapped);
+        let limit = self.geometry.limit_blocks.min(mapped);
         if self.grown >= limit {
-            return Err(JournalError::LimitReached { limit_bytes: self.superblock.file_bytes(limit) });
+            return Err(JournalError::LimitReached { limit_bytes: self.geometry.file_bytes(limit) });
         }
         let most = (LARGEST_STEP / self.block_bytes()).max(1);
-        let step = Self::initial_blocks(&self.superblock).max((self.grown / 2).min(most));
+        let step = self.geometry.initial_blocks().max((self.grown / 2).min(most));
         let small = self.grown + 1;
         let wanted = (self.grown + step).min(limit);
         let grown = match self.back(wanted) {
@@ -262,9 +328,9 @@ impl Heap {
 
     /// Blocks that are kept when the file is to have so many bytes: as many as a new log's at least.
     pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
-        let body = keep_bytes.saturating_sub(self.superblock.blocks_offset);
+        let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
         let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
-        blocks.max(Self::initial_blocks(&self.superblock))
+        blocks.max(self.geometry.initial_blocks())
     }
 
     /// Gives the space of blocks back while none is in use. The file keeps its length, since other
@@ -274,7 +340,7 @@ impl Heap {
         if kept >= self.grown {
             return;
         }
-        let (from, to) = (self.superblock.file_bytes(kept), self.superblock.file_bytes(self.grown));
+        let (from, to) = (self.geometry.file_bytes(kept), self.geometry.file_bytes(self.grown));
         // Nobody takes a block from there any more, even after a power loss, before they are gone.
         self.store_grown(kept);
         self.hint = self.hint.min(kept);
@@ -283,27 +349,27 @@ impl Heap {
     }
 
     fn store_grown(&mut self, grown: u32) {
-        self.nvm.store_u64(GROWN_OFFSET, checked_word(grown));
-        self.nvm.flush(GROWN_OFFSET, 8);
+        self.nvm.store_u64(self.geometry.grown_offset, checked_word(grown));
+        self.nvm.flush(self.geometry.grown_offset, 8);
         self.nvm.fence();
         self.grown = grown;
     }
 
     /// Backs blocks up to this many. They may be there, as holes, where blocks were given back.
     fn back(&self, blocks: u32) -> Result<(), MediumError> {
-        let (from, to) = (self.superblock.file_bytes(self.grown), self.superblock.file_bytes(blocks));
+        let (from, to) = (self.geometry.file_bytes(self.grown), self.geometry.file_bytes(blocks));
         if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
     }
 
     fn refresh_grown(&mut self) -> Result<(), JournalError> {
-        let word = self.nvm.load_u64(GROWN_OFFSET);
-        let damaged = |what| JournalError::Corrupt { offset: GROWN_OFFSET, what };
+        let word = self.nvm.load_u64(self.geometry.grown_offset);
+        let damaged = |what| JournalError::Corrupt { offset: self.geometry.grown_offset, what };
         let grown = read_checked_word(word, "the log's size").map_err(damaged)?;
-        if grown > self.superblock.limit_blocks {
+        if grown > self.geometry.limit_blocks {
             return Err(damaged(duralite_logfmt::FormatError::Damaged { what: "the log's size" }));
         }
         if grown != self.grown {
-            let bytes = self.superblock.file_bytes(grown);
+            let bytes = self.geometry.file_bytes(grown);
             if bytes > self.nvm.capacity() {
                 let what = "a log that is longer than the address space that this process may use";
                 return Err(self.medium(MediumError::Unsupported { what }));

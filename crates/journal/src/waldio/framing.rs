@@ -1,0 +1,104 @@
+//! The groups and generations of a `waldio` log, for group commit.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+
+use duralite_logfmt::LogId;
+use duralite_logfmt::waldio::{
+    AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock, TX_HEADER_BYTES,
+    TxHeader, body_hash, group_placeholder, slot_offset,
+};
+use duralite_medium::block::{Block, Durability};
+use duralite_medium::{MediumError, Segment};
+
+use super::WaldioOptions;
+use crate::JournalError;
+use crate::group::{self, Framing, Generation, Geometry, Group, GroupOptions, Recovered};
+
+/// The layout of a log whose groups are committed.
+struct WaldioFraming {
+    id: LogId,
+    layout: Layout,
+}
+
+impl Framing for WaldioFraming {
+    fn header_bytes(&self) -> u64 {
+        match self.layout {
+            Layout::Delta => GROUP_HEADER_BYTES,
+            Layout::Embedded => 0,
+        }
+    }
+
+    fn placeholder(&self, generation: u64) -> Vec<u8> {
+        group_placeholder(generation).to_vec()
+    }
+
+    fn complete(
+        &self,
+        group: &mut [u8],
+        generation: u64,
+        offset: u64,
+        ordered: bool,
+    ) -> Result<u64, JournalError> {
+        if self.layout == Layout::Embedded {
+            return Ok(1);
+        }
+        let corrupt = |what| JournalError::Corrupt { offset, what };
+        let (head, body) = group.split_at_mut(GROUP_HEADER_BYTES as usize);
+        let (mut at, mut transactions, mut first_sequence) = (0, 0, 0);
+        while at < body.len() {
+            let tx = TxHeader::decode(&body[at..]).map_err(corrupt)?;
+            if transactions == 0 {
+                first_sequence = tx.sequence;
+            }
+            transactions += 1;
+            at += tx.tx_bytes as usize;
+        }
+        let header = GroupHeader {
+            first_sequence,
+            transactions,
+            bytes: GROUP_HEADER_BYTES + body.len() as u64,
+            ordered,
+            body_hash: body_hash(self.id, generation, offset, body),
+        };
+        head.copy_from_slice(&header.encode(self.id, generation, offset));
+        Ok(u64::from(transactions))
+    }
+
+    fn begin(&self, block: &dyn Block, generation: &Generation) -> Result<(), MediumError> {
+        let Generation { number, wal_header, retired, file_bytes } = *generation;
+        write_slot(block, &Slot { generation: number, wal_header, retired, file_bytes }, self.id)
+    }
+}
+
+/// Writes a generation's slot, durable on return.
+pub(super) fn write_slot(block: &dyn Block, slot: &Slot, id: LogId) -> Result<(), MediumError> {
+    block.commit(slot_offset(slot.generation), &slot.encode(id), Durability::Full)
+}
+
+/// Joins the processes that share the log, or begins the sharing with what recovery found.
+pub(super) fn join(
+    segment: Arc<dyn Segment>,
+    base: u64,
+    block: Arc<dyn Block>,
+    superblock: &Superblock,
+    options: &WaldioOptions,
+    recovered: Option<Recovered>,
+) -> Result<Group, JournalError> {
+    let framing = WaldioFraming { id: superblock.log_id, layout: superblock.layout };
+    let geometry = Geometry {
+        block_bytes: superblock.block_bytes,
+        data_offset: DATA_OFFSET,
+        limit_bytes: superblock.limit_bytes,
+        path: std::ffi::OsStr::from_bytes(&superblock.path).into(),
+    };
+    let options = GroupOptions {
+        durability: options.durability,
+        leader_patience: options.leader_patience,
+        settings: options.fingerprint(),
+    };
+    Group::join(segment, base, block, geometry, Arc::new(framing), options, recovered)
+}
+
+const _: () = assert!(TX_HEADER_BYTES.is_multiple_of(8) && GROUP_HEADER_BYTES.is_multiple_of(8));
+const _: () = assert!(AREA_BYTES == group::AREA_BYTES && DATA_OFFSET.is_multiple_of(AREA_BYTES));

@@ -1,0 +1,95 @@
+//! The blocks of NVRAM that a log takes its space from: their states, headers and links, and the word that
+//! counts them.
+
+use crate::FormatError;
+use crate::bytes::{put, u32_le};
+use crate::generation::{halves, of_halves};
+
+/// A number that is stored with its complement, so that one 8-byte store replaces it and a
+/// damaged word is noticed.
+#[must_use]
+pub fn checked_word(value: u32) -> u64 {
+    u64::from(value) | u64::from(!value) << 32
+}
+
+/// Reads a [`checked_word`].
+///
+/// # Errors
+/// `Damaged` when the halves do not complement each other.
+pub fn read_checked_word(word: u64, what: &'static str) -> Result<u32, FormatError> {
+    let value = (word & 0xffff_ffff) as u32;
+    if word == checked_word(value) { Ok(value) } else { Err(FormatError::Damaged { what }) }
+}
+
+/// State of a block in the table (NVWAL, section 3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// Nobody's.
+    Free,
+    /// Taken, and perhaps not yet linked.
+    Pending,
+    /// Linked.
+    InUse,
+}
+
+impl BlockState {
+    /// The byte in the table.
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Free => 0,
+            Self::Pending => 1,
+            Self::InUse => 2,
+        }
+    }
+
+    /// Reads a byte of the table; `None` is damage.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Free),
+            1 => Some(Self::Pending),
+            2 => Some(Self::InUse),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a block before its body.
+pub const BLOCK_HEADER_BYTES: u32 = 16;
+
+/// The header of a freshly taken block, followed by the zero word its body begins with.
+#[must_use]
+pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
+    let mut out = [0; BLOCK_HEADER_BYTES as usize + 8];
+    put(&mut out, 8, &halves(generation)[0].to_le_bytes());
+    put(&mut out, 12, &block.to_le_bytes());
+    out
+}
+
+/// Whether `header` is that of `block` in `generation`.
+#[must_use]
+pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generation: u64, block: u32) -> bool {
+    u32_le(header, 8) == halves(generation)[0] && u32_le(header, 12) == block
+}
+
+/// The word that links to a block.
+#[must_use]
+pub fn encode_link(generation: u64, block: u32) -> u64 {
+    of_halves(block + 1, halves(generation)[0])
+}
+
+/// Reads a link: `None` ends the list.
+///
+/// # Errors
+/// `Damaged` when it is of another generation or names no grown block.
+pub fn decode_link(word: u64, generation: u64, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
+    if word == 0 {
+        return Ok(None);
+    }
+    let [number, tag] = halves(word);
+    if tag != halves(generation)[0] || number == 0 || number > blocks_grown {
+        return Err(FormatError::Damaged { what: "a link between log blocks" });
+    }
+    Ok(Some(number - 1))
+}
