@@ -96,6 +96,7 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
         blocks_offset: if input.ratio(7, 8)? { good_offset } else { input.arbitrary()? },
         path: path(input)?,
         file: None,
+        has_times: input.arbitrary()?,
     };
     let mut bytes = superblock.encode();
     assert!(nvwal::Superblock::decode(&bytes).is_err(), "shorter than the area");
@@ -212,6 +213,8 @@ fn waldio_slots(input: &mut Unstructured) -> Result<()> {
         wal_header: input.arbitrary()?,
         retired: input.arbitrary()?,
         file_bytes: input.arbitrary()?,
+        position: input.arbitrary()?,
+        time_ms: input.arbitrary()?,
     };
     assert_eq!(waldio::Slot::decode(&slot.encode(id), id), Some(slot));
     let mut bytes = [0; 64];
@@ -281,7 +284,8 @@ fn nvwal_words(input: &mut Unstructured) -> Result<()> {
 fn nvwal_transactions(input: &mut Unstructured) -> Result<()> {
     const BYTES: usize = nvwal::TX_HEADER_BYTES as usize;
     let mut bytes: [u8; BYTES] = input.arbitrary()?;
-    let header = nvwal::TxHeader::decode(&bytes);
+    let has_times = input.arbitrary()?;
+    let header = nvwal::TxHeader::decode(&bytes, has_times);
     let mark = u64::from_le_bytes(*bytes.first_chunk().unwrap());
     assert_eq!(header.encode(mark), bytes);
     let (id, generation, sequence) = (log_id(input)?, generation(input)?, input.arbitrary()?);
@@ -289,7 +293,7 @@ fn nvwal_transactions(input: &mut Unstructured) -> Result<()> {
     let hash = nvwal::TxHash::new(id, generation, sequence).record(&bytes[..16], &payload);
     let sealed = header.seal_hash(hash);
     flip(input, &mut bytes[16..])?;
-    assert_ne!(nvwal::TxHeader::decode(&bytes).seal_hash(hash), sealed);
+    assert_ne!(nvwal::TxHeader::decode(&bytes, has_times).seal_hash(hash), sealed);
     Ok(())
 }
 
@@ -318,6 +322,7 @@ fn group_headers(input: &mut Unstructured) -> Result<()> {
         bytes: input.arbitrary()?,
         ordered: input.arbitrary()?,
         body_hash: input.arbitrary()?,
+        time_ms: input.arbitrary()?,
     };
     let mut bytes = header.encode(id, generation, offset);
     assert_eq!(waldio::GroupHeader::decode(&bytes, id, generation, offset), Some(header));

@@ -109,6 +109,7 @@ fn repair_groups(bytes: &mut [u8]) {
             bytes: length as u64,
             ordered: bytes[at + 32] & 1 != 0,
             body_hash: body_hash(id, generation, at as u64, &bytes[at + 64..at + length]),
+            time_ms: 0,
         };
         bytes[at..at + 64].copy_from_slice(&group.encode(id, generation, at as u64));
         sequence += group.transactions;

@@ -10,7 +10,7 @@ use duralite_logfmt::sqlite_wal::{Checksum, WalHeader};
 
 use std::sync::Arc;
 
-use duralite_logfmt::LogId;
+use duralite_logfmt::{LogId, Origin};
 use duralite_medium::Guarantee;
 
 use crate::JournalError;
@@ -25,6 +25,40 @@ pub struct Frame {
     pub db_pages: u32,
     /// SQLite's cumulative checksum after it; kept for commit frames only.
     pub checksum: Option<Checksum>,
+}
+
+/// A committed transaction that no later one has taken the place of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transaction {
+    /// Its number in the generation, from 1.
+    pub sequence: u32,
+    /// Its first frame.
+    pub first_frame: u32,
+    /// Its commit frame.
+    pub last_frame: u32,
+    /// Database size in pages after it.
+    pub db_pages: u32,
+    /// When it was sealed, in milliseconds since 1970; 0 if that is not known.
+    pub time_ms: u64,
+}
+
+/// How much of a log is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Bytes that the generation takes.
+    pub used_bytes: u64,
+    /// Bytes that it may take.
+    pub limit_bytes: u64,
+}
+
+/// Tells the time in milliseconds since 1970.
+pub type Clock = fn() -> u64;
+
+/// The system's clock.
+#[must_use]
+pub fn wall_clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What makes the staged frames a transaction.
@@ -113,6 +147,12 @@ pub trait LogFile: Send {
     /// Takes settings that may change while a log is in use.
     fn configure(&mut self, options: &crate::EngineOptions);
 
+    /// Takes the time of commits from another clock than the system's.
+    fn set_clock(&mut self, clock: Clock);
+
+    /// How near the log is to its limit.
+    fn fill(&self) -> Fill;
+
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
@@ -162,6 +202,28 @@ pub trait LogReader: Send {
 
     /// The pages with committed frames, each with the number of its newest one; ascending.
     fn newest_frames(&self) -> Vec<(u32, u32)>;
+
+    /// Where the generation that was read stands in the log's history.
+    fn origin(&self) -> Origin;
+
+    /// Transactions sealed in this generation, known since the last refresh; those too that a later one
+    /// has taken the place of.
+    fn transactions(&self) -> u32;
+
+    /// Transactions sealed in the log since it was made, known since the last refresh. It only grows.
+    fn position(&self) -> u64 {
+        self.origin().position.saturating_add(u64::from(self.transactions()))
+    }
+
+    /// The first transaction of this generation with a number above `sequence`.
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
+
+    /// Whether a committed frame is durable.
+    fn is_durable(&self, frame: u32) -> bool;
+
+    /// Whether the generation that was read is still the one in force: if not, what has been read of it
+    /// meanwhile may be of another.
+    fn is_current(&self) -> bool;
 
     /// The page of a staged or committed frame, staged first.
     ///
@@ -254,9 +316,11 @@ delegate! {
         fn metrics(&self) -> Vec<(&'static str, String)>;
         fn wal_header(&self) -> Option<&WalHeader>;
         fn has_surplus(&self, keep_bytes: u64) -> bool;
+        fn fill(&self) -> Fill;
     }
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();
+        fn set_clock(&mut self, clock: Clock) -> ();
         fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
         fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
         fn retire(&mut self) -> Result<(), JournalError>;
@@ -270,6 +334,11 @@ delegate! {
         fn committed(&self) -> u32;
         fn frame(&self, number: u32) -> Option<Frame>;
         fn newest_frames(&self) -> Vec<(u32, u32)>;
+        fn origin(&self) -> Origin;
+        fn transactions(&self) -> u32;
+        fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
+        fn is_durable(&self, frame: u32) -> bool;
+        fn is_current(&self) -> bool;
     }
     exclusive {
         fn refresh(&mut self) -> Result<(), JournalError>;

@@ -60,7 +60,9 @@ fn blocks_at(generation: u64, layout: Layout, old: bool) -> Arc<RecordingBlock> 
     Waldio::format(&block, &superblock).expect("format");
     // The second in place of the one that the format begins with.
     for generation in [generation, generation - 1] {
-        let slot = waldio::Slot { generation, wal_header: None, retired: false, file_bytes: block.len() };
+        let (wal_header, retired, file_bytes) = (None, false, block.len());
+        let slot =
+            waldio::Slot { generation, wal_header, retired, file_bytes, position: generation, time_ms: 0 };
         block.write(waldio::slot_offset(generation), &slot.encode(ID)).expect("slot");
     }
     let mut bytes = block.to_bytes();
@@ -216,7 +218,7 @@ fn inv07_power_fails_at_each_step_while_old_memory_passes_its_last_number() {
         }
         let left = nvm.image().unwrap_or_else(|| nvm.crash(step)).to_bytes();
         let active = nvwal::read_active_word(u64::from_le_bytes(left[1152..1160].try_into().expect("word")));
-        assert!(active < 1 << 30 || left[8] == nvwal::VERSION as u8, "step {step}");
+        assert!(active < 1 << 30 || left[8] == nvwal::TIMELESS_VERSION as u8, "step {step}");
         let left: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(left, nvm.capacity()));
         let found = contents(&mut common::open(left, &options).expect("recovery"));
         assert!(states.contains(&found), "step {step}: {} bytes", found.len());

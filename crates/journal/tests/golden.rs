@@ -34,15 +34,15 @@ fn options(sync: SyncMode) -> NvwalOptions {
 }
 
 /// The versions, the one that is written last.
-const VERSIONS: [&str; 2] = ["v1", "v3"];
+const VERSIONS: [&str; 3] = ["v1", "v3", "v4"];
 
 /// A file of the newest version, or of the one that the name begins with.
 fn file(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format");
-    if name.contains('/') { dir.join(name) } else { dir.join(VERSIONS[1]).join(name) }
+    if name.contains('/') { dir.join(name) } else { dir.join(VERSIONS[2]).join(name) }
 }
 
-fn of_each_version(name: &str) -> [String; 2] {
+fn of_each_version(name: &str) -> [String; 3] {
     VERSIONS.map(|version| format!("{version}/{name}"))
 }
 
@@ -59,6 +59,7 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     let options = options(sync);
     let nvm = Arc::new(fresh_medium(&options, 512));
     let mut stream = common::open(nvm.clone(), &options).expect("open");
+    stream.engine_mut().set_clock(common::ticking_clock());
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
     stream.write(offset, &data).expect("restart");
@@ -98,6 +99,7 @@ fn transactions_of(bytes: &[u8]) -> Vec<usize> {
 fn retired() -> Vec<u8> {
     let nvm = Arc::new(RecordingNvm::from_bytes(good(SyncMode::Lazy).0, 1 << 20));
     let mut engine = Nvwal::open(nvm.clone(), Path::new("retired"), options(SyncMode::Lazy)).expect("open");
+    engine.set_clock(|| 1);
     engine.retire().expect("retire");
     nvm.to_bytes()
 }

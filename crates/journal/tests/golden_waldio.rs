@@ -39,6 +39,7 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     let engine =
         Waldio::attach(block.clone(), superblock(layout), Path::new("good"), &options, segment, 0, true);
     let mut stream = WalStream::new(engine.expect("attach"));
+    stream.engine_mut().set_clock(common::ticking_clock());
     let mut model = Model::new(512, 20);
     let mut rng = Rng(2015);
     for i in 0..TRANSACTIONS + 2 {
@@ -60,8 +61,9 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     (block.to_bytes(), model.committed)
 }
 
-/// Directories of the versions, the one that is written last; `v1` holds logs of version 2.
-const VERSIONS: [&str; 2] = ["v1", "v3"];
+/// Directories of the versions, the one that is written last; `v1` holds logs of version 2, `v4` those
+/// of version 3 that know positions and times.
+const VERSIONS: [&str; 3] = ["v1", "v3", "v4"];
 
 fn file(version: &str, layout: Layout) -> PathBuf {
     let name = format!("good-{}.waldio", layout.as_str());
@@ -97,9 +99,9 @@ fn what_is_written_today_is_what_is_stored() {
         assert_eq!(bytes.len(), FILE_BYTES);
         if std::env::var_os("DURALITE_REGENERATE").is_some() {
             let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            std::fs::write(file(VERSIONS[1], layout), &bytes[..end]).expect("write");
+            std::fs::write(file(VERSIONS[2], layout), &bytes[..end]).expect("write");
         }
-        assert!(stored(VERSIONS[1], layout) == bytes, "{layout:?}: the format has changed");
+        assert!(stored(VERSIONS[2], layout) == bytes, "{layout:?}: the format has changed");
     }
 }
 

@@ -124,6 +124,7 @@ fn inv12_a_group_that_claims_most_of_a_sparse_log_is_not_believed() {
             bytes: CLAIMED - at,
             ordered: true,
             body_hash: 77,
+            time_ms: 0,
         };
         let tx = TxHeader {
             tx_bytes: if takes_group { TX_TAKES_GROUP } else { 1 << 31 },
@@ -157,6 +158,7 @@ fn forged(tx: TxHeader, records: &[u8]) -> Arc<RecordingBlock> {
         bytes: GROUP_HEADER_BYTES + body.len() as u64,
         ordered: true,
         body_hash: body_hash(ID, 2, DATA_OFFSET, &body),
+        time_ms: 0,
     };
     let mut bytes = group.encode(ID, 2, DATA_OFFSET).to_vec();
     bytes.extend_from_slice(&body);
@@ -164,7 +166,7 @@ fn forged(tx: TxHeader, records: &[u8]) -> Arc<RecordingBlock> {
     block.preallocate((DATA_OFFSET + bytes.len() as u64).max(block.len())).expect("room");
     block.write(DATA_OFFSET, &bytes).expect("group");
     let wal_header = Some(make_wal_header(PAGE as u32, 1, [1, 2]));
-    let slot = Slot { generation: 2, wal_header, retired: false, file_bytes: 0 };
+    let slot = Slot { generation: 2, wal_header, retired: false, file_bytes: 0, position: 0, time_ms: 0 };
     block.write(slot_offset(2), &slot.encode(ID)).expect("slot");
     Arc::new(block)
 }
@@ -291,6 +293,7 @@ fn inv12_a_list_of_blocks_that_comes_back_to_itself_is_refused_at_once() {
             db_pages: 1,
             records: 5,
             wal_checksum: [0; 2],
+            elapsed_ms: Some(0),
         };
         let mark = encode_mark(Order::Ordered, 2, 21);
         let at = end as usize;

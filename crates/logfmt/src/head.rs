@@ -16,11 +16,13 @@ const VERSION_AT: usize = 8;
 /// The versions of a format that are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Versions {
-    /// The oldest. A log of it becomes one of the newest by its version number alone, which is
-    /// atomic where the whole superblock would not be: the checksum stays as it was.
+    /// All of them.
+    pub(crate) known: &'static [u32],
+    /// A log of this one …
     pub(crate) oldest: u32,
-    /// The one that is written.
-    pub(crate) newest: u32,
+    /// … becomes one of this one by its version number alone, which is atomic where the whole
+    /// superblock would not be: the checksum stays as it was.
+    pub(crate) raised: u32,
 }
 
 /// The checksum of a superblock as if it had this version.
@@ -67,6 +69,7 @@ impl FileIdentity {
 
 /// The fields.
 pub(crate) struct Head {
+    pub(crate) version: u32,
     pub(crate) page_bytes: u32,
     pub(crate) log_id: LogId,
     pub(crate) db_inode: u64,
@@ -77,17 +80,17 @@ pub(crate) struct Head {
 
 impl Head {
     /// Puts the fields where they belong, and the checksum over these and those put before.
-    pub(crate) fn put(&self, out: &mut [u8], magic: [u8; 8], version: u32) {
+    pub(crate) fn put(&self, out: &mut [u8], magic: [u8; 8]) {
         let path = &self.path[..self.path.len().min(PATH_LIMIT)];
         put(out, 0, &magic);
-        put(out, 8, &version.to_le_bytes());
+        put(out, 8, &self.version.to_le_bytes());
         put(out, 12, &self.page_bytes.to_le_bytes());
         put(out, 16, &self.log_id.0);
         put(out, 32, &self.db_inode.to_le_bytes());
         put(out, 40, &self.db_birth_ns.to_le_bytes());
         put(out, 64, &(path.len() as u16).to_le_bytes());
         put(out, 66, path);
-        let checksum = checksum_as(out, version);
+        let checksum = checksum_as(out, self.version);
         put(out, CHECKED_BYTES, &checksum.to_le_bytes());
         if let Some(file) = self.file {
             put(out, FILE_AT, &file.encode(self.log_id));
@@ -108,12 +111,12 @@ impl Head {
             return Err(FormatError::Short { what: WHAT });
         }
         let found = u32_le(bytes, 8);
-        if ![versions.oldest, versions.newest].contains(&found) {
+        if !versions.known.contains(&found) {
             // A flipped bit in the version is damage; a later version is checked by its own rules.
             return Err(FormatError::Version(found));
         }
         let checksum = u64_le(bytes, CHECKED_BYTES);
-        let raised = found == versions.newest && checksum_as(bytes, versions.oldest) == checksum;
+        let raised = found == versions.raised && checksum_as(bytes, versions.oldest) == checksum;
         let path_bytes = usize::from(u16_le(bytes, 64));
         let page_bytes = u32_le(bytes, 12);
         let sound = (raised || checksum_as(bytes, found) == checksum)
@@ -124,6 +127,7 @@ impl Head {
         }
         let log_id = LogId(array(bytes, 16).unwrap_or_default());
         Ok(Self {
+            version: found,
             page_bytes,
             log_id,
             file: FileIdentity::read(bytes, log_id),

@@ -14,6 +14,7 @@ mod head;
 pub mod heap;
 mod id;
 pub mod nvwal;
+mod origin;
 pub mod record;
 pub mod sqlite_wal;
 pub mod waldio;
@@ -21,6 +22,7 @@ pub mod waldio;
 pub use generation::GENERATION_LIMIT;
 pub use head::{FileIdentity, PATH_LIMIT};
 pub use id::LogId;
+pub use origin::{ORIGIN_BYTES, Origin};
 
 /// What a decoder found wrong with the bytes it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

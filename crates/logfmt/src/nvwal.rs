@@ -1,4 +1,4 @@
-//! Layouts of the `nvwal` log, versions 1 and 3: see `docs/format/nvwal.md`, which these constants
+//! Layouts of the `nvwal` log, versions 1, 3 and 4: see `docs/format/nvwal.md`, which these constants
 //! follow.
 
 use crate::bytes::{array, put, u32_le, u64_le};
@@ -12,9 +12,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
-/// The format version this build writes.
-pub const VERSION: u32 = 3;
-/// The oldest version this build reads. A log of it becomes one of [`VERSION`] by that number alone.
+/// The format version of new logs.
+pub const VERSION: u32 = 4;
+/// The version before, whose transactions do not say when they were committed. Logs of it stay what they are.
+pub const TIMELESS_VERSION: u32 = 3;
+/// The oldest version this build reads. A log of it becomes one of [`TIMELESS_VERSION`] by that number alone.
 pub const OLDEST_VERSION: u32 = 1;
 /// Where the word is that begins with the version.
 pub const VERSION_OFFSET: u64 = 8;
@@ -31,13 +33,17 @@ pub const NO_BLOCK: u32 = u32::MAX;
 /// Bits of the generation in a commit mark; version 1 had no more.
 const MARK_GENERATION_BITS: u32 = 30;
 
-const VERSIONS: Versions = Versions { oldest: OLDEST_VERSION, newest: VERSION };
+const VERSIONS: Versions = Versions {
+    known: &[OLDEST_VERSION, TIMELESS_VERSION, VERSION],
+    oldest: OLDEST_VERSION,
+    raised: TIMELESS_VERSION,
+};
 
-/// The word at [`VERSION_OFFSET`] with the present version, if it has an older one.
+/// The word at [`VERSION_OFFSET`] with the version that a log of the oldest one becomes, if it is one.
 #[must_use]
 pub fn raised_version(word: u64) -> Option<u64> {
     let (version, rest) = (word & 0xffff_ffff, word & !0xffff_ffff);
-    (version == u64::from(OLDEST_VERSION)).then_some(rest | u64::from(VERSION))
+    (version == u64::from(OLDEST_VERSION)).then_some(rest | u64::from(TIMELESS_VERSION))
 }
 
 /// The write-once part of the superblock.
@@ -61,6 +67,8 @@ pub struct Superblock {
     pub path: Vec<u8>,
     /// The file that the log was made in, where it is known.
     pub file: Option<FileIdentity>,
+    /// Whether its transactions say when they were committed: from version 4 on.
+    pub has_times: bool,
 }
 
 impl Superblock {
@@ -77,13 +85,15 @@ impl Superblock {
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &self.limit_blocks.to_le_bytes());
         put(&mut out, 56, &self.blocks_offset.to_le_bytes());
-        self.head().put(&mut out, MAGIC, VERSION);
+        self.head().put(&mut out, MAGIC);
         out
     }
 
     fn head(&self) -> Head {
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone(), file: self.file }
+        let version = if self.has_times { VERSION } else { TIMELESS_VERSION };
+        let (path, file) = (self.path.clone(), self.file);
+        Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }
     }
 
     /// Reads a superblock from the first bytes of a file.
@@ -91,7 +101,7 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } =
+        let Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file } =
             Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
         let it = Self {
             page_bytes,
@@ -103,6 +113,7 @@ impl Superblock {
             blocks_offset: u64_le(bytes, 56),
             path,
             file,
+            has_times: version == VERSION,
         };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
@@ -155,6 +166,12 @@ pub const SLOT_BYTES: usize = 64;
 #[must_use]
 pub fn slot_offset(generation: u64) -> u64 {
     1216 + generation % 2 * SLOT_BYTES as u64
+}
+
+/// Where the origin of a generation is.
+#[must_use]
+pub fn origin_offset(generation: u64) -> u64 {
+    1408 + generation % 2 * SLOT_BYTES as u64
 }
 
 /// What a generation begins with.
@@ -261,6 +278,9 @@ pub struct TxHeader {
     pub records: u32,
     /// SQLite's cumulative checksum after the commit frame.
     pub wal_checksum: Checksum,
+    /// Milliseconds since the transaction before, or since the generation began. `None` in logs without
+    /// times; in those that have them it takes the place of `first_frame`, which the first record says too.
+    pub elapsed_ms: Option<u32>,
 }
 
 impl TxHeader {
@@ -270,19 +290,23 @@ impl TxHeader {
         let mut out = [0; TX_HEADER_BYTES as usize];
         put(&mut out, 0, &mark.to_le_bytes());
         put(&mut out, 8, &self.hash.to_le_bytes());
-        let fields = [self.first_frame, self.last_frame, self.db_pages, self.records];
+        let first = self.elapsed_ms.unwrap_or(self.first_frame);
+        let fields = [first, self.last_frame, self.db_pages, self.records];
         for (i, field) in fields.iter().chain(&self.wal_checksum).enumerate() {
             put(&mut out, 16 + 4 * i, &field.to_le_bytes());
         }
         out
     }
 
-    /// Reads a header; the caller checks the mark first and the hash after reading the records.
+    /// Reads a header; the caller checks the mark first and the hash after reading the records. In a log
+    /// that `has_times`, `first_frame` is 0 until the first record is read.
     #[must_use]
-    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
+    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize], has_times: bool) -> Self {
+        let first = u32_le(bytes, 16);
         Self {
             hash: u64_le(bytes, 8),
-            first_frame: u32_le(bytes, 16),
+            first_frame: if has_times { 0 } else { first },
+            elapsed_ms: has_times.then_some(first),
             last_frame: u32_le(bytes, 20),
             db_pages: u32_le(bytes, 24),
             records: u32_le(bytes, 28),
@@ -331,6 +355,7 @@ mod tests {
             blocks_offset: Superblock::blocks_offset_for(5000),
             path: b"/data/app.db".to_vec(),
             file: None,
+            has_times: true,
         }
     }
 
@@ -416,18 +441,19 @@ mod tests {
 
     #[test]
     fn a_log_of_the_oldest_version_is_read_and_raised_by_one_number() {
-        let mut old = padded(&superblock().encode());
+        let timeless = Superblock { has_times: false, ..superblock() };
+        let mut old = padded(&timeless.encode());
         old[8] = OLDEST_VERSION as u8;
         assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");
         let sum = xxhash_rust::xxh3::xxh3_64(&old[..crate::head::CHECKED_BYTES]);
         old[crate::head::CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Superblock::decode(&old), Ok(superblock()));
+        assert_eq!(Superblock::decode(&old), Ok(timeless.clone()));
         let at = VERSION_OFFSET as usize;
         let word = u64_le(&old, at);
         let raised = raised_version(word).unwrap();
         assert_eq!(raised_version(raised), None);
         old[at..at + 8].copy_from_slice(&raised.to_le_bytes());
-        assert_eq!(Superblock::decode(&old), Ok(superblock()));
+        assert_eq!(Superblock::decode(&old), Ok(timeless.clone()));
     }
 
     #[test]
@@ -458,8 +484,12 @@ mod tests {
             db_pages: 4,
             records: 5,
             wal_checksum: [6, 7],
+            elapsed_ms: None,
         };
-        assert_eq!(TxHeader::decode(&header.encode(9)), header);
+        assert_eq!(TxHeader::decode(&header.encode(9), false), header);
+        let timed = TxHeader { first_frame: 0, elapsed_ms: Some(2), ..header };
+        assert_eq!(TxHeader::decode(&header.encode(9), true), timed);
+        assert_eq!(timed.encode(9), header.encode(9));
         let record =
             RecordHeader { record_bytes: 20, frame: 1, page_number: 2, ranges: 3, base: Base::Zeros };
         assert_eq!(RecordHeader::decode(&record.encode()), Ok(record));

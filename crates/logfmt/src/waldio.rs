@@ -5,7 +5,7 @@ use crate::bytes::{array, put, u32_le, u64_le};
 use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
 use crate::head::{self, FileIdentity, Head, Versions};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
-use crate::{FormatError, LogId};
+use crate::{FormatError, LogId, ORIGIN_BYTES, Origin};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
@@ -21,7 +21,8 @@ pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 /// Bits of the generation in a frame's mark; version 2 had no more.
 const MARK_GENERATION_BITS: u32 = 29;
 
-const VERSIONS: Versions = Versions { oldest: OLDEST_VERSION, newest: VERSION };
+const VERSIONS: Versions =
+    Versions { known: &[OLDEST_VERSION, VERSION], oldest: OLDEST_VERSION, raised: VERSION };
 
 /// Whether these first bytes of a log are of an older version, and if so makes them the present one.
 /// Only bytes 8..12 change, in one sector.
@@ -98,9 +99,8 @@ impl Superblock {
         put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
         put(&mut out, 56, &self.limit_bytes.to_le_bytes());
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let head =
-            Head { page_bytes, log_id, db_inode, db_birth_ns, path: self.path.clone(), file: self.file };
-        head.put(&mut out, MAGIC, VERSION);
+        let (version, path, file) = (VERSION, self.path.clone(), self.file);
+        Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, MAGIC);
         out
     }
 
@@ -109,7 +109,7 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } =
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file, .. } =
             Head::read(bytes, MAGIC, VERSIONS, AREA_BYTES)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
@@ -151,8 +151,14 @@ pub struct Slot {
     pub retired: bool,
     /// Least bytes that the file has.
     pub file_bytes: u64,
+    /// Transactions sealed in the log before this generation.
+    pub position: u64,
+    /// When it began, in milliseconds since 1970; 0 if that is not known.
+    pub time_ms: u64,
 }
 
+/// Where the origin is in a slot.
+const SLOT_ORIGIN: usize = 64;
 const SLOT_EMPTY: u32 = 1;
 const SLOT_RETIRED: u32 = 2;
 
@@ -171,7 +177,14 @@ impl Slot {
         put(&mut out, 48, &high.to_le_bytes());
         let checksum = xxh3_64_with_seed(&out[..56], id.seed());
         put(&mut out, 56, &checksum.to_le_bytes());
+        put(&mut out, SLOT_ORIGIN, &self.origin().encode(id));
         out
+    }
+
+    /// Where the generation stands in the log's history.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin { generation: self.generation, position: self.position, time_ms: self.time_ms }
     }
 
     /// Reads a slot; `None` when there is no valid one: never written, or torn.
@@ -179,6 +192,8 @@ impl Slot {
     pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
         let flags = u32_le(bytes, 4);
         let generation = of_halves(u32_le(bytes, 0), u32_le(bytes, 48));
+        let origin = bytes.get(SLOT_ORIGIN..SLOT_ORIGIN + ORIGIN_BYTES).unwrap_or_default();
+        let Origin { position, time_ms, .. } = Origin::decode(origin, id, generation);
         let sound = bytes.len() >= 64
             && xxh3_64_with_seed(&bytes[..56], id.seed()) == u64_le(bytes, 56)
             && (1..GENERATION_LIMIT).contains(&generation)
@@ -188,6 +203,8 @@ impl Slot {
             wal_header: if flags & SLOT_EMPTY == 0 { array(bytes, 8) } else { None },
             retired: flags & SLOT_RETIRED != 0,
             file_bytes: u64_le(bytes, 40),
+            position,
+            time_ms,
         })
     }
 }
@@ -205,6 +222,7 @@ pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
 const GROUP_GENERATION_HIGH: usize = 36;
+const GROUP_TIME: usize = 40;
 const GROUP_HASHED: usize = 56;
 
 /// The header of a group: transactions that one write made durable.
@@ -220,13 +238,15 @@ pub struct GroupHeader {
     pub ordered: bool,
     /// Hash of what follows the header.
     pub body_hash: u64,
+    /// When its first transaction was sealed, in milliseconds since 1970; 0 if that is not known.
+    pub time_ms: u64,
 }
 
 impl GroupHeader {
     /// The header's bytes for a place in the log.
     #[must_use]
     pub fn encode(&self, id: LogId, generation: u64, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
-        let mut out = group_placeholder(generation);
+        let mut out = group_placeholder(generation, self.time_ms);
         put(&mut out, 8, &self.first_sequence.to_le_bytes());
         put(&mut out, 12, &self.transactions.to_le_bytes());
         put(&mut out, 16, &self.bytes.to_le_bytes());
@@ -254,19 +274,27 @@ impl GroupHeader {
             bytes: u64_le(bytes, 16),
             ordered: u32_le(bytes, 32) & GROUP_ORDERED != 0,
             body_hash: u64_le(bytes, 24),
+            time_ms: group_time(bytes),
         })
     }
 }
 
 /// The beginning of a group whose header is not complete yet.
 #[must_use]
-pub fn group_placeholder(generation: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
+pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
     let mut out = [0; GROUP_HEADER_BYTES as usize];
     put(&mut out, 0, &GROUP_MAGIC.to_le_bytes());
     let [low, high] = halves(generation);
     put(&mut out, 4, &low.to_le_bytes());
     put(&mut out, GROUP_GENERATION_HIGH, &high.to_le_bytes());
+    put(&mut out, GROUP_TIME, &time_ms.to_le_bytes());
     out
+}
+
+/// The time of a group, from its header, complete or not.
+#[must_use]
+pub fn group_time(header: &[u8]) -> u64 {
+    u64_le(header, GROUP_TIME)
 }
 
 /// The hash of a group's transactions: of everything behind the first transaction's header, and
@@ -602,8 +630,22 @@ mod tests {
     #[test]
     fn slots_and_group_headers_round_trip_and_any_flipped_bit_is_refused() {
         let slots = [
-            Slot { generation: 5, wal_header: Some([9; 32]), retired: false, file_bytes: 1 << 20 },
-            Slot { generation: 6, wal_header: None, retired: true, file_bytes: 0 },
+            Slot {
+                generation: 5,
+                wal_header: Some([9; 32]),
+                retired: false,
+                file_bytes: 1 << 20,
+                position: 3,
+                time_ms: 4,
+            },
+            Slot {
+                generation: 6,
+                wal_header: None,
+                retired: true,
+                file_bytes: 0,
+                position: 1 << 60,
+                time_ms: 0,
+            },
         ];
         for slot in slots {
             let bytes = slot.encode(ID);
@@ -615,8 +657,14 @@ mod tests {
                 assert_eq!(Slot::decode(&bad, ID), None, "bit {bit}");
             }
         }
-        let group =
-            GroupHeader { first_sequence: 3, transactions: 2, bytes: 700, ordered: true, body_hash: 77 };
+        let group = GroupHeader {
+            first_sequence: 3,
+            transactions: 2,
+            bytes: 700,
+            ordered: true,
+            body_hash: 77,
+            time_ms: 78,
+        };
         let bytes = group.encode(ID, 4, 12288);
         assert_eq!(GroupHeader::decode(&bytes, ID, 4, 12288), Some(group));
         assert_eq!(GroupHeader::decode(&bytes, ID, 5, 12288), None);
@@ -631,11 +679,24 @@ mod tests {
     #[test]
     fn no_generation_passes_for_another_however_high() {
         let generations = [1, 1 << 24, 1 << 29, (1 << 29) + 1, 1 << 32, (1 << 32) + 1, (1 << 59) + 1];
-        let group =
-            GroupHeader { first_sequence: 1, transactions: 1, bytes: 700, ordered: true, body_hash: 7 };
+        let group = GroupHeader {
+            first_sequence: 1,
+            transactions: 1,
+            bytes: 700,
+            ordered: true,
+            body_hash: 7,
+            time_ms: 8,
+        };
         for written in generations {
             let bytes = group.encode(ID, written, 12288);
-            let slot = Slot { generation: written, wal_header: None, retired: false, file_bytes: 1 };
+            let slot = Slot {
+                generation: written,
+                wal_header: None,
+                retired: false,
+                file_bytes: 1,
+                position: 9,
+                time_ms: 8,
+            };
             assert_eq!(Slot::decode(&slot.encode(ID), ID), Some(slot));
             let mut frame = Vec::new();
             encode_frame(&mut frame, &[7; 512], &mark(), 512, ID, written, 12288);
@@ -650,7 +711,14 @@ mod tests {
                 );
             }
         }
-        let end = Slot { generation: GENERATION_LIMIT, wal_header: None, retired: false, file_bytes: 1 };
+        let end = Slot {
+            generation: GENERATION_LIMIT,
+            wal_header: None,
+            retired: false,
+            file_bytes: 1,
+            position: 0,
+            time_ms: 0,
+        };
         assert_eq!(Slot::decode(&end.encode(ID), ID), None);
     }
 

@@ -5,9 +5,9 @@ use duralite_logfmt::record::Base;
 use duralite_logfmt::sqlite_wal::Checksum;
 use rustc_hash::FxHashMap;
 
-use super::Apply;
+use super::{Apply, Committed};
 use crate::JournalError;
-use crate::engine::Frame;
+use crate::engine::{Frame, Transaction};
 
 /// A chain of differences is cut by a whole image when it has this many records …
 pub(crate) const CHAIN_RECORDS: u32 = 64;
@@ -55,11 +55,21 @@ struct CommittedFrame {
     checksum: Option<Checksum>,
 }
 
+/// A transaction that has not been replaced.
+#[derive(Debug, Clone, Copy)]
+struct CommittedTransaction {
+    sequence: u32,
+    last_frame: u32,
+    time_ms: u64,
+}
+
 /// Index of one generation.
 #[derive(Default)]
 pub(crate) struct Index {
     records: Vec<Record>,
     frames: Vec<CommittedFrame>,
+    /// Ascending by number and by frame.
+    transactions: Vec<CommittedTransaction>,
     heads: FxHashMap<u32, Head>,
     /// Records of committed transactions; those above are staged.
     committed_records: usize,
@@ -130,8 +140,13 @@ impl Index {
         Some(number)
     }
 
-    /// Makes the staged frames up to `last_frame` committed.
-    pub(crate) fn commit(&mut self, last_frame: u32, db_pages: u32, checksum: Option<Checksum>) {
+    /// Makes the staged frames up to the last one committed.
+    pub(crate) fn commit(&mut self, committed: &Committed) {
+        let Committed { last_frame, db_pages, checksum, sequence, time_ms } = *committed;
+        while self.transactions.last().is_some_and(|before| before.last_frame >= self.staged_first) {
+            self.transactions.pop();
+        }
+        self.transactions.push(CommittedTransaction { sequence, last_frame, time_ms });
         self.frames.truncate((self.staged_first - 1) as usize);
         let count = (last_frame + 1 - self.staged_first) as usize;
         for (i, &record) in self.staged.iter().take(count).enumerate() {
@@ -145,6 +160,16 @@ impl Index {
         self.committed_records = self.records.len();
         self.staged.clear();
         self.undo.clear();
+    }
+
+    /// The first transaction with a number above `sequence`.
+    pub(crate) fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        let at = self.transactions.partition_point(|transaction| transaction.sequence <= sequence);
+        let CommittedTransaction { sequence, last_frame, time_ms } = *self.transactions.get(at)?;
+        let before = at.checked_sub(1).and_then(|before| self.transactions.get(before));
+        let first_frame = before.map_or(1, |before| before.last_frame + 1);
+        let db_pages = self.frame(last_frame)?.db_pages;
+        Some(Transaction { sequence, first_frame, last_frame, db_pages, time_ms })
     }
 
     /// Adds `base` to the places of the staged records.

@@ -11,13 +11,24 @@ use duralite_logfmt::sqlite_wal::Checksum;
 use duralite_logfmt::{FormatError, diff};
 
 use crate::JournalError;
-use crate::engine::Frame;
+use crate::engine::{Frame, Transaction};
 use images::Images;
 use index::Index;
 pub(crate) use index::Record;
 
 /// Lays one record over a page: the engine knows where its bytes are.
 pub(crate) type Apply<'a> = &'a mut dyn FnMut(&Record, &mut [u8]) -> Result<(), JournalError>;
+
+/// What makes staged frames committed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Committed {
+    pub(crate) last_frame: u32,
+    pub(crate) db_pages: u32,
+    pub(crate) checksum: Option<Checksum>,
+    /// Number of the transaction in the generation.
+    pub(crate) sequence: u32,
+    pub(crate) time_ms: u64,
+}
 
 /// The chains of one generation.
 pub(crate) struct Chains {
@@ -120,9 +131,14 @@ impl Chains {
         Ok(())
     }
 
-    /// Makes the staged frames up to `last_frame` committed.
-    pub(crate) fn commit(&mut self, last_frame: u32, db_pages: u32, checksum: Option<Checksum>) {
-        self.index.commit(last_frame, db_pages, checksum);
+    /// Makes the staged frames up to the last one committed.
+    pub(crate) fn commit(&mut self, committed: &Committed) {
+        self.index.commit(committed);
+    }
+
+    /// The first transaction with a number above `sequence` that no later one has taken the place of.
+    pub(crate) fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        self.index.transaction_after(sequence)
     }
 
     /// Tells where the staged records have come to be: `base` (wrapping) is added to their places.

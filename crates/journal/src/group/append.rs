@@ -37,7 +37,12 @@ pub(crate) struct Placing {
 
 impl Group {
     /// Seals a transaction that the ring has room for. Returns where it is and what to wait for.
-    pub(crate) fn append(&self, mut content: Content<'_>) -> Result<(Placing, Ticket), JournalError> {
+    /// `time_ms` is that of a group that it begins.
+    pub(crate) fn append(
+        &self,
+        mut content: Content<'_>,
+        time_ms: u64,
+    ) -> Result<(Placing, Ticket), JournalError> {
         loop {
             self.check()?;
             self.refuse_during_switch()?;
@@ -64,7 +69,7 @@ impl Group {
                     self.write_ring(tail.position, &vec![0; (group_start - tail.position) as usize]);
                 }
                 if self.group_header_bytes() > 0 {
-                    self.write_ring(group_start, &self.framing.placeholder(self.generation()));
+                    self.write_ring(group_start, &self.framing.placeholder(self.generation(), time_ms));
                 }
             }
             match &mut content {

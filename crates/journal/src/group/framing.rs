@@ -47,6 +47,25 @@ pub(crate) struct Generation {
     pub(crate) retired: bool,
     /// Least bytes that the file has.
     pub(crate) file_bytes: u64,
+    /// Transactions sealed before it.
+    pub(crate) position: u64,
+    /// When it began, in milliseconds since 1970.
+    pub(crate) time_ms: u64,
+}
+
+/// How the log starts over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewGeneration {
+    /// SQLite's WAL header; `None` for an empty log.
+    pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
+    /// Everything is in the database file.
+    pub(crate) retired: bool,
+    /// What the file keeps, where it gives back the rest.
+    pub(crate) keep_bytes: Option<u64>,
+    /// Transactions sealed before it.
+    pub(crate) position: u64,
+    /// When it begins, in milliseconds since 1970.
+    pub(crate) time_ms: u64,
 }
 
 /// How groups and generations are told apart on the device.
@@ -54,8 +73,8 @@ pub(crate) trait Framing: Send + Sync {
     /// Bytes between the beginning of a group and its first transaction, a multiple of 8.
     fn header_bytes(&self) -> u64;
 
-    /// So many bytes, for a group that is open.
-    fn placeholder(&self, generation: u64) -> Vec<u8>;
+    /// So many bytes, for a group that is open since `time_ms`.
+    fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
 
     /// Completes the header of a closed group, which is to be written at an offset of the file. `ordered` says
     /// that everything before it is durable. Returns how many transactions it has.

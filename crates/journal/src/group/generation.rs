@@ -3,8 +3,10 @@
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 
 use super::lead::Leader;
-use super::words::{GENERATION, INTENT, INTENT_HEADER, INTENT_STATE, LENGTH, STARTS};
-use super::{AREA_BYTES, Generation, Group, initial_bytes};
+use super::words::{
+    GENERATION, INTENT, INTENT_HEADER, INTENT_POSITION, INTENT_STATE, INTENT_TIME, LENGTH, STARTS,
+};
+use super::{AREA_BYTES, Generation, Group, NewGeneration, initial_bytes};
 use crate::JournalError;
 
 const STATE_EMPTY: u64 = 1;
@@ -24,12 +26,8 @@ impl Group {
     /// cut; `LENGTH` comes before the slot. So neither promises bytes that are gone, wherever this
     /// process dies or the power fails. Who holds WRITE is the only one who appends, nothing of the
     /// new generation is there yet, and who still reads the old one finds that it is over.
-    pub(crate) fn switch(
-        &self,
-        wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-        retired: bool,
-        keep_bytes: Option<u64>,
-    ) -> Result<(), JournalError> {
+    pub(crate) fn switch(&self, new: &NewGeneration) -> Result<(), JournalError> {
+        let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.harden()?;
         let leader = self.lead_alone()?;
         self.check()?;
@@ -42,6 +40,8 @@ impl Group {
         let retired = if retired { STATE_RETIRED } else { 0 };
         self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
         self.set(INTENT_STATE, empty | retired);
+        self.set(INTENT_POSITION, position);
+        self.set(INTENT_TIME, time_ms);
         let keep = keep_bytes.map(|bytes| self.kept_bytes(bytes));
         if let Some(keep) = keep {
             self.set(LENGTH, keep.min(self.get(LENGTH)));
@@ -89,6 +89,8 @@ impl Group {
             // Not a length that is only seen: the slot may become durable before that does, and the
             // log would then be taken for one that was cut short.
             file_bytes: self.get(LENGTH),
+            position: self.get(INTENT_POSITION),
+            time_ms: self.get(INTENT_TIME),
         };
         self.framing.begin(self.block.as_ref(), &new).map_err(|source| self.poison(self.failed(source)))?;
         let start = self.tail().position.next_multiple_of(AREA_BYTES);

@@ -36,7 +36,7 @@ use duralite_medium::{MediumError, Segment};
 
 use crate::JournalError;
 pub(crate) use append::{Content, Placing, initial_bytes};
-pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions};
+pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions, NewGeneration};
 use words::{
     DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
     STARTS, TAIL,
@@ -144,6 +144,17 @@ impl Group {
     /// End of the last sealed transaction.
     pub(crate) fn sealed(&self) -> u64 {
         self.tail().position
+    }
+
+    /// End of the last durable group.
+    pub(crate) fn durable_end(&self) -> u64 {
+        self.durable().position
+    }
+
+    /// Keeps what was read before from being read after the words that are loaded next.
+    pub(crate) fn fence(&self) {
+        self.segment.fence();
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     /// Where a generation's positions begin.

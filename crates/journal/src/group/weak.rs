@@ -80,7 +80,7 @@ impl Framing for Bare {
         0
     }
 
-    fn placeholder(&self, _generation: u64) -> Vec<u8> {
+    fn placeholder(&self, _generation: u64, _time_ms: u64) -> Vec<u8> {
         Vec::new()
     }
 
@@ -131,7 +131,7 @@ fn go_round(group: &Group) {
 }
 
 fn append(group: &Group) {
-    let (placing, _) = group.append(Content::Anywhere(&NEW)).unwrap();
+    let (placing, _) = group.append(Content::Anywhere(&NEW), 0).unwrap();
     assert_eq!(placing.at, AGAIN);
 }
 

@@ -26,6 +26,8 @@ pub(super) const ENDS: [u64; 2] = [1296, 1304];
 pub(super) const INTENT: u64 = 1408;
 pub(super) const INTENT_STATE: u64 = 1416;
 pub(super) const INTENT_HEADER: u64 = 1424;
+pub(super) const INTENT_POSITION: u64 = 1456;
+pub(super) const INTENT_TIME: u64 = 1464;
 pub(super) const SETTINGS: u64 = 1536;
 /// Bytes that the file has durably, as far as is known: whoever sees a longer one may see what a
 /// process left that died while it preallocated. 0 where nobody has said yet.
@@ -116,4 +118,5 @@ impl Group {
 const _: () = assert!(RING_BYTES.is_power_of_two() && RING.is_multiple_of(AREA_BYTES));
 const _: () = assert!(LENGTH < WRITING && WRITING + 8 * MEMBERS as u64 <= RING);
 const _: () = assert!((MEMBERS as u64) < ALONE && ALONE < EPOCH);
-const _: () = assert!(INTENT_HEADER + WAL_HEADER_BYTES as u64 <= SETTINGS);
+const _: () = assert!(INTENT_HEADER + WAL_HEADER_BYTES as u64 <= INTENT_POSITION);
+const _: () = assert!(INTENT_TIME + 8 <= SETTINGS);

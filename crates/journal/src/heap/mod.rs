@@ -301,10 +301,7 @@ impl Heap {
 
     /// Backs more blocks: a chunk, or half as much again as there is. Returns the first new one.
     fn grow(&mut self) -> Result<u32, JournalError> {
-        // Where a process may use little address space, that is the limit.
-        let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
-        let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
-        let limit = self.geometry.limit_blocks.min(mapped);
+        let limit = self.limit_blocks();
         if self.grown >= limit {
             return Err(JournalError::LimitReached { limit_bytes: self.geometry.file_bytes(limit) });
         }
@@ -324,6 +321,18 @@ impl Heap {
         let first = self.grown;
         self.store_grown(grown);
         Ok(first)
+    }
+
+    /// Most blocks that this process can have: where it may use little address space, that is the limit.
+    fn limit_blocks(&self) -> u32 {
+        let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
+        let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        self.geometry.limit_blocks.min(mapped)
+    }
+
+    /// Bytes of all blocks that there may be.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
     }
 
     /// Blocks that are kept when the file is to have so many bytes: as many as a new log's at least.

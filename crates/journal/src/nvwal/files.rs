@@ -33,6 +33,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: path.clone(),
         file: made_in,
+        has_times: true,
     };
     let access = Access::Write { dax: new.directory.is_dax() };
     let nvm = tapped(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;

@@ -16,18 +16,22 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use duralite_logfmt::nvwal::{
     ACTIVE_OFFSET, Base, GROWN_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES,
     STATES_OFFSET, SUPERBLOCK_BYTES, Slot, Superblock, VERSION_OFFSET, active_word, checked_word,
-    raised_version, read_active_word, slot_offset,
+    origin_offset, raised_version, read_active_word, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, diff};
+use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, ORIGIN_BYTES, Origin, diff};
 use duralite_medium::{Guarantee, Nvm};
 
-use crate::chains::{Chains, Record, apply_ranges};
-use crate::engine::{Commit, Committer, Engine, Frame, LogFile, LogReader, LogWriter, Ticket};
+use crate::chains::{Chains, Committed, Record, apply_ranges};
+use crate::engine::{
+    Clock, Commit, Committer, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    wall_clock,
+};
 use crate::heap::{self, BlockList, Heap};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
@@ -65,6 +69,7 @@ pub struct Nvwal {
     options: NvwalOptions,
     active: u64,
     slot: Slot,
+    origin: Origin,
     wal_header: Option<WalHeader>,
     /// The blocks of the committed list, in order; the last holds `tail`.
     blocks: BlockList,
@@ -74,6 +79,10 @@ pub struct Nvwal {
     sequence: u32,
     /// Order of the last one.
     last_order: Order,
+    /// When the last one was sealed, or else the generation began, in milliseconds since 1970; 0 if that is
+    /// not known.
+    time_ms: u64,
+    clock: Clock,
     chains: Chains,
     writer: Writer,
     /// Ranges sealed without being flushed.
@@ -98,7 +107,10 @@ impl Nvwal {
             .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })?;
         let slot =
             Slot { generation: 1, first_block: NO_BLOCK, wal_header: [0; WAL_HEADER_BYTES], retired: false };
+        // Nothing is ever committed in it: no time is counted from its beginning.
+        let origin = Origin { generation: 1, position: 0, time_ms: 0 };
         nvm.store(0, &superblock.encode());
+        nvm.store(origin_offset(1), &origin.encode(superblock.log_id));
         nvm.store(slot_offset(1), &slot.encode(superblock.log_id));
         nvm.store_u64(GROWN_OFFSET, checked_word(blocks));
         nvm.store_u64(ACTIVE_OFFSET, active_word(1));
@@ -154,11 +166,14 @@ impl Nvwal {
                 wal_header: [0; WAL_HEADER_BYTES],
                 retired: false,
             },
+            origin: Origin::unknown(0),
             wal_header: None,
             blocks: BlockList::default(),
             tail: Position { block: 0, offset: 0 },
             sequence: 0,
             last_order: Order::Ordered,
+            time_ms: 0,
+            clock: wall_clock,
             writer: Writer::default(),
             unhardened: Vec::new(),
             doubtful: Vec::new(),
@@ -240,14 +255,20 @@ impl Nvwal {
             self.heap.check_block(slot.first_block, generation)?;
             Some(header)
         };
-        self.enter_generation(active, slot, wal_header);
-        self.doubtful = vec![(at, at + SLOT_BYTES as u64), (ACTIVE_OFFSET, ACTIVE_OFFSET + 8)];
+        let mut bytes = [0; ORIGIN_BYTES];
+        self.heap.nvm.read(origin_offset(generation), &mut bytes);
+        let origin = Origin::decode(&bytes, self.log_id(), generation);
+        self.enter_generation(active, slot, origin, wal_header);
+        let parts = [(at, SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)];
+        self.doubtful = parts.map(|(at, bytes)| (at, at + bytes as u64)).to_vec();
         Ok(())
     }
 
-    fn enter_generation(&mut self, active: u64, slot: Slot, wal_header: Option<WalHeader>) {
+    fn enter_generation(&mut self, active: u64, slot: Slot, origin: Origin, wal_header: Option<WalHeader>) {
         self.active = active;
         self.slot = slot;
+        self.origin = origin;
+        self.time_ms = origin.time_ms;
         self.wal_header = wal_header;
         self.blocks.clear();
         if wal_header.is_some() {
@@ -276,6 +297,7 @@ impl Nvwal {
             id: self.log_id(),
             generation: self.slot.generation,
             sequence: self.sequence + 1,
+            has_times: self.superblock.has_times,
             after: self.last_order,
             frames: self.chains.frames(),
         };
@@ -302,7 +324,14 @@ impl Nvwal {
             let what = FormatError::Damaged { what: "a transaction's frame numbers" };
             return Err(self.heap.corrupt(found.start.block, found.start.offset, what));
         }
-        self.chains.commit(header.last_frame, header.db_pages, Some(header.wal_checksum));
+        self.advance_time(header.elapsed_ms);
+        self.chains.commit(&Committed {
+            last_frame: header.last_frame,
+            db_pages: header.db_pages,
+            checksum: Some(header.wal_checksum),
+            sequence: self.sequence + 1,
+            time_ms: self.told_time(),
+        });
         // Whoever marked it had made durable what came before.
         self.doubtful.clear();
         let extents = found.extents(&self.heap);
@@ -320,6 +349,16 @@ impl Nvwal {
     fn drop_staged(&mut self) {
         self.chains.discard();
         self.writer = Writer::default();
+    }
+
+    /// Takes in how long after the transaction before one was sealed.
+    fn advance_time(&mut self, elapsed_ms: Option<u32>) {
+        self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms.unwrap_or(0)));
+    }
+
+    /// When the last transaction was sealed; 0 where the log does not say.
+    fn told_time(&self) -> u64 {
+        if self.superblock.has_times && self.origin.time_ms > 0 { self.time_ms } else { 0 }
     }
 }
 
@@ -396,6 +435,15 @@ impl LogFile for Nvwal {
         self.heap.nvm.set_latency(options.media.latency);
     }
 
+    fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    fn fill(&self) -> Fill {
+        let used_bytes = self.blocks.len() as u64 * u64::from(self.superblock.block_bytes);
+        Fill { used_bytes, limit_bytes: self.heap.limit_bytes() }
+    }
+
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.switch_generation(None, NO_BLOCK, true)
@@ -423,6 +471,29 @@ impl LogFile for Nvwal {
 impl LogReader for Nvwal {
     fn newest_frames(&self) -> Vec<(u32, u32)> {
         self.chains.newest_frames()
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        self.chains.transaction_after(sequence)
+    }
+
+    fn is_durable(&self, frame: u32) -> bool {
+        // What is visible is, or as durable as `SyncMode::Async` makes it.
+        frame <= self.committed()
+    }
+
+    fn is_current(&self) -> bool {
+        // After what was read.
+        fence(Ordering::SeqCst);
+        self.heap.nvm.load_u64(ACTIVE_OFFSET) == self.active
     }
 
     fn refresh(&mut self) -> Result<(), JournalError> {

@@ -73,6 +73,8 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
+    /// Whether the log says when transactions were sealed.
+    pub(crate) has_times: bool,
     /// Order of the transaction before it: what garbage here would mean.
     pub(crate) after: Order,
     /// Number of frames before it.
@@ -150,6 +152,14 @@ fn enter(
     Ok(())
 }
 
+/// Whether a transaction's numbers can be right.
+fn fits(header: &TxHeader, expected: &Expected) -> bool {
+    (1..=expected.frames + 1).contains(&header.first_frame)
+        && header.last_frame >= header.first_frame
+        && header.records > header.last_frame - header.first_frame
+        && header.db_pages > 0
+}
+
 struct RecordReader<'a> {
     heap: &'a mut Heap,
     /// The blocks of the transactions before.
@@ -170,12 +180,8 @@ impl RecordReader<'_> {
         };
         let mut bytes = [0; TX_HEADER_BYTES as usize];
         self.heap.nvm.read(self.heap.at(start.block, start.offset), &mut bytes);
-        let header = TxHeader::decode(&bytes);
-        let fits = (1..=expected.frames + 1).contains(&header.first_frame)
-            && header.last_frame >= header.first_frame
-            && header.records > header.last_frame - header.first_frame
-            && header.db_pages > 0;
-        if !fits {
+        let mut header = TxHeader::decode(&bytes, expected.has_times);
+        if header.records == 0 || !expected.has_times && !fits(&header, expected) {
             return Err(damaged(self.heap));
         }
         let mut hash = TxHash::new(expected.id, expected.generation, expected.sequence);
@@ -186,6 +192,12 @@ impl RecordReader<'_> {
             let (head, payload) = scratch.split_at(RECORD_HEADER_BYTES as usize);
             hash = hash.record(head, payload);
             let frame = record.header.frame;
+            if expected.has_times && records.is_empty() {
+                header.first_frame = frame;
+                if !fits(&header, expected) {
+                    return Err(damaged(self.heap));
+                }
+            }
             if frame < header.first_frame
                 || u64::from(frame) > u64::from(header.first_frame) + records.len() as u64
             {

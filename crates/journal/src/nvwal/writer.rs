@@ -1,15 +1,17 @@
 //! Storing a transaction and making it durable (NVWAL, algorithm 1 and figure 4), and starting
 //! the log over (section 4.3).
 
+use duralite_logfmt::Origin;
 use duralite_logfmt::nvwal::{
     ACTIVE_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash,
-    TxHeader, active_word, encode_mark, slot_offset,
+    TxHeader, active_word, encode_mark, origin_offset, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
 use super::scan::{CONTINUED_AT, Position};
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
+use crate::chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
 use crate::heap::BlockList;
@@ -178,7 +180,8 @@ impl Nvwal {
         };
         let sequence = self.sequence + 1;
         let order = self.options.sync.order();
-        self.store_header_and_terminator(&mut open, commit);
+        let elapsed_ms = self.elapsed_ms();
+        self.store_header_and_terminator(&mut open, commit, elapsed_ms);
         let mark = encode_mark(order, self.slot.generation, sequence);
         let mark_at = self.heap.at(open.start.block, open.start.offset);
         match order {
@@ -207,7 +210,14 @@ impl Nvwal {
             }
         }
         self.heap.nvm.fence();
-        self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
+        self.advance_time(elapsed_ms);
+        self.chains.commit(&Committed {
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            checksum: Some(commit.checksum),
+            sequence,
+            time_ms: self.told_time(),
+        });
         self.blocks.extend(&open.blocks);
         self.writer.spare = open.dirty;
         self.tail = open.end;
@@ -218,8 +228,20 @@ impl Nvwal {
         Ok(())
     }
 
+    /// Milliseconds since the transaction before, for logs that say so. A clock that was set back stands
+    /// still until it has caught up, or the log starts over.
+    fn elapsed_ms(&self) -> Option<u32> {
+        let elapsed = || (self.clock)().saturating_sub(self.time_ms);
+        self.superblock.has_times.then(|| u32::try_from(elapsed()).unwrap_or(u32::MAX))
+    }
+
     /// Everything of the header but its mark, and the zero word that ends the log (invariant 8).
-    fn store_header_and_terminator(&self, open: &mut OpenTransaction, commit: &Commit) {
+    fn store_header_and_terminator(
+        &self,
+        open: &mut OpenTransaction,
+        commit: &Commit,
+        elapsed_ms: Option<u32>,
+    ) {
         let mut header = TxHeader {
             hash: 0,
             first_frame: commit.first_frame,
@@ -227,6 +249,7 @@ impl Nvwal {
             db_pages: commit.db_pages,
             records: open.records,
             wal_checksum: commit.checksum,
+            elapsed_ms,
         };
         header.hash = header.seal_hash(open.hash);
         let at = self.heap.at(open.start.block, open.start.offset);
@@ -274,17 +297,23 @@ impl Nvwal {
         self.settle_doubtful();
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };
+        let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let nvm = self.heap.nvm.clone();
-        let bytes = slot.encode(self.log_id());
-        nvm.store(slot_offset(generation), &bytes);
-        nvm.flush(slot_offset(generation), bytes.len() as u64);
+        let parts = [
+            (slot_offset(generation), &slot.encode(self.log_id())[..]),
+            (origin_offset(generation), &origin.encode(self.log_id())[..]),
+        ];
+        for (at, bytes) in parts {
+            nvm.store(at, bytes);
+            nvm.flush(at, bytes.len() as u64);
+        }
         nvm.fence();
         let active = active_word(generation);
         nvm.store_u64(ACTIVE_OFFSET, active);
         nvm.flush(ACTIVE_OFFSET, 8);
         nvm.fence();
         let old = std::mem::take(&mut self.blocks);
-        self.enter_generation(active, slot, header.copied());
+        self.enter_generation(active, slot, origin, header.copied());
         self.heap.free(old.as_slice());
         // What dead processes left pending or unlinked goes too.
         self.heap.reconcile(&self.blocks);

@@ -5,12 +5,12 @@
 use duralite_logfmt::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};
 use duralite_logfmt::waldio::{
     GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, Layout, MARK_BYTES, Superblock, TX_HEADER_BYTES,
-    TX_TAKES_GROUP, TxHeader, decode_frame, frame_bytes,
+    TX_TAKES_GROUP, TxHeader, decode_frame, frame_bytes, group_time,
 };
 
 use super::{Waldio, writer};
 use crate::JournalError;
-use crate::chains::apply_ranges;
+use crate::chains::{Committed, apply_ranges};
 use crate::engine::prelude::*;
 
 /// Bytes of a transaction read at a time.
@@ -91,6 +91,11 @@ impl Waldio {
                 return Err(self.damaged(at, "a group of transactions"));
             }
         }
+        if let Some(group) = group {
+            let mut head = [0; GROUP_HEADER_BYTES as usize];
+            self.read_log(group, &mut head)?;
+            self.group_ms = group_time(&head);
+        }
         let mut head = [0; TX_HEADER_BYTES as usize];
         self.read_log(at, &mut head)?;
         let offset = self.group.offset_of(self.generation, at);
@@ -127,7 +132,13 @@ impl Waldio {
         if header.records == 0 || !complete {
             return Err(self.damaged(at, "a transaction's frame numbers"));
         }
-        self.chains.commit(header.last_frame, header.db_pages, Some(header.wal_checksum));
+        self.chains.commit(&Committed {
+            last_frame: header.last_frame,
+            db_pages: header.db_pages,
+            checksum: Some(header.wal_checksum),
+            sequence: header.sequence,
+            time_ms: self.group_ms,
+        });
         Ok(end)
     }
 
@@ -179,7 +190,7 @@ impl Waldio {
             }
             at += u64::from(taken);
             if mark.db_pages != 0 {
-                self.chains.commit(mark.frame, mark.db_pages, None);
+                self.chains.commit(&self.frames_committed(mark.frame, mark.db_pages));
                 return Ok(at);
             }
         }

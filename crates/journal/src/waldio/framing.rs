@@ -6,7 +6,7 @@ use std::sync::Arc;
 use duralite_logfmt::LogId;
 use duralite_logfmt::waldio::{
     AREA_BYTES, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock, TX_HEADER_BYTES,
-    TxHeader, body_hash, group_placeholder, slot_offset,
+    TxHeader, body_hash, group_placeholder, group_time, slot_offset,
 };
 use duralite_medium::block::{Block, Durability};
 use duralite_medium::{MediumError, Segment};
@@ -29,8 +29,8 @@ impl Framing for WaldioFraming {
         }
     }
 
-    fn placeholder(&self, generation: u64) -> Vec<u8> {
-        group_placeholder(generation).to_vec()
+    fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8> {
+        group_placeholder(generation, time_ms).to_vec()
     }
 
     fn complete(
@@ -60,14 +60,16 @@ impl Framing for WaldioFraming {
             bytes: GROUP_HEADER_BYTES + body.len() as u64,
             ordered,
             body_hash: body_hash(self.id, generation, offset, body),
+            time_ms: group_time(head),
         };
         head.copy_from_slice(&header.encode(self.id, generation, offset));
         Ok(u64::from(transactions))
     }
 
     fn begin(&self, block: &dyn Block, generation: &Generation) -> Result<(), MediumError> {
-        let Generation { number, wal_header, retired, file_bytes } = *generation;
-        write_slot(block, &Slot { generation: number, wal_header, retired, file_bytes }, self.id)
+        let Generation { number: generation, wal_header, retired, file_bytes, position, time_ms } =
+            *generation;
+        write_slot(block, &Slot { generation, wal_header, retired, file_bytes, position, time_ms }, self.id)
     }
 }
 

@@ -24,13 +24,16 @@ use std::time::Instant;
 
 use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::waldio::{GROUP_MAGIC, Layout, Superblock};
-use duralite_logfmt::{FormatError, LogId};
+use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::block::Block;
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
 use crate::chains::Chains;
-use crate::engine::{Commit, Committer, Engine, Frame, LogFile, LogReader, LogWriter, Ticket};
-use crate::group::{self, Group};
+use crate::engine::{
+    Clock, Commit, Committer, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    wall_clock,
+};
+use crate::group::{self, Group, NewGeneration};
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 use options::NAME;
@@ -62,12 +65,16 @@ pub struct Waldio {
     options: WaldioOptions,
     path: PathBuf,
     generation: u64,
+    origin: Origin,
     wal_header: Option<WalHeader>,
     retired: bool,
     /// Position behind the last transaction taken in.
     end: u64,
     /// Transactions taken in of this generation.
     sequence: u32,
+    /// Time of the group that was taken in last, in milliseconds since 1970; 0 if it is not known.
+    group_ms: u64,
+    clock: Clock,
     chains: Chains,
     open: Open,
     payload: Vec<u8>,
@@ -155,10 +162,13 @@ impl Waldio {
             options: options.clone(),
             path: path.to_path_buf(),
             generation: 0,
+            origin: Origin::unknown(0),
             wal_header: None,
             retired: false,
             end: 0,
             sequence: 0,
+            group_ms: 0,
+            clock: wall_clock,
             chains: Chains::new(page_bytes, options.cache_bytes),
             open: Open::default(),
             payload: Vec::new(),
@@ -226,11 +236,24 @@ impl Waldio {
         self.drop_staged();
         self.chains.clear();
         self.generation = generation;
+        self.origin = slot.origin();
         self.wal_header = header;
         self.retired = slot.retired;
         self.end = self.group.start_of(generation);
         self.sequence = 0;
+        self.group_ms = 0;
         Ok(())
+    }
+
+    /// An empty generation behind this one.
+    fn empty_generation(&self) -> NewGeneration {
+        NewGeneration {
+            wal_header: None,
+            retired: false,
+            keep_bytes: None,
+            position: self.position(),
+            time_ms: (self.clock)(),
+        }
     }
 
     fn drop_staged(&mut self) {
@@ -303,10 +326,18 @@ impl LogFile for Waldio {
 
     fn configure(&mut self, _options: &EngineOptions) {}
 
+    fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    fn fill(&self) -> Fill {
+        Fill { used_bytes: self.used_bytes(), limit_bytes: self.superblock.limit_bytes }
+    }
+
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
-        self.group.switch(None, true, None)?;
+        self.group.switch(&NewGeneration { retired: true, ..self.empty_generation() })?;
         self.refresh()
     }
 
@@ -320,7 +351,8 @@ impl LogFile for Waldio {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         self.drop_staged();
-        self.group.switch(header.map(|header| header.bytes), false, None)?;
+        let wal_header = header.map(|header| header.bytes);
+        self.group.switch(&NewGeneration { wal_header, ..self.empty_generation() })?;
         self.activity.generations += 1;
         self.refresh()
     }
@@ -328,7 +360,7 @@ impl LogFile for Waldio {
     fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
-        self.group.switch(None, false, Some(keep_bytes))?;
+        self.group.switch(&NewGeneration { keep_bytes: Some(keep_bytes), ..self.empty_generation() })?;
         self.activity.generations += 1;
         self.refresh()
     }
@@ -343,6 +375,30 @@ impl LogFile for Waldio {
 impl LogReader for Waldio {
     fn newest_frames(&self) -> Vec<(u32, u32)> {
         self.chains.newest_frames()
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        self.chains.transaction_after(sequence)
+    }
+
+    fn is_durable(&self, frame: u32) -> bool {
+        // A group is durable with all of its transactions.
+        let record = self.chains.record_of_frame(frame);
+        record.is_some_and(|record| record.at & STAGED == 0 && record.at < self.group.durable_end())
+    }
+
+    fn is_current(&self) -> bool {
+        // After what was read.
+        self.group.fence();
+        self.group.generation() == self.generation
     }
 
     fn refresh(&mut self) -> Result<(), JournalError> {

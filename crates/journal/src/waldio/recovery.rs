@@ -297,6 +297,14 @@ impl Scan<'_> {
 /// Writes an empty log on a file whose blocks are preallocated. Durable on return.
 pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
     block.write(0, &superblock.encode())?;
-    let slot = Slot { generation: 1, wal_header: None, retired: false, file_bytes: block.len() };
+    let slot = Slot {
+        generation: 1,
+        wal_header: None,
+        retired: false,
+        file_bytes: block.len(),
+        position: 0,
+        // Nothing is ever committed in it.
+        time_ms: 0,
+    };
     block.commit(slot_offset(1), &slot.encode(superblock.log_id), Durability::Full)
 }

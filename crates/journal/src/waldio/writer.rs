@@ -14,7 +14,7 @@ use duralite_medium::block::Durability;
 
 use super::Waldio;
 use crate::JournalError;
-use crate::chains::{Record, apply_ranges};
+use crate::chains::{Committed, Record, apply_ranges};
 use crate::engine::{Commit, Ticket};
 use crate::group::{Content, Group, Placing, RING_SHARE};
 
@@ -242,13 +242,23 @@ impl Waldio {
         }
         let (at, ticket) = if in_ring {
             self.open.bytes[..TX_HEADER_BYTES as usize].copy_from_slice(&header.encode());
-            let (placing, ticket) = self.group.append(Content::Anywhere(&self.open.bytes))?;
+            let time_ms = (self.clock)();
+            let (placing, ticket) = self.group.append(Content::Anywhere(&self.open.bytes), time_ms)?;
+            if placing.starts_group {
+                self.group_ms = time_ms;
+            }
             (placing.at, ticket)
         } else {
             self.seal_direct(&header)?
         };
         self.chains.move_staged(at.wrapping_sub(STAGED));
-        self.chains.commit(commit.last_frame, commit.db_pages, Some(commit.checksum));
+        self.chains.commit(&Committed {
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            checksum: Some(commit.checksum),
+            sequence: header.sequence,
+            time_ms: self.group_ms,
+        });
         self.end = at + length;
         let mut bytes = std::mem::take(&mut self.open.bytes);
         bytes.clear();
@@ -285,7 +295,9 @@ impl Waldio {
             bytes: GROUP_HEADER_BYTES + length,
             ordered: group.is_ordered(),
             body_hash: hash.finish(&head),
+            time_ms: (self.clock)(),
         };
+        self.group_ms = group_header.time_ms;
         let encoded = group_header.encode(self.log_id(), self.generation, offset);
         first_block[..group_bytes].copy_from_slice(&encoded);
         self.write_whole(&group, offset, &first_block)?;
@@ -340,7 +352,7 @@ impl Waldio {
         let group = self.group.clone();
         let (at, ticket) = if length <= RING_SHARE {
             let mut make = |placing| self.encode_frames(&frames, commit, placing);
-            let (placing, ticket) = group.append(Content::At(length, &mut make))?;
+            let (placing, ticket) = group.append(Content::At(length, &mut make), 0)?;
             (placing.at, ticket)
         } else {
             let start = group.begin_direct()?;
@@ -355,9 +367,14 @@ impl Waldio {
             self.chains.stored(place, &frame_record(bytes, number, frame.0), &frame.1)?;
             place += u64::from(bytes);
         }
-        self.chains.commit(commit.last_frame, commit.db_pages, None);
+        self.chains.commit(&self.frames_committed(commit.last_frame, commit.db_pages));
         self.end = at + length;
         Ok(ticket)
+    }
+
+    /// How the next transaction of embedded frames is committed: its marks have no room for a time.
+    pub(super) fn frames_committed(&self, last_frame: u32, db_pages: u32) -> Committed {
+        Committed { last_frame, db_pages, checksum: None, sequence: self.sequence + 1, time_ms: 0 }
     }
 
     /// Writes the frames of a transaction past the ring, from a position on. Only its last write is

@@ -57,6 +57,16 @@ pub fn directory(engine: &'static Descriptor, dir: &Path) -> LogDirectory {
     LogDirectory::at(engine, dir, &MediaSet::default())
 }
 
+/// A clock of this thread's that begins anew, and is 7 ms later whenever it is asked.
+pub fn ticking_clock() -> fn() -> u64 {
+    thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }
+    NOW.set(1_700_000_000_000);
+    || {
+        NOW.set(NOW.get() + 7);
+        NOW.get()
+    }
+}
+
 /// One of `waldio`, with blocks of 512 bytes.
 pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u64) -> waldio::Superblock {
     waldio::Superblock {
@@ -84,6 +94,7 @@ pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: b"/model.db".to_vec(),
         file: None,
+        has_times: true,
     }
 }
 
