@@ -50,6 +50,20 @@ pub enum JournalError {
         /// Where it was looked for.
         searched: PathBuf,
     },
+    /// The database names no log.
+    #[error("{} names no log: it is open in no program that uses Duralite", .0.display())]
+    NoLog(PathBuf),
+    /// A follower asked for what the log no longer has.
+    #[error(
+        "the log no longer has what follows position {position}, it begins at {oldest}: copy the database \
+         anew, and follow it from there"
+    )]
+    LostPlace {
+        /// What was asked for.
+        position: u64,
+        /// The position before the first transaction in the log.
+        oldest: u64,
+    },
     /// Log and database do not belong together (invariant 3).
     #[error(
         "log {} belongs to another file than {} (it was made for {}): if this is a copy that should take \
@@ -142,6 +156,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// In use.
     Busy,
+    /// A follower's place is lost.
+    LostPlace,
     /// Everything else the system refused.
     Io,
 }
@@ -153,7 +169,8 @@ impl JournalError {
         match self {
             Self::NoSpace { .. } | Self::LimitReached { .. } => ErrorKind::Full,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
-            Self::Missing { .. } => ErrorKind::NotFound,
+            Self::Missing { .. } | Self::NoLog(_) => ErrorKind::NotFound,
+            Self::LostPlace { .. } => ErrorKind::LostPlace,
             Self::Foreign { .. }
             | Self::Format { .. }
             | Self::Settings

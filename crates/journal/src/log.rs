@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
-use duralite_medium::{FileSegment, Guarantee, Segment as _};
+use duralite_medium::{FileSegment, Guarantee, Segment};
 
 use crate::descriptor::{Descriptor, LogDirectory};
-use crate::engine::{Committer, Engine, Ticket};
+use crate::engine::{Clock, Committer, Engine, Ticket};
 use crate::home::Home;
+use crate::pins::{Pins, Recycling};
 use crate::pool::{self, DatabaseIdentity, OpenLog, Outside};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
@@ -19,6 +20,7 @@ pub struct Log {
     kind: &'static Descriptor,
     stream: WalStream<Box<dyn Engine>>,
     segment: Arc<FileSegment>,
+    pins: Pins,
     path: PathBuf,
     segment_path: PathBuf,
     /// Its `flock` tells other processes that the log is in use.
@@ -71,7 +73,25 @@ impl Log {
         }
         let OpenLog { kind, segment, path, segment_path, file, moved, outside, .. } = open;
         let (poisoned, unfinished) = (None, false);
-        Ok(Self { kind, stream, segment, path, segment_path, file, moved, outside, poisoned, unfinished })
+        let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, pool::PINS_OFFSET);
+        let log = Self {
+            kind,
+            stream,
+            segment,
+            pins,
+            path,
+            segment_path,
+            file,
+            moved,
+            outside,
+            poisoned,
+            unfinished,
+        };
+        if open.alone && log.frames() > 0 {
+            // SQLite takes in everything that was recovered: nothing of it is replaced any more.
+            log.segment.store(pool::ACKNOWLEDGED, log.newest_commit());
+        }
+        Ok(log)
     }
 
     /// Identity.
@@ -191,11 +211,60 @@ impl Log {
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
-        let acknowledged = self.segment.load(pool::ACKNOWLEDGED);
-        self.guarded(|stream| {
+        if offset == 0 {
+            self.check_pins()?;
+        }
+        let acknowledged = self.acknowledged();
+        let written = self.guarded(|stream| {
             stream.set_acknowledged(acknowledged);
             stream.write(offset, data)
-        })
+        });
+        if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+            // Better that a follower loses its place than that nobody can commit.
+            self.pins.press(self.stream.engine().origin().position);
+        }
+        written
+    }
+
+    /// The commit that was acknowledged last, in any process, as [`Log::newest_commit`] names it.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.segment.load(pool::ACKNOWLEDGED)
+    }
+
+    /// Where followers say what is to be kept for them.
+    #[must_use]
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// Whether no follower is in the way of starting the log over, asked by the holder of the WRITE lock. If so, none
+    /// will be. It is asked before SQLite decides; when a write or a cut starts the log over it is asked again.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`, `Poisoned`.
+    pub fn may_start_over(&mut self) -> Result<bool, JournalError> {
+        let recycling = self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            let fill = engine.fill();
+            let (oldest, end) = (engine.origin().position, engine.position());
+            Ok(Recycling { oldest, end, is_full: fill.used_bytes / 3 >= fill.limit_bytes / 4 })
+        })?;
+        let asked = self.pins.may_recycle(&recycling);
+        asked.map_err(|source| JournalError::Medium { path: self.segment_path.clone(), source })
+    }
+
+    fn check_pins(&mut self) -> Result<(), JournalError> {
+        if self.may_start_over()? {
+            return Ok(());
+        }
+        let what = "the log cannot start over: somebody follows it who has not read it to its end";
+        Err(JournalError::Busy { path: self.path.clone(), what })
+    }
+
+    /// Takes the time of commits from another clock than the system's.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.stream.engine_mut().set_clock(clock);
     }
 
     /// Names the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
@@ -217,6 +286,9 @@ impl Log {
     /// # Errors
     /// As [`Log::write`].
     pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+        if size == 0 {
+            self.check_pins()?;
+        }
         self.guarded(|stream| stream.truncate(size))
     }
 
@@ -351,7 +423,7 @@ impl Log {
 
     /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt, a
     /// panic among them.
-    fn guarded<T>(
+    pub(crate) fn guarded<T>(
         &mut self,
         operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {

@@ -68,7 +68,8 @@ fn code_of(kind: ErrorKind, during: During) -> c_int {
         ErrorKind::ReadOnly if during == During::Open => ffi::CANTOPEN,
         ErrorKind::ReadOnly => ffi::READONLY,
         ErrorKind::Busy => ffi::BUSY,
-        ErrorKind::Io => during.io_error(),
+        // A place is lost by followers only.
+        ErrorKind::Io | ErrorKind::LostPlace => during.io_error(),
     }
 }
 

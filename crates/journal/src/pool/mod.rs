@@ -32,7 +32,7 @@ pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
-pub use shared::{ACKNOWLEDGED, HOME_FAILURES, READABLE, RESTART_UNTIL};
+pub use shared::{ACKNOWLEDGED, HOME_FAILURES, PINS_OFFSET, READABLE, RESTART_UNTIL};
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.
 pub const LOCKS_OFFSET: u64 = 4096;

@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
-use duralite_medium::{FileSegment, Segment as _};
+use duralite_medium::{FileSegment, Segment};
 
 use super::outside::Outside;
 use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
+use crate::pins::{PINS_BYTES, Pins};
 use crate::tap::{self, FileStep};
 use crate::{EngineOptions, JournalError};
 
 /// First word of a segment that is in use: its layout's version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG5");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG6");
 /// On which kinds of media the log is used, 0 where nobody has said.
 const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to it
@@ -32,6 +33,8 @@ pub const RESTART_UNTIL: u64 = 32;
 /// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
+/// Where the pins of followers are.
+pub const PINS_OFFSET: u64 = 1024;
 /// Beside the locks: not 0 where somebody may read along who may not write.
 pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
@@ -110,7 +113,10 @@ impl<'a> Place<'a> {
         } else if ![0, media].contains(&segment.load(MEDIA)) {
             return Err(JournalError::Settings);
         }
-        Ok(Arc::new(segment))
+        let segment = Arc::new(segment);
+        // The slot may have been that of a follower that died.
+        Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET).unpin();
+        Ok(segment)
     }
 
     /// Opens the log itself; whoever is alone recovers it.
@@ -154,3 +160,5 @@ impl<'a> Place<'a> {
         files::lock_segment(&self.segment_path, db)
     }
 }
+
+const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);

@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use duralite_journal::engine::{Committer, Ticket};
 use duralite_journal::home::Home;
-use duralite_journal::pool::{
-    ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, READABLE, RESTART_UNTIL,
-};
-use duralite_journal::{DatabaseIdentity, JournalError, Log};
+use duralite_journal::pool::{HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, READABLE, RESTART_UNTIL};
+use duralite_journal::{DatabaseIdentity, JournalError, Log, follow};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
 use duralite_medium::process::PerProcess;
@@ -159,7 +157,8 @@ impl Attachment {
     /// Whether the log can start over, asked by the holder of the WRITE lock. An error has poisoned the log, and
     /// comes back from the write that starts it over.
     pub fn may_start_over(&self) -> bool {
-        self.committer().is_none_or(|committer| committer.settle().unwrap_or(true))
+        let settled = self.committer().is_none_or(|committer| committer.settle().unwrap_or(true));
+        settled && self.log().may_start_over().unwrap_or(true)
     }
 
     /// What is before the database file; `None` where nothing is. Whether anything is never changes.
@@ -240,14 +239,7 @@ impl Attachment {
 
     /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15).
     pub fn acknowledge(&self, commit: u64) {
-        loop {
-            let newest = self.segment.load(ACKNOWLEDGED);
-            // Half of the generation is in it, which wraps.
-            let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
-            if later || self.segment.compare_exchange(ACKNOWLEDGED, newest, commit).is_ok() {
-                return;
-            }
-        }
+        follow::acknowledge(&*self.segment, commit);
     }
 
     /// How often syncing the database has failed since all was written to it anew, in any process.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a failure ends the process, and the test sees it
 
 mod family;
+mod follow;
 mod sql;
 mod stopping;
 mod transfer;
@@ -16,6 +17,7 @@ fn main() {
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());
         }
+        ["follow", engine, pool, database] => follow::run(engine, pool, database),
         ["family", uri, inherited, children] => family::run(uri, inherited, children.parse().unwrap()),
         ["transfer", uri, seed, count] => {
             transfer::transfer(uri, seed.parse().unwrap(), count.parse().unwrap())

@@ -1,0 +1,284 @@
+//! Following a log from another process: every transaction in order, through all generations.
+//!
+//! A follower names what it has by a *position*: the number of transactions that were sealed in the log since
+//! it was made. It is given a transaction once it is durable and can no longer be replaced, which is when its
+//! commit was acknowledged, or when another one has been committed after it (invariant 7). The log keeps what
+//! a follower has *pinned*, and starts over no further than that, until it comes near its limit.
+//!
+//! A follower is a user of the database: its log is not deleted while it is followed, and the database keeps
+//! its guard.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::DatabaseHeader;
+use duralite_medium::Segment;
+use duralite_medium::process::ProcessId;
+
+use crate::descriptor::LogDirectory;
+use crate::engine::Engine;
+use crate::pool::{self, DatabaseIdentity};
+use crate::{EngineOptions, JournalError, Log, offline, pins};
+
+/// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// A transaction, as a follower is given it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedTransaction {
+    /// The position after it.
+    pub position: u64,
+    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    pub time_ms: u64,
+    /// Size of the database in pages after it.
+    pub db_pages: u32,
+    /// The pages that it has written, in the order of its frames. Of a page that is there more than once the
+    /// last image counts.
+    pub pages: Vec<u32>,
+    first_frame: u32,
+    generation: u64,
+}
+
+/// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15), and wakes followers.
+pub fn acknowledge(segment: &dyn Segment, commit: u64) {
+    loop {
+        let newest = segment.load(pool::ACKNOWLEDGED);
+        // Half of the generation is in it, which wraps.
+        let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
+        if later || segment.compare_exchange(pool::ACKNOWLEDGED, newest, commit).is_ok() {
+            break;
+        }
+    }
+    pins::notify(segment, pool::PINS_OFFSET);
+}
+
+/// Somebody who follows a log.
+pub struct Follower {
+    log: Log,
+    process: ProcessId,
+}
+
+impl Follower {
+    /// Follows the log that a database names. If nobody has it, it is recovered. Not for a process that has
+    /// SQLite connections to the database: their locks would go with the descriptor that this closes
+    /// ([`Follower::open_log`] opens none).
+    ///
+    /// # Errors
+    /// `NoLog` when the database names none; otherwise as [`Follower::open_log`].
+    pub fn open(
+        directory: &LogDirectory,
+        options: &EngineOptions,
+        database: &Path,
+    ) -> Result<Self, JournalError> {
+        let db = DatabaseIdentity::of(database)?;
+        match offline::inspect(database)? {
+            DatabaseHeader::Guarded { log_id, .. } => Self::open_log(directory, options, &db, log_id),
+            _ => Err(JournalError::NoLog(db.path)),
+        }
+    }
+
+    /// Follows a log of a database.
+    ///
+    /// # Errors
+    /// `Busy` while the log is being deleted, or for somebody who may only read it; otherwise as
+    /// [`Log::attach`].
+    pub fn open_log(
+        directory: &LogDirectory,
+        options: &EngineOptions,
+        db: &DatabaseIdentity,
+        id: LogId,
+    ) -> Result<Self, JournalError> {
+        let log = Log::attach(directory, options, db, id)?;
+        let busy = |what| JournalError::Busy { path: db.path.clone(), what };
+        if log.outside().is_some() {
+            return Err(busy("its log can be followed by those only who may write it"));
+        }
+        // From here on nobody is alone with the log, and so nobody deletes it.
+        let used = log.segment().share_use();
+        let used =
+            used.map_err(|source| JournalError::Medium { path: log.segment_path().to_path_buf(), source })?;
+        if !used || log.path_now()?.is_none() {
+            return Err(busy("another connection has the database to itself, or is closing it"));
+        }
+        Ok(Self { log, process: ProcessId::current() })
+    }
+
+    /// Identity of the log. Positions in another one mean nothing in this.
+    #[must_use]
+    pub fn id(&self) -> LogId {
+        self.log.id()
+    }
+
+    /// Page size in bytes.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.log.page_bytes()
+    }
+
+    /// The position before the first transaction in the log. Whoever pins it, copies the database file after
+    /// that, and lays everything over the copy that is read from there on, has the database.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn oldest(&mut self) -> Result<u64, JournalError> {
+        self.own_log()?.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            Ok(stream.engine().origin().position)
+        })
+    }
+
+    /// The position after the newest transaction that [`Follower::read_since`] can give.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn newest(&mut self) -> Result<u64, JournalError> {
+        let acknowledged = self.own_log()?.acknowledged();
+        self.own_log()?.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            // The newest of all is never one that was replaced; those before it that were are never given.
+            let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
+            let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
+            Ok(engine.position() - u64::from(open))
+        })
+    }
+
+    /// The first transaction after a position; `None` when there is none yet. Transactions that were sealed,
+    /// never acknowledged and replaced are not given: positions may leave numbers out.
+    ///
+    /// # Errors
+    /// `LostPlace` when the log no longer has what follows the position: the database has to be copied anew;
+    /// `Corrupt`, `Poisoned`.
+    pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, JournalError> {
+        // Before the log is read: what is acknowledged is in it.
+        let acknowledged = self.own_log()?.acknowledged();
+        self.log.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            Ok(next(stream.engine(), position, acknowledged))
+        })?
+    }
+
+    /// The image of a page of a transaction, by its place in [`FollowedTransaction::pages`]: as SQLite wrote it.
+    ///
+    /// # Errors
+    /// `LostPlace` when the log has started over since the transaction was read; `Unexpected` for a page that
+    /// the transaction does not have; `Corrupt`, `Poisoned`.
+    pub fn read_page(
+        &mut self,
+        transaction: &FollowedTransaction,
+        index: usize,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        let FollowedTransaction { position, first_frame, generation, ref pages, .. } = *transaction;
+        if index >= pages.len() {
+            return Err(JournalError::Unexpected("a page that a transaction does not have"));
+        }
+        let frame = first_frame + index as u32;
+        let oldest = self.own_log()?.guarded(|stream| {
+            let engine = stream.engine_mut();
+            if engine.origin().generation == generation {
+                let read = engine.read_page(frame, page);
+                if engine.is_current() {
+                    return read.map(|()| None);
+                }
+                engine.refresh()?;
+            }
+            Ok(Some(engine.origin().position))
+        })?;
+        oldest.map_or(Ok(()), |oldest| Err(JournalError::LostPlace { position, oldest }))
+    }
+
+    /// Has the log keep everything after a position, in the place of what was pinned before. It does so until
+    /// the log has three quarters of its limit, or a transaction finds no room. A pin goes with its follower, and
+    /// with its process. `false` when the log is about to start over, and the earlier pin still holds: then
+    /// it is to be read further first, as long as it is there.
+    ///
+    /// # Errors
+    /// As [`Follower::read_since`].
+    pub fn pin(&mut self, position: u64) -> Result<bool, JournalError> {
+        let pins = self.own_log()?.pins().clone();
+        let pinned = pins.pin(position);
+        // The log may have started over before the pin was there.
+        let oldest = self.oldest()?;
+        if position < oldest {
+            pins.unpin();
+            return Err(JournalError::LostPlace { position, oldest });
+        }
+        Ok(pinned)
+    }
+
+    /// Lets the log start over again.
+    pub fn unpin(&mut self) {
+        if let Ok(log) = self.own_log() {
+            log.pins().unpin();
+        }
+    }
+
+    /// The log, in the process that follows it: what is shared is not there in a child (invariant 14).
+    fn own_log(&mut self) -> Result<&mut Log, JournalError> {
+        if self.process.is_current() {
+            return Ok(&mut self.log);
+        }
+        Err(JournalError::Poisoned("it is followed by the process that this one was forked from".to_owned()))
+    }
+
+    /// Waits until there is a transaction after a position, for at most so long; whether there is.
+    ///
+    /// # Errors
+    /// As [`Follower::read_since`].
+    pub fn wait(&mut self, position: u64, limit: Duration) -> Result<bool, JournalError> {
+        let start = Instant::now();
+        loop {
+            let watched = self.own_log()?.pins().watch();
+            if self.read_since(position)?.is_some() {
+                return Ok(true);
+            }
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.log.pins().sleep(watched, left.min(SLICE));
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.unpin();
+    }
+}
+
+/// Whether a transaction is durable and will not be replaced. `acknowledged` is what was before the log was read.
+fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
+    let generation = engine.origin().generation & 0xffff_ffff;
+    let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
+    // Whoever has committed after it had it in its snapshot.
+    let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
+    settled && engine.is_durable(last_frame)
+}
+
+fn next(
+    engine: &dyn Engine,
+    position: u64,
+    acknowledged: u64,
+) -> Result<Option<FollowedTransaction>, JournalError> {
+    let origin = engine.origin();
+    let lost = || JournalError::LostPlace { position, oldest: origin.position };
+    let within = position.checked_sub(origin.position).ok_or_else(lost)?;
+    let sequence = u32::try_from(within).ok().filter(|sequence| *sequence <= engine.transactions());
+    let Some(found) = engine.transaction_after(sequence.ok_or_else(lost)?) else { return Ok(None) };
+    if !is_final(engine, found.last_frame, acknowledged) {
+        return Ok(None);
+    }
+    let frames = (found.first_frame..=found.last_frame).map(|number| engine.frame(number));
+    let pages: Option<Vec<u32>> = frames.map(|frame| frame.map(|frame| frame.page_number)).collect();
+    Ok(Some(FollowedTransaction {
+        position: origin.position.saturating_add(u64::from(found.sequence)),
+        time_ms: found.time_ms,
+        db_pages: found.db_pages,
+        pages: pages.ok_or(JournalError::Unexpected("a frame number"))?,
+        first_frame: found.first_frame,
+        generation: origin.generation,
+    }))
+}

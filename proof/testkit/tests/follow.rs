@@ -1,0 +1,263 @@
+//! Following the log of a database that other processes write through SQLite (invariant 16).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use duralite_journal::{EngineOptions, ErrorKind, Follower, PoolConfig, PoolKind};
+use duralite_testkit::{Actor, Engine, Place, Rng, VERSIONS, for_seeds, one, stock};
+
+const NAME: &str = "followed.db";
+/// Where the header names the log.
+const LOG_ID: std::ops::Range<usize> = 72..92;
+
+fn pool(place: &Place) -> PoolConfig {
+    let kind = match place.engine() {
+        Engine::Nvwal => PoolKind::Emulate,
+        Engine::Waldio => PoolKind::Disk,
+    };
+    PoolConfig { kind, dir: place.pool().to_path_buf() }
+}
+
+fn follow(place: &Place) -> Follower {
+    Follower::open(&pool(place), &EngineOptions::default(), &place.path(NAME)).unwrap()
+}
+
+fn follower_process(place: &Place) -> Actor {
+    let (pool, database) = (place.pool().to_str().unwrap(), place.path(NAME));
+    let mut actor = Actor::start(&["follow", place.engine().name(), pool, database.to_str().unwrap()]);
+    assert_eq!(actor.line(), "pinned");
+    actor
+}
+
+/// A process with a connection that checkpoints by itself every so many pages.
+fn connection(place: &Place, settings: &str, checkpoint_pages: u32) -> Actor {
+    let mut actor = Actor::sql(&place.uri(NAME, settings));
+    assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(actor.run("PRAGMA busy_timeout=30000"), "30000");
+    actor.run(&format!("PRAGMA wal_autocheckpoint={checkpoint_pages}"));
+    actor
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+/// The database, as it is rebuilt from what a follower is given.
+struct Rebuilt {
+    bytes: Vec<u8>,
+    position: u64,
+    transactions: u64,
+    newest_ms: u64,
+}
+
+impl Rebuilt {
+    /// A copy of the database file, to be brought to a state by everything in the log.
+    fn copy(place: &Place, follower: &mut Follower) -> Self {
+        let position = follower.oldest().unwrap();
+        assert!(follower.pin(position).unwrap());
+        let mut bytes = std::fs::read(place.path(NAME)).unwrap();
+        bytes[VERSIONS].fill(2);
+        bytes[LOG_ID].fill(0);
+        Self { bytes, position, transactions: 0, newest_ms: 0 }
+    }
+
+    /// Lays the next transaction over it, if there is one.
+    fn take(&mut self, follower: &mut Follower) -> bool {
+        let Some(transaction) = follower.read_since(self.position).unwrap() else { return false };
+        let page_bytes = follower.page_bytes() as usize;
+        assert!(transaction.position > self.position);
+        self.bytes.resize(transaction.db_pages as usize * page_bytes, 0);
+        let mut page = vec![0; page_bytes];
+        for (index, number) in transaction.pages.iter().enumerate() {
+            follower.read_page(&transaction, index, &mut page).unwrap();
+            let at = (*number as usize - 1) * page_bytes;
+            self.bytes[at..at + page_bytes].copy_from_slice(&page);
+        }
+        assert!(transaction.time_ms >= self.newest_ms && transaction.time_ms <= now_ms() + 1000);
+        self.newest_ms = transaction.time_ms;
+        self.position = transaction.position;
+        self.transactions += 1;
+        true
+    }
+}
+
+/// Statements of a busy application.
+fn statement(rng: &mut Rng) -> String {
+    let (id, length) = (rng.below(400), rng.below(3000));
+    match rng.below(40) {
+        0..20 => format!("INSERT INTO t(payload) VALUES(randomblob({length}))"),
+        20..30 => format!("UPDATE t SET payload = randomblob({length}) WHERE id = {id}"),
+        30..36 => format!("DELETE FROM t WHERE id = {id}"),
+        36 => format!("DELETE FROM t WHERE id % 7 = {}", id % 7),
+        37 => "PRAGMA wal_checkpoint(RESTART)".to_owned(),
+        38 => "PRAGMA wal_checkpoint(TRUNCATE)".to_owned(),
+        _ => "PRAGMA incremental_vacuum(20)".to_owned(),
+    }
+}
+
+/// A process that writes, replaced now and then by another one.
+fn write(place: &Place, seed: u64, statements: u64) {
+    let mut rng = Rng::new(seed);
+    let mut actor = connection(place, "", 30);
+    for count in 1..=statements {
+        if count % 150 == 0 {
+            // The new one is there before the old one goes, or is killed.
+            let next = connection(place, "", 30);
+            let old = std::mem::replace(&mut actor, next);
+            if rng.chance(2) { old.kill() } else { old.finish() }
+        }
+        let answer = actor.run(&statement(&mut rng));
+        assert!(!answer.starts_with("error"), "{answer}");
+    }
+    actor.finish();
+}
+
+/// Follows until everything has been seen that was there when `done` was set. Returns how many generations
+/// were.
+fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuilt) -> u64 {
+    let (mut oldest, mut generations) = (follower.oldest().unwrap(), 0);
+    loop {
+        let is_last = done.load(Ordering::SeqCst);
+        follower.wait(rebuilt.position, Duration::from_millis(100)).unwrap();
+        while rebuilt.take(follower) {
+            if rebuilt.transactions.is_multiple_of(8) {
+                assert!(follower.pin(rebuilt.position).unwrap(), "a pin that holds moves");
+            }
+        }
+        assert!(follower.pin(rebuilt.position).unwrap(), "a pin that holds moves");
+        let now = follower.oldest().unwrap();
+        generations += u64::from(now != oldest);
+        oldest = now;
+        if is_last {
+            return generations;
+        }
+    }
+}
+
+/// Two processes write while this one follows.
+fn a_busy_log(seed: u64, statements: u64) {
+    let place = Place::new();
+    let mut first = Actor::sql(&place.uri(NAME, ""));
+    first.run("PRAGMA auto_vacuum=INCREMENTAL");
+    assert_eq!(first.run("PRAGMA journal_mode=WAL"), "wal");
+    first.run("PRAGMA busy_timeout=30000");
+    let started = now_ms();
+    assert_eq!(first.run("CREATE TABLE t(id INTEGER PRIMARY KEY, payload BLOB)"), "");
+    let mut follower = follow(&place);
+    let mut rebuilt = Rebuilt::copy(&place, &mut follower);
+    let done = AtomicBool::new(false);
+    let generations = std::thread::scope(|scope| {
+        let following = scope.spawn(|| follow_until(&done, &mut follower, &mut rebuilt));
+        let place = &place;
+        let writers = [seed, seed + 1000].map(|seed| scope.spawn(move || write(place, seed, statements)));
+        let results = writers.map(|writer| writer.join());
+        // What comes last is acknowledged before anybody stops.
+        let last = first.run("INSERT INTO t(payload) VALUES('the last')");
+        done.store(true, Ordering::SeqCst);
+        let generations = following.join().unwrap();
+        results.into_iter().for_each(|result| result.unwrap());
+        assert_eq!(last, "");
+        generations
+    });
+    assert_eq!(follower.newest().unwrap(), rebuilt.position);
+    assert!(generations > 10, "only {generations} generations were seen");
+    assert!(rebuilt.newest_ms >= started);
+    drop(follower);
+    first.finish();
+    place.assert_plain(NAME);
+    let bytes = std::fs::read(place.path(NAME)).unwrap();
+    assert_eq!(bytes.len(), rebuilt.bytes.len());
+    let differs = bytes.iter().zip(&rebuilt.bytes).position(|(one, other)| one != other);
+    assert_eq!(differs, None, "after {} transactions", rebuilt.transactions);
+    assert!(one::<i64>(&stock(&place.path(NAME)), "SELECT count(*) FROM t") > 0);
+}
+
+#[test]
+fn inv16_a_follower_rebuilds_what_other_processes_write_through_many_generations() {
+    for_seeds(2, |seed| a_busy_log(seed, 900));
+}
+
+#[test]
+fn inv16_a_pin_goes_with_its_process() {
+    let place = Place::new();
+    let mut writer = connection(&place, "", 0);
+    writer.run("CREATE TABLE t(x)");
+    writer.run("PRAGMA busy_timeout=0");
+    let follower = follower_process(&place);
+    writer.run("INSERT INTO t VALUES(1)");
+    // Everything goes home, but the log stays.
+    assert!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with("1|"));
+    assert!(writer.run("PRAGMA wal_checkpoint(RESTART)").starts_with("1|"));
+    assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
+    follower.kill();
+    assert_eq!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
+    writer.finish();
+    place.assert_plain(NAME);
+}
+
+#[test]
+fn inv16_a_followed_log_stays_when_the_last_connection_closes() {
+    let place = Place::new();
+    let mut writer = connection(&place, "", 0);
+    writer.run("CREATE TABLE t(x)");
+    let mut follower = follower_process(&place);
+    writer.finish();
+    assert!(place.is_guarded(NAME) && place.logs().len() == 1);
+    follower.tell("newest");
+    assert_eq!(follower.line(), "1");
+    // The next one goes on with the same log.
+    let mut writer = connection(&place, "", 0);
+    assert_eq!(writer.run("INSERT INTO t VALUES(1)"), "");
+    follower.tell("newest");
+    assert_eq!(follower.line(), "2");
+    follower.finish();
+    writer.finish();
+    place.assert_plain(NAME);
+}
+
+#[test]
+fn inv10_a_follower_that_stands_still_loses_its_place_before_the_log_is_full() {
+    let place = Place::new();
+    let mut writer = connection(&place, "log_limit=4m", 50);
+    writer.run("CREATE TABLE t(x)");
+    let mut follower = follow(&place);
+    let oldest = follower.oldest().unwrap();
+    assert!(follower.pin(oldest).unwrap());
+    for count in 0..3000 {
+        let answer = writer.run("INSERT INTO t VALUES(randomblob(4000))");
+        assert_eq!(answer, "", "insert {count}");
+    }
+    let lost = follower.read_since(oldest).expect_err("its place is lost");
+    assert_eq!(lost.kind(), ErrorKind::LostPlace, "{lost}");
+    drop(follower);
+    writer.finish();
+    place.assert_plain(NAME);
+}
+
+#[test]
+fn inv16_what_was_committed_before_a_crash_is_given_after_it() {
+    let place = Place::new();
+    let mut writer = connection(&place, "", 0);
+    writer.run("CREATE TABLE t(x)");
+    let mut follower = follow(&place);
+    let mut rebuilt = Rebuilt::copy(&place, &mut follower);
+    while rebuilt.take(&mut follower) {}
+    drop(follower);
+    for number in 0..20 {
+        writer.run(&format!("INSERT INTO t VALUES({number})"));
+    }
+    writer.kill();
+    // Nobody has the log: it is recovered by who follows it.
+    let mut follower = follow(&place);
+    while rebuilt.take(&mut follower) {}
+    assert_eq!(rebuilt.position, 21);
+    let mut writer = connection(&place, "", 0);
+    assert_eq!(writer.run("SELECT count(*) FROM t"), "20");
+    assert_eq!(writer.run("INSERT INTO t VALUES('after')"), "");
+    assert!(rebuilt.take(&mut follower) && rebuilt.position == 22);
+    drop(follower);
+    writer.finish();
+    place.assert_plain(NAME);
+    assert!(std::fs::read(place.path(NAME)).unwrap() == rebuilt.bytes);
+}
