@@ -24,6 +24,8 @@ const BLOCKS: usize = 8192;
 const FIRST_TRANSACTION: usize = BLOCKS + 16;
 const ACTIVE: usize = 1152;
 const SLOT_OF_GENERATION_2: usize = 1216;
+/// Of both parities.
+const ORIGINS: std::ops::Range<usize> = 1408..1504;
 /// The log's identity, and that of the database it is for.
 const ID: LogId = LogId([9; 16]);
 const INODE: u64 = 1;
@@ -56,8 +58,12 @@ fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
 }
 
 fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
+    good_on(fresh_medium(&options(sync), 512), sync, transactions)
+}
+
+fn good_on(medium: RecordingNvm, sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     let options = options(sync);
-    let nvm = Arc::new(fresh_medium(&options, 512));
+    let nvm = Arc::new(medium);
     let mut stream = common::open(nvm.clone(), &options).expect("open");
     stream.engine_mut().set_clock(common::ticking_clock());
     let mut model = Model::new(512, 20);
@@ -182,6 +188,17 @@ fn todays_code_writes_the_golden_bytes() {
             std::fs::write(file(name), &bytes).expect("write");
         }
         assert!(stored(name) == bytes, "{name} differs from what is written today");
+    }
+}
+
+/// A log of version 3 stays one: all that is new in it is where its generations stand in its history.
+#[test]
+fn a_log_without_times_is_written_as_it_was() {
+    for (name, sync) in [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)] {
+        let superblock = Superblock { has_times: false, ..common::superblock(&options(sync), 512) };
+        let (mut bytes, _) = good_on(common::formatted_medium(&superblock), sync, TRANSACTIONS);
+        bytes[ORIGINS].fill(0);
+        assert!(stored(&format!("v3/{name}")) == bytes, "{name} differs");
     }
 }
 

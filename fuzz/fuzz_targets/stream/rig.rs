@@ -61,6 +61,7 @@ impl Rig {
                 blocks_offset: nvwal::Superblock::blocks_offset_for(limit_blocks),
                 path: b"/fuzz.db".to_vec(),
                 file: None,
+                has_times: true,
             };
             let nvm = RecordingNvm::new(0, superblock.file_bytes(limit_blocks));
             Nvwal::format(&nvm, &superblock).expect("format");

@@ -100,9 +100,13 @@ pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
 
 /// A formatted recording medium.
 pub fn fresh_medium(options: &NvwalOptions, page_bytes: u32) -> RecordingNvm {
-    let superblock = superblock(options, page_bytes);
+    formatted_medium(&superblock(options, page_bytes))
+}
+
+/// A recording medium with an empty log.
+pub fn formatted_medium(superblock: &Superblock) -> RecordingNvm {
     let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
-    Nvwal::format(&nvm, &superblock).expect("format");
+    Nvwal::format(&nvm, superblock).expect("format");
     nvm
 }
 
