@@ -173,7 +173,7 @@ fn inv16_every_transaction_is_given_in_order_through_many_generations() {
             assert_eq!((copy.position, follower.newest().expect("newest")), (commits, commits));
             assert!(copy.pages == writer.model.pages, "round {round}");
         }
-        assert!(!writer.keeps_time || copy.newest_ms >= started);
+        assert!(!writer.keeps_time || copy.newest_ms + 1000 >= started);
     }
 }
 

@@ -162,7 +162,7 @@ fn a_busy_log(seed: u64, statements: u64) {
     });
     assert_eq!(follower.newest().unwrap(), rebuilt.position);
     assert!(generations > 10, "only {generations} generations were seen");
-    assert!(rebuilt.newest_ms >= started);
+    assert!(rebuilt.newest_ms + 1000 >= started);
     drop(follower);
     first.finish();
     place.assert_plain(NAME);
