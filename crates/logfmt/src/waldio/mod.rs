@@ -1,0 +1,412 @@
+//! Layouts of the `waldio` log, versions 2 and 3: see `docs/format/waldio.md`, which these constants
+//! follow.
+
+mod frame;
+#[cfg(test)]
+mod tests;
+
+use crate::bytes::{array, put, u32_le, u64_le};
+use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
+use crate::head::{self, FileIdentity, Head, Versions};
+use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
+use crate::{FormatError, LogId, ORIGIN_BYTES, Origin};
+pub use frame::{
+    MARK_BYTES, Mark, decode_frame, encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
+};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// First bytes of a log file.
+pub const MAGIC: [u8; 8] = *b"DURALDIO";
+/// The format version this build writes.
+pub const VERSION: u32 = 3;
+/// The oldest version this build reads. A log of it becomes one of [`VERSION`] by that number alone.
+pub const OLDEST_VERSION: u32 = 2;
+/// Bytes of the superblock and of each generation slot: no device's block is larger.
+pub const AREA_BYTES: u64 = 4096;
+/// Where the log's blocks begin: behind the superblock and two generation slots.
+pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
+/// Bits of the generation in a frame's mark; version 2 had no more.
+const MARK_GENERATION_BITS: u32 = 29;
+
+const VERSIONS: Versions =
+    Versions { known: &[OLDEST_VERSION, VERSION], oldest: OLDEST_VERSION, raised: VERSION };
+
+/// Whether these first bytes of a log are of an older version, and if so makes them the present one.
+/// Only bytes 8..12 change, in one sector.
+#[must_use]
+pub fn raise_version(first_bytes: &mut [u8]) -> bool {
+    let old = u32_le(first_bytes, 8) == OLDEST_VERSION;
+    if old {
+        put(first_bytes, 8, &VERSION.to_le_bytes());
+    }
+    old
+}
+
+/// How frames are laid out in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layout {
+    /// The differential records of a group of transactions packed into as few blocks as they need.
+    #[default]
+    Delta,
+    /// One page per frame, its header in space that the page does not use (WALDIO, section 4.2).
+    Embedded,
+}
+
+impl Layout {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Delta, Self::Embedded];
+
+    /// The name in settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delta => "delta",
+            Self::Embedded => "embedded",
+        }
+    }
+}
+
+impl std::str::FromStr for Layout {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|layout| layout.as_str() == name).ok_or(())
+    }
+}
+
+/// What a log file begins with; written once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Database page size.
+    pub page_bytes: u32,
+    /// Identity of the log.
+    pub log_id: LogId,
+    /// Inode of the database file.
+    pub db_inode: u64,
+    /// Birth time of the database file in nanoseconds, 0 if unknown.
+    pub db_birth_ns: u64,
+    /// Size of a block: every write is a multiple of it.
+    pub block_bytes: u32,
+    /// Layout of frames.
+    pub layout: Layout,
+    /// Most bytes the file may take.
+    pub limit_bytes: u64,
+    /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
+    pub path: Vec<u8>,
+    /// The file that the log was made in, where it is known.
+    pub file: Option<FileIdentity>,
+}
+
+impl Superblock {
+    /// The bytes of the file's first area.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; AREA_BYTES as usize];
+        put(&mut out, 48, &self.block_bytes.to_le_bytes());
+        put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
+        put(&mut out, 56, &self.limit_bytes.to_le_bytes());
+        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
+        let (version, path, file) = (VERSION, self.path.clone(), self.file);
+        Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, MAGIC);
+        out
+    }
+
+    /// Reads a superblock from the first bytes of a file.
+    ///
+    /// # Errors
+    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file, .. } =
+            Head::read(bytes, MAGIC, VERSIONS, AREA_BYTES)?;
+        let layout = u32_le(bytes, 52);
+        let it = Self {
+            page_bytes,
+            log_id,
+            db_inode,
+            db_birth_ns,
+            block_bytes: u32_le(bytes, 48),
+            layout: if layout == 0 { Layout::Delta } else { Layout::Embedded },
+            limit_bytes: u64_le(bytes, 56),
+            path,
+            file,
+        };
+        let sound = layout <= 1 && block_size_is_valid(it.block_bytes) && it.limit_bytes >= DATA_OFFSET;
+        if sound { Ok(it) } else { Err(head::damaged()) }
+    }
+}
+
+/// Whether a log may have blocks of this size: a power of two from 512 to 4096.
+#[must_use]
+pub fn block_size_is_valid(block_bytes: u32) -> bool {
+    block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes)
+}
+
+/// Where the slot of a generation is.
+#[must_use]
+pub fn slot_offset(generation: u64) -> u64 {
+    AREA_BYTES * (1 + generation % 2)
+}
+
+/// What a generation begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The generation, from 1.
+    pub generation: u64,
+    /// SQLite's WAL header; `None` for an empty log.
+    pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
+    /// Everything is in the database file; the log may be deleted.
+    pub retired: bool,
+    /// Least bytes that the file has.
+    pub file_bytes: u64,
+    /// Transactions sealed in the log before this generation.
+    pub position: u64,
+    /// When it began, in milliseconds since 1970; 0 if that is not known.
+    pub time_ms: u64,
+}
+
+/// Where the origin is in a slot.
+const SLOT_ORIGIN: usize = 64;
+const SLOT_EMPTY: u32 = 1;
+const SLOT_RETIRED: u32 = 2;
+
+impl Slot {
+    /// The bytes of the slot's area.
+    #[must_use]
+    pub fn encode(&self, id: LogId) -> Vec<u8> {
+        let mut out = vec![0; AREA_BYTES as usize];
+        let empty = if self.wal_header.is_none() { SLOT_EMPTY } else { 0 };
+        let retired = if self.retired { SLOT_RETIRED } else { 0 };
+        let [low, high] = halves(self.generation);
+        put(&mut out, 0, &low.to_le_bytes());
+        put(&mut out, 4, &(empty | retired).to_le_bytes());
+        put(&mut out, 8, &self.wal_header.unwrap_or_default());
+        put(&mut out, 40, &self.file_bytes.to_le_bytes());
+        put(&mut out, 48, &high.to_le_bytes());
+        let checksum = xxh3_64_with_seed(&out[..56], id.seed());
+        put(&mut out, 56, &checksum.to_le_bytes());
+        put(&mut out, SLOT_ORIGIN, &self.origin().encode(id));
+        out
+    }
+
+    /// Where the generation stands in the log's history.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin { generation: self.generation, position: self.position, time_ms: self.time_ms }
+    }
+
+    /// Reads a slot; `None` when there is no valid one: never written, or torn.
+    #[must_use]
+    pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
+        let flags = u32_le(bytes, 4);
+        let generation = of_halves(u32_le(bytes, 0), u32_le(bytes, 48));
+        let origin = bytes.get(SLOT_ORIGIN..SLOT_ORIGIN + ORIGIN_BYTES).unwrap_or_default();
+        let Origin { position, time_ms, .. } = Origin::decode(origin, id, generation);
+        let sound = bytes.len() >= 64
+            && xxh3_64_with_seed(&bytes[..56], id.seed()) == u64_le(bytes, 56)
+            && (1..GENERATION_LIMIT).contains(&generation)
+            && flags <= (SLOT_EMPTY | SLOT_RETIRED);
+        sound.then(|| Self {
+            generation,
+            wal_header: if flags & SLOT_EMPTY == 0 { array(bytes, 8) } else { None },
+            retired: flags & SLOT_RETIRED != 0,
+            file_bytes: u64_le(bytes, 40),
+            position,
+            time_ms,
+        })
+    }
+}
+
+/// What the checksums of a place in the log are seeded with: bytes of another log, generation or
+/// place never verify.
+fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
+    id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
+}
+
+/// Bytes of a group header.
+pub const GROUP_HEADER_BYTES: u64 = 64;
+/// First bytes of a group header: no transaction's size is as large.
+pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
+
+const GROUP_ORDERED: u32 = 1;
+const GROUP_GENERATION_HIGH: usize = 36;
+const GROUP_TIME: usize = 40;
+const GROUP_HASHED: usize = 56;
+
+/// The header of a group: transactions that one write made durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupHeader {
+    /// Sequence number of its first transaction in the generation, from 1.
+    pub first_sequence: u32,
+    /// Number of transactions.
+    pub transactions: u32,
+    /// Bytes, header included, up to the end of the last transaction.
+    pub bytes: u64,
+    /// Whether everything before was durable when this was written.
+    pub ordered: bool,
+    /// Hash of what follows the header.
+    pub body_hash: u64,
+    /// When its first transaction was sealed, in milliseconds since 1970; 0 if that is not known.
+    pub time_ms: u64,
+}
+
+impl GroupHeader {
+    /// The header's bytes for a place in the log.
+    #[must_use]
+    pub fn encode(&self, id: LogId, generation: u64, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
+        let mut out = group_placeholder(generation, self.time_ms);
+        put(&mut out, 8, &self.first_sequence.to_le_bytes());
+        put(&mut out, 12, &self.transactions.to_le_bytes());
+        put(&mut out, 16, &self.bytes.to_le_bytes());
+        put(&mut out, 24, &self.body_hash.to_le_bytes());
+        put(&mut out, 32, &(if self.ordered { GROUP_ORDERED } else { 0 }).to_le_bytes());
+        let hash = xxh3_64_with_seed(&out[..GROUP_HASHED], seed_of(id, generation, offset));
+        put(&mut out, GROUP_HASHED, &hash.to_le_bytes());
+        out
+    }
+
+    /// Reads a header; `None` when there is no valid one of this generation at this place.
+    #[must_use]
+    pub fn decode(bytes: &[u8], id: LogId, generation: u64, offset: u64) -> Option<Self> {
+        let found = of_halves(u32_le(bytes, 4), u32_le(bytes, GROUP_GENERATION_HIGH));
+        if u32_le(bytes, 0) != GROUP_MAGIC || found != generation {
+            return None;
+        }
+        let hash = xxh3_64_with_seed(bytes.get(..GROUP_HASHED)?, seed_of(id, generation, offset));
+        if hash != u64_le(bytes, GROUP_HASHED) {
+            return None;
+        }
+        Some(Self {
+            first_sequence: u32_le(bytes, 8),
+            transactions: u32_le(bytes, 12),
+            bytes: u64_le(bytes, 16),
+            ordered: u32_le(bytes, 32) & GROUP_ORDERED != 0,
+            body_hash: u64_le(bytes, 24),
+            time_ms: group_time(bytes),
+        })
+    }
+}
+
+/// The beginning of a group whose header is not complete yet.
+#[must_use]
+pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
+    let mut out = [0; GROUP_HEADER_BYTES as usize];
+    put(&mut out, 0, &GROUP_MAGIC.to_le_bytes());
+    let [low, high] = halves(generation);
+    put(&mut out, 4, &low.to_le_bytes());
+    put(&mut out, GROUP_GENERATION_HIGH, &high.to_le_bytes());
+    put(&mut out, GROUP_TIME, &time_ms.to_le_bytes());
+    out
+}
+
+/// The time of a group, from its header, complete or not.
+#[must_use]
+pub fn group_time(header: &[u8]) -> u64 {
+    u64_le(header, GROUP_TIME)
+}
+
+/// The hash of a group's transactions: of everything behind the first transaction's header, and
+/// then of that header, which is known last when a large transaction is written piece by piece.
+#[derive(Clone)]
+pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
+
+impl BodyHash {
+    /// The hash before the first byte, for a group at this place.
+    #[must_use]
+    pub fn new(id: LogId, generation: u64, offset: u64) -> Self {
+        Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
+    }
+
+    /// Takes in the next bytes behind the first transaction's header.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash, with the first transaction's header.
+    #[must_use]
+    pub fn finish(mut self, header: &[u8]) -> u64 {
+        self.0.update(header);
+        self.0.digest()
+    }
+}
+
+/// The hash of a group's transactions, whole.
+#[must_use]
+pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
+    let (header, rest) = body.split_at(body.len().min(TX_HEADER_BYTES as usize));
+    let mut hash = BodyHash::new(id, generation, offset);
+    hash.update(rest);
+    hash.finish(header)
+}
+
+/// Bytes of a transaction header.
+pub const TX_HEADER_BYTES: u32 = 32;
+/// Stands for the size of a transaction that has its group to itself: it ends with the group. From
+/// version 3 on.
+pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
+
+/// The header of a transaction in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxHeader {
+    /// Bytes of header and records, a multiple of 8, or [`TX_TAKES_GROUP`].
+    pub tx_bytes: u32,
+    /// Sequence number in the generation, from 1.
+    pub sequence: u32,
+    /// Frame number of the first frame.
+    pub first_frame: u32,
+    /// Frame number of the commit frame.
+    pub last_frame: u32,
+    /// Database size in pages after the commit.
+    pub db_pages: u32,
+    /// Number of records.
+    pub records: u32,
+    /// SQLite's cumulative checksum after the commit frame.
+    pub wal_checksum: Checksum,
+}
+
+impl TxHeader {
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; TX_HEADER_BYTES as usize] {
+        let mut out = [0; TX_HEADER_BYTES as usize];
+        let fields = [
+            self.tx_bytes,
+            self.sequence,
+            self.first_frame,
+            self.last_frame,
+            self.db_pages,
+            self.records,
+            self.wal_checksum[0],
+            self.wal_checksum[1],
+        ];
+        for (i, field) in fields.iter().enumerate() {
+            put(&mut out, 4 * i, &field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// `Damaged` when a field is out of its range.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let field = |i: usize| u32_le(bytes, 4 * i);
+        let it = Self {
+            tx_bytes: field(0),
+            sequence: field(1),
+            first_frame: field(2),
+            last_frame: field(3),
+            db_pages: field(4),
+            records: field(5),
+            wal_checksum: [field(6), field(7)],
+        };
+        let sound = bytes.len() >= TX_HEADER_BYTES as usize
+            && it.tx_bytes >= TX_HEADER_BYTES
+            && (it.tx_bytes < GROUP_MAGIC || it.tx_bytes == TX_TAKES_GROUP)
+            && it.tx_bytes.is_multiple_of(8)
+            && it.first_frame > 0
+            && it.last_frame >= it.first_frame
+            && it.last_frame < u32::MAX
+            && it.db_pages > 0;
+        if sound { Ok(it) } else { Err(FormatError::Damaged { what: "a transaction's header" }) }
+    }
+}
