@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 /// Crates with circles that are still to be cut, and how many of their files are in one. Numbers only get smaller.
-const STILL_IN_CIRCLES: [(&str, usize); 2] = [("crates/journal", 24), ("crates/sqlite-vfs", 2)];
+const STILL_IN_CIRCLES: [(&str, usize); 1] = [("crates/journal", 19)];
 
 /// A module's path from the crate's root; empty for the root.
 type Module = Vec<String>;
