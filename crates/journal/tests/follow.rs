@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Model, Rng, for_seeds};
 use duralite_journal::{
-    DatabaseIdentity, EngineOptions, ErrorKind, Follower, JournalError, Log, PoolConfig, PoolKind, follow,
+    DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Follower, JournalError, Log, LogDirectory,
+    NvwalOptions, WaldioOptions, follow, nvwal, waldio,
 };
 use duralite_logfmt::waldio::Layout;
 
@@ -17,35 +18,35 @@ const PAGES: usize = 20;
 
 struct Fixture {
     _dir: tempfile::TempDir,
-    pool: PoolConfig,
+    logs: LogDirectory,
+    layout: Layout,
     identity: DatabaseIdentity,
     options: EngineOptions,
 }
 
 /// On each engine and layout.
 fn fixtures() -> impl Iterator<Item = Fixture> {
-    let kinds = [
-        (PoolKind::Emulate, Layout::Delta),
-        (PoolKind::Disk, Layout::Delta),
-        (PoolKind::Disk, Layout::Embedded),
+    let kinds: [(&'static Descriptor, Layout); 3] = [
+        (&nvwal::DESCRIPTOR, Layout::Delta),
+        (&waldio::DESCRIPTOR, Layout::Delta),
+        (&waldio::DESCRIPTOR, Layout::Embedded),
     ];
-    kinds.into_iter().map(|(kind, layout)| Fixture::new(kind, layout))
+    kinds.into_iter().map(|(engine, layout)| Fixture::new(engine, layout))
 }
 
 impl Fixture {
-    fn new(kind: PoolKind, layout: Layout) -> Self {
+    fn new(engine: &'static Descriptor, layout: Layout) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         let database = dir.path().join("app.db");
         std::fs::write(&database, [0; 4096]).expect("database");
-        let pool = PoolConfig { kind, dir: dir.path().to_path_buf() };
+        let logs = common::directory(engine, dir.path());
         let identity = DatabaseIdentity::of(&database).expect("identity");
-        let mut options = EngineOptions::default();
-        options.waldio.layout = layout;
-        Self { _dir: dir, pool, identity, options }
+        let options = EngineOptions::default().with(WaldioOptions { layout, ..WaldioOptions::default() });
+        Self { _dir: dir, logs, layout, identity, options }
     }
 
     fn create(&self) -> Writer {
-        let log = Log::create(&self.pool, &self.options, &self.identity, PAGE as u32).expect("create");
+        let log = Log::create(&self.logs, &self.options, &self.identity, PAGE as u32).expect("create");
         Writer { log, model: Model::new(PAGE, PAGES), rng: Rng(16), keeps_time: self.keeps_time() }
     }
 
@@ -54,16 +55,16 @@ impl Fixture {
         let Writer { log, model, rng, keeps_time } = dead;
         let id = log.id();
         drop(log);
-        let log = Log::attach(&self.pool, &self.options, &self.identity, id).expect("attach");
+        let log = Log::attach(&self.logs, &self.options, &self.identity, id).expect("attach");
         Writer { log, model, rng, keeps_time }
     }
 
     fn follow(&self, writer: &Writer) -> Follower {
-        Follower::open_log(&self.pool, &self.options, &self.identity, writer.log.id()).expect("follow")
+        Follower::open_log(&self.logs, &self.options, &self.identity, writer.log.id()).expect("follow")
     }
 
     fn keeps_time(&self) -> bool {
-        self.pool.kind != PoolKind::Disk || self.options.waldio.layout == Layout::Delta
+        self.layout == Layout::Delta
     }
 }
 
@@ -287,9 +288,9 @@ fn inv16_who_is_too_slow_is_told_that_its_place_is_lost() {
 #[test]
 fn inv10_a_follower_keeps_nobody_from_committing_when_the_log_is_full() {
     for mut fixture in fixtures() {
-        fixture.options.nvwal.limit_bytes = 256 << 10;
-        fixture.options.nvwal.block_bytes = 8192;
-        fixture.options.waldio.limit_bytes = 1 << 20;
+        fixture.options.limit_bytes =
+            Some(if fixture.logs.engine.name == "nvwal" { 256 << 10 } else { 1 << 20 });
+        fixture.options.change(|own: &mut NvwalOptions| own.block_bytes = 8192);
         let mut writer = fixture.create();
         let mut follower = fixture.follow(&writer);
         writer.restart();
@@ -357,7 +358,7 @@ fn a_follower_sleeps_until_there_is_something() {
 fn the_time_of_a_transaction_survives_a_clock_that_is_set_back() {
     thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }
     let start = 1_600_000_000_000;
-    let fixture = Fixture::new(PoolKind::Emulate, Layout::Delta);
+    let fixture = Fixture::new(&nvwal::DESCRIPTOR, Layout::Delta);
     let mut writer = fixture.create();
     let mut follower = fixture.follow(&writer);
     writer.log.set_clock(|| NOW.get());

@@ -9,13 +9,15 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use duralite_journal::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenFile, SharedBytes, Walk};
-use duralite_journal::engine::{Commit, Committer, Engine, Frame, Ticket};
+use duralite_journal::engine::{
+    Clock, Commit, Committer, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+};
 use duralite_journal::media::Medium;
 use duralite_journal::stream::WalStream;
 use duralite_journal::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use duralite_journal::{EngineOptions, JournalError, engines};
 use duralite_logfmt::sqlite_wal::WalHeader;
-use duralite_logfmt::{FormatError, LogId};
+use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::Guarantee;
 use duralite_medium::process::PerProcess;
 
@@ -50,6 +52,8 @@ pub fn register() {
 #[derive(Default)]
 struct Store {
     generation: u64,
+    /// Transactions of the generations before.
+    position: u64,
     header: Option<WalHeader>,
     retired: bool,
     frames: Vec<(Frame, Vec<u8>)>,
@@ -176,14 +180,16 @@ impl VecLog {
     }
 
     fn start_over(&mut self, header: Option<&WalHeader>, retired: bool) {
-        let generation = self.store().generation + 1;
-        *self.store() = Store { generation, header: header.copied(), retired, ..Store::default() };
+        let (generation, position) = (self.store().generation + 1, self.position());
+        *self.store() = Store { generation, position, header: header.copied(), retired, ..Store::default() };
         self.staged.clear();
         (self.generation, self.header) = (generation, header.copied());
     }
 }
 
-impl Engine for VecLog {
+impl Engine for VecLog {}
+
+impl LogFile for VecLog {
     fn name(&self) -> &'static str {
         DESCRIPTOR.name
     }
@@ -215,18 +221,7 @@ impl Engine for VecLog {
         ]
     }
 
-    fn committer(&self) -> Option<Arc<dyn Committer>> {
-        None
-    }
-
     fn configure(&mut self, _options: &EngineOptions) {}
-
-    fn newest_frames(&self) -> Vec<(u32, u32)> {
-        let store = self.store();
-        let newest: BTreeMap<u32, u32> =
-            (1..).zip(&store.frames).map(|(number, (frame, _))| (frame.page_number, number)).collect();
-        newest.into_iter().collect()
-    }
 
     fn retire(&mut self) -> Result<(), JournalError> {
         self.start_over(None, true);
@@ -235,6 +230,35 @@ impl Engine for VecLog {
 
     fn wal_header(&self) -> Option<&WalHeader> {
         self.header.as_ref()
+    }
+
+    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        self.start_over(header, false);
+        Ok(())
+    }
+
+    fn clear(&mut self, _keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(None, false);
+        Ok(())
+    }
+
+    fn has_surplus(&self, _keep_bytes: u64) -> bool {
+        false
+    }
+
+    fn set_clock(&mut self, _clock: Clock) {}
+
+    fn fill(&self) -> Fill {
+        Fill { used_bytes: 0, limit_bytes: u64::MAX }
+    }
+}
+
+impl LogReader for VecLog {
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        let store = self.store();
+        let newest: BTreeMap<u32, u32> =
+            (1..).zip(&store.frames).map(|(number, (frame, _))| (frame.page_number, number)).collect();
+        newest.into_iter().collect()
     }
 
     fn refresh(&mut self) -> Result<(), JournalError> {
@@ -274,18 +298,37 @@ impl Engine for VecLog {
         Ok(())
     }
 
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
-        self.start_over(header, false);
-        Ok(())
+    fn origin(&self) -> Origin {
+        let store = self.store();
+        Origin { generation: store.generation, position: store.position, time_ms: 0 }
     }
 
-    fn clear(&mut self, _keep_bytes: u64) -> Result<(), JournalError> {
-        self.start_over(None, false);
-        Ok(())
+    fn transactions(&self) -> u32 {
+        self.store().transactions
     }
 
-    fn has_surplus(&self, _keep_bytes: u64) -> bool {
-        false
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        let store = self.store();
+        let mut commits = (1..).zip(&store.frames).filter(|(_, (frame, _))| frame.db_pages != 0);
+        let before = sequence.checked_sub(1).and_then(|before| commits.nth(before as usize));
+        let first_frame = before.map_or(1, |(number, _)| number + 1);
+        let (last_frame, (frame, _)) = commits.next()?;
+        let db_pages = frame.db_pages;
+        Some(Transaction { sequence: sequence + 1, first_frame, last_frame, db_pages, time_ms: 0 })
+    }
+
+    fn is_durable(&self, frame: u32) -> bool {
+        frame <= self.committed()
+    }
+
+    fn is_current(&self) -> bool {
+        self.store().generation == self.generation
+    }
+}
+
+impl LogWriter for VecLog {
+    fn committer(&self) -> Option<Arc<dyn Committer>> {
+        None
     }
 
     fn has_staged(&self) -> bool {

@@ -4,23 +4,21 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use duralite_journal::{EngineOptions, ErrorKind, Follower, PoolConfig, PoolKind};
-use duralite_testkit::{Actor, Engine, Place, Rng, VERSIONS, for_seeds, one, stock};
+use duralite_journal::media::MediaSet;
+use duralite_journal::{EngineOptions, ErrorKind, Follower, LogDirectory, engines};
+use duralite_testkit::{Actor, Place, Rng, VERSIONS, for_seeds, one, stock};
 
 const NAME: &str = "followed.db";
 /// Where the header names the log.
 const LOG_ID: std::ops::Range<usize> = 72..92;
 
-fn pool(place: &Place) -> PoolConfig {
-    let kind = match place.engine() {
-        Engine::Nvwal => PoolKind::Emulate,
-        Engine::Waldio => PoolKind::Disk,
-    };
-    PoolConfig { kind, dir: place.pool().to_path_buf() }
+fn logs(place: &Place) -> LogDirectory {
+    let engine = engines::by_name(place.engine().name()).unwrap();
+    LogDirectory::at(engine, place.pool(), &MediaSet::default())
 }
 
 fn follow(place: &Place) -> Follower {
-    Follower::open(&pool(place), &EngineOptions::default(), &place.path(NAME)).unwrap()
+    Follower::open(&logs(place), &EngineOptions::default(), &place.path(NAME)).unwrap()
 }
 
 fn follower_process(place: &Place) -> Actor {

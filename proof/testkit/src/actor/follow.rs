@@ -3,14 +3,14 @@
 use std::io::{BufRead, Write};
 use std::path::Path;
 
-use duralite_journal::{EngineOptions, Follower, PoolConfig, PoolKind};
+use duralite_journal::media::MediaSet;
+use duralite_journal::{EngineOptions, Follower, LogDirectory, engines};
 
 /// Pins the log from where it begins, prints `pinned`, and answers each line with the position after the
 /// newest transaction.
-pub fn run(kind: &str, dir: &str, database: &str) {
-    let kind = if kind == "waldio" { PoolKind::Disk } else { PoolKind::Emulate };
-    let pool = PoolConfig { kind, dir: dir.into() };
-    let mut follower = Follower::open(&pool, &EngineOptions::default(), Path::new(database)).unwrap();
+pub fn run(engine: &str, dir: &str, database: &str) {
+    let logs = LogDirectory::at(engines::by_name(engine).unwrap(), Path::new(dir), &MediaSet::default());
+    let mut follower = Follower::open(&logs, &EngineOptions::default(), Path::new(database)).unwrap();
     let oldest = follower.oldest().unwrap();
     assert!(follower.pin(oldest).unwrap());
     let mut out = std::io::stdout();
