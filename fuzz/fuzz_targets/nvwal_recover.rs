@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use duralite_crashmodel::RecordingNvm;
 use duralite_journal::NvwalOptions;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::{self, Nvwal};
@@ -15,7 +16,6 @@ use duralite_logfmt::nvwal::{
     slot_offset,
 };
 use duralite_logfmt::sqlite_wal::make_wal_header;
-use duralite_medium::RecordingNvm;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

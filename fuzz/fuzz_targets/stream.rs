@@ -10,8 +10,9 @@ mod rig;
 
 use std::sync::LazyLock;
 
+use duralite_crashmodel::BlockOp;
 use duralite_journal::{ErrorKind, JournalError};
-use duralite_medium::{MediumError, block::BlockOp};
+use duralite_medium::MediumError;
 use libfuzzer_sys::arbitrary::{self, Unstructured};
 use libfuzzer_sys::fuzz_target;
 

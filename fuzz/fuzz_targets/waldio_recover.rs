@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use duralite_crashmodel::RecordingBlock;
 use duralite_journal::WaldioOptions;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
@@ -12,7 +13,6 @@ use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use duralite_logfmt::waldio::{self as waldio_format, DATA_OFFSET, GroupHeader, Superblock, body_hash};
 use duralite_medium::LocalSegment;
-use duralite_medium::block::RecordingBlock;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

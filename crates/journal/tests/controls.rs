@@ -8,8 +8,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, fresh_medium, open};
+use duralite_crashmodel::{Crashes as _, RecordingNvm};
 use duralite_journal::{NvwalOptions, SyncMode};
-use duralite_medium::{Nvm, RecordingNvm};
+use duralite_medium::Nvm;
 
 /// A call to leave out, counted from the beginning of the second commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +36,7 @@ fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     write(&first.writes);
     let mut possible = vec![Vec::new(), model.committed[..32].to_vec()];
     model.commit(first);
-    let early = nvm.image();
+    let early = nvm.image().map(|left| nvm.over(left));
     possible.push(model.committed.clone());
     match omit {
         Omit::Nothing => {}
@@ -48,7 +49,7 @@ fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     model.commit(second);
     let (image, possible) = match early.map(|image| (image, possible.clone())) {
         Some(found) => found,
-        None => match nvm.image() {
+        None => match nvm.image().map(|left| nvm.over(left)) {
             Some(image) => (image, before_second.into_iter().chain([model.committed.clone()]).collect()),
             None => (nvm.crash(seed), vec![model.committed.clone()]),
         },

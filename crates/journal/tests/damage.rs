@@ -10,13 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, for_seeds, fresh_medium};
+use duralite_crashmodel::RecordingNvm;
 use duralite_journal::nvwal::{Nvwal, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::{JournalError, NvwalOptions, SyncMode};
 use duralite_logfmt::GENERATION_LIMIT;
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::{NO_BLOCK, SUPERBLOCK_BYTES, Slot, active_word, read_active_word, slot_offset};
-use duralite_medium::{Nvm, RecordingNvm};
+use duralite_medium::Nvm;
 
 const CAPACITY: u64 = 1 << 20;
 const BLOCK: usize = 8192;

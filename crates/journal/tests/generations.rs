@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng};
+use duralite_crashmodel::{Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogFile as _};
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
@@ -17,8 +18,8 @@ use duralite_journal::{HeapMode, NvwalOptions, SyncMode, WaldioOptions};
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::{self, ACTIVE_OFFSET, NO_BLOCK, active_word};
 use duralite_logfmt::waldio::{self, Layout};
-use duralite_medium::block::{Block, RecordingBlock};
-use duralite_medium::{LocalSegment, Nvm, RecordingNvm};
+use duralite_medium::block::Block;
+use duralite_medium::{LocalSegment, Nvm};
 
 const PAGE: usize = 512;
 const ID: LogId = LogId([9; 16]);
@@ -216,7 +217,7 @@ fn inv07_power_fails_at_each_step_while_old_memory_passes_its_last_number() {
             }
             states.drain(..states.len() - 1);
         }
-        let left = nvm.image().unwrap_or_else(|| nvm.crash(step)).to_bytes();
+        let left = nvm.image().unwrap_or_else(|| nvm.crash(step).to_bytes());
         let active = nvwal::read_active_word(u64::from_le_bytes(left[1152..1160].try_into().expect("word")));
         assert!(active < 1 << 30 || left[8] == nvwal::TIMELESS_VERSION as u8, "step {step}");
         let left: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(left, nvm.capacity()));

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, directory, fresh_medium};
+use duralite_crashmodel::RecordingNvm;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::{FormatError, LogId};
-use duralite_medium::RecordingNvm;
 
 /// Where block 0 of the golden logs begins, and their first transaction.
 const BLOCKS: usize = 8192;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::{Model, Rng};
+use duralite_crashmodel::RecordingBlock;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio, walk};
@@ -18,7 +19,6 @@ use duralite_journal::{JournalError, WaldioOptions};
 use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::LocalSegment;
-use duralite_medium::block::RecordingBlock;
 
 const BLOCK: u32 = 512;
 const TRANSACTIONS: u32 = 30;

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng};
+use duralite_crashmodel::{RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogWriter as _};
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
@@ -28,8 +29,8 @@ use duralite_logfmt::waldio::{
     DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock, TX_TAKES_GROUP, TxHeader,
     body_hash, slot_offset,
 };
-use duralite_medium::block::{Access, Block, BlockOptions, FileBlock, RecordingBlock};
-use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm, RecordingNvm};
+use duralite_medium::block::{Access, Block, BlockOptions, FileBlock};
+use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm};
 
 const PAGE: usize = 4096;
 const ID: LogId = LogId([9; 16]);

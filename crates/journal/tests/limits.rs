@@ -9,12 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
+use duralite_crashmodel::RecordingNvm;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode};
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
-use duralite_medium::{MediumError, Nvm, RecordingNvm};
+use duralite_medium::{MediumError, Nvm};
 
 const PAGE: usize = 512;
 

@@ -8,6 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
+use duralite_crashmodel::Crashes as _;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::{HeapMode, NvwalOptions, SyncMode};
 use duralite_medium::Nvm;
@@ -70,7 +71,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
         }
         possible.push(model.committed.clone());
         // A truncation passes through the empty log.
-        if let Some(image) = nvm.image() {
+        if let Some(image) = nvm.image().map(|left| nvm.over(left)) {
             recover_and_check(image, options, &possible, seed, crash_at);
             return Some(());
         }
@@ -83,7 +84,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
 
 /// Recovery gives one of the possible contents, twice the same, and the log can be used on.
 fn recover_and_check(
-    image: duralite_medium::RecordingNvm,
+    image: duralite_crashmodel::RecordingNvm,
     options: &NvwalOptions,
     possible: &[Vec<u8>],
     seed: u64,

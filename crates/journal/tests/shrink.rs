@@ -11,14 +11,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, directory, for_seeds};
+use duralite_crashmodel::{Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogReader as _};
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{DatabaseIdentity, EngineOptions, Log, NvwalOptions, WaldioOptions, nvwal, waldio};
 use duralite_logfmt::waldio::{Layout, Slot, Superblock};
-use duralite_medium::block::{Access, Block, BlockOptions, FileBlock, RecordingBlock};
-use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm, RecordingNvm, Segment};
+use duralite_medium::block::{Access, Block, BlockOptions, FileBlock};
+use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm, Segment};
 
 const PAGE: usize = 4096;
 /// A new log of blocks of 512 has so much, and one in memory hardly more.
@@ -336,7 +337,7 @@ fn inv07_power_fails_at_each_step_of_giving_memory_back() {
             commit(&mut stream, &mut model, &mut rng);
             possible.push(model.committed.clone());
         }
-        let left: Arc<dyn Nvm> = Arc::new(nvm.image().unwrap_or_else(|| nvm.crash(seed)));
+        let left: Arc<dyn Nvm> = Arc::new(nvm.image().map_or_else(|| nvm.crash(seed), |left| nvm.over(left)));
         let found = contents(&mut common::open(left, &options).expect("recovery"));
         assert!(possible.contains(&found), "{} bytes", found.len());
     });

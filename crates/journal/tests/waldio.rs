@@ -9,12 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, for_seeds};
+use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock};
 use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, JournalError, WaldioOptions};
 use duralite_logfmt::waldio::{DATA_OFFSET, Layout, Superblock};
-use duralite_medium::block::{Block, BlockOp, Durability, RecordingBlock};
+use duralite_medium::block::{Block, Durability};
 use duralite_medium::{LocalSegment, MediumError, Segment};
 
 const PAGES: usize = 20;

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{Model, Rng};
+use duralite_crashmodel::RecordingBlock;
 use duralite_journal::WaldioOptions;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_logfmt::waldio::{Layout, Superblock};
-use duralite_medium::block::{Block, BlockCounters, Durability, RecordingBlock};
+use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
 const BLOCK: u32 = 512;

@@ -6,8 +6,8 @@
 //!
 //! - [`FileNvm`], a mapped file: real NVRAM on a DAX file system, or an emulation on any other
 //!   one, with latency added per flushed line and per barrier;
-//! - [`RecordingNvm`], which remembers what a power failure may lose and builds the states that
-//!   it may leave behind.
+//! - whatever else implements the trait: tests of durability stand before it, or put a memory in its
+//!   place that remembers what a power failure may lose.
 //!
 //! Offsets and lengths are bytes from the start of the medium; times are nanoseconds.
 
@@ -19,7 +19,6 @@ mod latency;
 mod mapped;
 mod persistency;
 pub mod process;
-mod recording;
 mod segment;
 
 use std::fmt;
@@ -30,7 +29,6 @@ pub use error::MediumError;
 pub use latency::Latency;
 pub use mapped::{FileNvm, MapOptions, is_dax};
 pub use persistency::{ParsePersistencyError, Persistency};
-pub use recording::RecordingNvm;
 pub use segment::{FileSegment, LocalSegment, MEMBERS, REGION_BYTES, Segment};
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is
@@ -217,14 +215,18 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn latency(&self) -> Latency;
 }
 
-/// Number of lines that a range touches.
+/// Number of lines that `len` bytes at `at` touch.
 #[inline]
-pub(crate) fn lines_touched(at: u64, len: u64) -> u64 {
+#[must_use]
+pub fn lines_touched(at: u64, len: u64) -> u64 {
     if len == 0 { 0 } else { (at + len - 1) / LINE_BYTES - at / LINE_BYTES + 1 }
 }
 
-/// The end of a range that must not exceed `limit`.
-pub(crate) fn checked_end(at: u64, len: u64, limit: u64) -> Result<u64, MediumError> {
+/// The end of the range of `len` bytes at `at`, which must not exceed `limit`.
+///
+/// # Errors
+/// [`MediumError::OutOfBounds`] if it does.
+pub fn checked_end(at: u64, len: u64, limit: u64) -> Result<u64, MediumError> {
     match at.checked_add(len) {
         Some(end) if end <= limit => Ok(end),
         _ => Err(MediumError::OutOfBounds { at, len }),

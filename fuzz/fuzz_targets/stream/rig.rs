@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_journal::engine::Engine;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
@@ -12,8 +13,8 @@ use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode, WaldioOptions};
 use duralite_logfmt::waldio::Layout;
 use duralite_logfmt::{LogId, nvwal, waldio};
-use duralite_medium::block::{Block as _, BlockOp, Durability, RecordingBlock};
-use duralite_medium::{LocalSegment, MediumError, Nvm as _, RecordingNvm, Segment};
+use duralite_medium::block::{Block as _, Durability};
+use duralite_medium::{LocalSegment, MediumError, Nvm as _, Segment};
 use libfuzzer_sys::arbitrary::{self, Unstructured};
 
 pub type Stream = WalStream<Box<dyn Engine>>;
@@ -194,7 +195,7 @@ impl Rig {
     pub fn image(&self, input: &mut Unstructured) -> arbitrary::Result<Vec<u8>> {
         let seed = input.arbitrary::<u32>()?.into();
         Ok(match self {
-            Self::Nvwal { nvm, .. } => nvm.image().unwrap_or_else(|| nvm.crash(seed)).to_bytes(),
+            Self::Nvwal { nvm, .. } => nvm.image().unwrap_or_else(|| nvm.crash(seed).to_bytes()),
             Self::Waldio { block, .. } => block.image().unwrap_or_else(|| block.crash_at_random(seed)),
         })
     }

@@ -6,8 +6,7 @@ use rusqlite::Connection;
 
 use crate::event::Event;
 use crate::faults::recorder_of;
-use crate::memory::sample;
-use crate::model::Model;
+use crate::model::{Model, sample};
 use crate::setup::{Engine, Setup};
 use crate::sql;
 use crate::stage::Stage;

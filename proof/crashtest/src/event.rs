@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use duralite_crashmodel::disk::DiskEvent;
 use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines};
-use duralite_logdisk::DiskEvent;
 
 /// A file, by the number of its making: one that is deleted and made again is another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

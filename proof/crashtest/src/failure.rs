@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use duralite_logdisk::{FileSystemKind, Pages};
+use duralite_crashmodel::disk::Pages;
+use duralite_logdisk::FileSystemKind;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Contents;

@@ -15,8 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::event::FileKind;
 use crate::failure::Violation;
-use crate::memory::sample;
-use crate::model::{Contents, Model};
+use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::{Call, Fault, Recorder};
 use crate::setup::{Engine, Setup};

@@ -1,17 +1,17 @@
 //! The explorer: every crash state of every window of a recording, recovered by the real code.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use xxhash_rust::xxh3::xxh3_64;
+use duralite_crashmodel::window;
 
 use crate::event::{Event, FileKind, Recording};
 use crate::failure::Violation;
-use crate::model::{Choice, Contents, Model};
+use crate::model::{Contents, Model, sample, states_of};
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
 use crate::setup::{Engine, Setup};
@@ -199,7 +199,9 @@ impl Explorer {
         tally: &mut Tally,
     ) -> Result<Option<Box<Violation>>> {
         let choices = model.choices();
-        let (vectors, exhaustive) = pick(&choices, limits, self.seed ^ position as u64);
+        let limits =
+            window::Bounds { states: limits.window_states, exhaustive_pieces: limits.exhaustive_lines };
+        let (vectors, exhaustive) = window::pick(&states_of(&choices), limits, self.seed ^ position as u64);
         tally.windows += 1;
         tally.exhaustive += u64::from(exhaustive);
         for chosen in vectors {
@@ -341,72 +343,4 @@ impl Explorer {
         }
         Ok(None)
     }
-}
-
-/// The states of a window to recover, each once; and whether they are all of them: every combination,
-/// or, where that would be too many, every subset of the lines and other pieces with each whole or not
-/// at all, and samples with parts of their stores.
-fn pick(choices: &[Choice], limits: &Limits, seed: u64) -> (Vec<Vec<u32>>, bool) {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let subsets = 1_usize.checked_shl(choices.len() as u32).unwrap_or(usize::MAX);
-    let few = choices.len() <= limits.exhaustive_lines;
-    let most = if few { limits.window_states.max(subsets) } else { limits.window_states };
-    let combinations =
-        choices.iter().try_fold(1_usize, |all, choice| all.checked_mul(choice.states as usize));
-    if let Some(all) = combinations
-        && all <= most
-    {
-        return ((0..all).map(|index| nth_combination(choices, index)).collect(), true);
-    }
-    let mut seen = HashSet::new();
-    let mut vectors = Vec::new();
-    let mut add = |vector: Vec<u32>, vectors: &mut Vec<Vec<u32>>| {
-        let bytes: Vec<u8> = vector.iter().flat_map(|state| state.to_le_bytes()).collect();
-        if seen.insert(xxh3_64(&bytes)) {
-            vectors.push(vector);
-        }
-    };
-    let exhaustive = subsets <= most;
-    if exhaustive {
-        for subset in 0..subsets {
-            let whole = |(index, choice): (usize, &Choice)| {
-                if subset >> index & 1 == 1 { choice.states - 1 } else { 0 }
-            };
-            add(choices.iter().enumerate().map(whole).collect(), &mut vectors);
-        }
-    } else {
-        add(vec![0; choices.len()], &mut vectors);
-        add(choices.iter().map(|choice| choice.states - 1).collect(), &mut vectors);
-    }
-    let samples = if exhaustive { vectors.len() / 2 } else { most.saturating_sub(vectors.len()) };
-    for _ in 0..samples {
-        add(sample(choices, &mut random), &mut vectors);
-    }
-    (vectors, exhaustive)
-}
-
-fn nth_combination(choices: &[Choice], mut index: usize) -> Vec<u32> {
-    let mut digit = |choice: &Choice| {
-        let states = choice.states as usize;
-        let digit = index % states;
-        index /= states;
-        digit as u32
-    };
-    choices.iter().map(&mut digit).collect()
-}
-
-/// One state by chance. The extremes are the likeliest, and the likeliest to be wrong; how much is
-/// lost differs from state to state.
-pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<u32> {
-    let lost = random.u8(1..=7);
-    let one = |choice: &Choice| {
-        if random.u8(..8) < lost {
-            0
-        } else if random.bool() {
-            choice.states - 1
-        } else {
-            random.u32(..choice.states)
-        }
-    };
-    choices.iter().map(one).collect()
 }

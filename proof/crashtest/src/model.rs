@@ -12,20 +12,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::event::{Event, FileId, FileKind, RecordedFile, Recording};
+use duralite_crashmodel::{Lines, SECTOR, Sectors, window};
 
-const LINE: u64 = 64;
-const SECTOR: usize = 512;
+use crate::event::{Event, FileId, FileKind, RecordedFile, Recording};
 
 /// What a path holds after a crash; `None` when there is no such file.
 pub type Contents = Vec<(PathBuf, Option<Vec<u8>>)>;
-
-#[derive(Debug, Default)]
-struct Line {
-    /// Words stored since the line was last durable, oldest first.
-    stores: Vec<(u64, [u8; 8])>,
-    flushed: usize,
-}
 
 #[derive(Debug)]
 struct File {
@@ -33,8 +25,8 @@ struct File {
     /// What programs see.
     visible: Vec<u8>,
     durable: Vec<u8>,
-    lines: BTreeMap<u64, Line>,
-    sectors: BTreeMap<u64, Vec<[u8; SECTOR]>>,
+    lines: Lines,
+    sectors: Sectors,
     /// Sizes since the last sync.
     sizes: Vec<u64>,
 }
@@ -61,7 +53,7 @@ pub struct Model {
 pub struct Choice {
     place: Place,
     /// Number of states.
-    pub states: u32,
+    pub states: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +73,8 @@ impl Model {
             kind: file.kind,
             visible: file.initial.clone(),
             durable: file.initial.clone(),
-            lines: BTreeMap::new(),
-            sectors: BTreeMap::new(),
+            lines: Lines::default(),
+            sectors: Sectors::default(),
             sizes: Vec::new(),
         });
         let names = recording
@@ -110,8 +102,11 @@ impl Model {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Store { file, at, bytes } => self.files[file.0 as usize].store(*at, bytes),
-            Event::Flush { file, at, len, .. } => self.files[file.0 as usize].flush(*at, *len),
-            Event::Fence { file, .. } => self.files[file.0 as usize].fence(),
+            Event::Flush { file, at, len, .. } => self.files[file.0 as usize].lines.flush(*at, *len),
+            Event::Fence { file, .. } => {
+                let file = &mut self.files[file.0 as usize];
+                file.lines.fence(&mut file.durable);
+            }
             Event::Write { file, at, bytes } => self.files[file.0 as usize].write(*at, bytes),
             Event::Truncate { file, size } => self.files[file.0 as usize].truncate(*size),
             Event::Extend { file, size } => self.files[file.0 as usize].extend(*size),
@@ -174,7 +169,7 @@ impl Model {
         let mut choices = Vec::new();
         for (index, name) in self.names.values().enumerate() {
             if !name.pending.is_empty() {
-                let states = 1 + name.pending.len() as u32;
+                let states = 1 + name.pending.len();
                 choices.push(Choice { place: Place::Name(index), states });
             }
         }
@@ -183,16 +178,13 @@ impl Model {
             if !self.is_reachable(id) {
                 continue;
             }
-            choices.extend(file.lines.iter().map(|(line, stores)| Choice {
-                place: Place::Line(id, *line),
-                states: 1 + stores.stores.len() as u32,
-            }));
-            choices.extend(file.sectors.iter().map(|(sector, versions)| Choice {
-                place: Place::Sector(id, *sector),
-                states: 1 + versions.len() as u32,
-            }));
+            let lines = file.lines.in_doubt();
+            choices.extend(lines.map(|(line, states)| Choice { place: Place::Line(id, line), states }));
+            let sectors = file.sectors.in_doubt();
+            choices
+                .extend(sectors.map(|(sector, states)| Choice { place: Place::Sector(id, sector), states }));
             if !file.sizes.is_empty() {
-                let states = 1 + file.sizes.len() as u32;
+                let states = 1 + file.sizes.len();
                 choices.push(Choice { place: Place::Size(id), states });
             }
         }
@@ -206,7 +198,7 @@ impl Model {
 
     /// What a crash leaves with these states chosen, in the order of [`Model::choices`].
     #[must_use]
-    pub fn crash(&self, choices: &[Choice], chosen: &[u32]) -> Contents {
+    pub fn crash(&self, choices: &[Choice], chosen: &[usize]) -> Contents {
         let mut images: Vec<Option<Vec<u8>>> = vec![None; self.files.len()];
         let mut names: Vec<Option<FileId>> = self.names.values().map(|name| name.durable).collect();
         let mut sizes: Vec<Option<u64>> = vec![None; self.files.len()];
@@ -215,29 +207,21 @@ impl Model {
             match choice.place {
                 Place::Name(index) => {
                     if let Some(name) = self.names.values().nth(index) {
-                        names[index] = name.pending.get(nth as usize).copied().flatten();
+                        names[index] = name.pending.get(nth).copied().flatten();
                     }
                 }
                 Place::Size(id) => {
-                    sizes[id.0 as usize] = self.files[id.0 as usize].sizes.get(nth as usize).copied();
+                    sizes[id.0 as usize] = self.files[id.0 as usize].sizes.get(nth).copied();
                 }
                 Place::Line(id, line) => {
                     let file = &self.files[id.0 as usize];
                     let image = images[id.0 as usize].get_or_insert_with(|| file.durable.clone());
-                    if let Some(line) = file.lines.get(&line) {
-                        put_words(image, &line.stores[..=nth as usize]);
-                    }
+                    file.lines.leave(image, line, *state);
                 }
                 Place::Sector(id, sector) => {
                     let file = &self.files[id.0 as usize];
                     let image = images[id.0 as usize].get_or_insert_with(|| file.durable.clone());
-                    if let Some(content) = file.sectors.get(&sector).and_then(|all| all.get(nth as usize)) {
-                        let at = sector as usize * SECTOR;
-                        if image.len() < at + SECTOR {
-                            image.resize(at + SECTOR, 0);
-                        }
-                        image[at..at + SECTOR].copy_from_slice(content);
-                    }
+                    file.sectors.leave(image, sector, *state);
                 }
             }
         }
@@ -253,30 +237,31 @@ impl Model {
     }
 }
 
-fn put_words(image: &mut [u8], stores: &[(u64, [u8; 8])]) {
-    for (at, word) in stores {
-        let at = *at as usize;
-        let end = (at + 8).min(image.len());
-        image[at..end].copy_from_slice(&word[..end - at]);
-    }
+/// How many states each piece has.
+#[must_use]
+pub fn states_of(choices: &[Choice]) -> Vec<usize> {
+    choices.iter().map(|choice| choice.states).collect()
+}
+
+/// One state by chance, as [`Model::crash`] takes it.
+pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<usize> {
+    window::sample(&states_of(choices), random)
 }
 
 impl File {
     /// The steps from what is durable to what is visible. Memory: what was flushed and not fenced may be
     /// lost like the rest, and must be flushed again.
     fn redo(&self, file: FileId, events: &mut Vec<Event>) {
-        for (at, word) in self.lines.values().flat_map(|line| &line.stores) {
-            events.push(Event::Store { file, at: *at, bytes: Box::new(*word) });
+        for (at, word) in self.lines.stores() {
+            events.push(Event::Store { file, at, bytes: Box::new(*word) });
         }
         for size in &self.sizes {
             events.push(Event::Truncate { file, size: *size });
         }
-        for (sector, versions) in &self.sectors {
-            for content in versions {
-                let at = sector * SECTOR as u64;
-                let room = (self.visible.len() as u64).saturating_sub(at).min(SECTOR as u64);
-                events.push(Event::Write { file, at, bytes: content[..room as usize].into() });
-            }
+        for (sector, content) in self.sectors.versions() {
+            let at = sector * SECTOR as u64;
+            let room = (self.visible.len() as u64).saturating_sub(at).min(SECTOR as u64);
+            events.push(Event::Write { file, at, bytes: content[..room as usize].into() });
         }
     }
 
@@ -286,33 +271,7 @@ impl File {
             self.extend(end);
         }
         self.visible[at as usize..end as usize].copy_from_slice(bytes);
-        let mut word_at = at / 8 * 8;
-        while word_at < end {
-            let mut word = [0; 8];
-            let from = word_at as usize;
-            let until = (from + 8).min(self.visible.len());
-            word[..until - from].copy_from_slice(&self.visible[from..until]);
-            self.lines.entry(word_at / LINE).or_default().stores.push((word_at, word));
-            word_at += 8;
-        }
-    }
-
-    fn flush(&mut self, at: u64, len: u64) {
-        if len > 0 {
-            for line in self.lines.range_mut(at / LINE..=(at + len - 1) / LINE).map(|(_, line)| line) {
-                line.flushed = line.stores.len();
-            }
-        }
-    }
-
-    fn fence(&mut self) {
-        let durable = &mut self.durable;
-        self.lines.retain(|_, line| {
-            put_words(durable, &line.stores[..line.flushed]);
-            line.stores.drain(..line.flushed);
-            line.flushed = 0;
-            !line.stores.is_empty()
-        });
+        self.lines.stored(&self.visible, at, bytes.len());
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
@@ -322,13 +281,7 @@ impl File {
             self.sizes.push(end as u64);
         }
         self.visible[from..end].copy_from_slice(bytes);
-        for sector in from / SECTOR..end.div_ceil(SECTOR) {
-            let mut content = [0; SECTOR];
-            let start = sector * SECTOR;
-            let until = (start + SECTOR).min(self.visible.len());
-            content[..until - start].copy_from_slice(&self.visible[start..until]);
-            self.sectors.entry(sector as u64).or_default().push(content);
-        }
+        self.sectors.written(&self.visible, at, bytes.len());
     }
 
     fn truncate(&mut self, size: u64) {
@@ -351,16 +304,7 @@ impl File {
 
     fn sync_range(&mut self, at: u64, len: u64) {
         let sectors = at / SECTOR as u64..(at + len).div_ceil(SECTOR as u64);
-        for sector in sectors {
-            if self.sectors.remove(&sector).is_some() {
-                let from = sector as usize * SECTOR;
-                let until = (from + SECTOR).min(self.visible.len());
-                if self.durable.len() < until {
-                    self.durable.resize(until, 0);
-                }
-                self.durable[from..until].copy_from_slice(&self.visible[from..until]);
-            }
-        }
+        self.sectors.sync(&mut self.durable, &self.visible, &sectors);
     }
 
     /// The kernel has told of the failure once, and takes the pages for clean. Nobody sees the old content as long
@@ -377,11 +321,7 @@ impl File {
             return;
         }
         if self.sizes.is_empty() {
-            for sector in std::mem::take(&mut self.sectors).into_keys() {
-                let from = sector as usize * SECTOR;
-                let until = (from + SECTOR).min(self.visible.len());
-                self.durable[from..until].copy_from_slice(&self.visible[from..until]);
-            }
+            self.sectors.sync(&mut self.durable, &self.visible, &(0..u64::MAX));
         } else {
             self.sectors.clear();
             self.sizes.clear();

@@ -11,14 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use duralite_logdisk::{
-    DiskEvent, DiskModel, FileSystemKind, ImageMounter, LogDisk, Pages, Piece, Sink, Volume,
-};
+use duralite_crashmodel::disk::{DiskEvent, DiskModel, Pages, Piece};
+use duralite_logdisk::{FileSystemKind, ImageMounter, LogDisk, Sink, Volume};
 
 use crate::event::Event;
 use crate::failure::Violation;
-use crate::memory::sample;
-use crate::model::Model;
+use crate::model::{Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
 use crate::setup::{Engine, Setup};

@@ -5,8 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use duralite_crashmodel::disk::Pages;
 use duralite_journal::DatabaseIdentity;
-use duralite_logdisk::{FileSystemKind, ImageMounter, Pages};
+use duralite_logdisk::{FileSystemKind, ImageMounter};
 use duralite_logfmt::{nvwal, waldio};
 
 use crate::failure::{DISK, Description};

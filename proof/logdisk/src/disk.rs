@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 use crate::error::Error;
 use crate::event::Sink;
-use crate::pages::Pages;
 use crate::sys;
 use crate::volume::mount_point;
+use duralite_crashmodel::disk::Pages;
 
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(INodeNo::ROOT.0 + 1);

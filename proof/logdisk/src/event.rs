@@ -1,6 +1,8 @@
 //! What a disk was asked to do, in the order in which it did it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use duralite_crashmodel::disk::DiskEvent;
 
 /// Is told of every write and sync *while the disk handles it, before it answers*: whoever has seen
 /// a request complete finds it recorded already. Calls come one at a time, from a thread with a file
@@ -10,20 +12,6 @@ pub trait Sink: Send + Sync {
     fn write(&self, at: u64, bytes: &[u8]);
     /// All writes before this are durable.
     fn sync(&self);
-}
-
-/// One request of a disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DiskEvent {
-    /// A write.
-    Write {
-        /// Offset in bytes.
-        at: u64,
-        /// What was written.
-        bytes: Arc<[u8]>,
-    },
-    /// All writes before this are durable.
-    Sync,
 }
 
 /// A log in memory. `E` may have events of the caller's own beside the disk's; all are in one order.

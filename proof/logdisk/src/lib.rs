@@ -3,7 +3,7 @@
 //! [`LogDisk`] serves a file from memory through FUSE. A [`Volume`] puts a loop device on that file
 //! and ext4 or xfs on the device, and databases run there. Each write and sync goes to a [`Sink`] in
 //! the order in which the disk handled them; an [`EventLog`] takes events of the caller's own
-//! (acknowledgements, stores to other media) into the same order. [`DiskModel`] replays the log up
+//! (acknowledgements, stores to other media) into the same order. [`DiskModel`](duralite_crashmodel::disk::DiskModel) replays the log up
 //! to any point and makes crash images: everything synced, and of the rest what the caller chooses.
 //! [`ImageMounter`] mounts them one after another, with the file system's own recovery.
 //!
@@ -18,18 +18,14 @@ mod disk;
 mod error;
 mod event;
 mod loop_device;
-mod model;
 mod mounter;
-mod pages;
 mod rig;
 mod sys;
 mod volume;
 
 pub use disk::LogDisk;
 pub use error::Error;
-pub use event::{DiskEvent, EventLog, Sink};
-pub use model::{DiskModel, PendingPiece, Piece};
+pub use event::{EventLog, Sink};
 pub use mounter::{ImageMounter, Timings};
-pub use pages::{PAGE, Pages};
 pub use rig::missing_rig;
 pub use volume::{FileSystemKind, Volume};

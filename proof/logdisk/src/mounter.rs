@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::error::Error;
 use crate::loop_device::LoopDevice;
-use crate::pages::{PAGE, Page, Pages, ZEROS};
 use crate::volume::{FileSystemKind, Mount, mount_point};
+use duralite_crashmodel::disk::{PAGE, Page, Pages, ZEROS};
 
 /// Pages compared at a time: few enough to stay in a processor's cache.
 const BATCH: usize = 32;

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_logdisk::{DiskEvent, EventLog, FileSystemKind, ImageMounter, LogDisk, Volume};
+use duralite_crashmodel::disk::DiskEvent;
+use duralite_logdisk::{EventLog, FileSystemKind, ImageMounter, LogDisk, Volume};
 
 use common::{DISK, rig};
 

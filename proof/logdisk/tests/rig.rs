@@ -10,9 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_logdisk::{
-    DiskEvent, DiskModel, EventLog, FileSystemKind, ImageMounter, LogDisk, PAGE, Pages, Piece, Volume,
-};
+use duralite_crashmodel::disk::{DiskEvent, DiskModel, PAGE, Pages, Piece};
+use duralite_logdisk::{EventLog, FileSystemKind, ImageMounter, LogDisk, Volume};
 use fastrand::Rng;
 
 use common::{DISK, rig};

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use duralite_crashmodel::RecordingNvm;
 use duralite_journal::media::MediaSet;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
@@ -15,7 +16,7 @@ use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_logfmt::waldio;
-use duralite_medium::{Nvm, RecordingNvm};
+use duralite_medium::Nvm;
 
 /// xorshift64*, so that a seed reproduces a run on any machine.
 #[derive(Clone, Debug)]

@@ -11,7 +11,6 @@ mod extents;
 mod file;
 mod filesystem;
 mod probe;
-mod recording;
 mod scratch;
 
 use std::fmt;
@@ -23,7 +22,6 @@ pub use extents::{Extent, extents, is_initialised};
 pub use file::{BlockOptions, FileBlock, sync_directory};
 pub use filesystem::{FileSystem, check_filesystem};
 pub use probe::{Probe, probe};
-pub use recording::{BlockOp, RecordingBlock};
 
 use crate::{Guarantee, MediumError};
 

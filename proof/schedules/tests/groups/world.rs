@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use duralite_crashmodel::RecordingBlock;
 use duralite_journal::engine::Committer;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
@@ -14,7 +15,7 @@ use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_logfmt::LogId;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_logfmt::waldio::{Layout, Superblock};
-use duralite_medium::block::{Block, BlockCounters, Durability, RecordingBlock};
+use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError, Segment};
 use duralite_schedules::{Member, Memory};
 

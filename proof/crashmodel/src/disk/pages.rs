@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::pieces;
+
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
 
-pub(crate) type Page = [u8; PAGE];
-pub(crate) const ZEROS: &Page = &[0; PAGE];
+/// A page's bytes.
+pub type Page = [u8; PAGE];
+/// A page never written.
+pub const ZEROS: &Page = &[0; PAGE];
 
 /// The content of a disk. Pages never written, or written with zeros, take no memory; a clone
 /// shares all pages with its original.
@@ -61,7 +65,8 @@ impl Pages {
     }
 
     /// The page with this number; `None` is zeros.
-    pub(crate) fn page(&self, index: usize) -> Option<&Page> {
+    #[must_use]
+    pub fn page(&self, index: usize) -> Option<&Page> {
         self.pages.get(index)?.as_deref()
     }
 }
@@ -87,17 +92,7 @@ fn write_page(slot: &mut Option<Arc<Page>>, within: usize, bytes: &[u8]) {
 
 /// The pages that a range touches: number, offset within, length, in bytes.
 fn spans(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let end = at + len as u64;
-    let mut next = at;
-    std::iter::from_fn(move || {
-        (next < end).then(|| {
-            let within = (next % PAGE as u64) as usize;
-            let len = (PAGE - within).min((end - next) as usize);
-            let span = ((next / PAGE as u64) as usize, within, len);
-            next += len as u64;
-            span
-        })
-    })
+    pieces(at, len, PAGE).map(|(at, len)| ((at / PAGE as u64) as usize, (at % PAGE as u64) as usize, len))
 }
 
 #[cfg(test)]

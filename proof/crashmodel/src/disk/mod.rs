@@ -1,9 +1,26 @@
 //! What is durable on a disk, what is only written, and what a power cut may make of both.
 
+mod pages;
+
 use std::sync::Arc;
 
-use crate::event::DiskEvent;
-use crate::pages::{PAGE, Pages};
+use crate::{SECTOR, pieces};
+
+pub use pages::{PAGE, Page, Pages, ZEROS};
+
+/// One request of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskEvent {
+    /// A write.
+    Write {
+        /// Offset in bytes.
+        at: u64,
+        /// What was written.
+        bytes: Arc<[u8]>,
+    },
+    /// All writes before this are durable.
+    Sync,
+}
 
 /// What a disk writes whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +36,7 @@ impl Piece {
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
-            Self::Sector => 512,
+            Self::Sector => SECTOR,
             Self::Page => PAGE,
         }
     }
@@ -81,14 +98,12 @@ impl DiskModel {
     pub fn crash_image(&self, piece: Piece, mut choose: impl FnMut(PendingPiece<'_>) -> bool) -> Pages {
         let mut image = self.durable.clone();
         for (write, (start, whole)) in self.pending.iter().enumerate() {
-            let (mut at, mut rest) = (*start, &whole[..]);
-            while !rest.is_empty() {
-                let room = piece.bytes() - (at % piece.bytes() as u64) as usize;
-                let (bytes, tail) = rest.split_at(room.min(rest.len()));
+            for (at, len) in pieces(*start, whole.len(), piece.bytes()) {
+                let from = (at - start) as usize;
+                let bytes = &whole[from..from + len];
                 if choose(PendingPiece { write, at, bytes }) {
                     image.write(at, bytes);
                 }
-                (at, rest) = (at + bytes.len() as u64, tail);
             }
         }
         image

@@ -1,31 +1,30 @@
 //! A medium in ordinary memory that knows what a crash would leave of it.
 //!
 //! It keeps two images, what programs see and what is durable, and between them the stores that
-//! have not become durable yet, word by word and line by line. From these [`RecordingNvm::crash`]
-//! builds one of the states that a power failure may leave:
+//! have not become durable yet. From these [`RecordingNvm::crash`] builds one of the states that a
+//! power failure may leave:
 //!
-//! - [`Persistency::X86`]: of each line any prefix of its stores since it was last flushed and
-//!   fenced: lines are evicted spontaneously, and one flushed but not yet fenced may or may not
-//!   have arrived;
+//! - [`Persistency::X86`]: as [`Lines`] says;
 //! - [`Persistency::Epoch`]: the same for the stores since the last barrier, and all before it;
 //! - [`Persistency::Strict`]: every store.
 //!
-//! Words of 8 bytes are atomic. [`RecordingNvm::crash_before`] takes such a state in the middle of
-//! whatever runs on the medium. Knobs leave out the n-th flush or fence, so that a test can show
-//! that its checks would notice.
+//! [`Crashes::crash_before`] takes such a state in the middle of whatever runs on the medium. Knobs
+//! leave out the n-th flush or fence, so that a test can show that its checks would notice.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{
-    Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
+use duralite_medium::{
+    Counters, Guarantee, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
 };
+
+use crate::{Chance, Crashes, DueCrash, Lines};
 
 /// A recorded medium. What it promises is [`Guarantee::PowerLoss`], as far as [`crash`](Self::crash)
 /// is the power loss.
 #[derive(Debug)]
 pub struct RecordingNvm {
     state: Mutex<State>,
+    due: DueCrash,
     capacity: u64,
     persistency: Persistency,
 }
@@ -34,8 +33,7 @@ pub struct RecordingNvm {
 struct State {
     visible: Vec<u8>,
     durable: Vec<u8>,
-    /// Stores that are not surely durable, by line.
-    pending: BTreeMap<u64, Line>,
+    lines: Lines,
     counters: Counters,
     flush_calls: u64,
     fence_calls: u64,
@@ -43,49 +41,6 @@ struct State {
     dropped_fence: Option<u64>,
     grow_limit: Option<u64>,
     latency: Latency,
-    crash: Crash,
-}
-
-/// The stores to one line, oldest first, and how many of them its last flush covered.
-#[derive(Debug, Default)]
-struct Line {
-    stores: Vec<(u64, [u8; 8])>,
-    flushed: usize,
-}
-
-/// A crash that a recorder was told to take, and its image once it was taken.
-#[derive(Debug, Default)]
-pub(crate) struct Crash {
-    /// Steps before it, and the seed of what it leaves.
-    pub due: Option<(u64, u64)>,
-    pub image: Option<Vec<u8>>,
-}
-
-impl Crash {
-    /// Counts a step. Returns the seed of the crash if it comes before this one.
-    pub fn step(&mut self) -> Option<u64> {
-        let (before, seed) = self.due?;
-        self.due = before.checked_sub(1).map(|before| (before, seed));
-        self.due.is_none().then_some(seed)
-    }
-}
-
-/// Chooses in which of its states, 0 to `states - 1`, a crash leaves a part of a medium. A seed makes
-/// the same choices on any machine.
-pub(crate) fn chooser(mut seed: u64) -> impl FnMut(usize) -> usize {
-    // SplitMix64: good from any seed on.
-    let mut below = move |bound: usize| {
-        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
-    };
-    // The extremes are the likeliest, and the likeliest to be wrong.
-    move |states| match below(3) {
-        0 => 0,
-        1 => states - 1,
-        _ => below(states),
-    }
 }
 
 impl RecordingNvm {
@@ -99,7 +54,7 @@ impl RecordingNvm {
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, capacity: u64) -> Self {
         let state = State { visible: bytes.clone(), durable: bytes, ..State::default() };
-        Self { state: Mutex::new(state), capacity, persistency: Persistency::X86 }
+        Self { state: Mutex::new(state), due: DueCrash::default(), capacity, persistency: Persistency::X86 }
     }
 
     /// The same medium under another persistency model.
@@ -121,34 +76,15 @@ impl RecordingNvm {
         self.over(self.lock().left(seed))
     }
 
-    /// Takes what [`crash`](Self::crash) with this seed leaves before the n-th step from now on, counted
-    /// from 0: a store, stream, flush, fence or growth. The program does not notice, and nothing it
-    /// does from then on is in the [`image`](Self::image).
-    pub fn crash_before(&self, nth: u64, seed: u64) {
-        self.lock().crash.due = Some((nth, seed));
-    }
-
-    /// Whether the step has come that was to be crashed before.
-    #[must_use]
-    pub fn has_crashed(&self) -> bool {
-        self.lock().crash.image.is_some()
-    }
-
-    /// What the crash left, once it [has come](Self::has_crashed).
-    #[must_use]
-    pub fn image(&self) -> Option<Self> {
-        let image = self.lock().crash.image.clone()?;
-        Some(self.over(image))
-    }
-
     /// The state that the death of every process leaves: all stores.
     #[must_use]
     pub fn survive(&self) -> Self {
         self.over(self.to_bytes())
     }
 
-    /// Another medium of this kind.
-    fn over(&self, bytes: Vec<u8>) -> Self {
+    /// Another medium of this kind, on which these bytes are durable.
+    #[must_use]
+    pub fn over(&self, bytes: Vec<u8>) -> Self {
         Self::from_bytes(bytes, self.capacity).with_persistency(self.persistency)
     }
 
@@ -175,19 +111,15 @@ impl RecordingNvm {
 
     /// Locks for an operation that changes the medium. A crash that is due before it comes now.
     fn step(&self) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        if let Some(seed) = state.crash.step() {
-            state.crash.image = Some(state.left(seed));
-        }
+        let state = self.lock();
+        self.due.step(|seed| state.left(seed));
         state
     }
 }
 
-fn apply(image: &mut [u8], stores: &[(u64, [u8; 8])]) {
-    for (at, word) in stores {
-        let at = *at as usize;
-        let end = (at + 8).min(image.len());
-        image[at..end].copy_from_slice(&word[..end - at]);
+impl Crashes for RecordingNvm {
+    fn due_crash(&self) -> &DueCrash {
+        &self.due
     }
 }
 
@@ -202,10 +134,10 @@ impl State {
 
     /// What a power failure leaves, chosen by `seed`.
     fn left(&self, seed: u64) -> Vec<u8> {
-        let mut choose = chooser(seed);
+        let mut chance = Chance::new(seed);
         let mut image = self.durable.clone();
-        for line in self.pending.values() {
-            apply(&mut image, &line.stores[..choose(line.stores.len() + 1)]);
+        for (line, states) in self.lines.in_doubt() {
+            self.lines.leave(&mut image, line, chance.state(states));
         }
         image
     }
@@ -215,18 +147,9 @@ impl State {
         self.visible[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
         self.counters.stores += 1;
         self.counters.stored_bytes += bytes.len() as u64;
-        let mut word_at = at / 8 * 8;
-        while word_at < at + bytes.len() as u64 {
-            let mut word = [0; 8];
-            let from = word_at as usize;
-            let end = (from + 8).min(self.visible.len());
-            word[..end - from].copy_from_slice(&self.visible[from..end]);
-            if persistency == Persistency::Strict {
-                apply(&mut self.durable, &[(word_at, word)]);
-            } else {
-                self.pending.entry(word_at / LINE_BYTES).or_default().stores.push((word_at, word));
-            }
-            word_at += 8;
+        self.lines.stored(&self.visible, at, bytes.len());
+        if persistency == Persistency::Strict {
+            self.lines.fence_all(&mut self.durable);
         }
     }
 
@@ -235,11 +158,8 @@ impl State {
         let call = self.flush_calls;
         self.flush_calls += 1;
         self.counters.flushed_lines += lines_touched(at, len);
-        if self.dropped_flush == Some(call) || len == 0 {
-            return;
-        }
-        for (_, line) in self.pending.range_mut(at / LINE_BYTES..=(at + len - 1) / LINE_BYTES) {
-            line.flushed = line.stores.len();
+        if self.dropped_flush != Some(call) {
+            self.lines.flush(at, len);
         }
     }
 
@@ -250,14 +170,11 @@ impl State {
         if self.dropped_fence == Some(call) {
             return;
         }
-        let durable = &mut self.durable;
-        self.pending.retain(|_, line| {
-            let count = if persistency == Persistency::Epoch { line.stores.len() } else { line.flushed };
-            apply(durable, &line.stores[..count]);
-            line.stores.drain(..count);
-            line.flushed = 0;
-            !line.stores.is_empty()
-        });
+        if persistency == Persistency::Epoch {
+            self.lines.fence_all(&mut self.durable);
+        } else {
+            self.lines.fence(&mut self.durable);
+        }
     }
 }
 
@@ -445,9 +362,9 @@ mod tests {
                     step(&nvm);
                 }
                 assert_eq!(nvm.load_u64(0), 3);
-                let image = nvm.image().unwrap_or_else(|| nvm.crash(seed));
+                let image = nvm.image().unwrap_or_else(|| nvm.crash(seed).to_bytes());
                 assert_eq!(image.len(), if nth > 5 { 128 } else { 64 });
-                seen.insert(image.to_bytes()[0]);
+                seen.insert(image[0]);
             }
             assert_eq!(Vec::from_iter(seen), possible, "before step {nth}");
         }

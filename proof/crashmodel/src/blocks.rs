@@ -2,21 +2,18 @@
 //!
 //! It keeps two images, what programs see and what is durable, and between them, sector by sector,
 //! what was written since. From these [`RecordingBlock::crash`] builds one of the states that a
-//! power failure may leave: of each sector written since the last flush any one of its versions.
-//! [`RecordingBlock::crash_before`] takes one in the middle of whatever runs on the medium.
+//! power failure may leave, as [`Sectors`] says.
+//! [`Crashes::crash_before`] takes one in the middle of whatever runs on the medium.
 //! A flush that fails leaves its sectors in doubt until they are written and flushed again: their
 //! data may or may not have arrived, and the system has forgotten that it had to write them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Block, BlockCounters, Durability};
-use crate::recording::{Crash, chooser};
-use crate::{Guarantee, MediumError, checked_end};
+use duralite_medium::block::{Block, BlockCounters, Durability};
+use duralite_medium::{Guarantee, MediumError, checked_end};
 
-/// The unit in which a device writes atomically.
-const SECTOR: usize = 512;
+use crate::{Chance, Crashes, DueCrash, SECTOR, Sectors};
 
 /// What can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,17 +34,13 @@ struct State {
     visible: Vec<u8>,
     /// What is durable for certain.
     durable: Vec<u8>,
-    /// Sectors written since the last flush: what each may hold beside its durable content.
-    pending: BTreeMap<u64, Vec<[u8; SECTOR]>>,
-    /// The same of sectors whose flush failed: no later flush is for them.
-    doubtful: BTreeMap<u64, Vec<[u8; SECTOR]>>,
+    sectors: Sectors,
     limit: Option<u64>,
     /// Faults to come: operation, and how many of its kind go well before.
     faults: Vec<(BlockOp, u64, MediumError)>,
     /// Flushes to be left out: how many go well before.
     omitted: Vec<u64>,
     counters: BlockCounters,
-    crash: Crash,
 }
 
 /// Blocks in memory. [`RecordingBlock::crash`] gives what a power failure may leave of them, and
@@ -55,6 +48,7 @@ struct State {
 #[derive(Debug)]
 pub struct RecordingBlock {
     state: Mutex<State>,
+    due: DueCrash,
     block_bytes: u32,
 }
 
@@ -62,7 +56,7 @@ impl RecordingBlock {
     /// An empty medium.
     #[must_use]
     pub fn new(block_bytes: u32) -> Self {
-        Self { state: Mutex::default(), block_bytes }
+        Self { state: Mutex::default(), due: DueCrash::default(), block_bytes }
     }
 
     /// A medium on which these bytes are durable.
@@ -87,8 +81,7 @@ impl RecordingBlock {
     /// sector has 512 bytes; they are numbered from the start of the medium.
     #[must_use]
     pub fn uncertain_sectors(&self) -> Vec<(u64, usize)> {
-        let state = self.lock();
-        state.uncertain().map(|(sector, versions)| (sector, versions.len() + 1)).collect()
+        self.lock().sectors.in_doubt().collect()
     }
 
     /// What a power failure leaves, where `choose(sector, states)` says which of its states an
@@ -102,25 +95,6 @@ impl RecordingBlock {
     #[must_use]
     pub fn crash_at_random(&self, seed: u64) -> Vec<u8> {
         self.lock().left_at_random(seed)
-    }
-
-    /// Takes what [`crash_at_random`](Self::crash_at_random) with this seed leaves before the n-th step
-    /// from now on, counted from 0: a write, flush or preallocation; a commit that waits is two. The
-    /// program does not notice, and nothing it does from then on is in the [`image`](Self::image).
-    pub fn crash_before(&self, nth: u64, seed: u64) {
-        self.lock().crash.due = Some((nth, seed));
-    }
-
-    /// Whether the step has come that was to be crashed before.
-    #[must_use]
-    pub fn has_crashed(&self) -> bool {
-        self.lock().crash.image.is_some()
-    }
-
-    /// What the crash left, once it [has come](Self::has_crashed).
-    #[must_use]
-    pub fn image(&self) -> Option<Vec<u8>> {
-        self.lock().crash.image.clone()
     }
 
     /// Makes an operation fail, after `before` more of its kind. A write that fails leaves its first
@@ -143,47 +117,49 @@ impl RecordingBlock {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Comes before an operation that changes the medium. A crash that is due before it comes now.
+    fn before(&self, state: &State) {
+        self.due.step(|seed| state.left_at_random(seed));
+    }
+
+    fn write_blocks(&self, state: &mut State, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        assert!(
+            at.is_multiple_of(self.block_bytes.into())
+                && blocks.len().is_multiple_of(self.block_bytes as usize),
+            "{} bytes at {at} are not whole blocks of {}",
+            blocks.len(),
+            self.block_bytes
+        );
+        self.before(state);
+        state.write(at, blocks)
+    }
+
+    fn flush_sectors(&self, state: &mut State, sectors: &Range<u64>) -> Result<(), MediumError> {
+        self.before(state);
+        state.flush(sectors)
+    }
+}
+
+impl Crashes for RecordingBlock {
+    fn due_crash(&self) -> &DueCrash {
+        &self.due
+    }
 }
 
 impl State {
-    /// The sectors that are not sure, and what each may hold beside its durable content, oldest
-    /// first.
-    fn uncertain(&self) -> impl Iterator<Item = (u64, Vec<&[u8; SECTOR]>)> {
-        let sectors: BTreeSet<u64> = self.doubtful.keys().chain(self.pending.keys()).copied().collect();
-        let of = |sector| [&self.doubtful, &self.pending].into_iter().filter_map(move |map| map.get(&sector));
-        sectors.into_iter().map(move |sector| (sector, of(sector).flatten().collect()))
-    }
-
     /// What a power failure leaves, each uncertain sector in the state that `choose` says.
     fn left(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         let mut left = self.durable.clone();
-        for (sector, versions) in self.uncertain() {
-            let chosen = choose(sector, versions.len() + 1);
-            let at = sector as usize * SECTOR;
-            if let Some(content) = chosen.checked_sub(1).and_then(|i| versions.get(i)) {
-                left[at..at + SECTOR].copy_from_slice(*content);
-            }
+        for (sector, states) in self.sectors.in_doubt() {
+            self.sectors.leave(&mut left, sector, choose(sector, states));
         }
         left
     }
 
     fn left_at_random(&self, seed: u64) -> Vec<u8> {
-        let mut choose = chooser(seed);
-        self.left(|_, states| choose(states))
-    }
-
-    /// Comes before an operation that changes the medium. A crash that is due before it comes now.
-    fn step(&mut self) {
-        if let Some(seed) = self.crash.step() {
-            self.crash.image = Some(self.left_at_random(seed));
-        }
-    }
-
-    /// Leaves what was to be flushed in doubt.
-    fn forget_pending(&mut self) {
-        for (sector, mut versions) in std::mem::take(&mut self.pending) {
-            self.doubtful.entry(sector).or_default().append(&mut versions);
-        }
+        let mut chance = Chance::new(seed);
+        self.left(|_, states| chance.state(states))
     }
 
     /// The fault that is due for this operation.
@@ -201,34 +177,23 @@ impl State {
         Some(self.faults.remove(index).2)
     }
 
-    fn write(&mut self, at: u64, blocks: &[u8], unit: u32) -> Result<(), MediumError> {
-        assert!(
-            at.is_multiple_of(unit.into()) && blocks.len().is_multiple_of(unit as usize),
-            "{} bytes at {at} are not whole blocks of {unit}",
-            blocks.len()
-        );
-        self.step();
+    fn write(&mut self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         checked_end(at, blocks.len() as u64, self.visible.len() as u64)?;
         let fault = self.due(BlockOp::Write);
         let whole = blocks.len() / SECTOR;
-        let reached = if fault.is_some() { whole / 2 } else { whole };
-        let (sectors, _) = blocks.as_chunks::<SECTOR>();
-        for (i, content) in sectors.iter().take(reached).enumerate() {
-            let start = at as usize + i * SECTOR;
-            self.visible[start..start + SECTOR].copy_from_slice(content);
-            self.pending.entry((start / SECTOR) as u64).or_default().push(*content);
-        }
+        let reached = SECTOR * if fault.is_some() { whole / 2 } else { whole };
+        self.visible[at as usize..at as usize + reached].copy_from_slice(&blocks[..reached]);
+        self.sectors.written(&self.visible, at, reached);
         self.counters.writes += 1;
-        self.counters.written_bytes += (reached * SECTOR) as u64;
+        self.counters.written_bytes += reached as u64;
         fault.map_or(Ok(()), Err)
     }
 
     /// Makes what was written to these sectors durable.
-    fn flush(&mut self, sectors: Range<u64>) -> Result<(), MediumError> {
-        self.step();
+    fn flush(&mut self, sectors: &Range<u64>) -> Result<(), MediumError> {
         if let Some(error) = self.due(BlockOp::Flush) {
             // What the device could not do for these it may not have done for the others.
-            self.forget_pending();
+            self.sectors.fail_sync();
             return Err(error);
         }
         self.counters.flushes += 1;
@@ -238,15 +203,7 @@ impl State {
             self.omitted.remove(index);
             return Ok(());
         }
-        self.pending.retain(|sector, versions| {
-            let flushed = versions.last().filter(|_| sectors.contains(sector));
-            if let Some(content) = flushed {
-                let at = *sector as usize * SECTOR;
-                self.durable[at..at + SECTOR].copy_from_slice(content);
-                self.doubtful.remove(sector);
-            }
-            flushed.is_none()
-        });
+        self.sectors.sync(&mut self.durable, &self.visible, sectors);
         Ok(())
     }
 }
@@ -262,7 +219,7 @@ impl Block for RecordingBlock {
 
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         let mut state = self.lock();
-        state.step();
+        self.before(&state);
         if len <= state.visible.len() as u64 {
             return Ok(());
         }
@@ -282,12 +239,11 @@ impl Block for RecordingBlock {
 
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         let mut state = self.lock();
-        state.step();
+        self.before(&state);
         if (len as usize) < state.visible.len() {
             // A power failure may bring it back: what is durable keeps it.
             state.visible.truncate(len as usize);
-            state.pending.retain(|sector, _| sector * (SECTOR as u64) < len);
-            state.doubtful.retain(|sector, _| sector * (SECTOR as u64) < len);
+            state.sectors.cut(len);
         }
         Ok(())
     }
@@ -308,25 +264,26 @@ impl Block for RecordingBlock {
     }
 
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
-        self.lock().write(at, blocks, self.block_bytes)
+        self.write_blocks(&mut self.lock(), at, blocks)
     }
 
     fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         let mut state = self.lock();
-        state.write(at, blocks, self.block_bytes)?;
+        self.write_blocks(&mut state, at, blocks)?;
         match durability {
-            Durability::Full => state.flush(0..u64::MAX),
+            Durability::Full => self.flush_sectors(&mut state, &(0..u64::MAX)),
             Durability::Normal => Ok(()),
             // Only what this call wrote.
             Durability::Fua => {
                 let first = at / SECTOR as u64;
-                state.flush(first..first + (blocks.len() / SECTOR) as u64)
+                let last = first + (blocks.len() / SECTOR) as u64;
+                self.flush_sectors(&mut state, &(first..last))
             }
         }
     }
 
     fn flush(&self) -> Result<(), MediumError> {
-        self.lock().flush(0..u64::MAX)
+        self.flush_sectors(&mut self.lock(), &(0..u64::MAX))
     }
 
     fn counters(&self) -> BlockCounters {
@@ -344,8 +301,11 @@ impl Block for RecordingBlock {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
+
     use rustix::io::Errno;
+
+    use super::*;
 
     fn medium() -> RecordingBlock {
         let block = RecordingBlock::new(512);

@@ -1,0 +1,87 @@
+//! Writes to a file that are not surely durable.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::pieces::{pieces, whole};
+
+/// The unit in bytes in which a device writes whole or not at all.
+pub const SECTOR: usize = 512;
+
+/// Of each sector the versions written since it was last durable.
+#[derive(Clone, Debug, Default)]
+pub struct Sectors(BTreeMap<u64, Versions>);
+
+#[derive(Clone, Debug, Default)]
+struct Versions {
+    /// Oldest first.
+    all: Vec<[u8; SECTOR]>,
+    /// So many of them no later sync is for: one has failed, and the system takes them for clean.
+    lost: usize,
+}
+
+impl Sectors {
+    /// `len` bytes at `at` were written; `visible` is what programs see after that.
+    pub fn written(&mut self, visible: &[u8], at: u64, len: usize) {
+        for (within, _) in pieces(at, len, SECTOR) {
+            let sector = within / SECTOR as u64;
+            self.0.entry(sector).or_default().all.push(whole(visible, sector * SECTOR as u64));
+        }
+    }
+
+    /// What was written to these sectors becomes durable: what programs see there, as far as the file reaches.
+    /// A sector whose sync has failed stays in doubt until it is written and synced again.
+    pub fn sync(&mut self, durable: &mut Vec<u8>, visible: &[u8], sectors: &Range<u64>) {
+        self.0.retain(|sector, versions| {
+            let written = versions.all.len() > versions.lost && sectors.contains(sector);
+            let at = *sector as usize * SECTOR;
+            let until = (at + SECTOR).min(visible.len());
+            if written && at < until {
+                if durable.len() < until {
+                    durable.resize(until, 0);
+                }
+                durable[at..until].copy_from_slice(&visible[at..until]);
+            }
+            !written
+        });
+    }
+
+    /// A sync fails: what was written may or may not have arrived, and no later one is for it.
+    pub fn fail_sync(&mut self) {
+        for versions in self.0.values_mut() {
+            versions.lost = versions.all.len();
+        }
+    }
+
+    /// Nothing is in doubt any more.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The file is cut to `len` bytes: what was written beyond never arrives.
+    pub fn cut(&mut self, len: u64) {
+        self.0.retain(|sector, _| sector * (SECTOR as u64) < len);
+    }
+
+    /// The sectors in doubt, and how many states each has.
+    pub fn in_doubt(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.0.iter().map(|(sector, versions)| (*sector, versions.all.len() + 1))
+    }
+
+    /// Leaves a sector of `image`, which is durable so far, in one of its states.
+    pub fn leave(&self, image: &mut Vec<u8>, sector: u64, state: usize) {
+        let version = state.checked_sub(1).and_then(|nth| self.0.get(&sector)?.all.get(nth));
+        if let Some(content) = version {
+            let at = sector as usize * SECTOR;
+            if image.len() < at + SECTOR {
+                image.resize(at + SECTOR, 0);
+            }
+            image[at..at + SECTOR].copy_from_slice(content);
+        }
+    }
+
+    /// Every version in doubt with its sector, oldest first.
+    pub fn versions(&self) -> impl Iterator<Item = (u64, &[u8; SECTOR])> {
+        self.0.iter().flat_map(|(sector, versions)| versions.all.iter().map(|content| (*sector, content)))
+    }
+}
