@@ -337,7 +337,13 @@ impl Table {
         if first == WRITE && !self.may_overtake()? {
             return self.busy();
         }
-        self.take(&mut local, holder, first, count, false)?;
+        if let Err(refused) = self.take(&mut local, holder, first, count, false) {
+            drop(local);
+            if first == WRITE {
+                self.wake_oldest_if_free();
+            }
+            return Err(refused);
+        }
         if first == WRITE && !self.note_overtaking() {
             drop(local);
             self.unlock_exclusive(holder, first, count);

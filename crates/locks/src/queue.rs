@@ -144,6 +144,14 @@ impl Table {
         }
     }
 
+    /// Comes after a claim of WRITE that was withdrawn: the oldest waiter may have been awake, seen the claim and
+    /// gone back to sleep. Whoever has WRITE now wakes it later.
+    pub(super) fn wake_oldest_if_free(&self) {
+        if self.oldest().is_some() && !self.is_write_taken() {
+            self.wake_oldest();
+        }
+    }
+
     fn enqueue(&self, ticket: u64) -> Option<Waiter<'_>> {
         let own = ticket * TICKET + self.segment.member() as u64 + 1;
         let index = (0..WAITERS).find(|index| {
@@ -199,6 +207,9 @@ impl Table {
                 // The next in line is awake by the time that this one is done.
                 self.wake_oldest();
                 return Ok(true);
+            }
+            if its_turn && self.oldest().map(|(at, _)| at) != waiter.as_ref().map(|waiter| waiter.at) {
+                self.wake_oldest_if_free();
             }
             let left = deadline.saturating_sub(self.segment.clock_ns());
             if left == 0 {

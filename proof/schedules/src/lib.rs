@@ -1,8 +1,7 @@
 //! A shared segment whose members run under a schedule explorer, and can die at any operation.
 //!
 //! Every operation on the segment is a point at which the explorer may let another member run.
-//! A sleep is one such point: sleepers wake for no reason, which the trait allows, so that an
-//! explored schedule never depends on time.
+//! How sleeps end is said by [`Sleep`]. No explored schedule depends on time.
 #![allow(clippy::panic)] // how a member dies
 
 pub mod weak;
@@ -21,6 +20,31 @@ pub fn rounds(all: usize) -> usize {
     all / share.unwrap_or(1).max(1)
 }
 
+/// How a sleep ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// For no reason, which the trait allows: time may be over, and has to be where others die or are
+    /// stopped and cannot wake anybody.
+    MayEnd,
+    /// By a wake-up alone, so that one that is lost is a deadlock, which the explorer reports. A sleep that is
+    /// shorter than [`SHORTEST_SLEEP`] is a pause that nobody is to end, and ends by itself.
+    UntilWoken,
+    /// As [`Sleep::UntilWoken`], and every wake-up is lost: the control that has to fail.
+    ForEver,
+}
+
+/// Sleeps have limits from here on, pauses below.
+pub const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+impl Sleep {
+    /// For how long to wait for a lock, at a time: where time passes, until the next look; else until it
+    /// comes.
+    #[must_use]
+    pub fn limit(self) -> Duration {
+        if self == Self::MayEnd { Duration::from_millis(1) } else { Duration::from_secs(3600) }
+    }
+}
+
 /// What a dying member's panic carries.
 pub struct Death;
 
@@ -34,6 +58,16 @@ pub struct Memory {
     /// Whether it has got there.
     stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
+    sleep: Sleep,
+    /// Who sleeps: the word, and a number of its own.
+    sleepers: shuttle::sync::Mutex<Sleepers>,
+    woken: shuttle::sync::Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Sleepers {
+    asleep: Vec<(u64, u64)>,
+    next: u64,
 }
 
 #[derive(Debug)]
@@ -56,7 +90,7 @@ pub struct Member {
 impl Memory {
     /// Zeros.
     #[must_use]
-    pub fn new(bytes: u64) -> Arc<Self> {
+    pub fn new(bytes: u64, sleep: Sleep) -> Arc<Self> {
         let state = State { alive: [false; MEMBERS], clock_ns: 1 };
         Arc::new(Self {
             words: LocalSegment::new(bytes),
@@ -64,6 +98,9 @@ impl Memory {
             stops: shuttle::sync::atomic::AtomicU64::new(0),
             stopped: shuttle::sync::atomic::AtomicBool::new(false),
             state: Mutex::new(state),
+            sleep,
+            sleepers: shuttle::sync::Mutex::default(),
+            woken: shuttle::sync::Condvar::new(),
         })
     }
 
@@ -88,6 +125,39 @@ impl Memory {
     pub fn stop_at(&self, member: &Member, operation: u64) {
         *member.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
         self.stops.store(member.index as u64 + 1, Ordering::SeqCst);
+    }
+
+    /// How sleeps end.
+    #[must_use]
+    pub fn sleep(&self) -> Sleep {
+        self.sleep
+    }
+
+    /// Sleeps until woken, unless the word's lower half has another value: looked at and fallen asleep in one
+    /// step, as the kernel does it.
+    fn sleep_at(&self, at: u64, expected: u32) {
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.words.load(at) as u32 != expected {
+            return;
+        }
+        let own = (at, sleepers.next);
+        sleepers.next += 1;
+        sleepers.asleep.push(own);
+        while sleepers.asleep.contains(&own) {
+            sleepers = self.woken.wait(sleepers).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Wakes up to `count` sleepers at the word.
+    fn wake_at(&self, at: u64, count: u32) {
+        let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = count;
+        sleepers.asleep.retain(|sleeper| {
+            let woken = sleeper.0 == at && left > 0;
+            left -= u32::from(woken);
+            !woken
+        });
+        self.woken.notify_all();
     }
 
     /// Whether a member has been stopped.
@@ -196,19 +266,27 @@ impl Segment for Member {
         }
     }
 
-    fn wait(&self, _at: u64, _expected: u32, _limit: Duration) {
+    fn wait(&self, at: u64, expected: u32, limit: Duration) {
         self.operate(|_| ());
-        shuttle::thread::yield_now();
+        if self.memory.sleep == Sleep::MayEnd || limit < SHORTEST_SLEEP {
+            shuttle::thread::yield_now();
+        } else {
+            self.memory.sleep_at(at, expected);
+        }
     }
 
-    fn wake(&self, _at: u64, _count: u32) {
+    fn wake(&self, at: u64, count: u32) {
         self.operate(|_| ());
+        if self.memory.sleep == Sleep::UntilWoken {
+            self.memory.wake_at(at, count);
+        }
     }
 
     fn clock_ns(&self) -> u64 {
         self.operate(|memory| {
             let mut state = memory.lock();
-            state.clock_ns += 50_000;
+            // Where sleeps do not end, no time is over either.
+            state.clock_ns += if memory.sleep == Sleep::MayEnd { 50_000 } else { 1_000 };
             state.clock_ns
         })
     }

@@ -5,10 +5,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
-use duralite_schedules::{Death, Memory, rounds};
+use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
 
@@ -20,20 +19,20 @@ struct Inside {
     entered: AtomicU32,
 }
 
-fn take_write(holder: &Holder) {
+fn take_write(holder: &Holder, sleep: Sleep) {
     loop {
         match holder.lock_exclusive(WRITE, 1) {
             Ok(()) => return,
             Err(LockError::Busy) => {
-                holder.wait_for_write(Duration::from_millis(1)).expect("wait");
+                holder.wait_for_write(sleep.limit()).expect("wait");
             }
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-fn write(holder: &Holder, inside: &Inside) {
-    take_write(holder);
+fn write(holder: &Holder, inside: &Inside, sleep: Sleep) {
+    take_write(holder, sleep);
     assert_eq!(inside.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
     shuttle::thread::yield_now();
     inside.entered.fetch_add(1, Ordering::SeqCst);
@@ -60,8 +59,8 @@ fn read(holder: &Holder, inside: &Inside) {
     }
 }
 
-fn members_exclude_each_other() {
-    let memory = Memory::new(LAYOUT_BYTES);
+fn members_exclude_each_other(sleep: Sleep) {
+    let memory = Memory::new(LAYOUT_BYTES, sleep);
     let inside = Arc::new(Inside::default());
     let threads: Vec<_> = (0..3)
         .map(|index| {
@@ -69,7 +68,7 @@ fn members_exclude_each_other() {
             shuttle::thread::spawn(move || {
                 let holder = Table::with_bound(memory.join(index, None), 0, 1).holder();
                 for round in 0..2 {
-                    write(&holder, &inside);
+                    write(&holder, &inside, sleep);
                     if (index + round) % 2 == 0 {
                         exclude_readers(&holder, &inside);
                     } else {
@@ -85,17 +84,29 @@ fn members_exclude_each_other() {
 
 #[test]
 fn inv11_members_exclude_each_other_in_random_schedules() {
-    shuttle::check_random(members_exclude_each_other, rounds(10000));
+    shuttle::check_random(|| members_exclude_each_other(Sleep::MayEnd), rounds(10000));
 }
 
 #[test]
 fn inv11_members_exclude_each_other_in_schedules_with_few_switches() {
-    shuttle::check_pct(members_exclude_each_other, rounds(10000), 3);
+    shuttle::check_pct(|| members_exclude_each_other(Sleep::MayEnd), rounds(10000), 3);
+}
+
+#[test]
+fn inv11_whoever_waits_for_write_is_woken_in_every_explored_schedule() {
+    shuttle::check_random(|| members_exclude_each_other(Sleep::UntilWoken), rounds(10000));
+    shuttle::check_pct(|| members_exclude_each_other(Sleep::UntilWoken), rounds(10000), 3);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn control_wake_ups_that_are_lost_are_noticed() {
+    shuttle::check_random(|| members_exclude_each_other(Sleep::ForEver), 10000);
 }
 
 /// One of three members dies at a given operation; the others go on, and get every lock.
 fn a_member_dies(at: u64) {
-    let memory = Memory::new(LAYOUT_BYTES);
+    let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let entered = Arc::new(AtomicU32::new(0));
     let writers = Arc::new(AtomicU32::new(0));
     let threads: Vec<_> = (0..3)
@@ -107,7 +118,7 @@ fn a_member_dies(at: u64) {
                 let result = catch_unwind(AssertUnwindSafe(|| {
                     let holder = Table::with_bound(member, 0, 1).holder();
                     for _ in 0..2 {
-                        take_write(&holder);
+                        take_write(&holder, Sleep::MayEnd);
                         if index != 1 {
                             // The dead one may be inside, and does nothing there any more.
                             assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::world::{Rules, World};
 use duralite_logfmt::waldio::Layout;
-use duralite_schedules::{Death, rounds};
+use duralite_schedules::{Death, Sleep, rounds};
 
 /// Three processes commit twice each; one of them may die at an operation.
-fn processes_commit(layout: Layout, dies_at: Option<u64>) {
-    let (world, first) = World::new(&Rules::of(layout));
+fn processes_commit(layout: Layout, sleep: Sleep, dies_at: Option<u64>) {
+    let (world, first) = World::new(&Rules { sleep, ..Rules::of(layout) });
     let mut first = Some(first);
     let threads: Vec<_> = (0..3u8)
         .map(|index| {
@@ -44,9 +44,22 @@ fn processes_commit(layout: Layout, dies_at: Option<u64>) {
 
 #[test]
 fn inv04_what_is_acknowledged_is_durable_in_every_explored_schedule() {
-    shuttle::check_random(|| processes_commit(Layout::Delta, None), rounds(3000));
-    shuttle::check_pct(|| processes_commit(Layout::Delta, None), rounds(3000), 3);
-    shuttle::check_random(|| processes_commit(Layout::Embedded, None), rounds(1000));
+    shuttle::check_random(|| processes_commit(Layout::Delta, Sleep::MayEnd, None), rounds(3000));
+    shuttle::check_pct(|| processes_commit(Layout::Delta, Sleep::MayEnd, None), rounds(3000), 3);
+    shuttle::check_random(|| processes_commit(Layout::Embedded, Sleep::MayEnd, None), rounds(1000));
+}
+
+#[test]
+fn inv04_whoever_waits_for_durability_is_woken_in_every_explored_schedule() {
+    shuttle::check_random(|| processes_commit(Layout::Delta, Sleep::UntilWoken, None), rounds(3000));
+    shuttle::check_pct(|| processes_commit(Layout::Delta, Sleep::UntilWoken, None), rounds(3000), 3);
+    shuttle::check_random(|| processes_commit(Layout::Embedded, Sleep::UntilWoken, None), rounds(1000));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn control_wake_ups_that_are_lost_are_noticed() {
+    shuttle::check_random(|| processes_commit(Layout::Delta, Sleep::ForEver, None), 3000);
 }
 
 #[test]
@@ -54,5 +67,5 @@ fn inv04_a_process_that_dies_at_any_operation_holds_nobody_up_and_loses_nothing(
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
     let next = move || at.fetch_add(1, Ordering::SeqCst) % 250;
-    shuttle::check_random(move || processes_commit(Layout::Delta, Some(next())), rounds(2500));
+    shuttle::check_random(move || processes_commit(Layout::Delta, Sleep::MayEnd, Some(next())), rounds(2500));
 }

@@ -17,7 +17,7 @@ use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError, Segment};
-use duralite_schedules::{Member, Memory};
+use duralite_schedules::{Member, Memory, Sleep};
 
 const PAGE: usize = 512;
 const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
@@ -28,11 +28,13 @@ pub struct Rules {
     pub layout: Layout,
     /// How long a leader is waited for before another takes over.
     pub patience: Duration,
+    /// How sleeps end.
+    pub sleep: Sleep,
 }
 
 impl Rules {
     pub fn of(layout: Layout) -> Self {
-        Self { layout, patience: Duration::MAX }
+        Self { layout, patience: Duration::MAX, sleep: Sleep::MayEnd }
     }
 }
 
@@ -174,7 +176,7 @@ pub struct World {
 
 impl World {
     pub fn new(rules: &Rules) -> (Arc<Self>, Process) {
-        let memory = Memory::new(GROUP + SHARED_BYTES);
+        let memory = Memory::new(GROUP + SHARED_BYTES, rules.sleep);
         let block = Arc::new(SlowBlock::new());
         Waldio::format(&block.device, &superblock(rules.layout)).expect("format");
         let header = wal_header(0);
@@ -208,7 +210,11 @@ impl World {
             first,
         );
         let stream = WalStream::new(engine.expect("attach"));
-        Process { stream, holder: Table::with_bound(segment, 0, 2).holder() }
+        Process {
+            stream,
+            holder: Table::with_bound(segment, 0, 2).holder(),
+            limit: self.memory.sleep().limit(),
+        }
     }
 
     /// Lets others run until this member is stopped in a write.
@@ -269,6 +275,8 @@ fn page_of(stream: &mut WalStream<Waldio>, frame: u32) -> u8 {
 pub struct Process {
     pub stream: WalStream<Waldio>,
     holder: Holder,
+    /// How long the WRITE lock is waited for at a time.
+    limit: Duration,
 }
 
 impl Process {
@@ -286,7 +294,7 @@ impl Process {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) => return true,
                 Err(LockError::Busy) => {
-                    self.holder.wait_for_write(Duration::from_millis(1)).expect("wait");
+                    self.holder.wait_for_write(self.limit).expect("wait");
                 }
                 Err(error) => panic!("{error}"),
             }
