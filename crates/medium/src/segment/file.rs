@@ -420,6 +420,8 @@ impl fmt::Debug for FileSegment {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn join(dir: &tempfile::TempDir, bytes: u64, fresh: Option<u64>) -> Result<FileSegment, MediumError> {
@@ -472,21 +474,34 @@ mod tests {
         assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
     }
 
+    /// Longer than any test may take: whoever sleeps for so long fails by not ending.
+    const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+    /// Runs what has to end; until it does, `meanwhile` again and again.
+    fn must_end(work: impl FnOnce() + Send + 'static, meanwhile: impl Fn()) {
+        let (tell, told) = std::sync::mpsc::channel();
+        // Not joined: what never ends must not keep the test from failing.
+        std::thread::spawn(move || {
+            work();
+            tell.send(()).unwrap();
+        });
+        let ends = (0..60_000).any(|_| {
+            meanwhile();
+            told.recv_timeout(Duration::from_millis(1)).is_ok()
+        });
+        assert!(ends, "it sleeps on");
+    }
+
     #[test]
     fn a_sleeper_is_woken_and_does_not_sleep_on_another_value() {
         let dir = tempfile::tempdir().unwrap();
-        let segment = join(&dir, 4096, Some(4096)).unwrap();
+        let segment = Arc::new(join(&dir, 4096, Some(4096)).unwrap());
         segment.store(16, 1 << 32 | 5);
-        segment.wait(16, 4, Duration::from_secs(60));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while segment.load(16) & 0xffff_ffff == 5 {
-                    segment.wait(16, 5, Duration::from_secs(60));
-                }
-            });
-            segment.store(16, 6);
-            segment.wake(16, 1);
-        });
+        let sleeper = Arc::clone(&segment);
+        must_end(move || sleeper.wait(16, 4, FOR_EVER), || ());
+        // The value stays: nothing but a wake-up ends the sleep.
+        let sleeper = Arc::clone(&segment);
+        must_end(move || sleeper.wait(16, 5, FOR_EVER), || segment.wake(16, 1));
     }
 
     #[test]
@@ -527,7 +542,7 @@ mod tests {
         assert_eq!((reader.fetch_or(8, 8), reader.fetch_and(8, 0), reader.fetch_add(8, 1)), (7, 7, 7));
         reader.write(8, &[1; 8]);
         reader.wake(8, 1);
-        reader.wait(8, 1, Duration::from_secs(60));
+        reader.wait(8, 1, FOR_EVER);
         assert_eq!(member.load(8), 7);
         assert!(reader.is_alive(0).unwrap() && !reader.is_alive(1).unwrap());
         assert!(reader.index_region(0, true).unwrap().is_none(), "it makes no regions");

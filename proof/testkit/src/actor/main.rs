@@ -8,11 +8,19 @@ mod stopping;
 mod transfer;
 mod write;
 
+use std::path::Path;
+
+use duralite_testkit::Gate;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["sql", uri] => sql::serve(uri),
+        ["gated", uri, logs, gate] => {
+            let _gate = Gate::new(Path::new(gate)).before(Path::new(logs));
+            sql::serve(uri);
+        }
         ["stopping", uri, pool] => stopping::serve(uri, pool),
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());

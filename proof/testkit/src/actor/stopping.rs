@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use duralite_crashmodel::{OverBlock, Through};
 use duralite_journal::pool::{FileStep, Tap, tap};
-use duralite_medium::block::{Block, BlockCounters, Durability};
-use duralite_medium::{Guarantee, MediumError, Nvm};
+use duralite_medium::block::{Block, Durability};
+use duralite_medium::{MediumError, Nvm};
 use rustix::process::{Signal, getpid, kill_process};
 
 static STOPS: AtomicBool = AtomicBool::new(false);
@@ -35,36 +36,16 @@ impl Tap for Stopping {
     }
 
     fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
-        Ok(Arc::new(StoppingBlock(block)))
+        Ok(Arc::new(Through(StoppingBlock(block))))
     }
 }
 
 #[derive(Debug)]
 struct StoppingBlock(Arc<dyn Block>);
 
-impl Block for StoppingBlock {
-    fn block_bytes(&self) -> u32 {
-        self.0.block_bytes()
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
-        self.0.preallocate(len)
-    }
-
-    fn refresh_len(&self) -> Result<(), MediumError> {
-        self.0.refresh_len()
-    }
-
-    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.0.read(at, buf)
-    }
-
-    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
-        self.0.write(at, blocks)
+impl OverBlock for StoppingBlock {
+    fn below(&self) -> &dyn Block {
+        self.0.as_ref()
     }
 
     fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
@@ -72,21 +53,5 @@ impl Block for StoppingBlock {
             kill_process(getpid(), Signal::STOP).unwrap();
         }
         self.0.commit(at, blocks, durability)
-    }
-
-    fn flush(&self) -> Result<(), MediumError> {
-        self.0.flush()
-    }
-
-    fn counters(&self) -> BlockCounters {
-        self.0.counters()
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        self.0.guarantee()
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
     }
 }

@@ -1,13 +1,16 @@
 //! Many writers: nobody starves, nobody is told that the database is busy.
 
 use std::sync::Barrier;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use duralite_testkit::{Engine, Place, integrity, one};
+use duralite_testkit::{Actor, Engine, Gate, Place, integrity, one};
+use rusqlite::Connection;
 
-use crate::{insert, number, prepare};
+use crate::{insert, prepare};
 
 const THREADS: usize = 16;
+const PROCESSES: usize = 5;
 
 /// Commits of each of 16 threads in a second and a half.
 fn crowd(place: &Place, settings: &str) -> Vec<u64> {
@@ -55,16 +58,83 @@ fn sixteen_writers_share_fairly_and_are_never_busy() {
     }
 }
 
+/// Commits that are sealed while a flush is held up share the next one: `start` starts each of them, on a
+/// database with one row that all have open, and `end` waits until they are acknowledged.
+fn share_the_next_flush<T>(
+    place: &Place,
+    start: impl Fn(&Gate) -> Vec<T>,
+    insert: impl Fn(T) -> T,
+    end: impl Fn(T),
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Gate::new(dir.path());
+    let _gate = gate.before(place.pool());
+    let watch = place.open("c.db");
+    prepare(&watch);
+    let mut writers = start(&gate);
+    let others = writers.split_off(1);
+    let sealed = |count: usize| {
+        while one::<i64>(&watch, "SELECT count(*) FROM t") < 1 + count as i64 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    gate.close();
+    let mut started: Vec<T> = writers.into_iter().map(&insert).collect();
+    gate.until_reached();
+    sealed(1);
+    let count = 1 + others.len();
+    started.extend(others.into_iter().map(&insert));
+    // What is sealed is readable, and is not acknowledged before it is durable.
+    sealed(count);
+    assert_eq!(gate.places().len(), 1, "a group was written beside the one that is held up");
+    gate.open();
+    started.into_iter().for_each(end);
+    assert_eq!(gate.places().len(), 2, "{} commits took more than one flush", count - 1);
+    assert_eq!(one::<i64>(&watch, "SELECT count(*) FROM t"), 1 + count as i64);
+    integrity(&watch);
+}
+
 #[test]
-fn writers_share_their_flushes() {
+fn threads_that_commit_while_a_flush_is_held_up_share_the_next_one() {
+    enum Writer {
+        Ready(Connection),
+        Started(JoinHandle<()>),
+    }
     let place = Place::on(Engine::WALDIO);
-    let keep = place.open("c.db");
-    // Attached before the others, and after them: its figures are those of all of them.
-    keep.execute_batch("CREATE TABLE u(a)").unwrap();
-    let counts = crowd(&place, "");
-    let rows = one::<i64>(&keep, "SELECT count(*) FROM t");
-    let (commits, flushes) = (number(&keep, "commits"), number(&keep, "device_flushes"));
-    assert!(commits >= rows.unsigned_abs());
-    assert!(commits >= counts.iter().sum::<u64>());
-    assert!(flushes < commits, "{flushes} flushes for {commits} commits");
+    let insert_in_thread = |writer| match writer {
+        Writer::Ready(conn) => Writer::Started(std::thread::spawn(move || assert_eq!(insert(&conn), Ok(1)))),
+        started @ Writer::Started(_) => started,
+    };
+    let end = |writer| match writer {
+        Writer::Started(thread) => thread.join().unwrap(),
+        Writer::Ready(_) => unreachable!("it was started"),
+    };
+    let open = |_: &Gate| {
+        let conn = place.open("c.db");
+        conn.busy_timeout(Duration::from_secs(600)).unwrap();
+        Writer::Ready(conn)
+    };
+    share_the_next_flush(&place, |gate| (0..=THREADS).map(|_| open(gate)).collect(), insert_in_thread, end);
+}
+
+#[test]
+fn processes_that_commit_while_a_flush_is_held_up_share_the_next_one() {
+    let place = Place::on(Engine::WALDIO);
+    let start = |gate: &Gate| {
+        let uri = place.uri("c.db", "");
+        let mut actor =
+            Actor::start(&["gated", &uri, place.pool().to_str().unwrap(), gate.dir().to_str().unwrap()]);
+        assert_eq!(actor.run("PRAGMA busy_timeout=600000"), "600000");
+        assert_eq!(actor.run("SELECT count(*) FROM t"), "1");
+        actor
+    };
+    let insert = |mut actor: Actor| {
+        actor.tell("INSERT INTO t(b) VALUES('of a process')");
+        actor
+    };
+    let end = |mut actor: Actor| {
+        assert_eq!(actor.line(), "");
+        actor.finish();
+    };
+    share_the_next_flush(&place, |gate| (0..=PROCESSES).map(|_| start(gate)).collect(), insert, end);
 }

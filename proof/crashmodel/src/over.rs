@@ -1,0 +1,91 @@
+//! What stands before blocks and lets through whatever it does not change.
+
+use std::fmt;
+use std::ops::Range;
+
+use duralite_medium::block::{Block, BlockCounters, Durability};
+use duralite_medium::{Guarantee, MediumError};
+
+/// Calls that may be changed on their way to the blocks below; each is let through if it is not.
+#[allow(clippy::missing_errors_doc)] // those of the blocks below
+pub trait OverBlock: fmt::Debug + Send + Sync {
+    /// The blocks below.
+    fn below(&self) -> &dyn Block;
+
+    /// [`Block::shrink`].
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.below().shrink(len)
+    }
+
+    /// [`Block::write`].
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.below().write(at, blocks)
+    }
+
+    /// [`Block::commit`].
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        self.below().commit(at, blocks, durability)
+    }
+}
+
+/// The blocks as seen through it.
+#[derive(Debug)]
+pub struct Through<T>(pub T);
+
+impl<T: OverBlock> Block for Through<T> {
+    fn block_bytes(&self) -> u32 {
+        self.0.below().block_bytes()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.below().len()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.0.below().free_bytes()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<(), MediumError> {
+        self.0.below().preallocate(len)
+    }
+
+    fn refresh_len(&self) -> Result<(), MediumError> {
+        self.0.below().refresh_len()
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.0.shrink(len)
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.0.below().read(at, buf)
+    }
+
+    fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
+        self.0.below().next_data(at)
+    }
+
+    fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.0.write(at, blocks)
+    }
+
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        self.0.commit(at, blocks, durability)
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.0.below().flush()
+    }
+
+    fn counters(&self) -> BlockCounters {
+        self.0.below().counters()
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.0.below().guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.0.below().describe()
+    }
+}

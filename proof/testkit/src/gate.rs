@@ -1,0 +1,108 @@
+//! A gate before the writes of groups, which holds up every process until it is opened.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use duralite_crashmodel::{OverBlock, Through};
+use duralite_journal::pool::{FileStep, Tap, Tapped, tap};
+use duralite_medium::block::{Block, Durability};
+use duralite_medium::{MediumError, Nvm};
+
+/// A gate. It is kept in a directory, through which processes share it.
+#[derive(Clone, Debug)]
+pub struct Gate(PathBuf);
+
+impl Gate {
+    /// The gate that is kept in this directory. A new one is open.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self(dir.to_path_buf())
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.0
+    }
+
+    /// Puts the gate before every log in this directory that is opened from now on.
+    #[must_use]
+    pub fn before(&self, logs: &Path) -> Tapped {
+        tap(logs, Arc::new(self.clone()))
+    }
+
+    /// From now on no group is written.
+    pub fn close(&self) {
+        let _ = std::fs::remove_file(self.file("reached"));
+        std::fs::write(self.file("closed"), "").unwrap();
+    }
+
+    /// Lets through what waits, and all that follows.
+    pub fn open(&self) {
+        std::fs::remove_file(self.file("closed")).unwrap();
+    }
+
+    /// Where groups were written, or are about to be, since the gate was closed: byte offsets in the log. The
+    /// same group may be written more than once, by leaders that take over from each other.
+    #[must_use]
+    pub fn places(&self) -> BTreeSet<u64> {
+        let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Waits until somebody is held up.
+    pub fn until_reached(&self) {
+        while self.places().is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn pass(&self, at: u64) {
+        let reached = self.file("reached");
+        // One write of one line: those of several processes do not mix.
+        let mut reached = OpenOptions::new().append(true).create(true).open(reached).unwrap();
+        reached.write_all(format!("{at}\n").as_bytes()).unwrap();
+        while self.file("closed").exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Tap for Gate {
+    fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        Ok(nvm)
+    }
+
+    fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        Ok(Arc::new(Through(Gated { below: block, gate: self.clone() })))
+    }
+}
+
+#[derive(Debug)]
+struct Gated {
+    below: Arc<dyn Block>,
+    gate: Gate,
+}
+
+impl OverBlock for Gated {
+    fn below(&self) -> &dyn Block {
+        self.below.as_ref()
+    }
+
+    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        self.gate.pass(at);
+        self.below.commit(at, blocks, durability)
+    }
+}
