@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
+use duralite_logfmt::guard::{GUARD, VERSIONS};
 
-use crate::event::FileKind;
+use crate::event::{Event, FileId, FileKind, Recording};
 use crate::failure::Violation;
 use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
@@ -100,16 +102,36 @@ enum Which {
 /// # Errors
 /// What could not be run at all. A fault that breaks a promise is the inner error.
 pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
+    inject_into(plan, |plain| {
+        let mut all: Vec<Which> = Vec::new();
+        for nth in (0..plain.calls).step_by(plan.every.max(1) as usize) {
+            // Whoever tries again is told a second time, and who goes on for ever, always.
+            let times = [1, 2, u64::MAX][(nth % 3) as usize];
+            all.push(Which::Call(Fault { nth, times }));
+        }
+        let allocations = (0..plain.allocations).step_by(plan.every_allocation.max(1) as usize);
+        all.extend(allocations.map(Which::Allocation));
+        all
+    })
+}
+
+/// Lets each sync fail that makes durable that a database names no log any more.
+///
+/// # Errors
+/// As [`inject`]; also when the workload has no such sync.
+pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally> {
+    inject_into(plan, |plain| {
+        let fail = |nth: &u64| [1, 2, u64::MAX].map(|times| Which::Call(Fault { nth: *nth, times }));
+        plain.lifts.iter().flat_map(fail).collect()
+    })
+}
+
+fn inject_into(plan: &FaultPlan, choose: impl Fn(&Plain) -> Vec<Which>) -> Verdict<FaultTally> {
     let setup = Setup { threads: 1, ..Setup::for_seed(plan.engine, plan.seed) };
-    let (calls, allocations, begun) = count(plan, &setup)?;
-    let reference = Reference::new(plan.seed, begun + 3)?;
-    let mut all: Vec<Which> = Vec::new();
-    for nth in (0..calls).step_by(plan.every.max(1) as usize) {
-        // Whoever tries again is told a second time, and who goes on for ever, always.
-        let times = [1, 2, u64::MAX][(nth % 3) as usize];
-        all.push(Which::Call(Fault { nth, times }));
-    }
-    all.extend((0..allocations).step_by(plan.every_allocation.max(1) as usize).map(Which::Allocation));
+    let plain = Plain::run(plan, &setup)?;
+    let reference = Reference::new(plan.seed, plain.begun + 3)?;
+    let all = choose(&plain);
+    anyhow::ensure!(!all.is_empty(), "the workload has no such call");
     let next = AtomicU64::new(0);
     workers::on_each(|| {
         let mut tally = FaultTally::default();
@@ -122,17 +144,52 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Calls and requests of memory of a run without faults.
-fn count(plan: &FaultPlan, setup: &Setup) -> Result<(u64, u64, u32)> {
-    let stage = Stage::new()?;
-    let recorder = recorder_of(&stage, setup)?;
-    recorder.set_fault(None);
-    heap::refuse(None);
-    let begun = workload::under_tap(&stage, &recorder, || {
-        Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
-    })
-    .context("the workload without faults")?;
-    Ok((recorder.calls(), heap::asked(), begun))
+/// A run without faults.
+struct Plain {
+    calls: u64,
+    /// Requests of memory.
+    allocations: u64,
+    /// The calls that sync a database's header from which the guard has been taken.
+    lifts: Vec<u64>,
+    /// Transactions.
+    begun: u32,
+}
+
+impl Plain {
+    fn run(plan: &FaultPlan, setup: &Setup) -> Result<Self> {
+        let stage = Stage::new()?;
+        let recorder = recorder_of(&stage, setup)?;
+        recorder.set_fault(None);
+        heap::refuse(None);
+        let begun = workload::under_tap(&stage, &recorder, || {
+            Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
+        })
+        .context("the workload without faults")?;
+        let (calls, allocations) = (recorder.calls(), heap::asked());
+        let numbers = recorder.calls_of_events();
+        let lifts = lifts(&recorder.finish(), &stage.database());
+        let lifts = lifts.into_iter().filter_map(|event| numbers.get(event).copied()).collect();
+        Ok(Self { calls, allocations, lifts, begun })
+    }
+}
+
+/// The events that make durable that the guard was taken from a database.
+fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
+    let is_database = |file: &FileId| recording.files[file.0 as usize].path == database;
+    let (mut guarded, mut lifted) = (false, false);
+    let mut found = Vec::new();
+    for (nth, event) in recording.events.iter().enumerate() {
+        match event {
+            Event::Write { file, at: 0, bytes } if is_database(file) && bytes.len() >= VERSIONS.end => {
+                let guards = bytes[VERSIONS] == [GUARD; 2];
+                lifted = (lifted || guarded) && !guards;
+                guarded = guards;
+            }
+            Event::Sync { file, .. } if is_database(file) && std::mem::take(&mut lifted) => found.push(nth),
+            _ => {}
+        }
+    }
+    found
 }
 
 /// A recorder of a stage whose database is in WAL mode already: what a failing device does to a rollback

@@ -29,7 +29,7 @@ mod workload;
 pub use duralite_logdisk::FileSystemKind;
 pub use event::Recording;
 pub use failure::Violation;
-pub use faults::{FaultPlan, FaultTally, inject};
+pub use faults::{FaultPlan, FaultTally, inject, inject_where_the_guard_is_lifted};
 pub use memory::{Explorer, Limits, Plan, Tally, explore};
 pub use mutations::{Mutants, Mutation, Outcome};
 pub use power::{PowerPlan, PowerTally, cut, missing_rig};

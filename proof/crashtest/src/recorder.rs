@@ -52,6 +52,8 @@ pub struct Recorder {
 struct State {
     recording: Recording,
     current: HashMap<PathBuf, FileId>,
+    /// Of each event how many calls had come.
+    calls_at: Vec<u64>,
     sites: Option<Sites>,
     running: bool,
     calls: u64,
@@ -157,6 +159,12 @@ impl Recorder {
         it
     }
 
+    /// The number, as [`Fault`] counts, of the call that each event so far came of.
+    #[must_use]
+    pub fn calls_of_events(&self) -> Vec<u64> {
+        self.step().0.calls_at.iter().map(|calls| calls.saturating_sub(1)).collect()
+    }
+
     /// Ends the recording. Calls that still come are let through.
     #[must_use]
     pub fn finish(&self) -> Recording {
@@ -209,6 +217,8 @@ impl Step<'_> {
     pub fn push(&mut self, event: Event) {
         if self.0.running {
             self.0.recording.events.push(event);
+            let calls = self.0.calls;
+            self.0.calls_at.push(calls);
         }
     }
 
