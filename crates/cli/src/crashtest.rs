@@ -132,7 +132,7 @@ impl Run<'_> {
                 self.kills(engine)?;
             }
             if let Some(every) = options.faults {
-                let plan = FaultPlan { engine, seed, length, every, every_allocation: every * 8 };
+                let plan = FaultPlan { engine, seed, length, every, every_allocation: every * 8, crashes: 3 };
                 self.part(engine, "faults", || inject(&plan))?;
             }
             if let Some(workloads) = options.mutations {

@@ -13,8 +13,7 @@ macro_rules! offsets {
     };
 }
 
-fn expected() -> Vec<(String, i64)> {
-    let mut all: Vec<(String, i64)> = Vec::new();
+fn of_io_methods(all: &mut Vec<(String, i64)>) {
     offsets!(
         all,
         IoMethods,
@@ -39,6 +38,9 @@ fn expected() -> Vec<(String, i64)> {
         fetch = "xFetch",
         unfetch = "xUnfetch",
     );
+}
+
+fn of_vfs(all: &mut Vec<(String, i64)>) {
     offsets!(
         all,
         Vfs,
@@ -66,6 +68,9 @@ fn expected() -> Vec<(String, i64)> {
         get_system_call = "xGetSystemCall",
         next_system_call = "xNextSystemCall",
     );
+}
+
+fn of_api_routines(all: &mut Vec<(String, i64)>) {
     offsets!(
         all,
         ApiRoutines,
@@ -95,6 +100,13 @@ fn expected() -> Vec<(String, i64)> {
         uri_key = "uri_key",
         filename_wal = "filename_wal",
     );
+}
+
+fn expected() -> Vec<(String, i64)> {
+    let mut all: Vec<(String, i64)> = Vec::new();
+    of_io_methods(&mut all);
+    of_vfs(&mut all);
+    of_api_routines(&mut all);
     all.push(("sizeof(sqlite3_io_methods)".into(), size_of::<IoMethods>() as i64));
     all.push(("sizeof(sqlite3_vfs)".into(), size_of::<Vfs>() as i64));
     all.push(("sizeof(sqlite3_file)".into(), size_of::<File>() as i64));

@@ -27,9 +27,6 @@ use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Script};
 
-/// Crash states looked at behind a fault.
-const CRASHES: usize = 3;
-
 /// How far to go.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultPlan {
@@ -43,6 +40,8 @@ pub struct FaultPlan {
     pub every: u64,
     /// The same for requests of memory.
     pub every_allocation: u64,
+    /// Crash states that are looked at after each fault.
+    pub crashes: usize,
 }
 
 /// What has been done.
@@ -257,15 +256,32 @@ fn one(
     if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::UseOn) {
         return broken(format!("after it was opened again: {what}"), bounds, 0, &Contents::new());
     }
-    // The power fails instead, at some barrier behind the fault.
+    match lose_power(plan, setup, reference, which, &stage, &recorder, tally)? {
+        Some((what, bounds, at, left)) => broken(what, bounds, at, &left),
+        None => Ok(None),
+    }
+}
+
+/// The power fails instead, some time after the fault. What is wrong then, with where it failed and what it
+/// left.
+fn lose_power(
+    plan: &FaultPlan,
+    setup: &Setup,
+    reference: &Reference,
+    which: Which,
+    stage: &Stage,
+    recorder: &Recorder,
+    tally: &mut FaultTally,
+) -> Result<Option<(String, Bounds, usize, Contents)>> {
+    let first = recorder.events_at_fault();
     let recording = recorder.finish();
     let nth = match which {
         Which::Call(fault) => fault.nth,
         Which::Allocation(nth) => nth << 32,
     };
     let mut random = fastrand::Rng::with_seed(plan.seed ^ nth);
-    for _ in 0..CRASHES {
-        let at = random.usize(..=recording.events.len());
+    for _ in 0..plan.crashes {
+        let at = random.usize(first..=recording.events.len());
         let mut model = Model::new(&recording, &stage.home());
         let mut bounds = Bounds::default();
         for event in &recording.events[..at] {
@@ -276,8 +292,8 @@ fn one(
         let left = model.crash(&choices, &sample(&choices, &mut random));
         stage.set(&left)?;
         tally.crashes += 1;
-        if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::Recover) {
-            return broken(format!("after a crash at event {at}: {what}"), bounds, at, &left);
+        if let Err(what) = oracle::check(stage, setup, reference, bounds, Depth::Recover) {
+            return Ok(Some((format!("after a crash at event {at}: {what}"), bounds, at, left)));
         }
     }
     Ok(None)

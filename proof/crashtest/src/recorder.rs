@@ -61,6 +61,8 @@ struct State {
     /// The first call that was made to fail, and how.
     failed: Option<(Call, Failure)>,
     broken: Option<Call>,
+    /// How many events came before that.
+    events_before: usize,
     /// Calls that were made to fail.
     failures: u64,
     /// The file whose next sync fails.
@@ -159,6 +161,12 @@ impl Recorder {
         it
     }
 
+    /// How many events came before the first call that was made to fail; 0 if there was none.
+    #[must_use]
+    pub fn events_at_fault(&self) -> usize {
+        self.step().0.events_before
+    }
+
     /// The number, as [`Fault`] counts, of the call that each event so far came of.
     #[must_use]
     pub fn calls_of_events(&self) -> Vec<u64> {
@@ -197,7 +205,10 @@ impl Step<'_> {
             Call::Write if nth.is_multiple_of(2) => Failure::NoSpace,
             Call::Write => Failure::Io,
         };
-        state.failed.get_or_insert((call, failure));
+        if state.failed.is_none() {
+            state.failed = Some((call, failure));
+            state.events_before = state.recording.events.len();
+        }
         state.broken = Some(call);
         Some(failure)
     }

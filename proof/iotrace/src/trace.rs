@@ -193,9 +193,7 @@ impl Trace {
             journal_by_others: 0,
             raw: None,
         };
-        let mut volumes: HashMap<usize, Volume> = HashMap::new();
-        // Where the journal's thread stopped writing, and when: a worker goes on there.
-        let mut ends: HashMap<u64, f64> = HashMap::new();
+        let mut owners = Owners { journal_by, volumes: HashMap::new(), ends: HashMap::new() };
         for (event, took) in issued(events) {
             let at = rounded(event.seconds - start);
             // Flushes have no place: those for other partitions count too.
@@ -210,45 +208,58 @@ impl Trace {
                 Action::Discard => trace.discarded_bytes += event.bytes,
                 Action::Other => {}
                 Action::Write => {
-                    let by_thread = event.task.starts_with(JOURNAL_THREAD);
-                    let parts = map.parts((event.offset, event.offset + event.bytes), event.seconds);
-                    let otherwise = match journal_by {
-                        JournalBy::Place | JournalBy::Absent => Class::Other,
-                        JournalBy::Task => {
-                            let goes_on =
-                                ends.get(&event.offset).is_some_and(|end| event.seconds - end < COMMIT);
-                            let journals = by_thread || goes_on && event.task.starts_with(WORKER);
-                            if journals { Class::Journal } else { Class::Other }
-                        }
-                    };
-                    if by_thread {
-                        ends.insert(event.offset + event.bytes, event.seconds);
-                    }
-                    let write = write_of(event, at, took, &parts, otherwise);
-                    if let Some(file) = write.file {
-                        let volume = volumes.entry(file).or_default();
-                        volume.requests += 1;
-                    }
-                    for part in &parts {
-                        if let Some(file) = part.file.filter(|_| part.class != Some(Class::Journal)) {
-                            volumes.entry(file).or_default().bytes += part.bytes;
-                        }
-                    }
+                    let write = owners.write(event, at, took, map);
                     let known = [JOURNAL_THREAD, WORKER].iter().any(|name| write.task.starts_with(name));
                     trace.journal_by_others += u64::from(write.class == Class::Journal && !known);
                     trace.writes.push(write);
                 }
             }
         }
-        let volume = |index| volumes.get(&index).copied().unwrap_or_default();
         let files = map.files.iter().enumerate();
         let files = files.map(|(at, (path, class))| TracedFile {
             path: path.clone(),
             class: *class,
-            volume: volume(at),
+            volume: owners.volumes.get(&at).copied().unwrap_or_default(),
         });
         trace.files = files.collect();
         trace
+    }
+}
+
+/// Whose writes are, and how much of them is whose.
+struct Owners {
+    journal_by: JournalBy,
+    volumes: HashMap<usize, Volume>,
+    /// Where the journal's thread stopped writing, and when: a worker goes on there.
+    ends: HashMap<u64, f64>,
+}
+
+impl Owners {
+    /// The write of an event, `at` seconds after the start.
+    fn write(&mut self, event: Event, at: f64, took: Option<f64>, map: &Map) -> Write {
+        let by_thread = event.task.starts_with(JOURNAL_THREAD);
+        let parts = map.parts((event.offset, event.offset + event.bytes), event.seconds);
+        let otherwise = match self.journal_by {
+            JournalBy::Place | JournalBy::Absent => Class::Other,
+            JournalBy::Task => {
+                let goes_on = self.ends.get(&event.offset).is_some_and(|end| event.seconds - end < COMMIT);
+                let journals = by_thread || goes_on && event.task.starts_with(WORKER);
+                if journals { Class::Journal } else { Class::Other }
+            }
+        };
+        if by_thread {
+            self.ends.insert(event.offset + event.bytes, event.seconds);
+        }
+        let write = write_of(event, at, took, &parts, otherwise);
+        if let Some(file) = write.file {
+            self.volumes.entry(file).or_default().requests += 1;
+        }
+        for part in &parts {
+            if let Some(file) = part.file.filter(|_| part.class != Some(Class::Journal)) {
+                self.volumes.entry(file).or_default().bytes += part.bytes;
+            }
+        }
+        write
     }
 }
 

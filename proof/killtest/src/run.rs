@@ -57,64 +57,11 @@ fn attack(
                 crowd.start(&cast)?;
             }
             Step::Strike { .. } if over => break,
-            Step::Strike { victims, aim, delay, stop, renamed, replace_first, check } => {
-                if let (Some(first), Some(moment)) = (victims.first(), aim) {
-                    crowd.aim(*first, moment)?;
-                }
-                if renamed {
-                    site.rename_away()?;
-                    report.renamed += 1;
-                }
-                pass(delay);
-                let mut victims = &victims[..];
-                if let (Some(stop), Some((first, others))) = (stop, victims.split_first()) {
-                    crowd.stop(*first)?;
-                    pass(stop.time);
-                    if stop.goes_on {
-                        crowd.go_on(*first)?;
-                        victims = others;
-                        report.continued += 1;
-                    } else {
-                        report.stopped += 1;
-                    }
-                }
-                count(report, &crowd.kill(victims)?);
-                if renamed {
-                    site.rename_back()?;
-                }
-                if !replace_first {
-                    ask(&mut crowd, check, report)?;
-                }
-                for slot in victims {
-                    crowd.replace(*slot)?;
-                }
-                if replace_first {
-                    ask(&mut crowd, check, report)?;
-                }
-            }
-            Step::Pause { slots, time } => {
-                for slot in &slots {
-                    crowd.stop(*slot)?;
-                }
-                pass(time);
-                for slot in &slots {
-                    crowd.go_on(*slot)?;
-                }
-                report.paused += slots.len() as u64;
-                crowd.watch()?;
-            }
+            step @ Step::Strike { .. } => strike(&mut crowd, site, report, step)?,
+            Step::Pause { slots, time } => pause(&mut crowd, report, &slots, time)?,
             Step::Wipe { order, delay, settle } => {
                 pass(delay);
-                count(report, &crowd.wipe(&order)?);
-                report.wipes += 1;
-                if plan.is_weak() {
-                    crowd.begin_epoch();
-                }
-                if settle {
-                    crowd.ask(Question::Settle(plan.allow_segments))?;
-                    report.full_checks += 1;
-                    report.settled += 1;
-                }
+                wipe(plan, &mut crowd, report, &order, settle)?;
             }
         }
         let bytes = site.log_bytes()?;
@@ -134,6 +81,82 @@ fn attack(
     report.elapsed = start.elapsed();
     report.acknowledged = acknowledged(site, crowd.epoch());
     progress(report);
+    Ok(())
+}
+
+/// Kills some of the crowd, in whatever they do.
+fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -> Result<()> {
+    let Step::Strike { victims, aim, delay, stop, renamed, replace_first, check } = step else {
+        return Ok(());
+    };
+    if let (Some(first), Some(moment)) = (victims.first(), aim) {
+        crowd.aim(*first, moment)?;
+    }
+    if renamed {
+        site.rename_away()?;
+        report.renamed += 1;
+    }
+    pass(delay);
+    let mut victims = &victims[..];
+    if let (Some(stop), Some((first, others))) = (stop, victims.split_first()) {
+        crowd.stop(*first)?;
+        pass(stop.time);
+        if stop.goes_on {
+            crowd.go_on(*first)?;
+            victims = others;
+            report.continued += 1;
+        } else {
+            report.stopped += 1;
+        }
+    }
+    count(report, &crowd.kill(victims)?);
+    if renamed {
+        site.rename_back()?;
+    }
+    if !replace_first {
+        ask(crowd, check, report)?;
+    }
+    for slot in victims {
+        crowd.replace(*slot)?;
+    }
+    if replace_first {
+        ask(crowd, check, report)?;
+    }
+    Ok(())
+}
+
+/// Stops some for a while.
+fn pause(crowd: &mut Crowd<'_>, report: &mut Report, slots: &[usize], time: Duration) -> Result<()> {
+    for slot in slots {
+        crowd.stop(*slot)?;
+    }
+    pass(time);
+    for slot in slots {
+        crowd.go_on(*slot)?;
+    }
+    report.paused += slots.len() as u64;
+    crowd.watch()?;
+    Ok(())
+}
+
+/// Kills everybody.
+fn wipe(
+    plan: &Plan,
+    crowd: &mut Crowd<'_>,
+    report: &mut Report,
+    order: &[usize],
+    settle: bool,
+) -> Result<()> {
+    count(report, &crowd.wipe(order)?);
+    report.wipes += 1;
+    if plan.is_weak() {
+        crowd.begin_epoch();
+    }
+    if settle {
+        crowd.ask(Question::Settle(plan.allow_segments))?;
+        report.full_checks += 1;
+        report.settled += 1;
+    }
     Ok(())
 }
 

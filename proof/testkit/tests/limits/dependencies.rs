@@ -1,0 +1,61 @@
+//! Dependencies, and whether the sources name them.
+
+use super::{files, root};
+
+/// `crate: dependency` of each that no source of its crate names.
+pub fn unused() -> Vec<String> {
+    let mut crates = vec!["fuzz".to_owned()];
+    for group in ["crates", "proof"] {
+        let dirs = std::fs::read_dir(root().join(group)).unwrap().map(|entry| entry.unwrap().path());
+        let named = dirs.filter(|dir| dir.join("Cargo.toml").exists());
+        crates.extend(named.map(|dir| format!("{group}/{}", dir.file_name().unwrap().to_string_lossy())));
+    }
+    crates.sort();
+    let mut found = Vec::new();
+    for dir in crates {
+        let manifest = std::fs::read_to_string(root().join(&dir).join("Cargo.toml")).unwrap();
+        let sources = files(&[&dir], &["rs"]);
+        let is_test = |path: &str| path.starts_with(&format!("{dir}/tests/"));
+        let (tests, product): (Vec<_>, Vec<_>) = sources.iter().partition(|file| is_test(&file.path));
+        let texts = |files: &[&super::File]| files.iter().map(|file| file.text.clone()).collect::<Vec<_>>();
+        let (product, tests) = (texts(&product), texts(&tests));
+        let product: Vec<&str> = product.iter().map(String::as_str).collect();
+        let tests: Vec<&str> = tests.iter().map(String::as_str).collect();
+        found.extend(unused_in(&manifest, &product, &tests).into_iter().map(|name| format!("{dir}: {name}")));
+    }
+    found
+}
+
+/// Named here for one of its features alone: `syn` uses it.
+const FOR_A_FEATURE: [&str; 1] = ["proc-macro2"];
+
+/// Those of a manifest: what the product needs must be named there, what tests need anywhere.
+pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if let Some(name) = line.trim().strip_prefix('[') {
+            section = name.trim_end_matches(']');
+            continue;
+        }
+        let Some((key, _)) = line.split_once('=') else { continue };
+        let name = key.trim().split('.').next().unwrap_or_default();
+        let uses = |texts: &[&str]| texts.iter().any(|text| names(text, &name.replace('-', "_")));
+        let used = match section {
+            "dependencies" => uses(product),
+            "dev-dependencies" => uses(product) || uses(tests),
+            _ => true,
+        };
+        if !used && !FOR_A_FEATURE.contains(&name) {
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
+/// Whether the text has the word.
+fn names(text: &str, word: &str) -> bool {
+    let belongs = |letter: char| letter.is_alphanumeric() || letter == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(belongs) && !text[at + word.len()..].starts_with(belongs))
+}

@@ -1,0 +1,90 @@
+//! Limits that the source keeps: lengths of files and functions, no dependency that nothing uses, and format
+//! documents that say what the code does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
+
+mod limits;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use limits::{constants, dependencies, files, functions};
+
+const FILE_LINES: usize = 600;
+const FUNCTION_LINES: usize = 70;
+
+fn assert_none(what: &str, found: &[String]) {
+    let mut list = String::new();
+    for one in found {
+        let _ = write!(list, "\n  {one}");
+    }
+    assert!(found.is_empty(), "{what}:{list}");
+}
+
+#[test]
+fn no_file_is_longer_than_one_reads_at_once() {
+    let long: Vec<String> = files(&["crates", "proof", "fuzz/fuzz_targets", "python/tests"], &["rs", "py"])
+        .iter()
+        .map(|file| (file, file.text.lines().count()))
+        .filter(|(_, lines)| *lines > FILE_LINES)
+        .map(|(file, lines)| format!("{}: {lines} lines", file.path))
+        .collect();
+    assert_none("files of more than 600 lines", &long);
+}
+
+#[test]
+fn no_function_is_longer_than_a_screen() {
+    let long: Vec<String> = files(&["crates", "proof", "fuzz/fuzz_targets"], &["rs"])
+        .iter()
+        .flat_map(|file| functions::of(file).into_iter().map(move |function| (file, function)))
+        .filter(|(_, function)| function.lines > FUNCTION_LINES)
+        .map(|(file, function)| {
+            format!("{}:{}: {} has {} lines", file.path, function.line, function.name, function.lines)
+        })
+        .collect();
+    assert_none("functions of more than 70 lines", &long);
+}
+
+#[test]
+fn every_dependency_is_used() {
+    assert_none("dependencies that nothing uses", &dependencies::unused());
+}
+
+#[test]
+fn format_documents_have_the_constants_of_the_code() {
+    let engines = ["nvwal", "waldio"];
+    for engine in engines {
+        let of_others: Vec<&str> = engines.into_iter().filter(|other| *other != engine).collect();
+        let code = constants::in_code(engine, &of_others);
+        let document = constants::in_document(engine);
+        assert!(document.len() >= 10, "docs/format/{engine}.md has no table of constants");
+        let wrong: BTreeMap<&str, (&str, Option<&str>)> = document
+            .iter()
+            .map(|(name, value)| (name.as_str(), (value.as_str(), code.get(name).map(String::as_str))))
+            .filter(|(_, (document, code))| Some(*document) != *code)
+            .collect();
+        assert!(
+            wrong.is_empty(),
+            "docs/format/{engine}.md says (left) what the code (right) does not: {wrong:?}"
+        );
+    }
+}
+
+#[test]
+fn the_limits_find_what_breaks_them() {
+    let long =
+        format!("fn short() {{}}\nmod m {{\nimpl T {{\nfn long() {{\n{}}}\n}}\n}}", "f();\n".repeat(70));
+    let found = functions::of(&limits::File { path: "x.rs".into(), text: long });
+    let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.lines)).collect();
+    assert_eq!(found, [("short", 1), ("long", 72)]);
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\nused-one.workspace = true\nunused = \"1\"\n\
+                    [dev-dependencies]\nonly_test = { version = \"1\" }\n";
+    let product = ["use used_one::x; // unused_other"];
+    let tests = ["only_test::run(unused::x())"];
+    assert_eq!(dependencies::unused_in(manifest, &product, &tests), ["unused"]);
+    let code = "pub const A: u64 = 3 * B; const B: u64 = 1 << 12; pub const M: [u8; 2] = *b\"XY\";";
+    let found = constants::evaluate(&[code]);
+    assert_eq!(found.get("A").map(String::as_str), Some("12288"));
+    assert_eq!(found.get("M").map(String::as_str), Some("XY"));
+    assert_eq!(constants::normal("2^29"), "536870912");
+    assert_eq!(constants::normal("`0xD17A6E0F`"), "3514461711");
+}
