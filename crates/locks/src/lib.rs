@@ -23,13 +23,13 @@
 //! waiter has its turn. A reservation that is not taken up may be taken away after a while.
 //! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
 //! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
-
 //!
 //! **Readers who may not write** the segment have no word. They hold their marks in the kernel; see [`outside`].
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod holder;
 mod layout;
 mod outside;
 mod queue;
@@ -42,6 +42,7 @@ use std::time::Duration;
 use duralite_medium::{MEMBERS, Segment};
 
 pub use error::LockError;
+pub use holder::Holder;
 pub use layout::{CHECKPOINT, FIRST_READ, LAYOUT_BYTES, OUTSIDE, SLOTS, WRITE};
 use layout::{CLAIMED, EPOCH, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED};
 
@@ -131,7 +132,7 @@ impl Table {
     #[must_use]
     pub fn holder(self: &Arc<Self>) -> Holder {
         let id = self.next_holder.fetch_add(1, Ordering::Relaxed);
-        Holder { table: Arc::clone(self), id, held: Mutex::default() }
+        Holder::new(Arc::clone(self), id)
     }
 
     /// What happened so far.
@@ -461,124 +462,6 @@ impl Table {
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("member", &self.segment.member()).finish_non_exhaustive()
-    }
-}
-
-/// A connection, and what it holds. Dropping it frees everything.
-#[derive(Debug)]
-pub struct Holder {
-    table: Arc<Table>,
-    id: u64,
-    held: Mutex<Held>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    shared: u8,
-    exclusive: u8,
-    /// Its place among those that wait for WRITE, kept until it gets it; 0 for none.
-    ticket: u64,
-}
-
-impl Holder {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether it holds nothing.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let held = self.held();
-        held.shared == 0 && held.exclusive == 0
-    }
-
-    /// The table.
-    #[must_use]
-    pub fn table(&self) -> &Arc<Table> {
-        &self.table
-    }
-
-    /// Takes a lock shared. Taking it twice is the same as once.
-    ///
-    /// # Errors
-    /// `Busy` when somebody holds it exclusively; `Medium`.
-    pub fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
-        let mut held = self.held();
-        if held.shared & 1 << slot == 0 {
-            self.table.lock_shared(slot)?;
-            held.shared |= 1 << slot;
-        }
-        Ok(())
-    }
-
-    /// Gives a shared lock back, if it is held.
-    pub fn unlock_shared(&self, slot: usize) {
-        let mut held = self.held();
-        if held.shared & 1 << slot != 0 {
-            held.shared &= !(1 << slot);
-            self.table.unlock_shared(slot);
-        }
-    }
-
-    /// Takes `count` locks from `first` on exclusively, or none.
-    ///
-    /// # Errors
-    /// `Busy` when somebody holds one of them, or WRITE is due to another that waits; `Medium`.
-    pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
-        let mut held = self.held();
-        let mask = mask_of(first, count);
-        if held.exclusive & mask == mask {
-            return Ok(());
-        }
-        self.table.lock_exclusive(self.id, first, count)?;
-        held.exclusive |= mask;
-        if first == WRITE {
-            held.ticket = 0;
-        }
-        Ok(())
-    }
-
-    /// Gives exclusive locks back, those that are held.
-    pub fn unlock_exclusive(&self, first: usize, count: usize) {
-        let mut held = self.held();
-        held.exclusive &= !mask_of(first, count);
-        self.table.unlock_exclusive(self.id, first, count);
-    }
-
-    /// Gives everything back.
-    pub fn release(&self) {
-        let held = std::mem::take(&mut *self.held());
-        for slot in (0..SLOTS).filter(|slot| held.shared & 1 << slot != 0) {
-            self.table.unlock_shared(slot);
-        }
-        // A reservation is not among what is held.
-        self.table.unlock_exclusive(self.id, 0, SLOTS);
-    }
-
-    /// Sleeps until WRITE is reserved for this connection, for at most `limit`; whether it is. A
-    /// place in the queue is kept over several calls, until the lock is taken.
-    ///
-    /// # Errors
-    /// `Medium`.
-    pub fn wait_for_write(&self, limit: Duration) -> Result<bool, LockError> {
-        let ticket = {
-            let mut held = self.held();
-            if held.ticket == 0 {
-                held.ticket = self.table.draw_ticket();
-            }
-            held.ticket
-        };
-        self.table.wait_turn(self.id, ticket, limit)
-    }
-}
-
-fn mask_of(first: usize, count: usize) -> u8 {
-    (((1u16 << count) - 1) << first) as u8
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        self.release();
     }
 }
 

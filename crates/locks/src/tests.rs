@@ -256,6 +256,7 @@ impl Segment for Member {
 }
 
 mod outside;
+mod waiters;
 
 const BUSY: Result<(), LockError> = Err(LockError::Busy);
 
@@ -364,131 +365,6 @@ fn waiting_for_what_is_reserved_or_held_already_does_not_sleep() {
         assert!(one.wait_for_write(MS).unwrap());
         one.lock_exclusive(WRITE, 1).unwrap();
     }
-}
-
-#[test]
-fn a_waiter_is_passed_over_as_often_as_allowed_and_then_has_its_turn() {
-    let memory = Memory::new(false);
-    let (running, (table, member)) = (memory.table(0).holder(), memory.process(1));
-    let waiting = table.holder();
-    running.lock_exclusive(WRITE, 1).unwrap();
-    assert_eq!(waiting.lock_exclusive(WRITE, 1), BUSY);
-    member.in_wait(move || {
-        running.unlock_exclusive(WRITE, 1);
-        for _ in 0..BOUND {
-            running.lock_exclusive(WRITE, 1).unwrap();
-            running.unlock_exclusive(WRITE, 1);
-        }
-        assert_eq!(running.lock_exclusive(WRITE, 1), BUSY);
-    });
-    assert!(waiting.wait_for_write(100 * MS).unwrap());
-    waiting.lock_exclusive(WRITE, 1).unwrap();
-}
-
-#[test]
-fn waiters_have_their_turns_in_the_order_in_which_they_came() {
-    let memory = Memory::new(false);
-    let running = memory.table(0).holder();
-    let ((first_table, first_member), (second_table, second_member)) = (memory.process(2), memory.process(1));
-    let (first, second) = (first_table.holder(), second_table.holder());
-    running.lock_exclusive(WRITE, 1).unwrap();
-    // The first comes, gives up for a while, and keeps its place.
-    assert!(!first.wait_for_write(MS).unwrap());
-    second_member.in_wait(move || {
-        first_member.in_wait(move || running.unlock_exclusive(WRITE, 1));
-        assert!(first.wait_for_write(100 * MS).unwrap());
-        first.lock_exclusive(WRITE, 1).unwrap();
-    });
-    assert!(second.wait_for_write(100 * MS).unwrap());
-}
-
-#[test]
-fn a_waiter_that_is_stopped_does_not_stop_the_others() {
-    let memory = Memory::new(false);
-    let (running, queueing) = (memory.table(0).holder(), memory.table(2).holder());
-    let (table, member) = memory.process(1);
-    let stopped = table.holder();
-    running.lock_exclusive(WRITE, 1).unwrap();
-    let clock = Arc::clone(&memory);
-    member.in_wait(move || {
-        running.unlock_exclusive(WRITE, 1);
-        let mut taken = 0;
-        for _ in 0..1000 {
-            clock.pass(MS);
-            if running.lock_exclusive(WRITE, 1).is_ok() {
-                running.unlock_exclusive(WRITE, 1);
-                taken += 1;
-            }
-        }
-        assert!(taken > 900, "taken {taken} times in a second");
-        assert!(queueing.wait_for_write(100 * MS).unwrap());
-        queueing.release();
-    });
-    assert!(stopped.wait_for_write(10_000 * MS).unwrap(), "it goes on");
-}
-
-#[test]
-fn a_waiter_that_dies_does_not_stop_the_others() {
-    let memory = Memory::new(false);
-    let (running, queueing) = (memory.table(0).holder(), memory.table(2).holder());
-    let (table, member) = memory.process(1);
-    running.lock_exclusive(WRITE, 1).unwrap();
-    let dying = Arc::clone(&member);
-    member.in_wait(move || *dying.left.lock().unwrap() = Some(0));
-    let died = catch_unwind(AssertUnwindSafe(|| table.holder().wait_for_write(100 * MS))).is_err();
-    assert!(died);
-    running.unlock_exclusive(WRITE, 1);
-    for _ in 0..10 {
-        running.lock_exclusive(WRITE, 1).unwrap();
-        assert!(!queueing.wait_for_write(MS).unwrap());
-        running.unlock_exclusive(WRITE, 1);
-    }
-    assert!(queueing.wait_for_write(100 * MS).unwrap());
-}
-
-/// Lets one connection after another queue, each from within the sleep of the one before.
-fn queue_up(table: &Arc<Table>, member: &Arc<Member>, count: usize, last: Hook) {
-    let Some(rest) = count.checked_sub(1) else { return last() };
-    let (inner_table, inner_member) = (Arc::clone(table), Arc::clone(member));
-    member.in_wait(move || queue_up(&inner_table, &inner_member, rest, last));
-    assert!(!table.holder().wait_for_write(5 * MS).unwrap());
-}
-
-#[test]
-fn who_finds_no_place_in_the_queue_sleeps_all_the_same() {
-    let memory = Memory::new(false);
-    let running = memory.table(0).holder();
-    running.lock_exclusive(WRITE, 1).unwrap();
-    let (table, member) = memory.process(1);
-    let (without_place, clock) = (table.holder(), Arc::clone(&memory));
-    let last = move || {
-        let before = clock.state().waits;
-        assert!(!without_place.wait_for_write(20 * MS).unwrap());
-        let waits = clock.state().waits - before;
-        assert!((1..100).contains(&waits), "{waits} sleeps in 20 ms");
-    };
-    queue_up(&table, &member, WAITERS, Box::new(last));
-}
-
-#[test]
-fn places_of_dead_waiters_are_found_when_there_is_no_other() {
-    let memory = Memory::new(false);
-    let running = memory.table(0).holder();
-    running.lock_exclusive(WRITE, 1).unwrap();
-    let (table, member) = memory.process(1);
-    let dying = Arc::clone(&member);
-    let last: Hook = Box::new(move || *dying.left.lock().unwrap() = Some(0));
-    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &member, WAITERS, last))).is_err());
-    assert!(memory.state().queued == WAITERS);
-    // The next finds a place, and its turn.
-    let (table, member) = memory.process(2);
-    let (waiting, clock) = (table.holder(), Arc::clone(&memory));
-    memory.pass(1000 * MS);
-    member.in_wait(move || {
-        assert!((1..10).contains(&clock.state().queued));
-        running.unlock_exclusive(WRITE, 1);
-    });
-    assert!(waiting.wait_for_write(100 * MS).unwrap());
 }
 
 #[test]

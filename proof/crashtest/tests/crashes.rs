@@ -101,7 +101,7 @@ fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
 #[test]
 fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     let length = Length { steps: 40 };
-    for engine in Engine::OWN {
+    for engine in Engine::own() {
         let plan = FaultPlan { engine, seed: 2, length, every: 1, every_allocation: u64::MAX, crashes: 48 };
         hold(&format!("a header in doubt on {engine}"), || inject_where_the_guard_is_lifted(&plan));
     }

@@ -1,0 +1,196 @@
+//! A segment that processes share by a file.
+
+use std::sync::Arc;
+
+use super::*;
+
+fn join(dir: &tempfile::TempDir, bytes: u64, fresh: Option<u64>) -> Result<FileSegment, MediumError> {
+    FileSegment::join(file(dir), &dir.path().join("segment"), bytes, fresh)
+}
+
+fn file(dir: &tempfile::TempDir) -> OwnFile {
+    let path = dir.path().join("segment");
+    std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap().into()
+}
+
+#[test]
+fn members_see_each_others_words_and_deaths() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = join(&dir, 4096, Some(4096)).unwrap();
+    let two = join(&dir, 4096, None).unwrap();
+    assert_eq!((one.member(), two.member()), (0, 1));
+    one.store(8, 7);
+    assert_eq!(two.compare_exchange(8, 6, 9), Err(7));
+    assert_eq!(two.compare_exchange(8, 7, 9), Ok(7));
+    assert_eq!(one.fetch_or(8, 2), 9);
+    assert_eq!(one.fetch_and(8, 3), 11);
+    assert_eq!(one.fetch_add(8, 1), 3);
+    assert_eq!(two.load(8), 4);
+    two.write(100, b"bytes");
+    let mut seen = [0; 5];
+    one.read(100, &mut seen);
+    assert_eq!(&seen, b"bytes");
+    assert!(one.is_alive(0).unwrap() && one.is_alive(1).unwrap() && !one.is_alive(2).unwrap());
+    drop(two);
+    assert!(!one.is_alive(1).unwrap());
+    let three = join(&dir, 4096, None).unwrap();
+    assert_eq!(three.member(), 1);
+    assert_eq!(three.load(8), 4);
+}
+
+#[test]
+fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(join(&dir, 4096, None).is_err());
+    join(&dir, 4096, Some(4096)).unwrap().store(0, 1);
+    assert_eq!(join(&dir, 4096, Some(0)).unwrap().load(0), 1);
+    assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
+}
+
+/// Longer than any test may take: whoever sleeps for so long fails by not ending.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+/// Runs what has to end; until it does, `meanwhile` again and again.
+fn must_end(work: impl FnOnce() + Send + 'static, meanwhile: impl Fn()) {
+    let (tell, told) = std::sync::mpsc::channel();
+    // Not joined: what never ends must not keep the test from failing.
+    std::thread::spawn(move || {
+        work();
+        tell.send(()).unwrap();
+    });
+    let ends = (0..60_000).any(|_| {
+        meanwhile();
+        told.recv_timeout(Duration::from_millis(1)).is_ok()
+    });
+    assert!(ends, "it sleeps on");
+}
+
+#[test]
+fn a_sleeper_is_woken_and_does_not_sleep_on_another_value() {
+    let dir = tempfile::tempdir().unwrap();
+    let segment = Arc::new(join(&dir, 4096, Some(4096)).unwrap());
+    segment.store(16, 1 << 32 | 5);
+    let sleeper = Arc::clone(&segment);
+    must_end(move || sleeper.wait(16, 4, FOR_EVER), || ());
+    // The value stays: nothing but a wake-up ends the sleep.
+    let sleeper = Arc::clone(&segment);
+    must_end(move || sleeper.wait(16, 5, FOR_EVER), || segment.wake(16, 1));
+}
+
+#[test]
+fn the_regions_of_an_index_are_shared_and_zeros_at_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = join(&dir, 4096, Some(4096)).unwrap();
+    assert!(one.index_region(1, false).unwrap().is_none());
+    let region = one.index_region(1, true).unwrap().unwrap().cast::<u64>();
+    // SAFETY: inside the region, as long as the segment lives.
+    unsafe { region.write_volatile(7) };
+    let two = join(&dir, 4096, None).unwrap();
+    let seen = two.index_region(1, false).unwrap().unwrap().cast::<u64>();
+    // SAFETY: as above.
+    assert_eq!(unsafe { seen.read_volatile() }, 7);
+    assert_eq!(one.index_region(1, false).unwrap().unwrap().cast(), region);
+    drop((one, two));
+    let three = join(&dir, 4096, Some(4096)).unwrap();
+    let cleared = three.index_region(1, true).unwrap().unwrap().cast::<u64>();
+    // SAFETY: as above.
+    assert_eq!(unsafe { cleared.read_volatile() }, 0);
+}
+
+fn look(dir: &tempfile::TempDir, bytes: u64) -> FileSegment {
+    let path = dir.path().join("segment");
+    let file = std::fs::File::open(&path).unwrap();
+    FileSegment::join_read_only(file.into(), &path, bytes).unwrap()
+}
+
+#[test]
+fn who_may_only_read_sees_the_words_and_changes_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let member = join(&dir, 4096, Some(4096)).unwrap();
+    let reader = look(&dir, 4096);
+    member.store(8, 7);
+    assert_eq!(reader.load(8), 7);
+    reader.store(8, 1);
+    assert_eq!(reader.compare_exchange(8, 7, 1), Err(7));
+    assert_eq!((reader.fetch_or(8, 8), reader.fetch_and(8, 0), reader.fetch_add(8, 1)), (7, 7, 7));
+    reader.write(8, &[1; 8]);
+    reader.wake(8, 1);
+    reader.wait(8, 1, FOR_EVER);
+    assert_eq!(member.load(8), 7);
+    assert!(reader.is_alive(0).unwrap() && !reader.is_alive(1).unwrap());
+    assert!(reader.index_region(0, true).unwrap().is_none(), "it makes no regions");
+    let made = member.index_region(0, true).unwrap().unwrap().cast::<u64>();
+    let seen = reader.index_region(0, false).unwrap().unwrap().cast::<u64>();
+    // SAFETY: inside the regions, as long as the segments live.
+    unsafe {
+        made.write_volatile(9);
+        assert_eq!(seen.read_volatile(), 9);
+    }
+    assert!(reader.share_use().unwrap());
+    assert!(member.share_use().unwrap() && !member.take_use().unwrap());
+    drop(reader);
+    assert!(member.take_use().unwrap());
+}
+
+#[test]
+fn members_find_the_marks_of_who_may_only_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let member = join(&dir, 4096, Some(4096)).unwrap();
+    let (one, two) = (look(&dir, 4096), look(&dir, 4096));
+    assert!(!member.has_outside_readers(0, 8).unwrap());
+    assert!(one.hold_mark(4).unwrap() && two.hold_mark(4).unwrap());
+    assert!(member.has_outside_readers(0, 8).unwrap() && member.has_outside_readers(4, 1).unwrap());
+    assert!(!member.has_outside_readers(5, 3).unwrap() && !member.has_outside_readers(3, 1).unwrap());
+    assert!(!FileSegment::has_live_readers(&file(&dir)).unwrap());
+    one.set_live(true).unwrap();
+    assert!(FileSegment::has_live_readers(&file(&dir)).unwrap());
+    one.release_mark(4);
+    assert!(member.has_outside_readers(4, 1).unwrap());
+    assert!(!FileSegment::has_live_readers(&file(&dir)).unwrap());
+    drop(two);
+    assert!(!member.has_outside_readers(0, 8).unwrap());
+}
+
+#[test]
+fn somebody_may_only_read_what_the_mode_says() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    drop(join(&dir, 4096, Some(4096)).unwrap());
+    for (mode, readable) in [(0o600, false), (0o660, false), (0o666, false), (0o644, true), (0o640, true)] {
+        file(&dir).set_permissions(PermissionsExt::from_mode(mode)).unwrap();
+        assert_eq!(join(&dir, 4096, None).unwrap().is_readable(), readable, "{mode:o}");
+    }
+}
+
+#[test]
+fn one_alone_or_many_use_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = join(&dir, 4096, Some(4096)).unwrap();
+    let two = join(&dir, 4096, None).unwrap();
+    assert!(one.share_use().unwrap() && one.take_use().unwrap());
+    assert!(!two.share_use().unwrap());
+    assert!(one.share_use().unwrap() && two.share_use().unwrap());
+    assert!(!one.take_use().unwrap() && !two.take_use().unwrap());
+    drop(two);
+    assert!(one.take_use().unwrap());
+}
+
+#[test]
+fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descriptor() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = join(&dir, 4096, Some(4096)).unwrap();
+    let two = join(&dir, 4096, None).unwrap();
+    assert!(one.share_use().unwrap() && two.share_use().unwrap());
+    // As such a process has it.
+    let inherited = two.file().try_clone().unwrap();
+    drop(two);
+    assert!(!one.has_other_members().unwrap() && one.take_use().unwrap());
+    drop(inherited);
+}
+
+#[test]
+#[should_panic(expected = "outside the segment")]
+fn positions_outside_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let _ = join(&dir, 4096, Some(4096)).unwrap().load(4096);
+}
