@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Draw address over time into this directory: squares (figures 2 and 11 of the paper) and circles
     /// (figure 12)
     #[arg(long, value_name = "DIR")]
-    png: Option<PathBuf>,
+    svg: Option<PathBuf>,
     /// Write the kernel's lines to this file, afterwards
     #[arg(long, value_name = "FILE")]
     raw: Option<PathBuf>,
@@ -67,11 +67,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if let (Some(path), Some(raw)) = (&options.raw, &trace.raw) {
         std::fs::write(path, raw).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if let Some(dir) = &options.png {
+    if let Some(dir) = &options.svg {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let title = options.command.join(" ");
-        draw(&trace, &title, Marker::Square, &dir.join("iotrace-address.png"))?;
-        draw(&trace, &title, Marker::Circle, &dir.join("iotrace-circles.png"))?;
+        draw(&trace, &title, Marker::Square, &dir.join("iotrace-address.svg"))?;
+        draw(&trace, &title, Marker::Circle, &dir.join("iotrace-circles.svg"))?;
     }
     let summary = trace.summary();
     if options.json {

@@ -143,7 +143,7 @@ fn appends_are_the_databases_and_the_journals() {
     assert!(journal.bytes >= 3 * 4096 && summary.flushes > 0, "{summary:?}");
     assert_eq!((trace.journal_by, summary.of(Class::Log)), (JournalBy::Place, volume(0, 0)));
     for marker in [Marker::Square, Marker::Circle] {
-        draw(&trace, "an append", marker, &disk.dir.path().join("append.png")).unwrap();
+        draw(&trace, "an append", marker, &disk.dir.path().join("append.svg")).unwrap();
     }
 }
 
