@@ -61,9 +61,9 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     (block.to_bytes(), model.committed)
 }
 
-/// Directories of the versions, the one that is written last; `v1` holds logs of version 2, `v4` those
-/// of version 3 that know positions and times.
-const VERSIONS: [&str; 3] = ["v1", "v3", "v4"];
+/// Directories of the versions that are read, the one that is written last; logs of `v3-timed` know positions and
+/// times besides.
+const VERSIONS: [&str; 3] = ["v2", "v3", "v3-timed"];
 
 fn file(version: &str, layout: Layout) -> PathBuf {
     let name = format!("good-{}.waldio", layout.as_str());
@@ -102,6 +102,14 @@ fn what_is_written_today_is_what_is_stored() {
             std::fs::write(file(VERSIONS[2], layout), &bytes[..end]).expect("write");
         }
         assert!(stored(VERSIONS[2], layout) == bytes, "{layout:?}: the format has changed");
+    }
+}
+
+/// Whoever opens a log decodes its superblock first.
+#[test]
+fn a_log_of_a_version_that_is_not_read_any_more_is_refused() {
+    for layout in Layout::ALL {
+        assert_eq!(Superblock::decode(&stored("v1", layout)), Err(FormatError::Version(1)), "{layout:?}");
     }
 }
 

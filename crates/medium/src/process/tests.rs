@@ -1,0 +1,119 @@
+//! What a child finds of its parent's.
+
+use super::*;
+
+/// Runs `child` in a child made by `fork` or by a bare `clone`; its exit status is what it returns.
+fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child calls nothing that another thread's locks could be in the way of, and exits.
+    let pid = unsafe {
+        if bare {
+            libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
+        } else {
+            libc::fork()
+        }
+    };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let good = child();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) }
+    }
+    pid
+}
+
+fn succeeded(pid: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: a child of this process, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    status == 0
+}
+
+#[test]
+fn a_child_is_another_process_however_it_was_made() {
+    let own = ProcessId::current();
+    for bare in [false, true] {
+        let different = in_child(bare, || !own.is_current() && ProcessId::current() == ProcessId::current());
+        assert!(succeeded(different));
+    }
+    assert!(own.is_current());
+}
+
+#[test]
+fn a_lock_goes_with_the_process_although_a_child_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    for bare in [false, true] {
+        let file = OwnFile::open(|| File::create(&path)).unwrap();
+        file.lock().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let child = in_child(bare, || {
+            let _ = ProcessId::current();
+            let mut byte = [0];
+            // SAFETY: one byte into a local, from a pipe that the parent closes.
+            let ended = unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) };
+            // The parent writes one byte; dropping a handle of the parent's closes nothing.
+            ended == 1 && byte == [1]
+        });
+        drop(file);
+        let other = File::open(&path).unwrap();
+        let mut tries = 1000;
+        // A bare clone closes when it first asks.
+        while other.try_lock().is_err() && tries > 0 {
+            tries -= 1;
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(tries > 0, "the child holds its parent's lock");
+        std::io::Write::write_all(&mut &writer, &[1]).unwrap();
+        assert!(succeeded(child));
+    }
+}
+
+#[test]
+fn a_lock_goes_with_the_last_handle_although_a_child_that_runs_no_handlers_has_the_descriptor() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let file = OwnFile::open(|| File::create(&path)).unwrap();
+    file.lock().unwrap();
+    let handle = file.try_clone().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    // It stays between being made and running its program.
+    let child = in_child(true, || {
+        let mut byte = [0];
+        // SAFETY: one byte into a local.
+        unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) == 1 }
+    });
+    drop(file);
+    let other = File::open(&path).unwrap();
+    assert!(other.try_lock().is_err(), "there is one more handle");
+    drop(handle);
+    assert!(other.try_lock().is_ok());
+    std::io::Write::write_all(&mut &writer, &[1]).unwrap();
+    assert!(succeeded(child));
+}
+
+#[test]
+fn state_begins_anew_in_a_child() {
+    static STATE: PerProcess<AtomicU32> = PerProcess::new();
+    STATE.get().store(7, Ordering::Relaxed);
+    assert!(succeeded(in_child(false, || STATE.get().load(Ordering::Relaxed) == 0)));
+    assert_eq!(STATE.get().load(Ordering::Relaxed), 7);
+}
+
+#[test]
+fn many_descriptors_are_registered_and_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let files: Vec<_> = (0..600).map(|_| OwnFile::open(|| File::create(&path)).unwrap()).collect();
+    let is_known = |file: &OwnFile| {
+        let wanted = entry(file.as_raw_fd(), file.process.0);
+        REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == wanted)
+    };
+    assert!(files.iter().all(is_known));
+    let numbers: Vec<_> = files.iter().map(|file| entry(file.as_raw_fd(), file.process.0)).collect();
+    drop(files);
+    // Other tests may have the numbers by now, but not all of them.
+    let left = numbers
+        .iter()
+        .filter(|number| REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == **number));
+    assert!(left.count() < 600);
+}
