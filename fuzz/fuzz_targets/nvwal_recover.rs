@@ -12,8 +12,8 @@ use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::{
-    OLDEST_VERSION, Order, Superblock, TIMELESS_VERSION, TxHash, TxHeader, VERSION, active_word, encode_mark, read_active_word,
-    slot_offset,
+    OLDEST_VERSION, Order, Superblock, TIMELESS_VERSION, TxHash, TxHeader, VERSION, active_word, encode_mark,
+    read_active_word, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use libfuzzer_sys::fuzz_target;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_journal::pins::{PINS_BYTES, Pins, Recycling};
 use duralite_medium::MEMBERS;
-use duralite_schedules::{Death, Memory, rounds};
+use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 /// The log, kept apart from the pins: positions before its first transaction and after its last one.
 #[derive(Default)]
@@ -83,7 +83,7 @@ fn unless_it_dies(work: impl FnOnce()) {
 
 /// A writer, which dies at an operation and is followed by another one, and two followers, of which one dies.
 fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies: Option<u64>) -> Arc<Log> {
-    let memory = Memory::new(PINS_BYTES);
+    let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
     let log = Arc::new(Log::default());
     log.end.store(1, Ordering::SeqCst);
     let followers: Vec<_> = [(1, None), (2, follower_dies)]
@@ -156,7 +156,7 @@ fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation(
 fn control_a_pin_that_is_only_stored_does_not_hold() {
     shuttle::check_random(
         || {
-            let memory = Memory::new(PINS_BYTES);
+            let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
             let log = Arc::new(Log::default());
             log.end.store(1, Ordering::SeqCst);
             let (of_writer, of_log) = (Arc::clone(&memory), Arc::clone(&log));
