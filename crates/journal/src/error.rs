@@ -66,8 +66,9 @@ pub enum JournalError {
     },
     /// Log and database do not belong together (invariant 3).
     #[error(
-        "log {} belongs to another file than {} (it was made for {}): if this is a copy that should take \
-         the log over, run `duralite checkpoint --adopt`", log.display(), database.display(), owner.display()
+        "log {} belongs to another file than {} (it was made for {}): use that one; or if this is a copy that should \
+         take the log over, or that very database on another file system, run `duralite checkpoint --adopt`",
+        log.display(), database.display(), owner.display()
     )]
     Foreign {
         /// The log.

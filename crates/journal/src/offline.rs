@@ -24,7 +24,8 @@ pub struct Folded {
     pub kept: Option<PathBuf>,
 }
 
-/// Reads what a database file's header says.
+/// Reads what a database file's header says. Not in a process that has the database open by SQLite: closing it here
+/// gives back all POSIX locks that the process holds of it.
 ///
 /// # Errors
 /// `Io`.
@@ -65,7 +66,8 @@ pub fn fold(pool: &LogDirectory, database: &Path, id: LogId, adopt: bool) -> Res
 /// As [`fold`].
 pub fn fold_copy(pool: &LogDirectory, database: &Path, id: LogId) -> Result<Folded, JournalError> {
     let db = DatabaseIdentity::of(database)?;
-    fold_into(&open_alone(database)?, pool, &db, id, true, Afterwards::Delete)
+    let file = open_alone(database)?;
+    fold_into(&file, pool, &db, id, true, Afterwards::Delete)
 }
 
 /// As [`fold`], into a database file that the caller has to itself. With `adopt` the log may be one that was
@@ -94,10 +96,15 @@ pub fn fold_into(
     }
     let lock = open.file.try_clone().map_err(|error| JournalError::io("lock", database, &error))?;
     lock.try_lock().map_err(|_| busy())?;
+    let own = pool::is_own(&open, db)?;
     let mut log = Log::over(open)?;
     let pages = write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
-    log.retire()?;
+    // Another database's log that is put aside keeps what it holds: should this end before it has its new name,
+    // it is still the log of its own database, which then finds it as it was.
+    if own || afterwards == Afterwards::Delete {
+        log.retire()?;
+    }
     lift_guard(file, database)?;
     let kept = match afterwards {
         Afterwards::Keep => {

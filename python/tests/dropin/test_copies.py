@@ -223,6 +223,28 @@ class DatabaseAlone(CopyCase):
         self.run_program(INSERT, self.path, "new")
         self.check(exact=self.acked, clean=False)
 
+    @beyond_stock("it is silently stale")
+    @each("renamed", "out_of_sight")
+    def scenario_copied_while_the_original_is(self, what):
+        # Its log is in a directory of its own, where the copy's would be too.
+        self.pool = self.base / "logs"
+        self.pool.mkdir()
+        named = {"DURALITE_LOG_DIR": str(self.pool)} if self.engine == "waldio" else {}
+        self.create_and_kill(**named)
+        expected = set(self.acked)
+        away = self.base / "away"
+        self.directory.rename(away)
+        copy = self.base / "copy"
+        copy.mkdir()
+        path = Path(shutil.copy2(away / "app.db", copy / "app.db"))
+        program = self.start(LOOK, path, **named)
+        (line,) = program.finish()
+        self.assertEqual(line[0], "error", "it has the log of its original")
+        if what == "out_of_sight":
+            away.rename(self.directory)
+            away = self.directory
+        self.check(away / "app.db", exact=expected, **named)
+
 
 if __name__ == "__main__":
     unittest.main()

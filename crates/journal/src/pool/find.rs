@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::DatabaseHeader;
 
 use super::DatabaseIdentity;
 use super::head::Head;
 use super::names::{self, Kind};
+use crate::{JournalError, log_file};
 use crate::descriptor::LogDirectory;
-use crate::{JournalError, log_file, offline};
 
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,10 +26,10 @@ pub struct FoundLog {
 pub enum Claim {
     /// It was made for this very file.
     Own,
-    /// Database and log are copies of another pair, or that pair moved to another file system: the log may
-    /// be put home into the copy, and nobody else can want it.
+    /// Database and log are copies of another pair, or that pair moved to another file system, or the database
+    /// was replaced in its place: the log may be put home into it, and nobody else can want it.
     Copy,
-    /// Only the database was copied: its original may still have commits to make.
+    /// Only the database was copied: its original needs the log.
     Foreign,
 }
 
@@ -42,8 +41,8 @@ fn read_head(path: &Path) -> Option<Head> {
 /// Whether a file of this name is there, and its head says nothing: damaged, or of another version. Whoever
 /// attaches it is told.
 fn is_illegible(path: &Path) -> bool {
-    let Ok(file) = log_file::open(path, false) else { return false };
-    matches!(Head::read(path, &file), Err(JournalError::Format { .. }))
+    let read = log_file::open(path, false).and_then(|file| Head::read(path, &file));
+    matches!(read, Err(JournalError::Format { .. }))
 }
 
 /// The log of this id in a directory.
@@ -99,7 +98,9 @@ pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<I
 ///
 /// Whoever copies a database and its log, live or after a crash, gets what stock SQLite's users get who
 /// copy a database and its `-wal`. What must not happen is that a copy of the database alone takes the log of
-/// a database that is still there.
+/// its original. The original may be where nobody here can see it: renamed, not mounted, or in a directory of
+/// another user's. And it may be open in this process, so that opening it here and closing it would give back
+/// SQLite's locks of it. So it is not asked: the log itself says whether it is a copy.
 #[must_use]
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
     let Ok(file) = log_file::open(&log.path, false) else { return Claim::Foreign };
@@ -112,9 +113,7 @@ pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
     if log.path != with_id && names::plain(&log.pool.dir, &db.path).is_none_or(|plain| log.path != plain) {
         return Claim::Foreign;
     }
-    let original = head.database();
-    let needs_it = DatabaseIdentity::of(&original).is_ok_and(|original| original.owns(&head))
-        && matches!(offline::inspect(&original), Ok(DatabaseHeader::Guarded { log_id, .. }) if log_id == log.id);
-    // The original is there and names this log; so this must not be it.
-    if !needs_it || head.is_copy(&file) { Claim::Copy } else { Claim::Foreign }
+    // SQLite would take a `-wal` that lies there too.
+    let is_replaced = log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint());
+    if head.is_copy(&file) || is_replaced { Claim::Copy } else { Claim::Foreign }
 }

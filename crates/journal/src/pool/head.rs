@@ -39,6 +39,11 @@ impl Head {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
 
+    /// Whether this is the path at which the log's database was, or the front of it if it is very long.
+    pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
+        self.path == path
+    }
+
     /// Whether an open file with this head is a copy of the log that was made.
     pub(super) fn is_copy(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| super::identity::of_log(file).is_some_and(|now| now != made_in))

@@ -49,6 +49,11 @@ impl LogDirectory {
     }
 }
 
+/// Whether an attached log was made for this very database.
+pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, JournalError> {
+    Head::read(&open.path, &open.file).map(|head| db.owns(&head))
+}
+
 /// What a log file says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {

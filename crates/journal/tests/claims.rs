@@ -1,0 +1,116 @@
+//! Which databases may have which logs: copies of one, of the other, and of both (invariant 3).
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use duralite_journal::media::MediaSet;
+use duralite_journal::pool::{self, Claim, FoundLog};
+use duralite_journal::{
+    DatabaseIdentity, Descriptor, EngineOptions, Log, LogDirectory, nvwal, offline, waldio,
+};
+use duralite_logfmt::guard;
+
+const ENGINES: [&Descriptor; 2] = [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR];
+
+/// A guarded database that a crash has left, and its log.
+struct Fixture {
+    dir: tempfile::TempDir,
+    log: FoundLog,
+}
+
+impl Fixture {
+    /// The log is in `logs`, the database in `data`.
+    fn new(engine: &'static Descriptor, logs: &str) -> Self {
+        let dir = tempfile::tempdir().expect("directory");
+        for name in ["data", "logs", "copy"] {
+            fs::create_dir(dir.path().join(name)).expect("directory");
+        }
+        let database = dir.path().join("data/app.db");
+        fs::write(&database, [0; 4096]).expect("database");
+        let pool = LogDirectory::at(engine, &dir.path().join(logs), &MediaSet::default());
+        let identity = DatabaseIdentity::of(&database).expect("identity");
+        let log = Log::create(&pool, &EngineOptions::default(), &identity, 4096).expect("create");
+        let log = FoundLog { pool, path: log.path().to_path_buf(), id: log.id() };
+        let mut page = [0; 4096];
+        page[..18].copy_from_slice(b"SQLite format 3\0\x10\0");
+        guard::mask(0, &mut page, log.id);
+        fs::write(&database, page).expect("database");
+        Self { dir, log }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        fs::copy(self.path(from), self.path(to)).expect("copy");
+    }
+
+    /// What a database may do with the log.
+    fn claim(&self, database: &str) -> Claim {
+        pool::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+    }
+
+    /// What a database may do with a copy of the log that is in another directory.
+    fn claim_copy(&self, database: &str, dir: &Path) -> Claim {
+        let path = dir.join(self.log.path.file_name().expect("name"));
+        fs::copy(&self.log.path, &path).expect("copy");
+        let pool = LogDirectory::at(self.log.pool.engine, dir, &MediaSet::default());
+        let log = FoundLog { pool, path, id: self.log.id };
+        pool::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+    }
+}
+
+#[test]
+fn inv03_a_copy_of_the_database_alone_does_not_take_the_log_wherever_the_original_is() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Own);
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is there");
+        // Renamed, or not mounted just now.
+        fs::rename(fixture.path("data"), fixture.path("renamed")).expect("rename");
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is out of sight");
+        assert_eq!(fixture.claim("renamed/app.db"), Claim::Own);
+        // At the original's path: another container's, or below a mount point.
+        fs::create_dir(fixture.path("data")).expect("directory");
+        fixture.copy("copy/app.db", "data/app.db");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Foreign, "under the original's name");
+    }
+}
+
+#[test]
+fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
+        fs::remove_dir_all(fixture.path("data")).expect("remove");
+        assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
+    }
+}
+
+#[test]
+fn inv03_a_database_that_is_replaced_beside_its_log_has_it() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "data");
+        fixture.copy("data/app.db", "copy/app.db");
+        fs::rename(fixture.path("copy/app.db"), fixture.path("data/app.db")).expect("rename");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Copy);
+    }
+}
+
+#[test]
+fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        let folded = offline::fold(&fixture.log.pool, &fixture.path("copy/app.db"), fixture.log.id, true)
+            .expect("fold");
+        let kept = folded.kept.expect("it is put aside");
+        // So its own database, which names it still, loses nothing should this have ended before.
+        assert!(!pool::walk(&kept, &mut |_| ()).expect("walk").retired, "{engine:?}");
+    }
+}
