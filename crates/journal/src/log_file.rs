@@ -1,23 +1,96 @@
 //! The file of one log: opening it, and what it begins with.
+//!
+//! A file that is called like a log may be anything, also a database that this process has open through
+//! whatever SQLite and VFS: its name may end like a log's. Closing any descriptor of such a file gives back all
+//! POSIX locks that the process holds of it, and SQLite goes on as if it held them. So what turns out to be no
+//! log stays open until the process ends, at most one descriptor for each such file, and is looked at through
+//! that one from then on.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use duralite_logfmt::FormatError;
-use duralite_medium::process::OwnFile;
+use duralite_medium::process::{FIRST_DESCRIPTOR, OwnFile, PerProcess};
 use rustix::fs::OFlags;
 
 use crate::JournalError;
 use crate::tap::{self, FileStep};
 
-/// Opens an existing log.
-pub(crate) fn open(path: &Path, write: bool) -> Result<OwnFile, JournalError> {
+/// Bytes of an engine's magic number.
+const MAGIC_BYTES: u64 = 8;
+
+/// Device and inode: what is open cannot pass them on to another file.
+type FileNumber = (u64, u64);
+
+/// Files that are called like logs and are none, never closed. A child looks at them anew.
+static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new();
+
+/// Opens an existing log; `is_log` judges it by its first eight bytes, or as many as there are.
+///
+/// # Errors
+/// `Io`; `Format` when the file is no log of any engine, by its first bytes.
+pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Result<OwnFile, JournalError> {
+    let failed = |error: io::Error| JournalError::io("open the log", path, &error);
+    tap::step(FileStep::Open, path).map_err(failed)?;
+    let meta = path.symlink_metadata().map_err(failed)?;
+    // Opening a pipe may wait for ever. A link is refused below.
+    if !meta.is_file() && !meta.is_symlink() {
+        return Err(JournalError::Format { log: path.to_path_buf(), source: FormatError::Magic });
+    }
+    check_kept(path, (meta.dev(), meta.ino()), is_log)?;
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    tap::step(FileStep::Open, path)
-        .and_then(|()| OwnFile::open(|| options.open(path)))
-        .map_err(|error| JournalError::io("open the log", path, &error))
+    // What got the number of a standard stream would be moved off it, and the first descriptor closed.
+    let fillers = fill_standard_streams().map_err(failed)?;
+    let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
+    drop(fillers);
+    match check_magic(path, &file, is_log) {
+        Ok(()) => Ok(file),
+        Err(error) => {
+            keep(file);
+            Err(error)
+        }
+    }
+}
+
+/// Refuses a file that was no log when it was opened, unless it has become one.
+fn check_kept(path: &Path, number: FileNumber, is_log: fn(&[u8]) -> bool) -> Result<(), JournalError> {
+    let kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let found = kept.iter().find(|(other, _)| *other == number);
+    found.map_or(Ok(()), |(_, file)| check_magic(path, file, is_log))
+}
+
+fn check_magic(path: &Path, file: &File, is_log: fn(&[u8]) -> bool) -> Result<(), JournalError> {
+    if is_log(&first_bytes(path, file, MAGIC_BYTES)?) {
+        return Ok(());
+    }
+    Err(JournalError::Format { log: path.to_path_buf(), source: FormatError::Magic })
+}
+
+/// Opens something else under those numbers of standard streams that are free.
+fn fill_standard_streams() -> io::Result<Vec<File>> {
+    let mut fillers = Vec::new();
+    loop {
+        let filler = File::open("/dev/null")?;
+        if filler.as_raw_fd() >= FIRST_DESCRIPTOR {
+            return Ok(fillers);
+        }
+        fillers.push(filler);
+    }
+}
+
+fn keep(file: OwnFile) {
+    let Ok(meta) = file.metadata() else {
+        // Of an open file, hardly possible. Whatever it is, it is not closed.
+        std::mem::forget(file);
+        return;
+    };
+    let mut kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push(((meta.dev(), meta.ino()), file));
 }
 
 /// The file's first bytes, up to `limit`.
@@ -30,4 +103,60 @@ pub(crate) fn first_bytes(path: &Path, file: &File, limit: u64) -> Result<Vec<u8
         return Err(JournalError::Format { log: path.to_path_buf(), source });
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::FlockOperation;
+
+    fn is_log(bytes: &[u8]) -> bool {
+        bytes == b"A LOG!!!"
+    }
+
+    /// Whether this process holds a POSIX lock of a file, as another owner of locks sees it.
+    fn is_locked(path: &Path) -> bool {
+        let number = std::fs::metadata(path).unwrap().ino();
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("POSIX") && line.contains(&format!(":{number} ")))
+    }
+
+    #[test]
+    fn a_database_that_is_called_like_a_log_keeps_this_process_s_locks() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bench-duralite");
+        std::fs::write(&path, [b"SQLite format 3\0".as_slice(), &[0; 4080]].concat()).unwrap();
+        let database = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        rustix::fs::fcntl_lock(&database, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(is_locked(&path));
+        let known = || {
+            let number = (database.metadata().unwrap().dev(), database.metadata().unwrap().ino());
+            let kept = NO_LOGS.get().lock().unwrap();
+            kept.iter().filter(|(other, _)| *other == number).count()
+        };
+        for write in [false, true, false] {
+            let error = open(&path, write, is_log).expect_err("no log");
+            assert!(matches!(error, JournalError::Format { .. }), "{error}");
+            assert!(is_locked(&path), "the locks were given back");
+            assert_eq!(known(), 1);
+        }
+        // It may become a log, as one does that is being made.
+        database.write_all_at(b"A LOG!!!", 0).unwrap();
+        drop(open(&path, false, is_log).expect("a log by its first bytes"));
+    }
+
+    #[test]
+    fn a_pipe_that_is_called_like_a_log_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe-duralite");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        assert!(matches!(open(&path, false, is_log), Err(JournalError::Format { .. })));
+    }
 }

@@ -291,7 +291,7 @@ unsafe fn unshare(base: *mut libc::c_void) {
 }
 
 /// The first descriptor that is not a standard stream's.
-const FIRST_DESCRIPTOR: i32 = 3;
+pub const FIRST_DESCRIPTOR: i32 = 3;
 
 /// Moves a file off the descriptors of standard streams. A program that has closed one of those goes on printing to it,
 /// and would print into the file. SQLite keeps its own files off them too.

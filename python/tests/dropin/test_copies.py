@@ -246,5 +246,40 @@ class DatabaseAlone(CopyCase):
         self.check(away / "app.db", exact=expected, **named)
 
 
+class CopyOpenedBesideItsOriginal(CopyCase):
+    def scenario_the_locks_of_the_original_stay(self):
+        # Closing any descriptor of a file gives back all POSIX locks that the process holds of it.
+        program = """
+            conn = create(sys.argv[1])
+            insert(conn, "base", 3)
+            shutil.copytree(os.path.dirname(sys.argv[1]), sys.argv[2])
+            assert conn.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete"
+            conn.execute("BEGIN IMMEDIATE")
+            conn.execute("INSERT INTO t VALUES ('base', 3, '')")
+            pool = {"nvram_dir": sys.argv[2] + "/nvram"} if ENGINE == "nvwal" else {}
+            copy = connect(os.path.join(sys.argv[2], "app.db"), wal=False, **pool)
+            assert rows(copy) == 3
+            say("locked")
+            hear()
+            conn.execute("COMMIT")
+            ack("base", 3)
+            conn.close()
+            copy.close()
+        """
+        other = """
+            conn = connect(sys.argv[1], timeout=0, wal=False)
+            what, error = attempt(lambda: conn.execute("BEGIN IMMEDIATE").fetchall())
+            say("other", what, error)
+        """
+        live = self.start(program, self.path, self.base / "copy")
+        live.expect("locked")
+        (line,) = self.run_program(other, self.path)
+        self.assertEqual(line[1], "error", "two have the database for writing")
+        live.tell()
+        live.finish()
+        self.assertEqual(self.contents(), self.acked)
+        self.assertEqual(os.listdir(self.pool), [])
+
+
 if __name__ == "__main__":
     unittest.main()

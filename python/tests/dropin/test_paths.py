@@ -477,5 +477,35 @@ class Names(PathCase):
         self.check(exact=self.acked)
 
 
+class CalledLikeALog(PathCase):
+    def scenario_a_database_keeps_its_locks_when_a_neighbour_is_opened(self):
+        program = """
+            conn = connect(sys.argv[1], wal=False)
+            conn.execute(TABLE)
+            conn.execute("BEGIN IMMEDIATE")
+            conn.execute("INSERT INTO t VALUES ('base', 0, '')")
+            neighbour = create(sys.argv[2])
+            say("locked")
+            hear()
+            conn.execute("COMMIT")
+            ack("base", 0)
+            conn.close()
+            neighbour.close()
+        """
+        other = """
+            conn = connect(sys.argv[1], timeout=0, wal=False)
+            what, error = attempt(lambda: conn.execute("BEGIN IMMEDIATE").fetchall())
+            say("other", what, error)
+        """
+        path = self.directory / "bench-duralite"
+        live = self.start(program, path, self.directory / "neighbour.db")
+        live.expect("locked")
+        (line,) = self.run_program(other, path)
+        self.assertEqual(line[1], "error", "two have the database for writing")
+        live.tell()
+        live.finish()
+        self.assertEqual(self.contents(path), self.acked)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock, read_active_word,
-    read_checked_word, slot_offset,
+    ACTIVE_OFFSET, GROWN_OFFSET, MAGIC, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock,
+    read_active_word, read_checked_word, slot_offset,
 };
 use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
 
@@ -66,7 +66,7 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
 /// # Errors
 /// As for attaching, but whatever database it belongs to.
 pub fn open_read_only(path: &Path) -> Result<Nvwal, JournalError> {
-    look_at(&OpenFile { path, file: &log_file::open(path, false)? })
+    look_at(&OpenFile { path, file: &log_file::open(path, false, |bytes| bytes.starts_with(&MAGIC))? })
 }
 
 /// As [`open_read_only`], for a file that is open.

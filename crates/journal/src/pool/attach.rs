@@ -11,10 +11,11 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError};
 
 use super::head::Head;
+use super::open::open_log;
 use super::shared::{MAGIC, OpenLog, Place};
 use super::{DatabaseIdentity, files, names, outside};
 use crate::descriptor::LogDirectory;
-use crate::{EngineOptions, ErrorKind, JournalError, log_file};
+use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
 /// everybody leaves committed transactions as they are.
@@ -27,7 +28,7 @@ pub(crate) fn attach(
 ) -> Result<OpenLog, JournalError> {
     let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
     let path = pool.find(&db.path, id).ok_or_else(missing)?;
-    let file = match log_file::open(&path, true) {
+    let file = match open_log(&path, true) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
@@ -92,7 +93,7 @@ pub(super) fn check_owner(
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
 /// so does one that is somewhere else by now.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
-    let Ok(file) = log_file::open(path, true) else { return };
+    let Ok(file) = open_log(path, true) else { return };
     let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
     if is_it && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false) {
         drop(files::remove(path, &names::segment(path, id)));

@@ -7,7 +7,8 @@ use duralite_logfmt::LogId;
 use super::DatabaseIdentity;
 use super::head::Head;
 use super::names::{self, Kind};
-use crate::{JournalError, log_file};
+use super::open::open_log;
+use crate::JournalError;
 use crate::descriptor::LogDirectory;
 
 /// A log file.
@@ -34,14 +35,14 @@ pub enum Claim {
 }
 
 fn read_head(path: &Path) -> Option<Head> {
-    let file = log_file::open(path, false).ok()?;
+    let file = open_log(path, false).ok()?;
     Head::read(path, &file).ok()
 }
 
 /// Whether a file of this name is there, and its head says nothing: damaged, or of another version. Whoever
 /// attaches it is told.
 fn is_illegible(path: &Path) -> bool {
-    let read = log_file::open(path, false).and_then(|file| Head::read(path, &file));
+    let read = open_log(path, false).and_then(|file| Head::read(path, &file));
     matches!(read, Err(JournalError::Format { .. }))
 }
 
@@ -103,7 +104,7 @@ pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<I
 /// SQLite's locks of it. So it is not asked: the log itself says whether it is a copy.
 #[must_use]
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
-    let Ok(file) = log_file::open(&log.path, false) else { return Claim::Foreign };
+    let Ok(file) = open_log(&log.path, false) else { return Claim::Foreign };
     let Ok(head) = Head::read(&log.path, &file) else { return Claim::Foreign };
     if db.owns(&head) {
         return Claim::Own;

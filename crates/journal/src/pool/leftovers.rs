@@ -13,8 +13,9 @@ use duralite_medium::process::OwnFile;
 use super::attach::is_in_place;
 use super::head::Head;
 use super::names::{self, Kind};
+use super::open::open_log;
 use super::{DatabaseIdentity, files};
-use crate::{JournalError, log_file};
+use crate::JournalError;
 
 /// Deletes the logs that were made for this database, which names none of them, and that hold nothing. Those
 /// that somebody uses, or that are being made, stay. With `scan` those are found too that were made while the
@@ -29,7 +30,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
             _ => continue,
         }
         seen.push(path.clone());
-        let Ok(file) = log_file::open(&path, false) else { continue };
+        let Ok(file) = open_log(&path, false) else { continue };
         let Ok(head) = Head::read(&path, &file) else { continue };
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
         // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
@@ -57,7 +58,7 @@ pub(super) fn free_plain_name(
     plain: &Path,
     db: &DatabaseIdentity,
 ) -> Result<Option<(PathBuf, PathBuf)>, JournalError> {
-    let Ok(file) = log_file::open(plain, false) else { return Ok(None) };
+    let Ok(file) = open_log(plain, false) else { return Ok(None) };
     let Ok(head) = Head::read(plain, &file) else { return Ok(None) };
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);

@@ -9,6 +9,7 @@ mod head;
 mod identity;
 mod leftovers;
 mod names;
+mod open;
 mod outside;
 mod shared;
 
@@ -16,11 +17,11 @@ use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 
+use crate::JournalError;
 use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 pub use crate::tap::{FileStep, Tap, Tapped, tap};
 use crate::walk::{WalkSummary, WalkedTransaction};
-use crate::{JournalError, log_file};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::create;
 pub(crate) use files::remove;
@@ -30,6 +31,7 @@ pub use identity::DatabaseIdentity;
 pub(crate) use leftovers::where_now;
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
+use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
 pub use shared::{ACKNOWLEDGED, HOME_FAILURES, PINS_OFFSET, READABLE, RESTART_UNTIL};
@@ -70,7 +72,7 @@ pub struct About {
 /// # Errors
 /// `Io`, `Format`.
 pub fn describe(path: &Path) -> Result<About, JournalError> {
-    let head = Head::read(path, &log_file::open(path, false)?)?;
+    let head = Head::read(path, &open_log(path, false)?)?;
     Ok(About { engine: head.engine, id: head.log_id, database: head.database() })
 }
 
@@ -80,7 +82,7 @@ pub fn describe(path: &Path) -> Result<About, JournalError> {
 /// # Errors
 /// As for attaching, but whatever database it belongs to.
 pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> {
-    let file = log_file::open(path, false)?;
+    let file = open_log(path, false)?;
     let head = Head::read(path, &file)?;
     (head.engine.open_read_only)(&OpenFile { path, file: &file })
 }
@@ -91,7 +93,7 @@ pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> 
 /// # Errors
 /// The one that recovery would fail with; what came before it has been visited.
 pub fn walk(path: &Path, visit: &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError> {
-    let file = log_file::open(path, false)?;
+    let file = open_log(path, false)?;
     let head = Head::read(path, &file)?;
     (head.engine.walk)(&OpenFile { path, file: &file }, visit)
 }

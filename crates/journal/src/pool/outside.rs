@@ -19,11 +19,12 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::attach::{check_owner, is_complete, is_in_place};
+use super::open::open_log;
 use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE};
 use super::{DatabaseIdentity, ENGINE_OFFSET, files, names};
 use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
-use crate::{EngineOptions, JournalError, log_file};
+use crate::{EngineOptions, JournalError};
 
 /// A log as somebody has attached it who may only read it.
 pub struct Outside {
@@ -50,7 +51,7 @@ pub(super) fn attach(
     denied: JournalError,
 ) -> Result<OpenLog, JournalError> {
     // It may not be readable either: then what was said first is the better answer.
-    let Ok(file) = log_file::open(path, false) else { return Err(denied) };
+    let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
     let attaching = files::open_segment_read_only(&segment_path, db)?;
