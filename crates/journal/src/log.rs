@@ -11,7 +11,7 @@ use crate::descriptor::{Descriptor, LogDirectory};
 use crate::engine::{Clock, Committer, Engine, Ticket};
 use crate::home::Home;
 use crate::pins::{Pins, Recycling};
-use crate::pool::{self, DatabaseIdentity, OpenLog, Outside};
+use crate::pool::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
@@ -50,17 +50,20 @@ impl Log {
         pool::create(pool, options, db, page_bytes).and_then(Self::over)
     }
 
-    /// Attaches the log that a guarded database names, recovering it if nobody else has it.
+    /// Attaches the log that a guarded database names, recovering it if nobody else has it. Other processes are
+    /// waited for as long as `pause` has patience.
     ///
     /// # Errors
-    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then.
+    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when patience
+    /// has ended.
     pub fn attach(
         pool: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         id: LogId,
+        pause: Pause<'_>,
     ) -> Result<Self, JournalError> {
-        pool::attach(pool, options, db, id, false).and_then(Self::over)
+        pool::attach(pool, options, db, id, false, pause).and_then(Self::over)
     }
 
     pub(crate) fn over(open: OpenLog) -> Result<Self, JournalError> {
@@ -196,9 +199,9 @@ impl Log {
     ///
     /// # Errors
     /// `Busy` while somebody attaches it; as [`Log::attach`].
-    pub fn look_again(&mut self) -> Result<bool, JournalError> {
+    pub fn look_again(&mut self, pause: Pause<'_>) -> Result<bool, JournalError> {
         let Some(outside) = &self.outside else { return Ok(true) };
-        if let Some(engine) = outside.look_again()? {
+        if let Some(engine) = outside.look_again(pause)? {
             self.stream = WalStream::new(engine);
             self.poisoned = None;
         }
@@ -387,12 +390,17 @@ impl Log {
         self.guarded(|stream| stream.engine_mut().retire())
     }
 
-    /// Deletes the log's files, wherever the log is called by now. Durable on return.
+    /// Deletes the log's files, wherever the log is called by now, and what is left of them should somebody have
+    /// deleted the log already. Durable on return.
     ///
     /// # Errors
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
-        let Some(path) = self.path_now()? else { return Ok(()) };
+        let Some(path) = self.path_now()? else {
+            // The name has the log's id: nothing else is called so.
+            drop(std::fs::remove_file(&self.segment_path));
+            return Ok(());
+        };
         pool::remove(&path, &pool::segment_path(&path, self.id()))
             .map_err(|error| JournalError::io("delete", &path, &error))
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::descriptor::LogDirectory;
 use crate::home::{DatabaseFile, Homed, OpenDatabase};
-use crate::pool::{self, DatabaseIdentity};
+use crate::pool::{self, DatabaseIdentity, Pause, pause_for};
 use crate::{EngineOptions, JournalError, Log};
 
 /// What folding a log into its database did.
@@ -23,6 +24,9 @@ pub struct Folded {
     /// Where an adopted log was put aside.
     pub kept: Option<PathBuf>,
 }
+
+/// How long tools wait for processes that open a log, or that die.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads what a database file's header says. Not in a process that has the database open by SQLite: closing it here
 /// gives back all POSIX locks that the process holds of it.
@@ -56,7 +60,7 @@ pub fn fold(pool: &LogDirectory, database: &Path, id: LogId, adopt: bool) -> Res
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
     let afterwards = if adopt { Afterwards::Keep } else { Afterwards::Delete };
-    fold_into(&file, pool, &db, id, adopt, afterwards)
+    fold_into(&file, pool, &db, id, adopt, afterwards, &pause_for(PATIENCE))
 }
 
 /// As [`fold`], for a database that was copied together with its log: nobody else can want the log, which is
@@ -67,7 +71,7 @@ pub fn fold(pool: &LogDirectory, database: &Path, id: LogId, adopt: bool) -> Res
 pub fn fold_copy(pool: &LogDirectory, database: &Path, id: LogId) -> Result<Folded, JournalError> {
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
-    fold_into(&file, pool, &db, id, true, Afterwards::Delete)
+    fold_into(&file, pool, &db, id, true, Afterwards::Delete, &pause_for(PATIENCE))
 }
 
 /// As [`fold`], into a database file that the caller has to itself. With `adopt` the log may be one that was
@@ -84,9 +88,10 @@ pub fn fold_into(
     id: LogId,
     adopt: bool,
     afterwards: Afterwards,
+    pause: Pause<'_>,
 ) -> Result<Folded, JournalError> {
     let database = &db.path;
-    let open = pool::attach(pool, &EngineOptions::default(), db, id, adopt)?;
+    let open = pool::attach(pool, &EngineOptions::default(), db, id, adopt, pause)?;
     let busy = || JournalError::Busy {
         path: database.clone(),
         what: "a process has the database open; close it first",

@@ -2,17 +2,22 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use duralite_journal::media::{MediaSet, Memory, MemoryKind};
+use duralite_journal::pool::pause_for;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, JournalError, Log, LogDirectory, nvwal, offline,
     waldio,
 };
 use duralite_logfmt::{LogId, guard};
 use duralite_medium::{FileSegment, Segment as _};
+
+/// A safety net only.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {
     dir: tempfile::TempDir,
@@ -35,7 +40,7 @@ impl Place {
     }
 
     fn attach(&self, id: LogId) -> Result<Log, JournalError> {
-        Log::attach(&self.pool, &EngineOptions::default(), &self.identity, id)
+        Log::attach(&self.pool, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
     }
 
     /// Attaches a log of `nvwal` in memory of this kind.
@@ -43,7 +48,7 @@ impl Place {
         let log_memory = Some(Memory { kind, dir: self.pool.dir.clone() });
         let media = MediaSet { log_memory, ..MediaSet::default() };
         let pool = LogDirectory::of(&nvwal::DESCRIPTOR, &media).expect("memory");
-        Log::attach(&pool, &EngineOptions::default(), &self.identity, id)
+        Log::attach(&pool, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
     }
 
     fn database(&self) -> PathBuf {
@@ -144,4 +149,70 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     log.segment().store(8, 1);
     let other = place.attach_in(MemoryKind::Emulated, log.id()).map(|_| ());
     assert!(matches!(other, Err(JournalError::Settings)), "{other:?}");
+}
+
+/// Attaches with so much patience; how it ended, and how often it waited.
+fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), JournalError>, u32) {
+    let count = Cell::new(0);
+    let pause = |tries| {
+        count.set(count.get() + 1);
+        tries < pauses
+    };
+    let attached = Log::attach(&place.pool, &EngineOptions::default(), &place.identity, id, &pause);
+    (attached.map(|_| ()), count.get())
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_attaches_a_log_is_waited_for_as_long_as_there_is_patience() {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        let place = Place::new(engine);
+        let log = place.create();
+        let (id, shared) = (log.id(), log.segment_path().to_path_buf());
+        drop(log);
+        let stopped = read_write(&shared);
+        stopped.lock().expect("lock");
+        let (refused, pauses) = attach_impatiently(&place, id, 3);
+        assert_eq!(refused.expect_err("somebody attaches it").kind(), ErrorKind::Busy, "{engine:?}");
+        assert_eq!(pauses, 4);
+        drop(stopped);
+        attach_impatiently(&place, id, 0).0.expect("nobody is in the way any more");
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_while_it_folds_a_log_is_waited_for_as_long_as_there_is_patience() {
+    let place = Place::new(&waldio::DESCRIPTOR);
+    let log = place.create();
+    let (id, path) = (log.id(), log.path().to_path_buf());
+    let (shared, bytes) = (log.segment_path().to_path_buf(), log.segment().len());
+    drop(log);
+    let alone = read_write(&path);
+    alone.lock().expect("lock");
+    let _member = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("member");
+    let (refused, pauses) = attach_impatiently(&place, id, 3);
+    assert_eq!(refused.expect_err("somebody folds it").kind(), ErrorKind::Busy);
+    assert_eq!(pauses, 4);
+}
+
+#[test]
+fn a_log_whose_shared_memory_has_been_deleted_is_refused_when_patience_ends() {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        let place = Place::new(engine);
+        let log = place.create();
+        std::fs::remove_file(log.segment_path()).expect("remove");
+        let (refused, pauses) = attach_impatiently(&place, log.id(), 0);
+        assert_eq!(refused.expect_err("not shared").kind(), ErrorKind::Busy, "{engine:?}");
+        assert_eq!(pauses, 1);
+    }
+}
+
+#[test]
+fn the_shared_memory_of_a_log_that_somebody_has_deleted_goes_with_it() {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        let place = Place::new(engine);
+        let mut log = place.create();
+        std::fs::remove_file(log.path()).expect("remove");
+        log.unlink().expect("unlink");
+        assert!(!log.segment_path().exists(), "{engine:?}");
+    }
 }

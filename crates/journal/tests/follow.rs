@@ -55,7 +55,7 @@ impl Fixture {
         let Writer { log, model, rng, keeps_time } = dead;
         let id = log.id();
         drop(log);
-        let log = Log::attach(&self.logs, &self.options, &self.identity, id).expect("attach");
+        let log = Log::attach(&self.logs, &self.options, &self.identity, id, &|_| false).expect("attach");
         Writer { log, model, rng, keeps_time }
     }
 

@@ -291,7 +291,7 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
         gid: owner.gid(),
     };
     let whole = EngineOptions::default().with(options(SyncMode::Lazy));
-    let mut log = Log::attach(&pool, &whole, &db, id)?;
+    let mut log = Log::attach(&pool, &whole, &db, id, &|_| false)?;
     let mut bytes = vec![0; log.size()? as usize];
     log.read(0, &mut bytes)?;
     Ok(bytes)

@@ -221,7 +221,8 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
             }
             let id = log.id();
             drop(log);
-            let mut again = Log::attach(&pool, &EngineOptions::default(), &identity, id).expect("attach");
+            let mut again =
+                Log::attach(&pool, &EngineOptions::default(), &identity, id, &|_| false).expect("attach");
             let found = contents(&mut again);
             let whole = if panicked { found == before || found == after } else { found == after };
             assert!(whole || found == model.committed, "{engine:?} at {at}");

@@ -38,6 +38,6 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     assert!(matches!(log.sync(), Err(JournalError::Poisoned(_))));
     let id = log.id();
     drop(log);
-    let again = Log::attach(&pool, &EngineOptions::default(), &identity, id).map(|_| ());
+    let again = Log::attach(&pool, &EngineOptions::default(), &identity, id, &|_| false).map(|_| ());
     assert_eq!(again.expect_err("still damaged").kind(), ErrorKind::Corrupt);
 }

@@ -507,5 +507,48 @@ class CalledLikeALog(PathCase):
         self.assertEqual(self.contents(path), self.acked)
 
 
+class DeletedWhileOpen(PathCase):
+    LIVE = """
+    conn = create(sys.argv[1])
+    insert(conn, "live", 5)
+    say("open")
+    hear()
+    insert(conn, "live", 5, first=5)
+    conn.close()
+    """
+
+    def delete(self, pattern):
+        found = [*self.directory.glob(pattern), *self.pool.glob(pattern)]
+        self.assertEqual(len(found), 1, found)
+        found[0].unlink()
+
+    @beyond_stock("another process makes a new one, and two write at once")
+    def scenario_shared_memory(self):
+        # Another process cannot join in, and is told so within its busy timeout, not after two seconds for each try.
+        other = """
+            begun = time.monotonic()
+            what, error = attempt(lambda: rows(connect(sys.argv[1], timeout=0.3, wal=False)))
+            say(what, time.monotonic() - begun, error)
+        """
+        live = self.start(self.LIVE, self.path)
+        live.expect("open")
+        self.delete("*-shm")
+        (line,) = self.run_program(other, self.path)
+        self.assertEqual(line[0], "error")
+        self.assertLess(float(line[1]), 10)
+        live.tell()
+        live.finish()
+        self.check(exact=self.acked)
+
+    @beyond_stock("it goes on in a file without a name, and may lose what it commits")
+    def scenario_log(self):
+        live = self.start(self.LIVE, self.path)
+        live.expect("open")
+        self.delete("app.db-duralite" if self.engine == "waldio" else "*-duralite-" + "?" * 32)
+        live.tell()
+        live.finish()
+        self.check(exact=self.acked)
+
+
 if __name__ == "__main__":
     unittest.main()

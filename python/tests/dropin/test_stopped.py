@@ -1,5 +1,6 @@
 """Processes that are stopped (SIGSTOP, `docker pause`) and go on later, or never."""
 
+import fcntl
 import os
 import random
 import signal
@@ -7,7 +8,7 @@ import time
 import unittest
 
 from . import harness
-from .harness import each
+from .harness import beyond_stock, each
 
 WRITER = """
 conn = connect(sys.argv[1])
@@ -221,6 +222,56 @@ class Stopped(StoppedCase):
         writer.tell()
         for one in (reader, writer):
             one.finish()
+        self.check(exact=self.acked)
+
+
+class WhileAttaching(harness.Case):
+    """Another process has been stopped while it opens the log of a killed one: it holds the lock for that."""
+
+    def hold(self):
+        self.create_and_kill()
+        found = [*self.directory.glob("*-duralite-*-shm"), *self.pool.glob("*-duralite-*-shm")]
+        self.assertEqual(len(found), 1)
+        self.held = [path.open("rb+") for path in found]
+        for file in self.held:
+            self.addCleanup(file.close)
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+    def release(self):
+        for file in self.held:
+            file.close()
+
+    @beyond_stock("nothing is held that stock would wait for")
+    def scenario_an_opener_has_its_busy_timeout(self):
+        program = """
+            what, error = attempt(lambda: rows(connect(sys.argv[1], timeout=0.3, wal=False)))
+            say(what, error)
+        """
+        self.hold()
+        (line,) = self.run_program(program, self.path)
+        self.assertEqual(line[0], "error", line)
+        self.assertIn("locked", line)
+        self.release()
+        self.check(exact=self.acked)
+
+    @beyond_stock("nothing is held that stock would wait for")
+    def scenario_an_opener_that_gets_signals(self):
+        # By handlers that are not to have system calls restarted, as Python's are.
+        program = """
+            signal.signal(signal.SIGALRM, lambda *_: None)
+            signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+            say("begins")
+            found = rows(connect(sys.argv[1], wal=False))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            say("rows", found)
+        """
+        self.hold()
+        opener = self.start(program, self.path)
+        opener.expect("begins")
+        time.sleep(0.5)
+        self.release()
+        self.assertEqual(opener.expect("rows"), ["20"])
+        opener.finish()
         self.check(exact=self.acked)
 
 

@@ -1,10 +1,9 @@
 //! Attaching a log.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
@@ -13,18 +12,21 @@ use duralite_medium::{FileSegment, MediumError};
 use super::head::Head;
 use super::open::open_log;
 use super::shared::{MAGIC, OpenLog, Place};
+use super::waiting::{self, Lock, Pause};
 use super::{DatabaseIdentity, files, names, outside};
 use crate::descriptor::LogDirectory;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
-/// everybody leaves committed transactions as they are.
+/// everybody leaves committed transactions as they are. Other processes are waited for as long as `pause` has
+/// patience; then they are `Busy`.
 pub(crate) fn attach(
     pool: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     id: LogId,
     adopt: bool,
+    pause: Pause<'_>,
 ) -> Result<OpenLog, JournalError> {
     let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
     let path = pool.find(&db.path, id).ok_or_else(missing)?;
@@ -32,7 +34,7 @@ pub(crate) fn attach(
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
-            return outside::attach(pool, options, db, id, &path, error);
+            return outside::attach(pool, options, db, id, &path, error, pause);
         }
         Err(error) => return Err(error),
     };
@@ -40,7 +42,7 @@ pub(crate) fn attach(
     let place = Place::new(pool, &path, id);
     // One at a time: between finding itself alone and saying that it is there, a process must
     // not be overtaken by another that then finds itself alone too.
-    let attaching = place.lock(db)?;
+    let attaching = place.lock(db, pause)?;
     let gone = || {
         let what = "its log has just been folded into it or put aside; open it again";
         JournalError::Busy { path: db.path.clone(), what }
@@ -51,7 +53,7 @@ pub(crate) fn attach(
         }
         return Err(gone());
     }
-    let alone = find_alone(&file, &path, &attaching, &place.segment_path)?;
+    let alone = find_alone(&file, &place, &attaching, pause)?;
     if alone && pool.is_dax() {
         // It may have been used as emulated memory, on this very file system. Blocks that were first
         // touched then are not durable, nor is what an emulated model of persistency did not
@@ -63,7 +65,13 @@ pub(crate) fn attach(
     log.attaching = Some(attaching);
     // Here ends the wait for who folds the log without SQLite's locks. SQLite's own users cannot
     // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.
-    log.file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
+    let shared = waiting::lock(&log.file, Lock::Shared, pause);
+    if !shared.map_err(|error| JournalError::io("lock", &path, &error))? {
+        return Err(JournalError::Busy {
+            path: db.path.clone(),
+            what: "another process folds its log just now",
+        });
+    }
     if !is_in_place(&path, &log.file)? {
         return Err(gone());
     }
@@ -122,34 +130,37 @@ pub(super) fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError
 /// was shared, with its locks given back, and the lock of its own member slot, which nobody
 /// else takes until then. Who does not get it shares the state that is in force, whose last member
 /// may leave at any time: what it has sealed and not flushed stays in the ring for the next leader.
-fn find_alone(file: &File, path: &Path, attaching: &File, segment: &Path) -> Result<bool, JournalError> {
-    let start = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => {
-                let begins = clear(attaching)
-                    .map_err(|source| JournalError::Medium { path: segment.to_path_buf(), source })?;
-                if !begins {
-                    file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
-                }
-                return Ok(begins);
+fn find_alone(
+    file: &File,
+    place: &Place<'_>,
+    attaching: &File,
+    pause: Pause<'_>,
+) -> Result<bool, JournalError> {
+    let path = place.path;
+    let failed = |source| JournalError::Medium { path: place.segment_path.clone(), source };
+    for tries in 0.. {
+        let locked = waiting::try_lock(file, Lock::Exclusive);
+        if locked.map_err(|error| JournalError::io("lock", path, &error))? {
+            let begins = clear(attaching).map_err(failed)?;
+            if !begins {
+                file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
             }
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
+            return Ok(begins);
         }
         let complete = is_complete(attaching);
-        let living = FileSegment::has_members(attaching)
-            .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
-        let late = start.elapsed() > Duration::from_secs(2);
-        if living && (complete || late) {
+        let living = FileSegment::has_members(attaching).map_err(failed)?;
+        if living && complete {
             return Ok(false);
         }
-        if late {
-            let what = "something that does not use the database holds its log's lock";
-            return Err(JournalError::Busy { path: path.to_path_buf(), what });
+        if !pause(tries) {
+            if living {
+                return Ok(false);
+            }
+            break;
         }
-        std::thread::sleep(Duration::from_micros(100));
     }
+    let what = "its log is held by a process that does not share its memory, which may have been deleted";
+    Err(JournalError::Busy { path: path.to_path_buf(), what })
 }
 
 /// Whether the words in the file are of a segment that was completed.

@@ -13,8 +13,12 @@ use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
 
 use super::DatabaseIdentity;
+use super::waiting::{self, Lock, Pause};
 use crate::JournalError;
 use crate::tap::{self, FileStep};
+
+/// What whoever attaches a log is told while another one does.
+pub(super) const ATTACHING: &str = "another process opens its log just now";
 
 /// Where this process's open files have names.
 const OWN_FILES: &str = "/proc/self/fd";
@@ -169,11 +173,19 @@ pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Resu
     Ok(file)
 }
 
-/// The file of the shared segment, locked: one process at a time attaches a log.
-pub(super) fn lock_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
+/// The file of the shared segment, locked: one process at a time attaches a log. That one may be recovering a
+/// long log, or be stopped.
+pub(super) fn lock_segment(
+    path: &Path,
+    db: &DatabaseIdentity,
+    pause: Pause<'_>,
+) -> Result<OwnFile, JournalError> {
     loop {
         let file = open_segment(path, db)?;
-        file.lock().map_err(|error| JournalError::io("lock", path, &error))?;
+        let locked = waiting::lock(&file, Lock::Exclusive, pause);
+        if !locked.map_err(|error| JournalError::io("lock", path, &error))? {
+            return Err(JournalError::Busy { path: db.path.clone(), what: ATTACHING });
+        }
         let links = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?.nlink();
         // Somebody may have deleted it before it was locked.
         if links > 0 {

@@ -12,6 +12,7 @@ mod names;
 mod open;
 mod outside;
 mod shared;
+mod waiting;
 
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,7 @@ use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
 pub use shared::{ACKNOWLEDGED, HOME_FAILURES, PINS_OFFSET, READABLE, RESTART_UNTIL};
+pub use waiting::{Pause, pause_for};
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.
 pub const LOCKS_OFFSET: u64 = 4096;

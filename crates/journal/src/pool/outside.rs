@@ -8,11 +8,10 @@
 //! while it has it mapped, but for a transaction that reads along: whoever would begin it anew then goes on
 //! with it instead. [`Outside::look_again`] follows what has happened.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
@@ -21,6 +20,7 @@ use duralite_medium::{FileSegment, MediumError, Segment as _};
 use super::attach::{check_owner, is_complete, is_in_place};
 use super::open::open_log;
 use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE};
+use super::waiting::{self, Lock, Pause};
 use super::{DatabaseIdentity, ENGINE_OFFSET, files, names};
 use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
@@ -49,13 +49,17 @@ pub(super) fn attach(
     id: LogId,
     path: &Path,
     denied: JournalError,
+    pause: Pause<'_>,
 ) -> Result<OpenLog, JournalError> {
     // It may not be readable either: then what was said first is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
     let attaching = files::open_segment_read_only(&segment_path, db)?;
-    attaching.lock().map_err(|error| JournalError::io("lock", &segment_path, &error))?;
+    let locked = waiting::lock(&attaching, Lock::Exclusive, pause);
+    if !locked.map_err(|error| JournalError::io("lock", &segment_path, &error))? {
+        return Err(JournalError::Busy { path: db.path.clone(), what: files::ATTACHING });
+    }
     let bytes = ENGINE_OFFSET + pool.engine.shared.all;
     let shared = files::open_segment_read_only(&segment_path, db)?;
     let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
@@ -72,7 +76,7 @@ pub(super) fn attach(
         incarnation: AtomicU64::new(0),
     };
     outside.check_names()?;
-    let live = outside.has_company(&attaching)?;
+    let live = outside.has_company(&attaching, pause)?;
     let engine = outside.open(live)?;
     let file = outside.file.try_clone().map_err(|error| JournalError::io("open the log", path, &error))?;
     Ok(OpenLog {
@@ -130,7 +134,7 @@ impl Outside {
     ///
     /// # Errors
     /// `Busy` while somebody attaches it; as for attaching.
-    pub(crate) fn look_again(&self) -> Result<Option<Box<dyn Engine>>, JournalError> {
+    pub(crate) fn look_again(&self, pause: Pause<'_>) -> Result<Option<Box<dyn Engine>>, JournalError> {
         let members = self.has_members()?;
         fence(Ordering::SeqCst);
         let same = self.segment.load(INCARNATION) == self.incarnation.load(Ordering::Acquire);
@@ -139,12 +143,9 @@ impl Outside {
         }
         let busy = |what| Err(JournalError::Busy { path: self.db.path.clone(), what });
         let attaching = files::open_segment_read_only(&self.segment_path, &self.db)?;
-        match attaching.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return busy("another process opens its log just now"),
-            Err(TryLockError::Error(error)) => {
-                return Err(JournalError::io("lock", &self.segment_path, &error));
-            }
+        let locked = waiting::try_lock(&attaching, Lock::Exclusive);
+        if !locked.map_err(|error| JournalError::io("lock", &self.segment_path, &error))? {
+            return busy(files::ATTACHING);
         }
         self.check_names()?;
         let live = if self.is_live() {
@@ -154,7 +155,7 @@ impl Outside {
             }
             true
         } else {
-            self.has_company(&attaching)?
+            self.has_company(&attaching, pause)?
         };
         self.open(live).map(Some)
     }
@@ -178,18 +179,14 @@ impl Outside {
     }
 
     /// Whether members use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
-    fn has_company(&self, attaching: &File) -> Result<bool, JournalError> {
+    fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, JournalError> {
         let path = &self.path;
-        let start = Instant::now();
-        loop {
-            let held = match self.file.try_lock() {
-                Ok(()) => {
-                    self.file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
-                    false
-                }
-                Err(TryLockError::WouldBlock) => true,
-                Err(TryLockError::Error(error)) => return Err(JournalError::io("lock", path, &error)),
-            };
+        for tries in 0.. {
+            let free = waiting::try_lock(&self.file, Lock::Exclusive);
+            let held = !free.map_err(|error| JournalError::io("lock", path, &error))?;
+            if !held {
+                self.file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
+            }
             let company = if held {
                 FileSegment::has_members(attaching)
             } else {
@@ -208,12 +205,12 @@ impl Outside {
                 return Ok(false);
             }
             // Its process is dying, or is one that only looks at the log.
-            if start.elapsed() > Duration::from_secs(2) {
-                let what = "something that does not use the database holds its log's lock";
-                return Err(JournalError::Busy { path: path.clone(), what });
+            if !pause(tries) {
+                break;
             }
-            std::thread::sleep(Duration::from_micros(100));
         }
+        let what = "something that does not use the database holds its log's lock";
+        Err(JournalError::Busy { path: path.clone(), what })
     }
 
     /// Opens the log anew. Nobody attaches it meanwhile.

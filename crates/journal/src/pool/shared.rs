@@ -10,6 +10,7 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Segment};
 
 use super::outside::Outside;
+use super::waiting::Pause;
 use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
@@ -156,8 +157,8 @@ impl<'a> Place<'a> {
     }
 
     /// The shared memory's file, locked: one process at a time makes or attaches a log.
-    pub(super) fn lock(&self, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
-        files::lock_segment(&self.segment_path, db)
+    pub(super) fn lock(&self, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, JournalError> {
+        files::lock_segment(&self.segment_path, db, pause)
     }
 }
 

@@ -6,12 +6,14 @@ pub mod maintenance;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use duralite_journal::engine::{Committer, Ticket};
 use duralite_journal::home::Home;
-use duralite_journal::pool::{HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, READABLE, RESTART_UNTIL};
+use duralite_journal::pool::{
+    HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE, RESTART_UNTIL,
+};
 use duralite_journal::{DatabaseIdentity, JournalError, Log, follow};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
@@ -46,6 +48,18 @@ fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
     ATTACHED.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak<Attachment>>, Failure> {
+    for tries in 0.. {
+        match slot.try_lock() {
+            Ok(place) => return Ok(place),
+            Err(TryLockError::Poisoned(place)) => return Ok(place.into_inner()),
+            Err(TryLockError::WouldBlock) if pause(tries) => {}
+            Err(TryLockError::WouldBlock) => break,
+        }
+    }
+    Err(Failure::new(ffi::BUSY, "another thread opens the log just now"))
+}
+
 /// A log in use, detached when the last connection lets go of it.
 pub struct Attachment {
     key: Key,
@@ -76,16 +90,18 @@ struct Usage {
 }
 
 impl Attachment {
-    /// The attachment of this log, made by `attach` if this process has none yet.
+    /// The attachment of this log, made by `attach` if this process has none yet. A thread that is just making
+    /// it is waited for as long as `pause` has patience.
     pub fn get(
         identity: &DatabaseIdentity,
         id: LogId,
         settings: &Settings,
+        pause: Pause<'_>,
         attach: impl FnOnce() -> Result<Log, JournalError>,
     ) -> Result<Arc<Self>, Failure> {
         let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log: id };
         let slot = Arc::clone(attached().entry(key).or_default());
-        let mut place = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock_slot(&slot, pause)?;
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
@@ -167,9 +183,9 @@ impl Attachment {
     }
 
     /// As [`Log::look_again`], which may bring another home.
-    pub fn look_again(&self) -> Result<bool, JournalError> {
+    pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, JournalError> {
         let mut log = self.log();
-        let is_live = log.look_again()?;
+        let is_live = log.look_again(pause)?;
         *self.home.lock().unwrap_or_else(PoisonError::into_inner) = log.home();
         Ok(is_live)
     }

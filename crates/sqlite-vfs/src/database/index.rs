@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use duralite_journal::JournalError;
 use duralite_journal::engine::Committer;
 use duralite_journal::pool::Outside;
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
@@ -27,7 +28,7 @@ impl Db {
         if attachment.outside().is_some() {
             code = ffi::READONLY;
             // SQLite asks for the first one anew where it has made an index of its own, once it holds a mark.
-            match if number == 0 { attachment.look_again() } else { Ok(true) } {
+            match if number == 0 { self.look_again(&attachment) } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
                 Err(error) => return Some(Err(Failure::of(&error, During::Open))),
@@ -156,6 +157,13 @@ impl Db {
         })
     }
 
+    /// Takes in what has become of the log of a user who may only read it; whether others use it.
+    fn look_again(&self, attachment: &Attachment) -> Result<bool, JournalError> {
+        let looked = attachment.look_again(&|tries| self.patience.pause(tries))?;
+        self.patience.renew();
+        Ok(looked)
+    }
+
     /// Begins a transaction of a user who may only read the log, whose mark has just been taken. The shared memory
     /// may have begun anew since the one before; from now on it does not.
     fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
@@ -164,7 +172,7 @@ impl Db {
             return ffi::OK;
         }
         holder.unlock_shared(mark);
-        match begun.and_then(|_| attachment.look_again()) {
+        match begun.and_then(|_| self.look_again(attachment)) {
             // SQLite looks at the wal-index anew.
             Ok(_) => ffi::BUSY,
             Err(error) => self.sqlite.fail(&Failure::of(&error, During::Read)),

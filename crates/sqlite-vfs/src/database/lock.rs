@@ -45,7 +45,7 @@ fn base_lock(db: &Db, level: c_int) -> c_int {
         let code = db.base.lock(level);
         if !begins || code & 0xff != ffi::BUSY {
             if code == ffi::OK && begins {
-                db.patience.renew();
+                db.patience.renew_at_shared();
             }
             return code;
         }

@@ -4,7 +4,7 @@
 //! none. Others wait that long, as for a mutex, and no longer: a busy timeout keeps its meaning. What is waited is
 //! counted over all tries of a connection until one succeeds.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// In all, until something succeeds.
@@ -16,6 +16,8 @@ const LONGEST: Duration = Duration::from_millis(2);
 #[derive(Default)]
 pub struct Patience {
     waited_us: AtomicU64,
+    /// Whether somebody was in the way of attaching the log, so that it is still to be waited for.
+    refused: AtomicBool,
 }
 
 impl Patience {
@@ -45,7 +47,20 @@ impl Patience {
 
     /// What was waited for has come.
     pub fn renew(&self) {
+        self.refused.store(false, Ordering::Relaxed);
         self.waited_us.store(0, Ordering::Relaxed);
+    }
+
+    /// The log could not be attached: that SHARED comes, with which every try begins, is not what is waited for.
+    pub fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// SHARED has come.
+    pub fn renew_at_shared(&self) {
+        if !self.refused.load(Ordering::Relaxed) {
+            self.renew();
+        }
     }
 }
 
@@ -60,6 +75,19 @@ mod tests {
         assert!(patience.pause(3));
         assert!(!patience.pause(0));
         patience.renew();
+        assert!(patience.pause(0));
+    }
+
+    #[test]
+    fn it_lasts_over_all_tries_to_attach_a_log() {
+        let patience = Patience::default();
+        patience.spend(LIMIT);
+        patience.refuse();
+        patience.renew_at_shared();
+        assert!(!patience.pause(0), "the next try waits as long again");
+        patience.renew();
+        patience.spend(LIMIT);
+        patience.renew_at_shared();
         assert!(patience.pause(0));
     }
 }

@@ -49,7 +49,10 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
                 Ok(attachment) => return serve(db, attachment),
                 // Its last user has just closed it, or another log has taken the place of this.
                 Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    db.patience.refuse();
+                    return Err(failure);
+                }
             },
             DatabaseHeader::Damaged => return Err(places::damaged(db)),
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
@@ -102,7 +105,9 @@ fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let identity = db.identity()?;
     let settings = db.settings().clone();
     let pool = places::find(db, &identity, id)?.pool;
-    Attachment::get(&identity, id, &settings, || Log::attach(&pool, &settings.options, &identity, id))
+    let pause = |tries| db.patience.pause(tries);
+    let attach = || Log::attach(&pool, &settings.options, &identity, id, &pause);
+    Attachment::get(&identity, id, &settings, &pause, attach)
 }
 
 /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite left behind. Only one that
@@ -205,7 +210,8 @@ fn raise(db: &Db, pool: &LogDirectory) -> Result<Attempt, Failure> {
         }
         return Err(failure);
     }
-    Attachment::get(&identity, id, &settings, || Ok(log)).map(Attempt::Raised)
+    Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))
+        .map(Attempt::Raised)
 }
 
 /// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss

@@ -105,7 +105,8 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
         if !alone {
             return Err(opening::in_use(db));
         }
-        offline::fold_into(&db.base, &log.pool, identity, log.id, adopt, Afterwards::Delete)
+        let pause = |tries| db.patience.pause(tries);
+        offline::fold_into(&db.base, &log.pool, identity, log.id, adopt, Afterwards::Delete, &pause)
             .map_err(|error| Failure::of(&error, During::Open))
     });
     db.base.unlock(ffi::LOCK_NONE);
