@@ -17,7 +17,7 @@ build: ## build libduralite.so and the duralite command into target/release
 
 demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.png
 	@scripts/setup demo
-	cargo build --release -p duralite -p duralite-cli
+	cargo build --release -p duralite -p duralite-cli -p duralite-proof
 	/usr/bin/python3 demo/demo.py
 
 test: ## lints and every test; the last line counts them
@@ -39,7 +39,7 @@ fuzz: ## fuzz every decoder, the engines and recovery for FUZZ_SECONDS (default 
 
 proof: ## all evidence for durability at length (half an hour and more); tables into docs/fault-model.md
 	@scripts/setup proof
-	cargo build --release -p duralite -p duralite-cli
+	cargo build --release -p duralite -p duralite-cli -p duralite-proof
 	@scripts/proof
 
 compat: ## the tests of CPython, SQLAlchemy, Django and peewee on Duralite, beside stock SQLite (half an hour)

@@ -1,15 +1,12 @@
-//! `duralite`: look at databases and their logs, check them, fold a log back into its database,
-//! and take the measurements.
+//! `duralite`: look at databases and their logs, check them, and fold a log back into its database.
+//! Measurements and rigs are a command of their own, `duralite-proof`, which is run from here.
 //!
 //! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage.
 
-mod bench;
 mod checkpoint;
-mod crashtest;
 mod info;
-mod iotrace;
 mod locate;
-mod output;
+mod proof;
 mod target;
 mod verify;
 
@@ -17,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use output::{print_json, print_text};
+use duralite_cli::output::{self, print_json, print_text};
 use target::Target;
 
 #[derive(Parser)]
@@ -51,20 +48,14 @@ enum Command {
         discard_log: bool,
     },
     /// Measure, and reproduce the papers' tables and figures
-    Bench(bench::Options),
+    #[command(disable_help_flag = true)]
+    Bench(proof::Arguments),
     /// Trace what a command writes to the device of a database, and what for (needs root)
-    Iotrace(iotrace::Options),
+    #[command(disable_help_flag = true)]
+    Iotrace(proof::Arguments),
     /// Look for a crash that loses an acknowledged commit
-    Crashtest(crashtest::Options),
-    /// One process of those that `crashtest` kills
-    #[command(hide = true, name = crashtest::WORKER)]
-    CrashtestWorker {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
-    /// One process of a crowd that `bench` measures
-    #[command(hide = true)]
-    BenchWorker { uri: String, milliseconds: u64 },
+    #[command(disable_help_flag = true)]
+    Crashtest(proof::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -72,20 +63,9 @@ fn main() -> ExitCode {
         Command::Info(target) => info::run(&target),
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
-        Command::Bench(options) => bench::run(&options),
-        Command::Iotrace(options) => iotrace::run(&options),
-        Command::Crashtest(options) => crashtest::run(&options),
-        Command::CrashtestWorker { arguments } => Ok(duralite_killtest::worker_main(&arguments)),
-        Command::BenchWorker { uri, milliseconds } => {
-            duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
-                .map(|()| ExitCode::SUCCESS)
-        }
+        Command::Bench(arguments) => proof::run("bench", &arguments),
+        Command::Iotrace(arguments) => proof::run("iotrace", &arguments),
+        Command::Crashtest(arguments) => proof::run("crashtest", &arguments),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("duralite: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    output::exit_code(result)
 }

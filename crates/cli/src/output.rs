@@ -1,7 +1,12 @@
-//! Standard output.
+//! What a command prints, and what it ends with.
+
+use std::process::ExitCode;
 
 /// Prints to standard output; a closed pipe ends the program quietly, as `head` expects.
-pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+/// That of the write.
+pub fn print_text(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -9,6 +14,19 @@ pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     }
 }
 
-pub(crate) fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+/// Prints a value to standard output, as [`print_text`] does.
+///
+/// # Errors
+/// That of the write.
+pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print_text(&format!("{value:#}\n"))
+}
+
+/// The exit status of a command; an error goes to standard error.
+#[must_use]
+pub fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        eprintln!("duralite: {error:#}");
+        ExitCode::FAILURE
+    })
 }

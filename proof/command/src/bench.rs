@@ -9,7 +9,7 @@ use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::Table;
 use duralite_bench::{flush, machine, waldio};
 
-use crate::{print_json, print_text};
+use duralite_cli::output::{print_json, print_text};
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -12,7 +12,7 @@ use duralite_crashtest::{
     inject, missing_rig, register, replay,
 };
 
-use crate::print_text;
+use duralite_cli::output::print_text;
 
 /// States of one window when something was left out on purpose.
 const MUTANT_WINDOW_STATES: usize = 24;

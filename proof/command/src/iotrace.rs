@@ -10,7 +10,7 @@ use clap::Args;
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw};
 use serde_json::{Value, json};
 
-use crate::{print_json, print_text};
+use duralite_cli::output::{print_json, print_text};
 
 /// What shells say of a command that is not there, and of one that cannot be run.
 const NOT_FOUND: u8 = 127;

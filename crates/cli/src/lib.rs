@@ -1,0 +1,3 @@
+//! What the commands of the project share.
+
+pub mod output;

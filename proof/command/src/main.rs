@@ -1,0 +1,52 @@
+//! `duralite-proof`: take the measurements, trace what reaches a device, and look for crashes that lose data.
+//! `duralite bench`, `iotrace` and `crashtest` run it.
+//!
+//! Exit status: 0 all is well, 1 the command failed or found a loss, 2 wrong usage.
+
+mod bench;
+mod crashtest;
+mod iotrace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(version, about = "Durable and fast commits for stock SQLite: measurements and evidence")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure, and reproduce the papers' tables and figures
+    Bench(bench::Options),
+    /// Trace what a command writes to the device of a database, and what for (needs root)
+    Iotrace(iotrace::Options),
+    /// Look for a crash that loses an acknowledged commit
+    Crashtest(crashtest::Options),
+    /// One process of those that `crashtest` kills
+    #[command(hide = true, name = crashtest::WORKER)]
+    CrashtestWorker {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// One process of a crowd that `bench` measures
+    #[command(hide = true)]
+    BenchWorker { uri: String, milliseconds: u64 },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Bench(options) => bench::run(&options),
+        Command::Iotrace(options) => iotrace::run(&options),
+        Command::Crashtest(options) => crashtest::run(&options),
+        Command::CrashtestWorker { arguments } => Ok(duralite_killtest::worker_main(&arguments)),
+        Command::BenchWorker { uri, milliseconds } => {
+            duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
+                .map(|()| ExitCode::SUCCESS)
+        }
+    };
+    duralite_cli::output::exit_code(result)
+}
