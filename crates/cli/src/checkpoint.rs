@@ -4,12 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use duralite_cli::output::{print_json, print_text};
 use duralite_journal::pool::{self, Claim, FoundLog};
 use duralite_journal::{DatabaseIdentity, offline};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
 
-use crate::{Target, locate, print_json, print_text};
+use crate::locate;
+use crate::target::Target;
 
 pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
     if locate::is_log(&target.path) {

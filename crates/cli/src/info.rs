@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use duralite_cli::output::{print_json, print_text};
 use duralite_journal::{offline, pool};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::{Map, Value, json};
 
-use crate::{Target, locate, print_json, print_text};
+use crate::locate;
+use crate::target::Target;
 
 /// The figures of a log that say what is in it.
 const SHOWN: [&str; 8] = [

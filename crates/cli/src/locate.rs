@@ -9,7 +9,7 @@ use duralite_journal::{DatabaseIdentity, Descriptor, LogDirectory, engines, offl
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
 
-use crate::Target;
+use crate::target::Target;
 
 /// A directory of files, as what each engine would have its logs in it.
 fn directories(dir: &Path) -> impl Iterator<Item = LogDirectory> {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use duralite_cli::output::{self, print_json, print_text};
+use duralite_cli::output;
 use target::Target;
 
 #[derive(Parser)]

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use duralite_cli::output::{print_json, print_text};
 use duralite_journal::pool;
 use duralite_journal::walk::WalkedTransaction;
 use serde_json::{Value, json};
 
-use crate::{Target, locate, print_json, print_text};
+use crate::locate;
+use crate::target::Target;
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::index::RecordNumber;
+use super::record::RecordNumber;
 
 /// At least this many pages are kept, whatever the byte limit.
 const LEAST_PAGES: usize = 8;

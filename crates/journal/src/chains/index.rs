@@ -5,7 +5,7 @@ use duralite_logfmt::record::Base;
 use duralite_logfmt::sqlite_wal::Checksum;
 use rustc_hash::FxHashMap;
 
-use super::{Apply, Committed};
+use super::record::{Apply, Committed, Record, RecordNumber};
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
 
@@ -13,20 +13,6 @@ use crate::engine::{Frame, Transaction};
 pub(crate) const CHAIN_RECORDS: u32 = 64;
 /// … or weighs more than this many pages.
 pub(crate) const CHAIN_PAGES: u32 = 2;
-
-/// Number of a record in the generation.
-pub(crate) type RecordNumber = u32;
-
-/// A record in the log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Record {
-    /// Offset in the medium.
-    pub(crate) at: u64,
-    pub(crate) record_bytes: u32,
-    pub(crate) page_number: u32,
-    /// The page's record before this one, unless this one is a whole image.
-    pub(crate) previous: Option<RecordNumber>,
-}
 
 /// The newest record of a page, and what reading it costs.
 #[derive(Debug, Clone, Copy)]

@@ -5,30 +5,16 @@
 
 mod images;
 mod index;
+mod record;
 
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
-use duralite_logfmt::sqlite_wal::Checksum;
 use duralite_logfmt::{FormatError, diff};
 
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
 use images::Images;
 use index::Index;
-pub(crate) use index::Record;
-
-/// Lays one record over a page: the engine knows where its bytes are.
-pub(crate) type Apply<'a> = &'a mut dyn FnMut(&Record, &mut [u8]) -> Result<(), JournalError>;
-
-/// What makes staged frames committed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Committed {
-    pub(crate) last_frame: u32,
-    pub(crate) db_pages: u32,
-    pub(crate) checksum: Option<Checksum>,
-    /// Number of the transaction in the generation.
-    pub(crate) sequence: u32,
-    pub(crate) time_ms: u64,
-}
+pub(crate) use record::{Apply, Committed, Record};
 
 /// The chains of one generation.
 pub(crate) struct Chains {

@@ -78,6 +78,37 @@ pub(crate) struct Recovered {
 }
 
 impl Group {
+    fn get(&self, word: u64) -> u64 {
+        self.segment.load(self.base + word)
+    }
+
+    fn set(&self, word: u64, value: u64) {
+        self.segment.store(self.base + word, value);
+    }
+
+    fn exchange(&self, word: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.segment.compare_exchange(self.base + word, current, new)
+    }
+
+    /// Raises a word to a value, unless it is beyond that already.
+    fn advance(&self, word: u64, value: u64) {
+        let mut seen = self.get(word);
+        while seen < value {
+            match self.exchange(word, seen, value) {
+                Ok(_) => return,
+                Err(current) => seen = current,
+            }
+        }
+    }
+
+    fn tail(&self) -> Mark {
+        Mark::unpack(self.get(TAIL))
+    }
+
+    fn durable(&self) -> Mark {
+        Mark::unpack(self.get(DURABLE))
+    }
+
     /// Joins the processes that share the log, or begins the sharing with what recovery found.
     pub(crate) fn join(
         segment: Arc<dyn Segment>,

@@ -3,7 +3,7 @@
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 use duralite_medium::MEMBERS;
 
-use super::{AREA_BYTES, Group};
+use super::framing::AREA_BYTES;
 
 /// Words, each on lines of its own, relative to where the group's part of the segment begins.
 pub(super) const GENERATION: u64 = 0;
@@ -79,39 +79,6 @@ impl Mark {
 
     pub(super) fn unpack(word: u64) -> Self {
         Self { position: (word >> 7) * 8, group: word >> 1 & (GROUP_NUMBERS - 1), closed: word & 1 != 0 }
-    }
-}
-
-impl Group {
-    pub(super) fn get(&self, word: u64) -> u64 {
-        self.segment.load(self.base + word)
-    }
-
-    pub(super) fn set(&self, word: u64, value: u64) {
-        self.segment.store(self.base + word, value);
-    }
-
-    pub(super) fn exchange(&self, word: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.segment.compare_exchange(self.base + word, current, new)
-    }
-
-    /// Raises a word to a value, unless it is beyond that already.
-    pub(super) fn advance(&self, word: u64, value: u64) {
-        let mut seen = self.get(word);
-        while seen < value {
-            match self.exchange(word, seen, value) {
-                Ok(_) => return,
-                Err(current) => seen = current,
-            }
-        }
-    }
-
-    pub(super) fn tail(&self) -> Mark {
-        Mark::unpack(self.get(TAIL))
-    }
-
-    pub(super) fn durable(&self) -> Mark {
-        Mark::unpack(self.get(DURABLE))
     }
 }
 

@@ -11,6 +11,7 @@ mod descriptor;
 mod files;
 mod options;
 mod scan;
+mod transaction;
 mod walk;
 mod writer;
 
@@ -39,8 +40,8 @@ pub use files::open_read_only;
 use options::NAME;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
 use scan::{Expected, FoundTransaction, Position};
+use transaction::Writer;
 pub use walk::walk;
-use writer::Writer;
 
 /// What an engine has done since it was opened, in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,43 +9,13 @@ use duralite_logfmt::nvwal::{
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
 use super::scan::{CONTINUED_AT, Position};
+use super::transaction::OpenTransaction;
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
 use crate::chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
 use crate::heap::BlockList;
-
-/// The transaction being stored behind the log's tail.
-#[derive(Default)]
-pub(crate) struct Writer {
-    open: Option<OpenTransaction>,
-    /// The buffer of the last transaction's ranges, to be used again.
-    spare: Vec<(u64, u64)>,
-}
-
-struct OpenTransaction {
-    /// Where its header is.
-    start: Position,
-    /// Where its next record goes.
-    end: Position,
-    hash: TxHash,
-    records: u32,
-    /// Blocks linked for it.
-    blocks: Vec<u32>,
-    /// Stored ranges that are not flushed yet, one per block touched.
-    dirty: Vec<(u64, u64)>,
-}
-
-impl OpenTransaction {
-    /// Notes a stored range; ranges grow from low to high within a block.
-    fn touch(&mut self, from: u64, to: u64) {
-        match self.dirty.last_mut() {
-            Some((_, end)) if *end == from => *end = to,
-            _ => self.dirty.push((from, to)),
-        }
-    }
-}
 
 impl Nvwal {
     /// Stores one record behind those of the open transaction. Returns where.

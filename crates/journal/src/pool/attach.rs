@@ -2,18 +2,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use duralite_logfmt::LogId;
-use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError};
 
-use super::head::Head;
+use super::files::is_in_place;
+use super::head::{Head, check_owner};
 use super::open::open_log;
-use super::shared::{MAGIC, OpenLog, Place};
+use super::shared::{OpenLog, Place};
 use super::waiting::{self, Lock, Pause};
-use super::{DatabaseIdentity, files, names, outside};
+use super::words::{MAGIC, is_complete};
+use super::{DatabaseIdentity, files, leftovers, names, outside};
 use crate::descriptor::LogDirectory;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
@@ -34,7 +35,8 @@ pub(crate) fn attach(
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
-            return outside::attach(pool, options, db, id, &path, error, pause);
+            let attached = outside::attach(pool, options, db, id, &path, error, pause);
+            return attached.and_then(|(outside, engine)| OpenLog::of_outside(outside, engine));
         }
         Err(error) => return Err(error),
     };
@@ -48,7 +50,7 @@ pub(crate) fn attach(
         JournalError::Busy { path: db.path.clone(), what }
     };
     if !is_in_place(&path, &file)? {
-        if matches!(path.try_exists(), Ok(false)) && !super::leftovers::is_aside(&path, &head) {
+        if matches!(path.try_exists(), Ok(false)) && !leftovers::is_aside(&path, &head) {
             drop(std::fs::remove_file(&place.segment_path));
         }
         return Err(gone());
@@ -78,26 +80,6 @@ pub(crate) fn attach(
     Ok(log)
 }
 
-/// Checks that an open log is the one that this database names, and was made by somebody who may write it.
-pub(super) fn check_owner(
-    path: &Path,
-    file: &OwnFile,
-    db: &DatabaseIdentity,
-    id: LogId,
-    adopt: bool,
-) -> Result<Head, JournalError> {
-    let head = Head::read(path, file)?;
-    let meta = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?;
-    if !db.trusts(&meta) {
-        return Err(JournalError::Owner(path.to_path_buf()));
-    }
-    if head.log_id != id || !(adopt || db.owns(&head)) {
-        let (log, database) = (path.to_path_buf(), db.path.clone());
-        return Err(JournalError::Foreign { log, database, owner: head.database() });
-    }
-    Ok(head)
-}
-
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
 /// so does one that is somewhere else by now.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
@@ -105,17 +87,6 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
     if is_it && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false) {
         drop(files::remove(path, &names::segment(path, id)));
-    }
-}
-
-/// Whether the name of a log still leads to the file that was opened by it.
-pub(super) fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
-    let failed = |error: io::Error| JournalError::io("examine", path, &error);
-    let opened = file.metadata().map_err(failed)?;
-    match path.symlink_metadata() {
-        Ok(named) => Ok((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(error)),
     }
 }
 
@@ -161,12 +132,6 @@ fn find_alone(
     }
     let what = "its log is held by a process that does not share its memory, which may have been deleted";
     Err(JournalError::Busy { path: path.to_path_buf(), what })
-}
-
-/// Whether the words in the file are of a segment that was completed.
-pub(super) fn is_complete(segment: &File) -> bool {
-    let mut magic = [0; 8];
-    matches!(segment.read_at(&mut magic, 0), Ok(8)) && magic == MAGIC.to_le_bytes()
 }
 
 /// Makes sure that nobody joins what a power loss left, which is of another time, before it is completed again,

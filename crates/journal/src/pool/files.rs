@@ -193,3 +193,14 @@ pub(super) fn lock_segment(
         }
     }
 }
+
+/// Whether the name of a log still leads to the file that was opened by it.
+pub(super) fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
+    let failed = |error: io::Error| JournalError::io("examine", path, &error);
+    let opened = file.metadata().map_err(failed)?;
+    match path.symlink_metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
+}

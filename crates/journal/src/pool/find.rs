@@ -83,7 +83,7 @@ pub fn made_for(pools: &[LogDirectory], db: &DatabaseIdentity) -> Option<FoundLo
         let others = named_after(&pool.dir, &db.path);
         plain.into_iter().chain(others).find_map(|path| {
             let head = read_head(&path)?;
-            let usable = db.owns(&head) && head.engine == pool.engine;
+            let usable = head.is_of(db) && head.engine == pool.engine;
             usable.then(|| FoundLog { pool: pool.clone(), path: path.clone(), id: head.log_id })
         })
     })
@@ -106,7 +106,7 @@ pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<I
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
     let Ok(file) = open_log(&log.path, false) else { return Claim::Foreign };
     let Ok(head) = Head::read(&log.path, &file) else { return Claim::Foreign };
-    if db.owns(&head) {
+    if head.is_of(db) {
         return Claim::Own;
     }
     // Found under the name that this database's own log would have, and not by its id only.

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::{FileIdentity, FormatError, LogId};
 use duralite_medium::process::OwnFile;
 
+use super::DatabaseIdentity;
+use super::identity;
 use crate::descriptor::{Descriptor, HEAD_BYTES, LogHead, OpenFile};
 use crate::{JournalError, engines, log_file};
 
@@ -44,13 +46,38 @@ impl Head {
         self.path == path
     }
 
+    /// Whether the log was made for this very file.
+    pub(super) fn is_of(&self, db: &DatabaseIdentity) -> bool {
+        (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
+    }
+
     /// Whether an open file with this head is a copy of the log that was made.
     pub(super) fn is_copy(&self, file: &File) -> bool {
-        self.made_in.is_some_and(|made_in| super::identity::of_log(file).is_some_and(|now| now != made_in))
+        self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
     /// Whether the log, which nobody uses, holds no commits; `false` where that cannot be told.
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
         (self.engine.is_empty)(&OpenFile { path, file })
     }
+}
+
+/// Checks that an open log is the one that this database names, and was made by somebody who may write it.
+pub(super) fn check_owner(
+    path: &Path,
+    file: &OwnFile,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+) -> Result<Head, JournalError> {
+    let head = Head::read(path, file)?;
+    let meta = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?;
+    if !db.trusts(&meta) {
+        return Err(JournalError::Owner(path.to_path_buf()));
+    }
+    if head.log_id != id || !(adopt || head.is_of(db)) {
+        let (log, database) = (path.to_path_buf(), db.path.clone());
+        return Err(JournalError::Foreign { log, database, owner: head.database() });
+    }
+    Ok(head)
 }

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::{FileIdentity, PATH_LIMIT};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
-use super::head::Head;
 use crate::JournalError;
 
 /// What ties a log to one database file.
@@ -84,11 +83,6 @@ impl DatabaseIdentity {
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         Self::of(&self.path).is_ok_and(|named| (named.inode, named.birth_ns) == (self.inode, self.birth_ns))
-    }
-
-    /// Whether a log was made for this very file.
-    pub(super) fn owns(&self, head: &Head) -> bool {
-        head.db_inode == self.inode && head.db_birth_ns == self.birth_ns
     }
 
     pub(super) fn path_hint(&self) -> &[u8] {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 
-use super::attach::is_in_place;
+use super::files::is_in_place;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
@@ -36,7 +36,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
         // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
         // that of the log that another process has just made.
         let may_delete = trusted
-            && db.owns(&head)
+            && head.is_of(db)
             && file.try_lock().is_ok()
             && is_in_place(&path, &file).unwrap_or(false);
         if may_delete && head.is_empty(&path, &file) {
@@ -64,7 +64,7 @@ pub(super) fn free_plain_name(
         return Ok(None);
     }
     // Somebody is about to delete it, by that name.
-    if db.owns(&head) && file.try_lock().is_err() {
+    if head.is_of(db) && file.try_lock().is_err() {
         return Ok(None);
     }
     let aside = names::aside(plain, head.log_id);

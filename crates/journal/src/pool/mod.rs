@@ -13,6 +13,7 @@ mod open;
 mod outside;
 mod shared;
 mod waiting;
+mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -35,14 +36,10 @@ pub(crate) use names::segment as segment_path;
 use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
-pub use shared::{ACKNOWLEDGED, HOME_FAILURES, PINS_OFFSET, READABLE, RESTART_UNTIL};
 pub use waiting::{Pause, pause_for};
-
-/// Where the locks of the database are in the shared segment, and how much is theirs.
-pub const LOCKS_OFFSET: u64 = 4096;
-/// Bytes of the shared segment that are the locks'.
-pub const LOCKS_BYTES: u64 = 64 << 10;
-const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
+pub use words::{
+    ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, PINS_OFFSET, READABLE, RESTART_UNTIL,
+};
 
 impl LogDirectory {
     /// The log of this id and of the directory's engine, which the database at this path names; `None` when it is
@@ -55,7 +52,7 @@ impl LogDirectory {
 
 /// Whether an attached log was made for this very database.
 pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, JournalError> {
-    Head::read(&open.path, &open.file).map(|head| db.owns(&head))
+    Head::read(&open.path, &open.file).map(|head| head.is_of(db))
 }
 
 /// What a log file says about itself.

@@ -17,24 +17,25 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
-use super::attach::{check_owner, is_complete, is_in_place};
+use super::files::is_in_place;
+use super::head::check_owner;
 use super::open::open_log;
-use super::shared::{BEGUN, INCARNATION, MAGIC, OpenLog, READABLE};
 use super::waiting::{self, Lock, Pause};
-use super::{DatabaseIdentity, ENGINE_OFFSET, files, names};
+use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete};
+use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::{EngineOptions, JournalError};
 
 /// A log as somebody has attached it who may only read it.
 pub struct Outside {
-    engine: &'static Descriptor,
+    pub(super) engine: &'static Descriptor,
     options: EngineOptions,
     db: DatabaseIdentity,
-    path: PathBuf,
-    segment_path: PathBuf,
-    file: OwnFile,
-    segment: Arc<FileSegment>,
+    pub(super) path: PathBuf,
+    pub(super) segment_path: PathBuf,
+    pub(super) file: OwnFile,
+    pub(super) segment: Arc<FileSegment>,
     /// Whether it reads along with others.
     live: AtomicBool,
     /// Of the shared memory, when it was last looked at.
@@ -50,7 +51,7 @@ pub(super) fn attach(
     path: &Path,
     denied: JournalError,
     pause: Pause<'_>,
-) -> Result<OpenLog, JournalError> {
+) -> Result<(Outside, Box<dyn Engine>), JournalError> {
     // It may not be readable either: then what was said first is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
@@ -78,19 +79,7 @@ pub(super) fn attach(
     outside.check_names()?;
     let live = outside.has_company(&attaching, pause)?;
     let engine = outside.open(live)?;
-    let file = outside.file.try_clone().map_err(|error| JournalError::io("open the log", path, &error))?;
-    Ok(OpenLog {
-        kind: pool.engine,
-        engine,
-        segment: outside.segment.clone(),
-        path: path.to_path_buf(),
-        segment_path,
-        file,
-        alone: false,
-        attaching: None,
-        moved: Vec::new(),
-        outside: Some(Arc::new(outside)),
-    })
+    Ok((outside, engine))
 }
 
 impl Outside {

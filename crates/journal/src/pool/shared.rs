@@ -1,4 +1,4 @@
-//! What the processes that use a log share: an attached log, and the words before the locks.
+//! An attached log, and how it comes to be one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,33 +11,13 @@ use duralite_medium::{FileSegment, Segment};
 
 use super::outside::Outside;
 use super::waiting::Pause;
-use super::{DatabaseIdentity, ENGINE_OFFSET, LOCKS_OFFSET, files, names};
+use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET, READABLE};
+use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
-use crate::pins::{PINS_BYTES, Pins};
+use crate::pins::Pins;
 use crate::tap::{self, FileStep};
 use crate::{EngineOptions, JournalError};
-
-/// First word of a segment that is in use: its layout's version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG6");
-/// On which kinds of media the log is used, 0 where nobody has said.
-const MEDIA: u64 = 8;
-/// How often syncing or writing the database has failed since everything in the log was written to it
-/// anew, or the log became empty.
-pub const HOME_FAILURES: u64 = 16;
-/// The newest commit that was acknowledged: generation in the upper half, its last frame in the lower.
-pub const ACKNOWLEDGED: u64 = 24;
-
-/// Until when, by the segment's clock, somebody has the turn to start the log over.
-pub const RESTART_UNTIL: u64 = 32;
-
-/// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
-pub(super) const INCARNATION: u64 = 40;
-pub(super) const BEGUN: u64 = 1 << 32;
-/// Where the pins of followers are.
-pub const PINS_OFFSET: u64 = 1024;
-/// Beside the locks: not 0 where somebody may read along who may not write.
-pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
 /// An attached log and the file whose lock says that this process uses it.
 pub(crate) struct OpenLog {
@@ -57,6 +37,25 @@ pub(crate) struct OpenLog {
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// For a user who may only read it.
     pub(crate) outside: Option<Arc<Outside>>,
+}
+
+impl OpenLog {
+    /// A log as a user has it who may only read it.
+    pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, JournalError> {
+        let file = outside.file.try_clone();
+        Ok(Self {
+            kind: outside.engine,
+            engine,
+            segment: Arc::clone(&outside.segment),
+            path: outside.path.clone(),
+            segment_path: outside.segment_path.clone(),
+            file: file.map_err(|error| JournalError::io("open the log", &outside.path, &error))?,
+            alone: false,
+            attaching: None,
+            moved: Vec::new(),
+            outside: Some(Arc::new(outside)),
+        })
+    }
 }
 
 /// Says to those who read without being members that what they have mapped is about to begin anew; returns its
@@ -161,5 +160,3 @@ impl<'a> Place<'a> {
         files::lock_segment(&self.segment_path, db, pause)
     }
 }
-
-const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);

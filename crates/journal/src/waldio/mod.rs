@@ -14,6 +14,7 @@ mod follow;
 mod framing;
 mod options;
 mod recovery;
+mod transaction;
 mod walk;
 mod writer;
 
@@ -38,8 +39,8 @@ use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 use options::NAME;
 pub use options::WaldioOptions;
+use transaction::{Open, STAGED};
 pub use walk::walk;
-use writer::{Open, STAGED};
 
 /// Bytes of shared memory that processes with a log of this kind need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;

@@ -4,125 +4,25 @@
 //! device as they fill, behind everything sealed, and count for nothing until the group's header
 //! is written over zeros at the end.
 
+use duralite_logfmt::LogId;
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::waldio::{
-    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Layout, Mark, Superblock, TX_HEADER_BYTES, TX_TAKES_GROUP,
-    TxHeader, decode_frame, encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
+    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Mark, Superblock, TX_HEADER_BYTES, TX_TAKES_GROUP, TxHeader,
+    encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
 };
-use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::block::Durability;
 
 use super::Waldio;
+use super::transaction::{Direct, Open, STAGED};
 use crate::JournalError;
-use crate::chains::{Committed, Record, apply_ranges};
+use crate::chains::Committed;
 use crate::engine::{Commit, Ticket};
 use crate::group::{Content, Group, Placing, RING_SHARE};
 
-/// Marks the place of a record of the open transaction: what is below is an offset in it.
-pub(super) const STAGED: u64 = 1 << 63;
 /// Staged bytes above this go to the device.
 const STAGE_LIMIT: usize = 1 << 20;
 /// Frames of a large transaction are written this many bytes at a time.
 const FRAMES_STEP: usize = 1 << 20;
-
-/// The transaction being staged.
-#[derive(Default)]
-pub(super) struct Open {
-    /// `delta`: header and records, without what has gone to the device.
-    bytes: Vec<u8>,
-    records: u32,
-    direct: Option<Direct>,
-    /// `embedded`: page numbers and pages of the staged frames, in order.
-    frames: Vec<(u32, Box<[u8]>)>,
-}
-
-/// A transaction that is written past the ring.
-struct Direct {
-    /// Position of its group.
-    start: u64,
-    /// Bytes of the transaction on the device.
-    written: u64,
-    /// The group's first block, to be written again with its header.
-    first_block: Vec<u8>,
-    hash: BodyHash,
-}
-
-impl Open {
-    /// Bytes of the transaction so far.
-    fn len(&self) -> u64 {
-        self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
-    }
-
-    /// Whether it may have to go past the ring when so many bytes have come. A page may take more than
-    /// its own bytes, by less than half or, embedded, by a block.
-    pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
-        let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
-        let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
-        self.direct.is_none() && (staged + bytes) as u64 > RING_SHARE / 2
-    }
-
-    /// Reads bytes of the transaction from its offset `at` on: those that have gone to the device
-    /// from there, the rest from memory.
-    fn read(&self, group: &Group, generation: u64, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
-        let mut rest = buf;
-        let mut from = at;
-        if let Some(direct) = &self.direct
-            && at < direct.written
-        {
-            let (head, tail) = rest.split_at_mut(rest.len().min((direct.written - at) as usize));
-            let offset = group.offset_of(generation, direct.start + GROUP_HEADER_BYTES + at);
-            group.block().read(offset, head).map_err(|source| group.failed(source))?;
-            from += head.len() as u64;
-            rest = tail;
-        }
-        if rest.is_empty() {
-            return Ok(());
-        }
-        let from = (from - self.direct.as_ref().map_or(0, |direct| direct.written)) as usize;
-        let found = self.bytes.get(from..from + rest.len());
-        rest.copy_from_slice(found.ok_or(JournalError::Unexpected("a record that is not staged"))?);
-        Ok(())
-    }
-
-    /// Lays a record over a page, wherever it is.
-    pub(super) fn apply(
-        &self,
-        (group, superblock): (&Group, &Superblock),
-        generation: u64,
-        record: &Record,
-        bytes: &mut Vec<u8>,
-        page: &mut [u8],
-    ) -> Result<(), JournalError> {
-        let corrupt = |what| JournalError::Corrupt { offset: record.at, what };
-        let staged = record.at & STAGED != 0;
-        let within = record.at & !STAGED;
-        if staged && self.direct.is_none() && self.bytes.is_empty() {
-            let (_, staged) = self
-                .frames
-                .get(within as usize)
-                .ok_or(JournalError::Unexpected("a frame that is not staged"))?;
-            page.copy_from_slice(staged);
-            return Ok(());
-        }
-        bytes.resize(record.record_bytes as usize, 0);
-        if staged {
-            self.read(group, generation, within, bytes)?;
-        } else {
-            group.read(generation, record.at, bytes)?;
-        }
-        match superblock.layout {
-            Layout::Delta => apply_ranges(page, bytes).map_err(corrupt),
-            Layout::Embedded => {
-                let Superblock { log_id, block_bytes, .. } = *superblock;
-                let offset = group.offset_of(generation, record.at);
-                let what = FormatError::Damaged { what: "a frame" };
-                decode_frame(bytes, page, block_bytes, log_id, generation, offset)
-                    .map(|_| ())
-                    .ok_or(JournalError::Corrupt { offset, what })
-            }
-        }
-    }
-}
 
 /// What the index keeps of an embedded frame.
 pub(super) fn frame_record(bytes: u32, frame: u32, page_number: u32) -> RecordHeader {

@@ -1,0 +1,37 @@
+//! The transaction being written, before it is sealed.
+
+use duralite_logfmt::nvwal::TxHash;
+
+use super::scan::Position;
+
+/// The transaction being stored behind the log's tail.
+#[derive(Default)]
+pub(super) struct Writer {
+    pub(super) open: Option<OpenTransaction>,
+    /// The buffer of the last transaction's ranges, to be used again.
+    pub(super) spare: Vec<(u64, u64)>,
+}
+
+/// The open transaction in the log.
+pub(super) struct OpenTransaction {
+    /// Where its header is.
+    pub(super) start: Position,
+    /// Where its next record goes.
+    pub(super) end: Position,
+    pub(super) hash: TxHash,
+    pub(super) records: u32,
+    /// Blocks linked for it.
+    pub(super) blocks: Vec<u32>,
+    /// Stored ranges that are not flushed yet, one per block touched.
+    pub(super) dirty: Vec<(u64, u64)>,
+}
+
+impl OpenTransaction {
+    /// Notes a stored range; ranges grow from low to high within a block.
+    pub(super) fn touch(&mut self, from: u64, to: u64) {
+        match self.dirty.last_mut() {
+            Some((_, end)) if *end == from => *end = to,
+            _ => self.dirty.push((from, to)),
+        }
+    }
+}

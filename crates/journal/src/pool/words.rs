@@ -1,0 +1,42 @@
+//! The words of the shared segment before the engine's part, and where they are.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use crate::pins::PINS_BYTES;
+
+/// Where the locks of the database are in the shared segment, and how much is theirs.
+pub const LOCKS_OFFSET: u64 = 4096;
+/// Bytes of the shared segment that are the locks'.
+pub const LOCKS_BYTES: u64 = 64 << 10;
+/// Where the engine's part begins.
+pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
+
+/// First word of a segment that is in use: its layout's version.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG6");
+/// On which kinds of media the log is used, 0 where nobody has said.
+pub(super) const MEDIA: u64 = 8;
+/// How often syncing or writing the database has failed since everything in the log was written to it
+/// anew, or the log became empty.
+pub const HOME_FAILURES: u64 = 16;
+/// The newest commit that was acknowledged: generation in the upper half, its last frame in the lower.
+pub const ACKNOWLEDGED: u64 = 24;
+
+/// Until when, by the segment's clock, somebody has the turn to start the log over.
+pub const RESTART_UNTIL: u64 = 32;
+
+/// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
+pub(super) const INCARNATION: u64 = 40;
+pub(super) const BEGUN: u64 = 1 << 32;
+/// Where the pins of followers are.
+pub const PINS_OFFSET: u64 = 1024;
+/// Beside the locks: not 0 where somebody may read along who may not write.
+pub const READABLE: u64 = LOCKS_OFFSET + 8;
+
+const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
+
+/// Whether the words in the file are of a segment that was completed.
+pub(super) fn is_complete(segment: &File) -> bool {
+    let mut magic = [0; 8];
+    matches!(segment.read_at(&mut magic, 0), Ok(8)) && magic == MAGIC.to_le_bytes()
+}
