@@ -23,7 +23,8 @@ pub struct Frame {
     pub page_number: u32,
     /// Database size in pages if it is a commit frame, else 0.
     pub db_pages: u32,
-    /// SQLite's cumulative checksum after it; kept for commit frames only.
+    /// SQLite's cumulative checksum after it, as SQLite believed it to be; kept for commit frames only. Zeros where
+    /// it has written none.
     pub checksum: Option<Checksum>,
 }
 
@@ -72,7 +73,7 @@ pub struct Commit {
     pub last_frame: u32,
     /// Database size in pages after the commit.
     pub db_pages: u32,
-    /// SQLite's cumulative checksum after the commit frame.
+    /// SQLite's cumulative checksum after the commit frame; zeros where it has written none.
     pub checksum: Checksum,
 }
 

@@ -5,6 +5,12 @@
 //! rebuilds the bytes on the way back, checksums included, so that SQLite's own recovery accepts
 //! them. Of its state nothing survives a crash or needs to.
 //!
+//! **What SQLite's checksums are worth.** They say nothing of the log's integrity, which the engine answers for. SQLite
+//! before 3.41 loses track of them: pages of spilled frames are overwritten in place, `ROLLBACK TO` cuts those
+//! frames, and the commit then has zeros for its checksum, or one summed up from bytes that were cut. All later ones
+//! chain from that, until the wal-index is made anew. So a stored checksum is what SQLite believed; what its recovery
+//! reads from the first frame on is computed.
+//!
 //! **When a transaction is sealed.** With its commit frame (the one whose size field is not 0),
 //! at every setting of `PRAGMA synchronous` (invariant 4). If SQLite overwrote pages of frames that it had
 //! spilled earlier, it next rewrites the checksums in the frame headers from there on; then
@@ -13,7 +19,12 @@
 use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
 
 use crate::JournalError;
-use crate::engine::{Commit, Engine, Ticket};
+use crate::engine::{Commit, Engine, Frame, Ticket};
+
+/// The checksum of a frame for which SQLite has written none.
+const UNKNOWN: Checksum = [0, 0];
+/// Where the checksum is in a frame's header, and its length.
+const CHECKSUM: (usize, usize) = (16, 8);
 
 /// A byte-addressed view of an engine.
 pub struct WalStream<E> {
@@ -23,7 +34,7 @@ pub struct WalStream<E> {
     pending: Option<(u32, FrameHeader)>,
     /// A frame that arrives in pieces.
     pieces: Pieces,
-    /// The checksum computed last, to serve sequential readers in linear time.
+    /// The checksum served last: that of the next frame follows from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
     /// Of the transaction sealed last, until somebody takes it.
@@ -50,11 +61,19 @@ struct OpenTransaction {
     rewritten_from: Option<u32>,
     /// The commit frame, once its page has been written.
     commit_frame: Option<u32>,
+    /// Whether headers have been rewritten.
+    was_rewritten: bool,
 }
 
 impl OpenTransaction {
     fn header(&self, frame: u32) -> Option<&FrameHeader> {
         self.headers.get(frame.checked_sub(self.first_frame)? as usize)
+    }
+
+    /// Whether SQLite has written the checksums of all frames up to this one, where it has rewritten any.
+    fn is_summed(&self, last: u32) -> bool {
+        let count = (last - self.first_frame) as usize + 1;
+        !self.was_rewritten || self.headers.iter().take(count).all(|header| header.checksum != UNKNOWN)
     }
 
     fn header_mut(&mut self, frame: u32) -> Option<&mut FrameHeader> {
@@ -137,6 +156,11 @@ impl<E: Engine> WalStream<E> {
             } else {
                 let (frame, within) = locate(&header, at);
                 if frame > self.last_frame() {
+                    // SQLite wants the checksum of a frame that it has cut itself: in a file it would find anything.
+                    if (within, buf.len()) == CHECKSUM {
+                        buf.fill(0);
+                        return Ok(buf.len());
+                    }
                     break;
                 }
                 self.read_frame(&header, frame, within, &mut buf[done..])?
@@ -202,8 +226,9 @@ impl<E: Engine> WalStream<E> {
     }
 
     /// Recomputes SQLite's checksums over the whole stream and compares them with those stored
-    /// at the commit frames; returns the first commit frame that differs. SQLite's recovery
-    /// would silently stop there.
+    /// at the commit frames; returns the first commit frame that differs from what SQLite can have come to: a
+    /// page is not what it was then. A checksum may continue the true one of the frame before, or the one that was
+    /// stored there; behind one that is not known it may be any.
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::read_page`].
@@ -211,12 +236,24 @@ impl<E: Engine> WalStream<E> {
         let Some(header) = self.engine.wal_header().copied() else { return Ok(None) };
         let mut page = vec![0; header.page_bytes as usize];
         let mut sum = header.checksum;
+        // What SQLite believed, where that is something else.
+        let mut believed = Some(sum);
         for number in 1..=self.engine.committed() {
             let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
             self.engine.read_page(number, &mut page)?;
-            sum = header.extend(sum, frame.page_number, frame.db_pages, &page);
-            if frame.checksum.is_some_and(|stored| stored != sum) {
-                return Ok(Some(number));
+            let next = header.extend(sum, frame.page_number, frame.db_pages, &page);
+            believed = match believed {
+                Some(before) if before == sum => Some(next),
+                other => other.map(|before| header.extend(before, frame.page_number, frame.db_pages, &page)),
+            };
+            sum = next;
+            match frame.checksum {
+                None => {}
+                Some(UNKNOWN) => believed = None,
+                Some(stored) if stored == sum || believed.is_none_or(|believed| believed == stored) => {
+                    believed = Some(stored);
+                }
+                Some(_) => return Ok(Some(number)),
             }
         }
         Ok(None)
@@ -266,6 +303,7 @@ impl<E: Engine> WalStream<E> {
         {
             // SQLite rewrites checksums after in-place changes, in ascending order.
             *stale = header;
+            self.open.was_rewritten = true;
             self.pending = Some((frame, header));
             if self.open.commit_frame == Some(frame) {
                 self.open.rewritten_from = None;
@@ -339,7 +377,7 @@ impl<E: Engine> WalStream<E> {
             first_frame: self.open.first_frame,
             last_frame,
             db_pages: header.db_pages,
-            checksum: header.checksum,
+            checksum: if self.open.is_summed(last_frame) { header.checksum } else { UNKNOWN },
         };
         match self.engine.seal(&commit) {
             Ok(ticket) => self.ticket = ticket,
@@ -403,11 +441,19 @@ impl<E: Engine> WalStream<E> {
         within: usize,
         buf: &mut [u8],
     ) -> Result<usize, JournalError> {
+        let page_bytes = header.page_bytes as usize;
+        if within == 0
+            && let Some((head, page)) = buf.split_at_mut_checked(FRAME_HEADER_BYTES)
+            && let Some(page) = page.get_mut(..page_bytes)
+        {
+            self.engine.read_page(number, page)?;
+            head.copy_from_slice(&self.frame_header(header, number, Some(page))?);
+            return Ok(FRAME_HEADER_BYTES + page_bytes);
+        }
         if within < FRAME_HEADER_BYTES {
-            let bytes = self.frame_header(header, number)?;
+            let bytes = self.frame_header(header, number, None)?;
             return Ok(copy_from(&bytes, within, buf));
         }
-        let page_bytes = header.page_bytes as usize;
         if within == FRAME_HEADER_BYTES && buf.len() >= page_bytes {
             self.engine.read_page(number, &mut buf[..page_bytes])?;
             return Ok(page_bytes);
@@ -420,45 +466,60 @@ impl<E: Engine> WalStream<E> {
         result.map(|()| count)
     }
 
+    /// The header of a frame, whose page may be at hand.
     fn frame_header(
         &mut self,
         header: &WalHeader,
         number: u32,
+        page: Option<&[u8]>,
     ) -> Result<[u8; FRAME_HEADER_BYTES], JournalError> {
         if let Some(open) = self.open.header(number) {
             return Ok(header.frame_header(open.page_number, open.db_pages, open.checksum));
         }
         let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
-        let sum = match frame.checksum {
-            Some(sum) => sum,
-            None => self.compute_checksum(header, number)?,
+        let sum = match (self.sum_before(header, number), page) {
+            (Some(before), Some(page)) => header.extend(before, frame.page_number, frame.db_pages, page),
+            (Some(before), None) => self.compute_checksum(header, number - 1, before, number)?,
+            (None, _) => match known(&frame) {
+                Some(sum) => sum,
+                None => {
+                    let (from, sum) = self.known_before(header, number);
+                    self.compute_checksum(header, from, sum, number)?
+                }
+            },
         };
         self.cursor = Some(Cursor { version: self.engine.version(), frame: number, sum });
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
-    /// The cumulative checksum after a frame within a transaction: from the nearest frame before
-    /// it whose checksum is known.
-    fn compute_checksum(&mut self, header: &WalHeader, number: u32) -> Result<Checksum, JournalError> {
-        let mut known = number - 1;
-        let mut sum = loop {
-            let version = self.engine.version();
-            if let Some(cursor) =
-                self.cursor.filter(|cursor| (cursor.version, cursor.frame) == (version, known))
-            {
-                break cursor.sum;
-            }
-            match self.engine.frame(known) {
-                None => break header.checksum,
-                Some(frame) => match frame.checksum {
-                    Some(sum) => break sum,
-                    None => known -= 1,
-                },
-            }
-        };
+    /// What was served as the checksum of the frame before this one.
+    fn sum_before(&self, header: &WalHeader, number: u32) -> Option<Checksum> {
+        if number == 1 {
+            return Some(header.checksum);
+        }
+        let version = self.engine.version();
+        self.cursor
+            .filter(|cursor| (cursor.version, cursor.frame) == (version, number - 1))
+            .map(|cursor| cursor.sum)
+    }
+
+    /// The nearest frame before this one whose checksum is known.
+    fn known_before(&self, header: &WalHeader, number: u32) -> (u32, Checksum) {
+        let stored = |at: u32| self.engine.frame(at).as_ref().and_then(known).map(|sum| (at, sum));
+        (1..number).rev().find_map(stored).unwrap_or((0, header.checksum))
+    }
+
+    /// The cumulative checksum after a frame, from that after an earlier one.
+    fn compute_checksum(
+        &mut self,
+        header: &WalHeader,
+        from: u32,
+        mut sum: Checksum,
+        number: u32,
+    ) -> Result<Checksum, JournalError> {
         let mut page = std::mem::take(&mut self.page);
         page.resize(header.page_bytes as usize, 0);
-        for at in known + 1..=number {
+        for at in from + 1..=number {
             let frame = self.engine.frame(at).ok_or(JournalError::Unexpected("a frame number"))?;
             self.engine.read_page(at, &mut page)?;
             sum = header.extend(sum, frame.page_number, frame.db_pages, &page);
@@ -466,6 +527,11 @@ impl<E: Engine> WalStream<E> {
         self.page = page;
         Ok(sum)
     }
+}
+
+/// The checksum that SQLite has written for a frame.
+fn known(frame: &Frame) -> Option<Checksum> {
+    frame.checksum.filter(|sum| *sum != UNKNOWN)
 }
 
 /// Frame number (from 1) and offset within the frame of a stream offset behind the WAL header.
