@@ -15,6 +15,7 @@ mod rig;
 mod rng;
 mod side_file;
 mod sql;
+mod thread_end;
 mod vec_engine;
 
 pub use actor::Actor;
@@ -30,3 +31,4 @@ pub use rig::{TinyPool, require_rigs, skip};
 pub use rng::{Rng, for_seeds};
 pub use side_file::SideFile;
 pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};
+pub use thread_end::when_thread_ends;

@@ -3,6 +3,9 @@
 //! SQLite deletes the super-journal between the two phases of such a commit: that deletion is the commit, and what
 //! fails in the second phase is not reported. So a transaction has to be durable when it is sealed, in the first
 //! (invariant 4).
+//!
+//! A thread that ends closes connections in its last destructors, behind that of what is kept here. Then nothing is
+//! known, and one may be open.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -19,7 +22,8 @@ thread_local! {
 pub unsafe fn opened(name: *const c_char) {
     if !name.is_null() {
         // SAFETY: as promised by the caller; it is copied.
-        OPEN.set(Some(unsafe { CStr::from_ptr(name) }.to_owned()));
+        let name = unsafe { CStr::from_ptr(name) }.to_owned();
+        let _ = OPEN.try_with(|open| open.replace(Some(name)));
     }
 }
 
@@ -31,7 +35,8 @@ pub unsafe fn opened(name: *const c_char) {
 pub unsafe fn deleted(name: *const c_char) {
     // SAFETY: as promised by the caller.
     let is_it = |open: &CString| !name.is_null() && unsafe { CStr::from_ptr(name) } == open.as_c_str();
-    OPEN.with_borrow_mut(|open| {
+    let _ = OPEN.try_with(|open| {
+        let mut open = open.borrow_mut();
         if open.as_ref().is_some_and(is_it) {
             *open = None;
         }
@@ -41,10 +46,10 @@ pub unsafe fn deleted(name: *const c_char) {
 /// A transaction begins: whatever was committed before on this thread is over.
 pub fn forget() {
     if is_open() {
-        OPEN.set(None);
+        let _ = OPEN.try_with(RefCell::take);
     }
 }
 
 pub fn is_open() -> bool {
-    OPEN.with_borrow(Option::is_some)
+    OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(true)
 }

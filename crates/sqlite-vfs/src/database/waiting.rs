@@ -5,6 +5,8 @@
 //! against the busy timeout. So that sleep is where this VFS queues: it ends when the lock is
 //! reserved for the connection, and SQLite, trying again, finds it free under a fresh snapshot.
 //! (Waiting in `xShmLock` itself would end with a stale snapshot, which SQLite has to give up.)
+//!
+//! A thread that ends may still use connections, in its last destructors: it sleeps as with stock SQLite.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -19,17 +21,17 @@ thread_local! {
 
 /// Notes that this thread was refused the WRITE lock.
 pub fn refused(holder: &Arc<Holder>) {
-    REFUSED.set(Arc::downgrade(holder));
+    let _ = REFUSED.try_with(|refused| refused.replace(Arc::downgrade(holder)));
 }
 
 /// Forgets it: the thread goes on with something else.
 pub fn forget() {
-    REFUSED.set(Weak::new());
+    let _ = REFUSED.try_with(RefCell::take);
 }
 
 /// Sleeps in the queue, if this thread was refused the WRITE lock; otherwise `false` at once.
 pub fn sleep(limit: Duration) -> bool {
-    match REFUSED.take().upgrade() {
+    match REFUSED.try_with(RefCell::take).ok().and_then(|holder| holder.upgrade()) {
         // An error is left to the next try.
         Some(holder) => holder.wait_for_write(limit).is_ok(),
         None => false,

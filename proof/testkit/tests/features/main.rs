@@ -9,6 +9,7 @@ mod rights;
 mod several;
 mod space;
 mod status;
+mod threads;
 mod transactions;
 
 use std::collections::HashMap;

@@ -1,0 +1,27 @@
+//! What a thread does in the last of its destructors, behind those of Rust's thread-local values.
+#![allow(unsafe_code)] // a destructor of C's
+
+use std::ffi::c_void;
+
+type Body = Box<dyn FnOnce()>;
+
+unsafe extern "C" fn run(body: *mut c_void) {
+    // SAFETY: made by `when_thread_ends`, and given back once.
+    let body = unsafe { Box::from_raw(body.cast::<Body>()) };
+    body();
+}
+
+/// Runs something on this thread when it ends, behind the destructors of Rust's thread-local values.
+///
+/// # Panics
+/// When the system has no key left.
+pub fn when_thread_ends(body: impl FnOnce() + 'static) {
+    let body: Box<Body> = Box::new(Box::new(body));
+    let mut key = 0;
+    // SAFETY: a new key, whose value is what its destructor takes.
+    let code = unsafe {
+        assert_eq!(libc::pthread_key_create(&raw mut key, Some(run)), 0);
+        libc::pthread_setspecific(key, Box::into_raw(body).cast())
+    };
+    assert_eq!(code, 0);
+}
