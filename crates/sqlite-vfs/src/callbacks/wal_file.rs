@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use duralite_journal::JournalError;
+use duralite_logfmt::sqlite_wal::FRAME_HEADER_BYTES;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::attachment::{Attachment, Use};
@@ -92,6 +93,11 @@ impl Wal {
     }
 }
 
+/// Whether this is the header of a frame that commits: it gives the size of the database.
+fn is_commit_header(data: &[u8]) -> bool {
+    data.len() == FRAME_HEADER_BYTES && data[4..8] != [0; 4]
+}
+
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
         // SAFETY: made by `install`; SQLite closes a file once.
@@ -139,6 +145,11 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
             && let Err(code) = wal.before_reuse()
         {
             return code;
+        }
+        if is_commit_header(data)
+            && let Err(failure) = wal.db.make_room_in_index(&wal.attachment, offset)
+        {
+            return wal.db.sqlite.fail(&failure);
         }
         let written = wal.db.write_log(&wal.attachment, offset, data);
         wal.answer(During::Write, written.map(|()| ffi::OK))

@@ -8,6 +8,7 @@ use duralite_journal::JournalError;
 use duralite_journal::engine::Committer;
 use duralite_journal::pool::Outside;
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
+use duralite_logfmt::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
@@ -55,12 +56,25 @@ impl Db {
             Ok(address) => {
                 Ok((code, address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())))
             }
-            Err(error) => {
-                let code = if error == MediumError::NoSpace { ffi::FULL } else { ffi::IOERR_SHMMAP };
-                let message = format!("cannot map the wal-index of {}: {error}", self.path.display());
-                Err(Failure::new(code, message))
-            }
+            Err(error) => Err(self.cannot_map(&error)),
         })
+    }
+
+    fn cannot_map(&self, error: &MediumError) -> Failure {
+        let code = if *error == MediumError::NoSpace { ffi::FULL } else { ffi::IOERR_SHMMAP };
+        Failure::new(code, format!("cannot map the wal-index of {}: {error}", self.path.display()))
+    }
+
+    /// Makes room in the wal-index for the commit frame that is about to be written at this offset. Once it is
+    /// written the transaction is sealed, and it would be there although SQLite told that it had failed.
+    pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
+        let region = region_of(offset, attachment.log().page_bytes());
+        let is_mapped = self.index.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        // SQLite maps the first one before it writes, and none where it has the database to itself.
+        if region == 0 || !is_mapped {
+            return Ok(());
+        }
+        attachment.index_region(region, true).map(drop).map_err(|error| self.cannot_map(&error))
     }
 
     fn first_region(&self) -> MutexGuard<'_, Option<FirstRegion>> {
@@ -219,10 +233,29 @@ impl Db {
     }
 }
 
+/// The region of the wal-index that a frame is in whose header is at this offset. A region has 4096 frames, but for the
+/// first one, which has SQLite's header of 136 bytes in the place of 34.
+fn region_of(offset: u64, page_bytes: u32) -> u64 {
+    let frame_bytes = FRAME_HEADER_BYTES as u64 + u64::from(page_bytes);
+    let before = offset.saturating_sub(WAL_HEADER_BYTES as u64) / frame_bytes;
+    (before + 34) / 4096
+}
+
 /// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be. It asks
 /// by taking WRITE whether somebody is at it: that was a writer who is done, or will be one who has just opened the
 /// log anew.
 fn will_be_whole(db: &Db, outside: &Outside) -> bool {
     let whole = db.first_region().as_ref().is_some_and(FirstRegion::is_whole);
     whole || outside.has_members().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_end_where_those_of_sqlite_do() {
+        let region = |frame: u64| region_of(32 + (frame - 1) * (24 + 4096), 4096);
+        assert_eq!([1, 4062, 4063, 4062 + 4096, 4062 + 4097].map(region), [0, 0, 1, 1, 2]);
+    }
 }

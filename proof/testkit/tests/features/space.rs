@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use duralite_testkit::{Place, one, run};
-use rusqlite::Connection;
+use duralite_testkit::{Place, TinyPool, code, connect, one, run};
+use rusqlite::{Connection, ffi};
 
 use crate::{content, fill, status_of};
 
@@ -72,4 +72,38 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
         assert!(space(&place) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
     }
+}
+
+/// The wal-index grows by a region of 4096 frames at a time. Where there is no room for the next one, the commit that
+/// needs it has failed, and stays so.
+#[test]
+fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
+    let Some(pool) = TinyPool::new(64 << 10) else { return };
+    let place = Place::new();
+    let conn = connect(&place.uri_with_pool("f.db", pool.path(), "")).unwrap();
+    for sql in ["PRAGMA journal_mode=WAL", ROOMY, "CREATE TABLE t(a INTEGER PRIMARY KEY)"] {
+        run(&conn, sql).unwrap();
+    }
+    let mut rows = 0;
+    let mut insert = || {
+        let inserted = run(&conn, &format!("INSERT INTO t VALUES({})", rows + 1));
+        rows += i64::from(inserted.is_ok());
+        inserted
+    };
+    let frames = || status_of(&conn)["log_frames"].parse::<u32>().unwrap();
+    while frames() < 4058 {
+        insert().unwrap();
+    }
+    let filler = pool.path().join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    let failed = (0..20).find_map(|_| insert().err()).expect("there is no room for more");
+    assert_eq!(code(&failed), ffi::SQLITE_FULL);
+    assert!(frames() >= 4061, "the log was full before the wal-index: {} frames", frames());
+    std::fs::remove_file(filler).unwrap();
+    drop(file);
+    let found = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
+    assert_eq!(found(&connect(&place.uri_with_pool("f.db", pool.path(), "")).unwrap()), rows);
+    drop(conn);
+    assert_eq!(found(&connect(&place.uri_with_pool("f.db", pool.path(), "")).unwrap()), rows);
 }
