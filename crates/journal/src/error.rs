@@ -177,7 +177,7 @@ impl JournalError {
             | Self::Settings
             | Self::NoFirstPage(_)
             | Self::Owner(_) => ErrorKind::CantOpen,
-            Self::Busy { .. } => ErrorKind::Busy,
+            Self::Busy { .. } | Self::Medium { source: MediumError::Crowded { .. }, .. } => ErrorKind::Busy,
             Self::Io { kind, .. } => match kind {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
                 std::io::ErrorKind::NotFound => ErrorKind::NotFound,

@@ -44,6 +44,14 @@ pub enum MediumError {
         /// Its error.
         source: Errno,
     },
+    /// Every process slot is taken.
+    #[error(
+        "{most} processes have the database open already, and there can be no more; close it in one of them"
+    )]
+    Crowded {
+        /// How many slots there are.
+        most: usize,
+    },
     /// The machine, the file system or the mapping cannot do this.
     #[error("{what} is not supported here")]
     Unsupported {

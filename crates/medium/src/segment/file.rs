@@ -101,8 +101,8 @@ impl FileSegment {
     /// sure that nobody else uses it.
     ///
     /// # Errors
-    /// [`MediumError::NoSpace`], [`MediumError::Unsupported`] when every member slot is taken or
-    /// the file is shorter than it should be, or an error of the file system.
+    /// [`MediumError::NoSpace`], [`MediumError::Crowded`] when every process slot is taken,
+    /// [`MediumError::Unsupported`] when the file is shorter than it should be, or an error of the file system.
     pub fn join(file: OwnFile, path: &Path, bytes: u64, fresh: Option<u64>) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
         let had = length_of(&file)?;
@@ -125,7 +125,7 @@ impl FileSegment {
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
             })
-            .unwrap_or(Err(MediumError::Unsupported { what: "one more process on this database" }))?;
+            .unwrap_or(Err(MediumError::Crowded { most: MEMBERS }))?;
         if fresh.is_some() {
             // As a member: who reads along and finds it empty waits for this process then.
             index.clear()?;

@@ -125,3 +125,24 @@ pub trait Segment: Send + Sync {
     /// Gives a mark back.
     fn release_mark(&self, _mark: usize) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_finds_no_slot_gets_one_when_somebody_has_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("segment");
+        let join = |fresh: Option<u64>| {
+            let file =
+                std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            FileSegment::join(file.unwrap().into(), &path, 4096, fresh)
+        };
+        let mut members: Vec<_> =
+            (0..MEMBERS).map(|member| join((member == 0).then_some(4096)).unwrap()).collect();
+        assert_eq!(join(None).unwrap_err(), MediumError::Crowded { most: MEMBERS });
+        drop(members.swap_remove(77));
+        assert_eq!(join(None).unwrap().member(), 77);
+    }
+}
