@@ -70,6 +70,8 @@ constants! {
     FCNTL_VFSNAME = 12;
     FCNTL_PRAGMA = 14;
     FCNTL_COMMIT_PHASETWO = 22;
+    FCNTL_VFS_POINTER = 27;
+    FCNTL_PDB = 30;
     UTF8 = 1;
     INNOCUOUS = 0x0020_0000;
     SHM_UNLOCK = 1;

@@ -116,6 +116,17 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
 /// comes behind. So the log has to be flushed before.
 #[test]
 fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
+    commit_with_a_super_journal(false);
+}
+
+/// Then the super-journal is opened through another VFS.
+#[test]
+fn inv04_it_fails_as_well_where_the_log_is_that_of_an_attached_database() {
+    commit_with_a_super_journal(true);
+}
+
+/// Database `a` is the one with a log.
+fn commit_with_a_super_journal(attached: bool) {
     register().unwrap();
     let setup =
         Setup { settings: String::new(), waits: true, threads: 1, ..Setup::for_seed(Engine::WALDIO, 1) };
@@ -127,14 +138,21 @@ fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
             Connection::open(other).unwrap().execute_batch("CREATE TABLE t(a)").unwrap();
         }
         let committed = under_tap(&stage, &recorder, || {
-            let conn = stage.connect(&setup).unwrap();
-            conn.execute_batch(&format!("PRAGMA synchronous={synchronous}; CREATE TABLE t(a);")).unwrap();
-            for (name, other) in ["b", "c"].iter().zip(&others) {
-                let attach = format!("ATTACH 'file:{}?vfs=unix' AS {name}", other.display());
-                conn.execute_batch(&attach).unwrap();
+            let logged = setup.uri(&stage.database(), &stage.pool());
+            let plain = others.each_ref().map(|other| format!("file:{}?vfs=unix", other.display()));
+            let [main, second, third] =
+                if attached { [&plain[0], &logged, &plain[1]] } else { [&logged, &plain[0], &plain[1]] };
+            let conn = Connection::open(main).unwrap();
+            conn.execute_batch(&format!("ATTACH '{second}' AS second; ATTACH '{third}' AS third")).unwrap();
+            let log = if attached { "second" } else { "main" };
+            conn.execute_batch(&format!(
+                "PRAGMA synchronous={synchronous}; PRAGMA {log}.synchronous={synchronous};
+                 CREATE TABLE {log}.t(a); BEGIN;"
+            ))
+            .unwrap();
+            for name in ["main", "second", "third"] {
+                conn.execute_batch(&format!("INSERT INTO {name}.t VALUES(1)")).unwrap();
             }
-            conn.execute_batch("BEGIN; INSERT INTO main.t VALUES(1); INSERT INTO b.t VALUES(1);").unwrap();
-            conn.execute_batch("INSERT INTO c.t VALUES(1)").unwrap();
             let mut names = std::fs::read_dir(stage.pool()).unwrap().map(|entry| entry.unwrap().path());
             recorder.fail_sync_of(&names.find(|path| crate::event::is_log(path)).unwrap());
             let committed = conn.execute_batch("COMMIT");

@@ -247,6 +247,16 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
                 return code;
             }
         }
+        if op == ffi::FCNTL_PDB {
+            // SAFETY: SQLite passes where it keeps the connection that has just opened this file.
+            let is_elsewhere = unsafe {
+                let connection = arg.cast::<*mut ffi::Connection>();
+                !connection.is_null() && db.sqlite.has_main_elsewhere(*connection)
+            };
+            if is_elsewhere {
+                db.set_main_elsewhere();
+            }
+        }
         if op == ffi::FCNTL_COMMIT_PHASETWO
             && let Err(failure) = db.wait_durable()
         {

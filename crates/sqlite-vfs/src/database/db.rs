@@ -67,6 +67,8 @@ pub struct Db {
     /// Whether this user may only read that log.
     outside: AtomicBool,
     pub(crate) patience: Patience,
+    /// Whether a connection has it attached whose super-journals are not seen here.
+    has_main_elsewhere: AtomicBool,
 }
 
 #[derive(Default)]
@@ -133,6 +135,7 @@ impl Db {
             has_home: AtomicBool::new(false),
             outside: AtomicBool::new(false),
             patience: Patience::default(),
+            has_main_elsewhere: AtomicBool::new(false),
         }
     }
 
@@ -244,6 +247,12 @@ impl Db {
         self.attached().and_then(|attachment| attachment.home())
     }
 
+    /// Notes that a connection has it attached to a main database of another VFS, which is the one that opens
+    /// super-journals. Whether it does is not known: every transaction is durable when it is sealed.
+    pub fn set_main_elsewhere(&self) {
+        self.has_main_elsewhere.store(true, Ordering::Relaxed);
+    }
+
     /// Whether this user may only read the log.
     pub fn is_outside(&self) -> bool {
         self.outside.load(Ordering::Relaxed)
@@ -317,7 +326,7 @@ impl Db {
         }
         attachment.committed(frames, ticket.is_none());
         if let Some(ticket) = ticket
-            && super_journal::is_open()
+            && (super_journal::is_open() || self.has_main_elsewhere.load(Ordering::Relaxed))
         {
             attachment.wait(ticket)?;
         }

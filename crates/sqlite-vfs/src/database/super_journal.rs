@@ -4,6 +4,9 @@
 //! fails in the second phase is not reported. So a transaction has to be durable when it is sealed, in the first
 //! (invariant 4).
 //!
+//! Super-journals are opened through the VFS of the connection's main database. Where that is another one, they are
+//! not seen, and the database is told so ([`super::Db::set_main_elsewhere`]).
+//!
 //! A thread that ends closes connections in its last destructors, behind that of what is kept here. Then nothing is
 //! known, and one may be open.
 

@@ -11,8 +11,11 @@ pub mod plain;
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::fmt;
+use std::ptr;
 
-use duralite_sqlite_ffi::{ApiRoutines, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs};
+use duralite_sqlite_ffi::{
+    self as ffi, ApiRoutines, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs,
+};
 
 use crate::errors::Failure;
 use crate::refusals;
@@ -162,6 +165,27 @@ impl Sqlite {
         refusals::record(&failure.message);
         self.report(failure.code, &failure.message);
         failure.code
+    }
+
+    /// Whether the first database of a connection is a file of another VFS than ours, through which its super-journals
+    /// are opened. Without a name, as in memory, it has none; and where it is not there yet, the one that is being
+    /// opened is to be it.
+    ///
+    /// # Safety
+    /// It is an open connection, or one that is being opened, on this thread.
+    pub unsafe fn has_main_elsewhere(&self, connection: *mut Connection) -> bool {
+        let mut vfs: *mut Vfs = ptr::null_mut();
+        let (main, op) = (c"main".as_ptr(), ffi::FCNTL_VFS_POINTER);
+        // SAFETY: as promised by the caller; SQLite stores a pointer to the VFS, and the name that it gives stays while
+        // the database is open.
+        unsafe {
+            if (self.api.file_control)(connection, main, op, (&raw mut vfs).cast()) != ffi::OK {
+                return false;
+            }
+            let name = (self.api.db_filename)(connection, main);
+            let has_name = !name.is_null() && *name != 0;
+            has_name && vfs != (self.api.vfs_find)(VFS_NAME.as_ptr())
+        }
     }
 
     /// Text in SQLite's memory; null when there is none left.
