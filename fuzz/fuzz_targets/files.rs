@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use duralite_journal::{offline, pool};
+use duralite_journal::{offline, directory};
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_logfmt::{nvwal, waldio};
 use libfuzzer_sys::fuzz_target;
@@ -53,11 +53,11 @@ fuzz_target!(|data: &[u8]| {
         DatabaseHeader::Guarded { page_bytes, .. } => assert!(guard::page_size_is_valid(page_bytes)),
         _ => {}
     }
-    let about = pool::describe(path);
-    let opened = pool::open_log_read_only(path);
+    let about = directory::describe(path);
+    let opened = directory::open_log_read_only(path);
     assert!(about.is_ok() || opened.is_err());
     let mut transactions = 0;
-    let walked = pool::walk(path, &mut |_| transactions += 1);
+    let walked = directory::walk(path, &mut |_| transactions += 1);
     if let (Ok(about), Ok(mut log)) = (about, opened) {
         assert_eq!((log.name(), log.id()), (about.engine.name, about.id));
         assert!(log.metrics().iter().any(|(name, _)| *name == "log_frames"));

@@ -139,7 +139,7 @@ impl History {
             4 => self.revive()?,
             5 => {
                 let engine = self.processes[which].engine_mut();
-                if let Err(error) = engine.refresh().and_then(|()| engine.harden()) {
+                if let Err(error) = engine.refresh().and_then(|()| engine.force()) {
                     return self.fails(&error);
                 }
                 self.settle();
@@ -299,7 +299,7 @@ impl History {
         let ticket = self.processes[which].take_ticket();
         if input.ratio(3, 4)? {
             if let Some(ticket) = ticket {
-                let committer = self.processes[which].engine().committer().expect("a committer");
+                let committer = self.processes[which].engine().durability_waiter().expect("a committer");
                 if let Err(error) = committer.wait(ticket) {
                     return self.fails(&error);
                 }

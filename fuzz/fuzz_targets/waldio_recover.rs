@@ -64,7 +64,7 @@ fuzz_target!(|data: &[u8]| {
     {
         assert_eq!(stream.engine().committed(), 1);
         let ticket = stream.take_ticket().unwrap();
-        stream.engine().committer().unwrap().wait(ticket).unwrap();
+        stream.engine().durability_waiter().unwrap().wait(ticket).unwrap();
     }
 });
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::pool::{self, Claim, FoundLog};
+use duralite_journal::directory::{self, Claim, FoundLog};
 use duralite_journal::{DatabaseIdentity, offline};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
@@ -38,17 +38,17 @@ pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<Exi
         header => bail!("{} is {}", path.display(), locate::describe(header)),
     };
     if discard_log {
-        bail!("the log is not lost: it is {}; fold it in without --discard-log", log.path.display());
+        bail!("the log is not lost: it is {}; checkpoint it, without --discard-log", log.path.display());
     }
-    fold(target, path, &log, adopt)
+    checkpoint(target, path, &log, adopt)
 }
 
-/// Folds a log that is named itself into the database that it was made for.
+/// Checkpoints a log that is named itself into the database that it was made for.
 fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
     if discard_log {
         bail!("{} is a log; --discard-log takes the database whose log is lost", target.path.display());
     }
-    let about = pool::describe(&target.path)?;
+    let about = directory::describe(&target.path)?;
     let path = target.path.canonicalize()?;
     let dir = path.parent().map(Path::to_path_buf).unwrap_or_default();
     // Where it was made for, or beside the log, should both have been moved.
@@ -57,27 +57,28 @@ fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
     let Some(database) = database else {
         bail!("the database of {}, {}, is not there", path.display(), about.database.display())
     };
-    let log = FoundLog { pool: locate::directory_of(about.engine, &dir), path, id: about.id };
-    fold(target, &database, &log, adopt)
+    let log = FoundLog { log_dir: locate::directory_of(about.engine, &dir), path, id: about.id };
+    checkpoint(target, &database, &log, adopt)
 }
 
-fn fold(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
+fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
     let identity = DatabaseIdentity::of(database)?;
     // A database that was copied with its log has it to itself.
-    let copied = pool::claim(log, &identity) == Claim::Copy;
-    let folded = if copied && !adopt {
-        offline::fold_copy(&log.pool, database, log.id)?
+    let copied = directory::claim(log, &identity) == Claim::Copy;
+    let checkpointed = if copied && !adopt {
+        offline::checkpoint_copy(&log.log_dir, database, log.id)?
     } else {
-        offline::fold(&log.pool, database, log.id, adopt)?
+        offline::checkpoint(&log.log_dir, database, log.id, adopt)?
     };
-    let kept =
-        folded.kept.map_or_else(String::new, |log| format!("; the log was put aside as {}", log.display()));
+    let kept = checkpointed
+        .kept
+        .map_or_else(String::new, |log| format!("; the log was put aside as {}", log.display()));
     let text = format!(
         "{} pages written; {} is a plain SQLite database now{kept}",
-        folded.pages,
+        checkpointed.pages,
         database.display()
     );
-    done(target, "folded", &text)
+    done(target, "checkpointed", &text)
 }
 
 fn discard(target: &Target) -> Result<ExitCode> {

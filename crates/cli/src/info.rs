@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::{offline, pool};
+use duralite_journal::{directory, offline};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::{Map, Value, json};
 
@@ -59,8 +59,8 @@ pub(crate) fn run(target: &Target) -> Result<ExitCode> {
 }
 
 fn add_log(facts: &mut Map<String, Value>, path: &std::path::Path) -> Result<()> {
-    let about = pool::describe(path)?;
-    let log = pool::open_log_read_only(path)?;
+    let about = directory::describe(path)?;
+    let log = directory::open_log_read_only(path)?;
     facts.insert("log".into(), json!(path.display().to_string()));
     facts.insert("log_of".into(), json!(about.database.display().to_string()));
     facts.insert("engine".into(), json!(about.engine.name));

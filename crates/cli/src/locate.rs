@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use duralite_journal::directory::{self, FoundLog};
 use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
-use duralite_journal::pool::{self, FoundLog};
 use duralite_journal::{DatabaseIdentity, Descriptor, LogDirectory, engines, offline};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
@@ -36,22 +36,22 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
 /// The log of this id, with its directory.
 pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
-    candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|pool| {
-        let path = pool.find(&database, id)?;
-        Some(FoundLog { pool, path, id })
+    candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|log_dir| {
+        let path = log_dir.find(&database, id)?;
+        Some(FoundLog { log_dir, path, id })
     })
 }
 
 /// The log that was made for a database whose header does not say so.
 pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
-    let pools: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
-    pool::made_for(&pools, &identity)
+    let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
+    directory::made_for(&log_dirs, &identity)
 }
 
 /// Whether the path itself is a log file.
 pub(crate) fn is_log(path: &Path) -> bool {
-    pool::is_log_name(path) && pool::describe(path).is_ok()
+    directory::is_log_name(path) && directory::describe(path).is_ok()
 }
 
 /// The log file of a target: itself, or the one that the database names.

@@ -1,4 +1,4 @@
-//! `duralite`: look at databases and their logs, check them, and fold a log back into its database.
+//! `duralite`: look at databases and their logs, check them, and checkpoint a log back into its database.
 //! Measurements and rigs are a command of their own, `duralite-proof`, which is run from here.
 //!
 //! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage.

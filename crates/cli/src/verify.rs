@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::pool;
+use duralite_journal::directory;
 use duralite_journal::walk::WalkedTransaction;
 use serde_json::{Value, json};
 
@@ -13,9 +13,9 @@ use crate::target::Target;
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
-    let log = pool::describe(&path)?;
+    let log = directory::describe(&path)?;
     let mut transactions = Vec::new();
-    let result = pool::walk(&path, &mut |transaction| {
+    let result = directory::walk(&path, &mut |transaction| {
         if target.json {
             transactions.push(as_json(transaction, frames));
         } else {

@@ -92,7 +92,7 @@ impl Ticket {
 }
 
 /// Makes sealed transactions durable, without the lock of the stream they came by.
-pub trait Committer: Send + Sync {
+pub trait DurabilityWaiter: Send + Sync {
     /// Returns when the transaction is durable.
     ///
     /// # Errors
@@ -102,28 +102,28 @@ pub trait Committer: Send + Sync {
     /// Returns when everything that is sealed now is durable.
     ///
     /// # Errors
-    /// As [`Committer::wait`].
+    /// As [`DurabilityWaiter::wait`].
     fn wait_all(&self) -> Result<(), JournalError>;
 
     /// Returns when a transaction of ordinary size can be sealed without waiting. Called by the
     /// holder of the WRITE lock, who alone uses up what there is room for.
     ///
     /// # Errors
-    /// As [`Committer::wait`].
+    /// As [`DurabilityWaiter::wait`].
     fn make_room(&self) -> Result<(), JournalError>;
 
     /// Returns when everything that is sealed now survives a power loss, even where commits are
     /// acknowledged before they do (invariant 5).
     ///
     /// # Errors
-    /// As [`Committer::wait`].
-    fn harden(&self) -> Result<(), JournalError>;
+    /// As [`DurabilityWaiter::wait`].
+    fn force(&self) -> Result<(), JournalError>;
 
     /// Prepares for the log to start over, which the holder of the WRITE lock may ask for; whether it
     /// can. Not while a process is stopped in a write of its own that it may still do.
     ///
     /// # Errors
-    /// As [`Committer::wait`].
+    /// As [`DurabilityWaiter::wait`].
     fn settle(&self) -> Result<bool, JournalError>;
 }
 
@@ -265,13 +265,13 @@ pub trait LogWriter: Send {
     fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
 
     /// Who makes sealed transactions durable; `None` where sealing does.
-    fn committer(&self) -> Option<Arc<dyn Committer>>;
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
 
     /// Makes every committed frame durable, where sealing alone does not (invariant 5).
     ///
     /// # Errors
     /// An error of the medium.
-    fn harden(&mut self) -> Result<(), JournalError>;
+    fn force(&mut self) -> Result<(), JournalError>;
 }
 
 /// A store of WAL frames: a log that is read and written.
@@ -354,12 +354,12 @@ delegate! {
     shared {
         fn has_staged(&self) -> bool;
         fn outgrows(&self, bytes: usize) -> bool;
-        fn committer(&self) -> Option<Arc<dyn Committer>>;
+        fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
     }
     exclusive {
         fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
         fn discard_staged(&mut self) -> Result<(), JournalError>;
         fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
-        fn harden(&mut self) -> Result<(), JournalError>;
+        fn force(&mut self) -> Result<(), JournalError>;
     }
 }

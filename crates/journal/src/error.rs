@@ -8,10 +8,10 @@ use duralite_medium::MediumError;
 /// Everything a log operation can fail with.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
-    /// The pool's file system is full.
+    /// The log directory's file system is full.
     #[error("no space left for the log in {}; make room there, or checkpoint", dir.display())]
     NoSpace {
-        /// The pool, or the log.
+        /// The log directory, or the log.
         dir: PathBuf,
     },
     /// The log has reached its stated limit (invariant 10).

@@ -17,8 +17,8 @@ use duralite_medium::Segment;
 use duralite_medium::process::ProcessId;
 
 use crate::descriptor::LogDirectory;
+use crate::directory::{self, DatabaseIdentity};
 use crate::engine::Engine;
-use crate::pool::{self, DatabaseIdentity};
 use crate::{EngineOptions, JournalError, Log, offline, pins};
 
 /// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
@@ -43,14 +43,14 @@ pub struct FollowedTransaction {
 /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15), and wakes followers.
 pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     loop {
-        let newest = segment.load(pool::ACKNOWLEDGED);
+        let newest = segment.load(directory::ACKNOWLEDGED);
         // Half of the generation is in it, which wraps.
         let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
-        if later || segment.compare_exchange(pool::ACKNOWLEDGED, newest, commit).is_ok() {
+        if later || segment.compare_exchange(directory::ACKNOWLEDGED, newest, commit).is_ok() {
             break;
         }
     }
-    pins::notify(segment, pool::PINS_OFFSET);
+    pins::notify(segment, directory::PINS_OFFSET);
 }
 
 /// How long a follower waits for processes that open the log, or that die.
@@ -92,7 +92,7 @@ impl Follower {
         db: &DatabaseIdentity,
         id: LogId,
     ) -> Result<Self, JournalError> {
-        let log = Log::attach(directory, options, db, id, &pool::pause_for(PATIENCE))?;
+        let log = Log::attach(directory, options, db, id, &directory::pause_for(PATIENCE))?;
         let busy = |what| JournalError::Busy { path: db.path.clone(), what };
         if log.outside().is_some() {
             return Err(busy("its log can be followed by those only who may write it"));

@@ -3,15 +3,16 @@
 //! [`Log`] is what a VFS uses: one attached log, addressed by the byte offsets of the `-wal`
 //! file that SQLite believes in. Below it [`stream`] turns bytes into frames and decides when
 //! a transaction is sealed, and an [`engine::Engine`] keeps the frames. [`engines`] is the registry of them,
-//! each by its [`descriptor`], and [`media`] what they keep logs in. [`pool`] finds, makes and identifies log
+//! each by its [`descriptor`], and [`media`] what they keep logs in. [`directory`] finds, makes and identifies log
 //! files; [`home`] is what stands between pages and the database file; [`offline`] works on them without SQLite.
 //!
 //! The numbered invariants are those of `docs/invariants.md`.
 
 #![forbid(unsafe_code)]
 
-mod chains;
+mod delta_chains;
 pub mod descriptor;
+pub mod directory;
 pub mod engine;
 pub mod engines;
 mod error;
@@ -19,24 +20,23 @@ pub mod follow;
 mod group;
 mod heap;
 pub mod home;
+mod hooks;
 mod log;
 mod log_file;
 pub mod media;
 pub mod nvwal;
 pub mod offline;
 pub mod pins;
-pub mod pool;
 pub mod settings;
 pub mod stream;
-mod tap;
 pub mod waldio;
 pub mod walk;
 
 pub use descriptor::{Descriptor, LogDirectory};
+pub use directory::DatabaseIdentity;
 pub use error::{ErrorKind, JournalError};
 pub use follow::{FollowedTransaction, Follower};
 pub use log::Log;
 pub use nvwal::{HeapMode, NvwalOptions, SyncMode};
-pub use pool::DatabaseIdentity;
 pub use settings::EngineOptions;
 pub use waldio::WaldioOptions;

@@ -8,10 +8,10 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Guarantee, Segment};
 
 use crate::descriptor::{Descriptor, LogDirectory};
-use crate::engine::{Clock, Committer, Engine, Ticket};
+use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
+use crate::engine::{Clock, DurabilityWaiter, Engine, Ticket};
 use crate::home::Home;
 use crate::pins::{Pins, Recycling};
-use crate::pool::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
@@ -40,14 +40,14 @@ impl Log {
     /// Makes a log for a database. Durable on return, its directory entry included.
     ///
     /// # Errors
-    /// `NoSpace`, `Io` (pool missing or read-only), `Medium` (not DAX).
+    /// `NoSpace`, `Io` (log directory missing or read-only), `Medium` (not DAX).
     pub fn create(
-        pool: &LogDirectory,
+        log_dir: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         page_bytes: u32,
     ) -> Result<Self, JournalError> {
-        pool::create(pool, options, db, page_bytes).and_then(Self::over)
+        directory::create(log_dir, options, db, page_bytes).and_then(Self::over)
     }
 
     /// Attaches the log that a guarded database names, recovering it if nobody else has it. Other processes are
@@ -57,13 +57,13 @@ impl Log {
     /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when patience
     /// has ended.
     pub fn attach(
-        pool: &LogDirectory,
+        log_dir: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         id: LogId,
         pause: Pause<'_>,
     ) -> Result<Self, JournalError> {
-        pool::attach(pool, options, db, id, false, pause).and_then(Self::over)
+        directory::attach(log_dir, options, db, id, false, pause).and_then(Self::over)
     }
 
     pub(crate) fn over(open: OpenLog) -> Result<Self, JournalError> {
@@ -76,7 +76,7 @@ impl Log {
         }
         let OpenLog { kind, segment, path, segment_path, file, moved, outside, .. } = open;
         let (poisoned, unfinished) = (None, false);
-        let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, pool::PINS_OFFSET);
+        let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, directory::PINS_OFFSET);
         let log = Self {
             kind,
             stream,
@@ -92,7 +92,7 @@ impl Log {
         };
         if open.alone && log.frames() > 0 {
             // SQLite takes in everything that was recovered: nothing of it is replaced any more.
-            log.segment.store(pool::ACKNOWLEDGED, log.newest_commit());
+            log.segment.store(directory::ACKNOWLEDGED, log.newest_commit());
         }
         Ok(log)
     }
@@ -154,8 +154,8 @@ impl Log {
 
     /// Who makes sealed transactions durable; `None` where a write that seals one does.
     #[must_use]
-    pub fn committer(&self) -> Option<Arc<dyn Committer>> {
-        self.stream.engine().committer()
+    pub fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
+        self.stream.engine().durability_waiter()
     }
 
     /// What the transaction sealed by the last write is waited for by; `None` when it is durable.
@@ -231,7 +231,7 @@ impl Log {
 
     /// The commit that was acknowledged last, in any process, as [`Log::newest_commit`] names it.
     pub(crate) fn acknowledged(&self) -> u64 {
-        self.segment.load(pool::ACKNOWLEDGED)
+        self.segment.load(directory::ACKNOWLEDGED)
     }
 
     /// Where followers say what is to be kept for them.
@@ -312,7 +312,7 @@ impl Log {
 
     /// Whether a write of so many bytes may make the transaction too large to be sealed like others:
     /// then everything sealed before has to be durable first, and is waited for within the write
-    /// unless [`Committer::wait_all`] has been.
+    /// unless [`DurabilityWaiter::wait_all`] has been.
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
@@ -333,14 +333,14 @@ impl Log {
     }
 
     /// To be called before a page is written to the database file (invariant 5). It may wait for other
-    /// processes: [`Committer::harden`] does so without the log, where there is a committer.
+    /// processes: [`DurabilityWaiter::force`] does so without the log, where there is a committer.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
     pub fn before_home_write(&mut self) -> Result<(), JournalError> {
         self.guarded(|stream| {
             stream.engine_mut().refresh()?;
-            stream.engine_mut().harden()
+            stream.engine_mut().force()
         })
     }
 
@@ -401,13 +401,13 @@ impl Log {
             drop(std::fs::remove_file(&self.segment_path));
             return Ok(());
         };
-        pool::remove(&path, &pool::segment_path(&path, self.id()))
+        directory::remove(&path, &directory::segment_path(&path, self.id()))
             .map_err(|error| JournalError::io("delete", &path, &error))
     }
 
     /// Deletes the log's files once nobody uses them: its database has no name any more.
     pub fn remove_unused(path: &Path, id: LogId) {
-        pool::remove_unused(path, id);
+        directory::remove_unused(path, id);
     }
 
     /// Where the log's file is by now; `None` when somebody has deleted it.
@@ -415,7 +415,7 @@ impl Log {
     /// # Errors
     /// `Io`.
     pub fn path_now(&self) -> Result<Option<PathBuf>, JournalError> {
-        pool::where_now(&self.path, &self.file, self.id())
+        directory::where_now(&self.path, &self.file, self.id())
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

@@ -18,7 +18,7 @@ use duralite_medium::process::{FIRST_DESCRIPTOR, OwnFile, PerProcess};
 use rustix::fs::OFlags;
 
 use crate::JournalError;
-use crate::tap::{self, FileStep};
+use crate::hooks::{self, FileStep};
 
 /// Bytes of an engine's magic number.
 const MAGIC_BYTES: u64 = 8;
@@ -35,7 +35,7 @@ static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new(
 /// `Io`; `Format` when the file is no log of any engine, by its first bytes.
 pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the log", path, &error);
-    tap::step(FileStep::Open, path).map_err(failed)?;
+    hooks::step(FileStep::Open, path).map_err(failed)?;
     let meta = path.symlink_metadata().map_err(failed)?;
     // Opening a pipe may wait for ever. A link is refused below.
     if !meta.is_file() && !meta.is_symlink() {

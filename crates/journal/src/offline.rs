@@ -10,13 +10,13 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::descriptor::LogDirectory;
+use crate::directory::{self, DatabaseIdentity, Pause, pause_for};
 use crate::home::{DatabaseFile, Homed, OpenDatabase};
-use crate::pool::{self, DatabaseIdentity, Pause, pause_for};
 use crate::{EngineOptions, JournalError, Log};
 
-/// What folding a log into its database did.
+/// What checkpointing a log into its database did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Folded {
+pub struct Checkpointed {
     /// Pages written to the database file.
     pub pages: usize,
     /// Size of the database in pages afterwards, if the log had a commit.
@@ -40,7 +40,7 @@ pub fn inspect(database: &Path) -> Result<DatabaseHeader, JournalError> {
     Ok(guard::inspect(&header[..length]))
 }
 
-/// What becomes of a log that has been folded.
+/// What becomes of a log that has been checkpointed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
     /// It is deleted.
@@ -55,43 +55,52 @@ pub enum Afterwards {
 /// database open.
 ///
 /// # Errors
-/// `Busy` when a process has the database; otherwise as [`fold_into`].
-pub fn fold(pool: &LogDirectory, database: &Path, id: LogId, adopt: bool) -> Result<Folded, JournalError> {
+/// `Busy` when a process has the database; otherwise as [`checkpoint_into`].
+pub fn checkpoint(
+    log_dir: &LogDirectory,
+    database: &Path,
+    id: LogId,
+    adopt: bool,
+) -> Result<Checkpointed, JournalError> {
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
     let afterwards = if adopt { Afterwards::Keep } else { Afterwards::Delete };
-    fold_into(&file, pool, &db, id, adopt, afterwards, &pause_for(PATIENCE))
+    checkpoint_into(&file, log_dir, &db, id, adopt, afterwards, &pause_for(PATIENCE))
 }
 
-/// As [`fold`], for a database that was copied together with its log: nobody else can want the log, which is
+/// As [`checkpoint`], for a database that was copied together with its log: nobody else can want the log, which is
 /// deleted.
 ///
 /// # Errors
-/// As [`fold`].
-pub fn fold_copy(pool: &LogDirectory, database: &Path, id: LogId) -> Result<Folded, JournalError> {
+/// As [`checkpoint`].
+pub fn checkpoint_copy(
+    log_dir: &LogDirectory,
+    database: &Path,
+    id: LogId,
+) -> Result<Checkpointed, JournalError> {
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
-    fold_into(&file, pool, &db, id, true, Afterwards::Delete, &pause_for(PATIENCE))
+    checkpoint_into(&file, log_dir, &db, id, true, Afterwards::Delete, &pause_for(PATIENCE))
 }
 
-/// As [`fold`], into a database file that the caller has to itself. With `adopt` the log may be one that was
+/// As [`checkpoint`], into a database file that the caller has to itself. With `adopt` the log may be one that was
 /// made for another file.
 ///
 /// # Errors
 /// `Busy` when a process has the log, `NoFirstPage` when the database's first page is damaged and the log does
 /// not hold it; otherwise as [`Log::attach`]. A crash or an error on the way leaves a database that can be
-/// folded again.
-pub fn fold_into(
+/// checkpointed again.
+pub fn checkpoint_into(
     file: &dyn DatabaseFile,
-    pool: &LogDirectory,
+    log_dir: &LogDirectory,
     db: &DatabaseIdentity,
     id: LogId,
     adopt: bool,
     afterwards: Afterwards,
     pause: Pause<'_>,
-) -> Result<Folded, JournalError> {
+) -> Result<Checkpointed, JournalError> {
     let database = &db.path;
-    let open = pool::attach(pool, &EngineOptions::default(), db, id, adopt, pause)?;
+    let open = directory::attach(log_dir, &EngineOptions::default(), db, id, adopt, pause)?;
     let busy = || JournalError::Busy {
         path: database.clone(),
         what: "a process has the database open; close it first",
@@ -101,7 +110,7 @@ pub fn fold_into(
     }
     let lock = open.file.try_clone().map_err(|error| JournalError::io("lock", database, &error))?;
     lock.try_lock().map_err(|_| busy())?;
-    let own = pool::is_own(&open, db)?;
+    let own = directory::is_own(&open, db)?;
     let mut log = Log::over(open)?;
     let pages = write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
@@ -126,7 +135,7 @@ pub fn fold_into(
             None
         }
     };
-    Ok(Folded { pages, db_pages, kept })
+    Ok(Checkpointed { pages, db_pages, kept })
 }
 
 /// Lifts the guard of a database whose log is lost: it is then what the last checkpoint left,

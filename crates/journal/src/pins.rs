@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duralite_medium::{MEMBERS, MediumError, Segment};
+use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
 
 const RECYCLABLE: u64 = 0;
 const PRESSED: u64 = 8;
@@ -29,7 +29,7 @@ const WATCH: u64 = 64;
 const TABLE: u64 = 128;
 
 /// Bytes of the segment that they take; zeros at first.
-pub const PINS_BYTES: u64 = TABLE + 8 * MEMBERS as u64;
+pub const PINS_BYTES: u64 = TABLE + 8 * PROCESS_SLOTS as u64;
 
 /// The pins of a log, as one process slot sees them.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Pins {
     }
 
     fn own(&self) -> u64 {
-        TABLE + 8 * self.segment.member() as u64
+        TABLE + 8 * self.segment.process_slot() as u64
     }
 
     /// Gives up this process slot's pin, or that of a dead process which had the slot before.
@@ -103,9 +103,9 @@ impl Pins {
             self.store(DECIDED, decided);
             return Ok(true);
         }
-        for member in 0..MEMBERS as u64 {
-            let pin = self.load(TABLE + 8 * member);
-            if pin != 0 && pin <= end && self.segment.is_alive(member as usize)? {
+        for process in 0..PROCESS_SLOTS as u64 {
+            let pin = self.load(TABLE + 8 * process);
+            if pin != 0 && pin <= end && self.segment.is_alive(process as usize)? {
                 self.store(RECYCLABLE, oldest);
                 return Ok(false);
             }

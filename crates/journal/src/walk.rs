@@ -1,4 +1,4 @@
-//! What walking a log transaction by transaction shows: see [`crate::pool::walk`].
+//! What walking a log transaction by transaction shows: see [`crate::directory::walk`].
 
 /// One record of a walked transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]

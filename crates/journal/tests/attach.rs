@@ -1,4 +1,4 @@
-//! Attaching a log that others use, fold or delete.
+//! Attaching a log that others use, checkpoint or delete.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -7,8 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use duralite_journal::directory::pause_for;
 use duralite_journal::media::{MediaSet, Memory, MemoryKind};
-use duralite_journal::pool::pause_for;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, JournalError, Log, LogDirectory, nvwal, offline,
     waldio,
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {
     dir: tempfile::TempDir,
-    pool: LogDirectory,
+    log_dir: LogDirectory,
     identity: DatabaseIdentity,
 }
 
@@ -30,25 +30,25 @@ impl Place {
         let dir = tempfile::tempdir().expect("directory");
         let database = dir.path().join("app.db");
         std::fs::write(&database, [0; 4096]).expect("database");
-        let pool = LogDirectory::at(engine, dir.path(), &MediaSet::default());
+        let log_dir = LogDirectory::at(engine, dir.path(), &MediaSet::default());
         let identity = DatabaseIdentity::of(&database).expect("identity");
-        Self { dir, pool, identity }
+        Self { dir, log_dir, identity }
     }
 
     fn create(&self) -> Log {
-        Log::create(&self.pool, &EngineOptions::default(), &self.identity, 4096).expect("create")
+        Log::create(&self.log_dir, &EngineOptions::default(), &self.identity, 4096).expect("create")
     }
 
     fn attach(&self, id: LogId) -> Result<Log, JournalError> {
-        Log::attach(&self.pool, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
+        Log::attach(&self.log_dir, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
     }
 
     /// Attaches a log of `nvwal` in memory of this kind.
     fn attach_in(&self, kind: MemoryKind, id: LogId) -> Result<Log, JournalError> {
-        let log_memory = Some(Memory { kind, dir: self.pool.dir.clone() });
+        let log_memory = Some(Memory { kind, dir: self.log_dir.dir.clone() });
         let media = MediaSet { log_memory, ..MediaSet::default() };
-        let pool = LogDirectory::of(&nvwal::DESCRIPTOR, &media).expect("memory");
-        Log::attach(&pool, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
+        let log_dir = LogDirectory::of(&nvwal::DESCRIPTOR, &media).expect("memory");
+        Log::attach(&log_dir, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
     }
 
     fn database(&self) -> PathBuf {
@@ -60,7 +60,7 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Starts to attach while a process has the log to itself, as for folding it, lets that one do its work
+/// Starts to attach while a process has the log to itself, as for checkpointing it, lets that one do its work
 /// on the log's file, and returns how the attaching ended.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), JournalError> {
     let place = Place::new(engine);
@@ -70,13 +70,13 @@ fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result
     drop(log);
     let alone = read_write(&path);
     alone.lock().expect("lock");
-    let member = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("member");
-    assert_eq!(member.member(), 0);
+    let process = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("process");
+    assert_eq!(process.process_slot(), 0);
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| place.attach(id).map(|_| ()));
-        // Until it has become a member, and waits for the lock of the log.
+        // Until it has taken a process slot, and waits for the lock of the log.
         let start = std::time::Instant::now();
-        while !member.is_alive(1).expect("members") {
+        while !process.is_alive(1).expect("processes") {
             assert!(start.elapsed() < Duration::from_secs(20), "nobody came");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -117,7 +117,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         guard::mask(0, &mut page, id);
         std::fs::write(place.database(), page).expect("database");
         drop(log);
-        // Again and again, so that it meets folding at any of its steps.
+        // Again and again, so that it meets checkpointing at any of its steps.
         std::thread::scope(|scope| {
             let newcomer = scope.spawn(|| {
                 loop {
@@ -129,7 +129,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             });
-            while let Err(error) = offline::fold(&place.pool, &place.database(), id, false) {
+            while let Err(error) = offline::checkpoint(&place.log_dir, &place.database(), id, false) {
                 assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
             }
             newcomer.join().expect("newcomer");
@@ -158,7 +158,7 @@ fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), Jour
         count.set(count.get() + 1);
         tries < pauses
     };
-    let attached = Log::attach(&place.pool, &EngineOptions::default(), &place.identity, id, &pause);
+    let attached = Log::attach(&place.log_dir, &EngineOptions::default(), &place.identity, id, &pause);
     (attached.map(|_| ()), count.get())
 }
 
@@ -188,9 +188,9 @@ fn a_process_that_is_stopped_while_it_folds_a_log_is_waited_for_as_long_as_there
     drop(log);
     let alone = read_write(&path);
     alone.lock().expect("lock");
-    let _member = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("member");
+    let _process = FileSegment::join(read_write(&shared).into(), &shared, bytes, None).expect("process");
     let (refused, pauses) = attach_impatiently(&place, id, 3);
-    assert_eq!(refused.expect_err("somebody folds it").kind(), ErrorKind::Busy);
+    assert_eq!(refused.expect_err("somebody checkpoints it").kind(), ErrorKind::Busy);
     assert_eq!(pauses, 4);
 }
 

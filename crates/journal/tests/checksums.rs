@@ -100,7 +100,7 @@ impl Rig {
 }
 
 fn wait(log: &mut Log) {
-    if let (Some(ticket), Some(committer)) = (log.take_ticket(), log.committer()) {
+    if let (Some(ticket), Some(committer)) = (log.take_ticket(), log.durability_waiter()) {
         committer.wait(ticket).expect("durable");
     }
 }

@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use duralite_journal::directory::{self, Claim, FoundLog};
 use duralite_journal::media::MediaSet;
-use duralite_journal::pool::{self, Claim, FoundLog};
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, Log, LogDirectory, nvwal, offline, waldio,
 };
@@ -29,10 +29,10 @@ impl Fixture {
         }
         let database = dir.path().join("data/app.db");
         fs::write(&database, [0; 4096]).expect("database");
-        let pool = LogDirectory::at(engine, &dir.path().join(logs), &MediaSet::default());
+        let log_dir = LogDirectory::at(engine, &dir.path().join(logs), &MediaSet::default());
         let identity = DatabaseIdentity::of(&database).expect("identity");
-        let log = Log::create(&pool, &EngineOptions::default(), &identity, 4096).expect("create");
-        let log = FoundLog { pool, path: log.path().to_path_buf(), id: log.id() };
+        let log = Log::create(&log_dir, &EngineOptions::default(), &identity, 4096).expect("create");
+        let log = FoundLog { log_dir, path: log.path().to_path_buf(), id: log.id() };
         let mut page = [0; 4096];
         page[..18].copy_from_slice(b"SQLite format 3\0\x10\0");
         guard::mask(0, &mut page, log.id);
@@ -50,16 +50,16 @@ impl Fixture {
 
     /// What a database may do with the log.
     fn claim(&self, database: &str) -> Claim {
-        pool::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+        directory::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
     }
 
     /// What a database may do with a copy of the log that is in another directory.
     fn claim_copy(&self, database: &str, dir: &Path) -> Claim {
         let path = dir.join(self.log.path.file_name().expect("name"));
         fs::copy(&self.log.path, &path).expect("copy");
-        let pool = LogDirectory::at(self.log.pool.engine, dir, &MediaSet::default());
-        let log = FoundLog { pool, path, id: self.log.id };
-        pool::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+        let log_dir = LogDirectory::at(self.log.log_dir.engine, dir, &MediaSet::default());
+        let log = FoundLog { log_dir, path, id: self.log.id };
+        directory::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
     }
 }
 
@@ -107,10 +107,11 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
     for engine in ENGINES {
         let fixture = Fixture::new(engine, "logs");
         fixture.copy("data/app.db", "copy/app.db");
-        let folded = offline::fold(&fixture.log.pool, &fixture.path("copy/app.db"), fixture.log.id, true)
-            .expect("fold");
-        let kept = folded.kept.expect("it is put aside");
+        let checkpointed =
+            offline::checkpoint(&fixture.log.log_dir, &fixture.path("copy/app.db"), fixture.log.id, true)
+                .expect("checkpoint");
+        let kept = checkpointed.kept.expect("it is put aside");
         // So its own database, which names it still, loses nothing should this have ended before.
-        assert!(!pool::walk(&kept, &mut |_| ()).expect("walk").retired, "{engine:?}");
+        assert!(!directory::walk(&kept, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

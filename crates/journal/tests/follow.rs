@@ -94,7 +94,7 @@ impl Writer {
         let spill = self.rng.chance(3);
         let transaction = self.model.transaction(&mut self.rng, spill);
         transaction.writes.iter().for_each(|(at, data)| self.log.write(*at, data).expect("write"));
-        if let (Some(ticket), Some(committer)) = (self.log.take_ticket(), self.log.committer()) {
+        if let (Some(ticket), Some(committer)) = (self.log.take_ticket(), self.log.durability_waiter()) {
             committer.wait(ticket).expect("durable");
         }
         transaction

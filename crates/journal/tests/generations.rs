@@ -43,7 +43,7 @@ fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng
     let transaction = model.transaction(rng, rng.clone().chance(3));
     transaction.writes.iter().for_each(|(at, data)| stream.write(*at, data).expect("write"));
     model.commit(transaction);
-    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().committer()) {
+    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().durability_waiter()) {
         committer.wait(ticket).expect("durable");
     }
 }

@@ -274,12 +274,12 @@ fn a_retired_log_is_empty() {
     }
 }
 
-/// Attaches a copy of a golden file, which stands in the pool under the name of log `named`, to
+/// Attaches a copy of a golden file, which stands in the log directory under the name of log `named`, to
 /// a database that names log `id`.
 fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, JournalError> {
     let dir = tempfile::tempdir().expect("directory");
-    let pool = directory(&nvwal::DESCRIPTOR, dir.path());
-    let path = pool.dir.join(format!("model.db-duralite-{named}"));
+    let log_dir = directory(&nvwal::DESCRIPTOR, dir.path());
+    let path = log_dir.dir.join(format!("model.db-duralite-{named}"));
     std::fs::write(&path, stored(name)).expect("copy");
     let owner = std::fs::metadata(&path).expect("metadata");
     let db = DatabaseIdentity {
@@ -291,7 +291,7 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
         gid: owner.gid(),
     };
     let whole = EngineOptions::default().with(options(SyncMode::Lazy));
-    let mut log = Log::attach(&pool, &whole, &db, id, &|_| false)?;
+    let mut log = Log::attach(&log_dir, &whole, &db, id, &|_| false)?;
     let mut bytes = vec![0; log.size()? as usize];
     log.read(0, &mut bytes)?;
     Ok(bytes)

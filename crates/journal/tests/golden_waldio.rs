@@ -54,10 +54,10 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
         model.commit(transaction);
         let ticket = stream.take_ticket().expect("a ticket");
         if i < 8 || i % 3 == 1 {
-            stream.engine().committer().expect("a committer").wait(ticket).expect("wait");
+            stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("wait");
         }
     }
-    stream.engine_mut().harden().expect("harden");
+    stream.engine_mut().force().expect("force");
     (block.to_bytes(), model.committed)
 }
 

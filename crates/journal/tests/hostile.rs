@@ -82,7 +82,7 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>, u64) {
     let (offset, data) = model.restart();
     stream.write(offset, &data).expect("restart");
     (0..5).for_each(|_| commit(&mut stream, &mut model, &mut rng));
-    stream.engine_mut().harden().expect("harden");
+    stream.engine_mut().force().expect("force");
     (block.to_bytes(), model.committed, stream.engine().used_bytes())
 }
 

@@ -128,7 +128,7 @@ fn commit(log: &mut Waldio, frames: u32) {
         }
         let commit = Commit { first_frame, last_frame, db_pages: frames + 1, checksum: [3, 4] };
         let ticket = log.seal(&commit).expect("seal");
-        let committer = log.committer().expect("a committer");
+        let committer = log.durability_waiter().expect("a committer");
         ticket.into_iter().for_each(|ticket| committer.wait(ticket).expect("durable"));
         first_frame = last_frame + 1;
     }

@@ -134,7 +134,7 @@ fn inv07_histories_without_a_crash_match_the_model_at_every_page_size() {
 }
 
 #[test]
-fn inv05_inv07_async_keeps_a_prefix_and_is_hardened_before_home_writes() {
+fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
     for_seeds(40, |seed| {
         let options = options(SyncMode::Async, HeapMode::User, true);
         let mut rng = Rng(seed * 31 + 7);
@@ -155,10 +155,10 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_hardened_before_home_writes() {
         let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         let recovered = contents(&mut open(crashed, &options).expect("recovery"));
         assert!(prefixes.contains(&recovered), "not a prefix");
-        // Invariant 5: hardened before anything goes home.
-        stream.engine_mut().harden().expect("harden");
-        let hardened: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
-        assert!(contents(&mut open(hardened, &options).expect("recovery")) == model.committed);
+        // Invariant 5: forced before anything goes home.
+        stream.engine_mut().force().expect("force");
+        let forced: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
+        assert!(contents(&mut open(forced, &options).expect("recovery")) == model.committed);
     });
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{Model, Rng, directory};
-use duralite_journal::pool::{FileStep, Tap, tap};
+use duralite_journal::directory::{FileStep, Hook, hook};
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, JournalError, Log, LogDirectory, nvwal, waldio,
 };
@@ -35,9 +35,9 @@ impl Fuse {
     }
 }
 
-struct FuseTap(Arc<Fuse>);
+struct FuseHook(Arc<Fuse>);
 
-impl Tap for FuseTap {
+impl Hook for FuseHook {
     fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
         Ok(())
     }
@@ -152,9 +152,9 @@ impl Nvm for Fused<Arc<dyn Nvm>> {
 struct Rig {
     log: Log,
     fuse: Arc<Fuse>,
-    pool: LogDirectory,
+    log_dir: LogDirectory,
     identity: DatabaseIdentity,
-    _tapped: duralite_journal::pool::Tapped,
+    _hooked: duralite_journal::directory::Hooked,
     _dir: tempfile::TempDir,
 }
 
@@ -162,19 +162,19 @@ fn rig(engine: &'static Descriptor) -> Rig {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
     std::fs::write(&database, [0; 4096]).expect("database");
-    let pool = directory(engine, dir.path());
+    let log_dir = directory(engine, dir.path());
     let identity = DatabaseIdentity::of(&database).expect("identity");
     let fuse = Arc::new(Fuse::default());
     fuse.set(-1);
-    let tapped = tap(dir.path(), Arc::new(FuseTap(fuse.clone())));
-    let log = Log::create(&pool, &EngineOptions::default(), &identity, 512).expect("create");
-    Rig { log, fuse, pool, identity, _tapped: tapped, _dir: dir }
+    let hooked = hook(dir.path(), Arc::new(FuseHook(fuse.clone())));
+    let log = Log::create(&log_dir, &EngineOptions::default(), &identity, 512).expect("create");
+    Rig { log, fuse, log_dir, identity, _hooked: hooked, _dir: dir }
 }
 
 /// Writes a transaction and makes it durable.
 fn write(log: &mut Log, writes: &[(u64, Vec<u8>)]) -> Result<(), JournalError> {
     writes.iter().try_for_each(|(offset, data)| log.write(*offset, data))?;
-    match (log.take_ticket(), log.committer()) {
+    match (log.take_ticket(), log.durability_waiter()) {
         (Some(ticket), Some(committer)) => committer.wait(ticket),
         _ => Ok(()),
     }
@@ -191,7 +191,7 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
     for engine in [&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR] {
         // A panic in each of the writes of a commit, and of starting the log over.
         for at in 0..12 {
-            let Rig { mut log, fuse, pool, identity, _tapped, _dir } = rig(engine);
+            let Rig { mut log, fuse, log_dir, identity, _hooked, _dir } = rig(engine);
             let (mut model, mut rng) = (Model::new(512, 20), Rng(at as u64 + 1));
             let restart = model.restart();
             write(&mut log, &[restart]).expect("restart");
@@ -222,7 +222,7 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
             let id = log.id();
             drop(log);
             let mut again =
-                Log::attach(&pool, &EngineOptions::default(), &identity, id, &|_| false).expect("attach");
+                Log::attach(&log_dir, &EngineOptions::default(), &identity, id, &|_| false).expect("attach");
             let found = contents(&mut again);
             let whole = if panicked { found == before || found == after } else { found == after };
             assert!(whole || found == model.committed, "{engine:?} at {at}");
@@ -232,13 +232,14 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
 
 #[test]
 fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
-    let Rig { mut log, fuse, _tapped, _dir, .. } = rig(&waldio::DESCRIPTOR);
+    let Rig { mut log, fuse, _hooked, _dir, .. } = rig(&waldio::DESCRIPTOR);
     let (mut model, mut rng) = (Model::new(512, 20), Rng(7));
     let restart = model.restart();
     write(&mut log, &[restart]).expect("restart");
     let next = model.transaction(&mut rng, false);
     next.writes.iter().for_each(|(offset, data)| log.write(*offset, data).expect("write"));
-    let (ticket, committer) = (log.take_ticket().expect("a ticket"), log.committer().expect("a committer"));
+    let (ticket, committer) =
+        (log.take_ticket().expect("a ticket"), log.durability_waiter().expect("a committer"));
     fuse.set(0);
     assert!(catch_unwind(AssertUnwindSafe(|| committer.wait(ticket))).is_err());
     // The lock that the panicking thread held is free: nobody waits for it, and nobody goes on.

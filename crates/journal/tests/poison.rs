@@ -14,9 +14,9 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
     std::fs::write(&database, [0; 4096]).expect("database");
-    let pool = directory(&nvwal::DESCRIPTOR, dir.path());
+    let log_dir = directory(&nvwal::DESCRIPTOR, dir.path());
     let identity = DatabaseIdentity::of(&database).expect("identity");
-    let mut log = Log::create(&pool, &EngineOptions::default(), &identity, 512).expect("create");
+    let mut log = Log::create(&log_dir, &EngineOptions::default(), &identity, 512).expect("create");
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
     log.write(offset, &data).expect("restart");
@@ -38,6 +38,6 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     assert!(matches!(log.sync(), Err(JournalError::Poisoned(_))));
     let id = log.id();
     drop(log);
-    let again = Log::attach(&pool, &EngineOptions::default(), &identity, id, &|_| false).map(|_| ());
+    let again = Log::attach(&log_dir, &EngineOptions::default(), &identity, id, &|_| false).map(|_| ());
     assert_eq!(again.expect_err("still damaged").kind(), ErrorKind::Corrupt);
 }

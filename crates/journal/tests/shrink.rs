@@ -34,7 +34,7 @@ fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
 }
 
 fn wait<E: Engine>(stream: &mut WalStream<E>) {
-    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().committer()) {
+    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().durability_waiter()) {
         committer.wait(ticket).expect("durable");
     }
 }
@@ -136,9 +136,10 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
         let dir = tempfile::tempdir().expect("directory");
         let database = dir.path().join("app.db");
         std::fs::write(&database, [0; 4096]).expect("database");
-        let pool = directory(engine, dir.path());
+        let log_dir = directory(engine, dir.path());
         let identity = DatabaseIdentity::of(&database).expect("identity");
-        let mut log = Log::create(&pool, &EngineOptions::default(), &identity, PAGE as u32).expect("create");
+        let mut log =
+            Log::create(&log_dir, &EngineOptions::default(), &identity, PAGE as u32).expect("create");
         let path = log.path().to_path_buf();
         let space = || std::fs::metadata(&path).expect("log").blocks() * 512;
         let (mut model, mut rng) = (Model::new(PAGE, 40), Rng(12));
@@ -150,7 +151,9 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
                 let writes = model.append_all_pages(&mut rng);
                 writes.iter().for_each(|(at, data)| log.write(*at, data).expect("write"));
                 let ticket = log.take_ticket();
-                ticket.into_iter().for_each(|it| log.committer().expect("one").wait(it).expect("durable"));
+                ticket
+                    .into_iter()
+                    .for_each(|it| log.durability_waiter().expect("one").wait(it).expect("durable"));
             }
             log.limit_size(limit);
             let (offset, data) = model.restart();

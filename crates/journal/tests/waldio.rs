@@ -67,7 +67,7 @@ fn contents(stream: &mut WalStream<Waldio>) -> Result<Vec<u8>, JournalError> {
 
 fn wait(stream: &mut WalStream<Waldio>) -> Result<(), JournalError> {
     match stream.take_ticket() {
-        Some(ticket) => stream.engine().committer().expect("a committer").wait(ticket),
+        Some(ticket) => stream.engine().durability_waiter().expect("a committer").wait(ticket),
         None => Ok(()),
     }
 }
@@ -126,7 +126,7 @@ impl History {
             }
             3 => *stream = self.world.process(false).expect("another process"),
             4 => {
-                stream.engine_mut().refresh().and_then(|()| stream.engine_mut().harden()).expect("harden");
+                stream.engine_mut().refresh().and_then(|()| stream.engine_mut().force()).expect("force");
                 self.settle();
             }
             _ => {

@@ -132,7 +132,7 @@ fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     model.commit(transaction);
     model.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
     let ticket = stream.take_ticket().expect("a ticket");
-    stream.engine().committer().expect("a committer").wait(ticket).expect("durable");
+    stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("durable");
 }
 
 /// Two processes; the second is attached to a file that has been made longer.

@@ -1,6 +1,6 @@
 //! Where what stands in the segment.
 
-use duralite_medium::MEMBERS;
+use duralite_medium::PROCESS_SLOTS;
 
 /// Locks of a wal-index.
 pub const SLOTS: usize = 8;
@@ -16,7 +16,7 @@ pub const OUTSIDE: u64 = 8;
 pub const LAYOUT_BYTES: u64 = WAITERS_OFFSET + WAITERS as u64 * LINE;
 
 pub(crate) const LINE: u64 = 64;
-/// One more than the highest member slot that was ever used.
+/// One more than the highest process slot that was ever used.
 pub(crate) const HIGH: u64 = 0;
 pub(crate) const MEMBERS_OFFSET: u64 = 8 * LINE;
 pub(crate) const HELD: u32 = 8;
@@ -26,4 +26,4 @@ pub(crate) const RESERVED: u64 = 1 << 24;
 pub(crate) const EPOCH: u64 = 1 << 32;
 /// Connections that can queue at once; more of them sleep without a place.
 pub(crate) const WAITERS: usize = 256;
-pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + MEMBERS as u64 * LINE;
+pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + PROCESS_SLOTS as u64 * LINE;

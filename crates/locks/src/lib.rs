@@ -1,17 +1,17 @@
 //! The eight locks of SQLite's wal-index, in memory that the processes of a database share.
 //!
-//! **State.** There is no global lock state. Each member process has one word: what it holds
+//! **State.** There is no global lock state. Each process has one word: what it holds
 //! shared, what exclusive, and what it claims. Within a process a table under a mutex counts the
 //! connections ([`Holder`]s), and the word changes with the first and the last of them only.
 //!
 //! **Mutual exclusion.** Announce, then look. Who wants a lock sets its bit and then reads the words
 //! of all others; every operation is sequentially consistent, so of two that exclude each other at
 //! least one sees the other. A shared bit or an exclusive one in the way means *busy*. Of two
-//! exclusive claims the one of the lower member goes on and waits until the other is withdrawn;
+//! exclusive claims the one of the lower process goes on and waits until the other is withdrawn;
 //! a shared lock waits likewise until a claim is settled: claims never wait for anything but a
-//! claim of a higher member, so nobody waits in a circle.
+//! claim of a higher process, so nobody waits in a circle.
 //!
-//! **Death.** A member's word is its own. Whoever finds the word of a dead process in the way
+//! **Death.** A process's word is its own. Whoever finds the word of a dead process in the way
 //! clears it by a compare-and-exchange; the word has an epoch that the slot's next process
 //! advances, so that it can never be mistaken for the dead one.
 //!
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duralite_medium::{MEMBERS, Segment};
+use duralite_medium::{PROCESS_SLOTS, Segment};
 
 pub use error::LockError;
 pub use holder::Holder;
@@ -48,7 +48,7 @@ use layout::{CLAIMED, EPOCH, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED};
 
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
-/// How often a member in the way is examined, at most: it may have been dead for so long.
+/// How often a process in the way is examined, at most: it may have been dead for so long.
 const SUSPICION: Duration = Duration::from_millis(2);
 /// How often another's claim is waited for, at 50 us each.
 const PATIENCE: u32 = 2000;
@@ -62,7 +62,7 @@ pub struct LockActivity {
     pub busy: u64,
     /// Sleeps for the WRITE lock.
     pub waits: u64,
-    /// Dead members whose locks were freed.
+    /// Dead processes whose locks were freed.
     pub recovered: u64,
 }
 
@@ -75,7 +75,7 @@ struct Local {
     reserved: bool,
 }
 
-/// The locks of one database, as a member of its segment sees them.
+/// The locks of one database, as a process of its segment sees them.
 pub struct Table {
     segment: Arc<dyn Segment>,
     base: u64,
@@ -85,8 +85,8 @@ pub struct Table {
     busy: AtomicU64,
     waits: AtomicU64,
     recovered: AtomicU64,
-    /// When each member was last examined because it was in the way.
-    examined: [AtomicU64; MEMBERS],
+    /// When each process was last examined because it was in the way.
+    examined: [AtomicU64; PROCESS_SLOTS],
 }
 
 impl Table {
@@ -108,7 +108,7 @@ impl Table {
             busy: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
-            examined: [const { AtomicU64::new(0) }; MEMBERS],
+            examined: [const { AtomicU64::new(0) }; PROCESS_SLOTS],
         };
         if table.segment.is_read_only() {
             return Arc::new(table);
@@ -118,7 +118,7 @@ impl Table {
         let epoch = table.segment.load(own) / EPOCH;
         table.segment.store(own, epoch.wrapping_add(1).wrapping_mul(EPOCH));
         table.forget_own_waiters();
-        let used = table.segment.member() as u64 + 1;
+        let used = table.segment.process_slot() as u64 + 1;
         loop {
             let high = table.segment.load(base + HIGH);
             if high >= used || table.segment.compare_exchange(base + HIGH, high, used).is_ok() {
@@ -145,7 +145,7 @@ impl Table {
         }
     }
 
-    /// The read marks that living members hold: how many, and for how long the oldest of them has
+    /// The read marks that living processes hold: how many, and for how long the oldest of them has
     /// been held by its process without a break.
     ///
     /// # Errors
@@ -153,13 +153,14 @@ impl Table {
     pub fn readers(&self) -> Result<(u32, Duration), LockError> {
         let now = self.segment.clock_ns();
         let (mut count, mut oldest) = (0, 0);
-        for member in 0..self.high() {
-            let word = self.segment.load(self.member(member));
+        for process in 0..self.high() {
+            let word = self.segment.load(self.process_slot(process));
             let marks = (FIRST_READ..SLOTS).filter(|slot| word & 1 << slot != 0);
             for slot in marks.collect::<Vec<_>>() {
-                if self.segment.is_alive(member)? {
+                if self.segment.is_alive(process)? {
                     count += 1;
-                    oldest = oldest.max(now.saturating_sub(self.segment.load(self.read_since(member, slot))));
+                    oldest =
+                        oldest.max(now.saturating_sub(self.segment.load(self.read_since(process, slot))));
                 }
             }
         }
@@ -169,14 +170,14 @@ impl Table {
         Ok((count, Duration::from_nanos(oldest)))
     }
 
-    /// Whether another living member holds a read mark.
+    /// Whether another living process holds a read mark.
     ///
     /// # Errors
     /// When the kernel does not tell who lives.
     pub fn has_other_readers(&self) -> Result<bool, LockError> {
         let marks = (FIRST_READ..SLOTS).fold(0, |marks, slot| marks | 1 << slot);
-        for member in (0..self.high()).filter(|member| *member != self.segment.member()) {
-            if self.segment.load(self.member(member)) & marks != 0 && self.segment.is_alive(member)? {
+        for process in (0..self.high()).filter(|process| *process != self.segment.process_slot()) {
+            if self.segment.load(self.process_slot(process)) & marks != 0 && self.segment.is_alive(process)? {
                 return Ok(true);
             }
         }
@@ -187,71 +188,73 @@ impl Table {
         self.local.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn member(&self, member: usize) -> u64 {
-        self.base + MEMBERS_OFFSET + member as u64 * LINE
+    fn process_slot(&self, process: usize) -> u64 {
+        self.base + MEMBERS_OFFSET + process as u64 * LINE
     }
 
     fn own(&self) -> u64 {
-        self.member(self.segment.member())
+        self.process_slot(self.segment.process_slot())
     }
 
-    /// When the member's reservation ends, beside its word.
-    fn reserved_until(&self, member: usize) -> u64 {
-        self.member(member) + 8
+    /// When the process's reservation ends, beside its word.
+    fn reserved_until(&self, process: usize) -> u64 {
+        self.process_slot(process) + 8
     }
 
-    /// Since when the member holds a read mark.
-    fn read_since(&self, member: usize, slot: usize) -> u64 {
-        self.member(member) + 16 + 8 * (slot - FIRST_READ) as u64
+    /// Since when the process holds a read mark.
+    fn read_since(&self, process: usize, slot: usize) -> u64 {
+        self.process_slot(process) + 16 + 8 * (slot - FIRST_READ) as u64
     }
 
     fn high(&self) -> usize {
-        (self.segment.load(self.base + HIGH) as usize).min(MEMBERS)
+        (self.segment.load(self.base + HIGH) as usize).min(PROCESS_SLOTS)
     }
 
-    /// Whether it is time again to ask the kernel if a member in the way lives: that takes a system
+    /// Whether it is time again to ask the kernel if a process in the way lives: that takes a system
     /// call, and most of them do. Each has its own time: a living one that is often in the way must
     /// not keep a dead one from being found.
-    fn suspects(&self, member: usize) -> bool {
+    fn suspects(&self, process: usize) -> bool {
         let now = self.segment.clock_ns();
-        let last = self.examined[member].load(Ordering::Relaxed);
+        let last = self.examined[process].load(Ordering::Relaxed);
         let due = now.saturating_sub(last) >= SUSPICION.as_nanos() as u64 || last == 0;
-        due && self.examined[member].compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        due && self.examined[process]
+            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 
-    /// Frees what a dead member holds; whether it was dead.
-    fn bury(&self, member: usize, word: u64) -> Result<bool, LockError> {
-        if self.segment.is_alive(member)? {
+    /// Frees what a dead process holds; whether it was dead.
+    fn bury(&self, process: usize, word: u64) -> Result<bool, LockError> {
+        if self.segment.is_alive(process)? {
             return Ok(false);
         }
         let empty = word / EPOCH * EPOCH;
-        if self.segment.compare_exchange(self.member(member), word, empty).is_ok() {
+        if self.segment.compare_exchange(self.process_slot(process), word, empty).is_ok() {
             self.recovered.fetch_add(1, Ordering::Relaxed);
         }
         Ok(true)
     }
 
     /// Takes a reservation away that nobody took up in time; whether it is gone.
-    fn expire(&self, member: usize, word: u64) -> bool {
+    fn expire(&self, process: usize, word: u64) -> bool {
         let expired =
-            word & RESERVED != 0 && self.segment.clock_ns() > self.segment.load(self.reserved_until(member));
+            word & RESERVED != 0 && self.segment.clock_ns() > self.segment.load(self.reserved_until(process));
         let free = word & !(RESERVED | 1 << HELD);
-        expired && self.segment.compare_exchange(self.member(member), word, free).is_ok()
+        expired && self.segment.compare_exchange(self.process_slot(process), word, free).is_ok()
     }
 
-    /// Looks at every other member once its own bits are set: whether nothing is in the way of
+    /// Looks at every other process once its own bits are set: whether nothing is in the way of
     /// `mask`, to be held exclusively or shared. Who is queued looks again and again, and asks the
     /// kernel now and then only.
     fn look(&self, mask: u64, exclusive: bool, queued: bool) -> Result<bool, LockError> {
-        let own = self.segment.member();
+        let own = self.segment.process_slot();
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
-        for member in (0..self.high()).filter(|member| *member != own) {
+        for process in (0..self.high()).filter(|process| *process != own) {
             let mut patience = PATIENCE;
             loop {
-                let word = self.segment.load(self.member(member));
+                let word = self.segment.load(self.process_slot(process));
                 if word & held != 0 {
-                    let gone = (!queued || self.suspects(member)) && self.bury(member, word)?
-                        || mask & 1 != 0 && self.expire(member, word);
+                    let gone = (!queued || self.suspects(process)) && self.bury(process, word)?
+                        || mask & 1 != 0 && self.expire(process, word);
                     if gone {
                         continue;
                     }
@@ -260,27 +263,27 @@ impl Table {
                 if word & mask << CLAIMED == 0 {
                     break;
                 }
-                if self.bury(member, word)? {
+                if self.bury(process, word)? {
                     continue;
                 }
-                // A lower one goes on. A higher one sees this member's bits and withdraws, or it has
+                // A lower one goes on. A higher one sees this process's bits and withdraws, or it has
                 // looked before and holds; or it is stopped in between, and may be for long.
-                if exclusive && member < own || patience == 0 {
+                if exclusive && process < own || patience == 0 {
                     return Ok(false);
                 }
                 patience -= 1;
-                self.pause(member);
+                self.pause(process);
             }
         }
         Ok(true)
     }
 
     /// Lets the process run whose claim is being waited for.
-    fn pause(&self, member: usize) {
-        let word = self.segment.load(self.member(member));
+    fn pause(&self, process: usize) {
+        let word = self.segment.load(self.process_slot(process));
         // Nobody wakes this: it is a sleep that ends early if the word has changed already, and
         // that a simulated segment can see.
-        self.segment.wait(self.member(member), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
+        self.segment.wait(self.process_slot(process), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
     }
 
     fn busy<T>(&self) -> Result<T, LockError> {
@@ -300,7 +303,7 @@ impl Table {
         } else if local.shared[slot] == 0 {
             let mask = 1 << slot;
             if slot >= FIRST_READ {
-                let since = self.read_since(self.segment.member(), slot);
+                let since = self.read_since(self.segment.process_slot(), slot);
                 self.segment.store(since, self.segment.clock_ns());
             }
             self.segment.fetch_or(self.own(), mask);
@@ -379,7 +382,7 @@ impl Table {
         if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
             // A reservation of this process, of another connection.
             let word = self.segment.load(self.own());
-            if word & RESERVED == 0 || self.expire(self.segment.member(), word) {
+            if word & RESERVED == 0 || self.expire(self.segment.process_slot(), word) {
                 local.reserved = false;
                 local.exclusive[WRITE] = None;
             }
@@ -451,7 +454,7 @@ impl Table {
         }
         local.reserved = true;
         let until = self.segment.clock_ns() + RESERVATION.as_nanos() as u64;
-        self.segment.store(self.reserved_until(self.segment.member()), until);
+        self.segment.store(self.reserved_until(self.segment.process_slot()), until);
         // A new epoch: who has seen an earlier reservation expire must not end this one.
         self.segment.fetch_add(self.own(), EPOCH);
         self.segment.fetch_or(self.own(), RESERVED);
@@ -461,7 +464,7 @@ impl Table {
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("member", &self.segment.member()).finish_non_exhaustive()
+        f.debug_struct("Table").field("process", &self.segment.process_slot()).finish_non_exhaustive()
     }
 }
 

@@ -1,18 +1,18 @@
 //! Readers who may read the segment and not write it, as a user who may only read the database.
 //!
 //! Such a reader cannot announce itself in a word. It holds its mark as a lock of a byte of the file, which takes
-//! no right to write, and then looks at the members' words: an exclusive lock or a claim of the mark that a living
-//! member has means *busy*. A member that takes marks exclusively has announced that in its word, and then asks
+//! no right to write, and then looks at the processes' words: an exclusive lock or a claim of the mark that a living
+//! process has means *busy*. A process that takes marks exclusively has announced that in its word, and then asks
 //! the kernel for such readers. That would be a system call in every transaction that moves its own mark, so it
 //! is asked only where it matters:
 //!
 //! 1. *several marks at once*: the log is about to start over, under whoever reads frames of it;
-//! 2. *a mark while anybody holds CHECKPOINT*, this member included: a checkpoint goes by the marks;
+//! 2. *a mark while anybody holds CHECKPOINT*, this process included: a checkpoint goes by the marks;
 //! 3. *CHECKPOINT itself*: it is not to be had while such a reader holds any mark.
 //!
-//! So a member may move the mark under such a reader when nobody checkpoints. Nothing goes by the mark then; and
+//! So a process may move the mark under such a reader when nobody checkpoints. Nothing goes by the mark then; and
 //! whoever wants to checkpoint later finds the reader by rule 3. When a checkpoint runs, no mark is moved
-//! under such a reader: let it have found no member at the mark when it looked. A member that claims the mark
+//! under such a reader: let it have found no process at the mark when it looked. A process that claims the mark
 //! after that either sees CHECKPOINT, and finds the reader by rule 2; or it does not, and then CHECKPOINT was
 //! announced later still, and rule 3 found the reader. A mark that was moved before the reader looked has
 //! another value than the reader began with, which SQLite compares once it has the lock.
@@ -37,7 +37,7 @@ impl Table {
         Ok(possible && self.segment.has_outside_readers(first, count)?)
     }
 
-    /// Whether readers from outside let a member have these locks exclusively, which it has claimed.
+    /// Whether readers from outside let a process have these locks exclusively, which it has claimed.
     /// `checkpoints` tells whether this process holds CHECKPOINT.
     pub(super) fn outside_permits(
         &self,
@@ -60,7 +60,7 @@ impl Table {
 
     fn somebody_checkpoints(&self) -> bool {
         let mask = 1 << CHECKPOINT << HELD | 1 << CHECKPOINT << CLAIMED;
-        (0..self.high()).any(|member| self.segment.load(self.member(member)) & mask != 0)
+        (0..self.high()).any(|process| self.segment.load(self.process_slot(process)) & mask != 0)
     }
 
     /// Takes a lock shared as a reader from outside, the first one of this process; `false` when somebody has it
@@ -83,11 +83,11 @@ impl Table {
         }
     }
 
-    /// Whether no living member holds or claims a lock exclusively.
+    /// Whether no living process holds or claims a lock exclusively.
     fn is_free(&self, slot: usize) -> Result<bool, LockError> {
         let mask = 1 << slot << HELD | 1 << slot << CLAIMED;
-        for member in 0..self.high() {
-            if self.segment.load(self.member(member)) & mask != 0 && self.segment.is_alive(member)? {
+        for process in 0..self.high() {
+            if self.segment.load(self.process_slot(process)) & mask != 0 && self.segment.is_alive(process)? {
                 return Ok(false);
             }
         }

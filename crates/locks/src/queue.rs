@@ -1,6 +1,6 @@
 //! The queue for the WRITE lock.
 //!
-//! A waiter is a place whose first word is its ticket and its member in one, so that it is in the
+//! A waiter is a place whose first word is its ticket and its process in one, so that it is in the
 //! queue entirely or not at all, wherever its process dies. A waiter that is awake or in a sleep
 //! stamps its place at least once a slice. One that has not for [`PRESENCE`] is dead or stopped:
 //! it is no longer waited for, and has its old turn again when it goes on.
@@ -9,7 +9,7 @@ use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duralite_medium::MEMBERS;
+use duralite_medium::PROCESS_SLOTS;
 
 use super::Table;
 use crate::error::LockError;
@@ -25,16 +25,16 @@ const HIGH_WAITER: u64 = 3 * LINE;
 /// Always zero: to sleep on where there is no place to be woken at.
 const NOWHERE: u64 = 4 * LINE;
 
-/// Within a place: ticket and member, 0 when it is free. Tickets are never drawn twice, so a place
+/// Within a place: ticket and process, 0 when it is free. Tickets are never drawn twice, so a place
 /// that is seen to be a dead one's cannot be taken for another's.
 const WAITER: u64 = 0;
 const FUTEX: u64 = 16;
 /// When the waiter last showed that it is there.
 const SEEN: u64 = 24;
 
-/// A ticket's lowest bit in the word; below it the member + 1.
+/// A ticket's lowest bit in the word; below it the process + 1.
 const TICKET: u64 = 1 << 8;
-const _: () = assert!((MEMBERS as u64) < TICKET);
+const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
 /// A sleeper looks this often whether a death has cost it its wake-up.
 const SLICE: Duration = Duration::from_millis(10);
@@ -63,9 +63,9 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The member whose waiter the word names.
-fn member_of(waiter: u64) -> Option<usize> {
-    (waiter % TICKET).checked_sub(1).map(|member| member as usize)
+/// The process whose waiter the word names.
+fn process_of(waiter: u64) -> Option<usize> {
+    (waiter % TICKET).checked_sub(1).map(|process| process as usize)
 }
 
 impl Table {
@@ -85,11 +85,11 @@ impl Table {
         self.segment.fetch_add(self.base + TICKETS, 1) + 1
     }
 
-    /// Frees the places of a process that had this member slot before.
+    /// Frees the places of a process that had this process slot before.
     pub(super) fn forget_own_waiters(&self) {
         for at in self.waiters() {
             let waiter = self.segment.load(at + WAITER);
-            if member_of(waiter) == Some(self.segment.member()) {
+            if process_of(waiter) == Some(self.segment.process_slot()) {
                 let _ = self.segment.compare_exchange(at + WAITER, waiter, 0);
             }
         }
@@ -121,8 +121,8 @@ impl Table {
 
     /// Frees the place of a waiter whose process is dead; whether it is.
     fn forget_if_dead(&self, at: u64, waiter: u64) -> Result<bool, LockError> {
-        let Some(member) = member_of(waiter) else { return Ok(true) };
-        if self.segment.is_alive(member)? {
+        let Some(process) = process_of(waiter) else { return Ok(true) };
+        if self.segment.is_alive(process)? {
             return Ok(false);
         }
         if self.segment.compare_exchange(at + WAITER, waiter, 0).is_ok() {
@@ -153,7 +153,7 @@ impl Table {
     }
 
     fn enqueue(&self, ticket: u64) -> Option<Waiter<'_>> {
-        let own = ticket * TICKET + self.segment.member() as u64 + 1;
+        let own = ticket * TICKET + self.segment.process_slot() as u64 + 1;
         let index = (0..WAITERS).find(|index| {
             let place = self.waiter(*index) + WAITER;
             if self.segment.load(place) != 0 {
@@ -246,7 +246,7 @@ impl Table {
     }
 
     fn is_write_taken(&self) -> bool {
-        (0..self.high()).any(|member| self.segment.load(self.member(member)) & 1 << HELD != 0)
+        (0..self.high()).any(|process| self.segment.load(self.process_slot(process)) & 1 << HELD != 0)
     }
 
     /// Makes way if the oldest waiter is dead.

@@ -30,10 +30,10 @@ struct Memory {
 
 struct State {
     words: Vec<u64>,
-    alive: [bool; MEMBERS],
+    alive: [bool; PROCESS_SLOTS],
     now: u64,
     waits: u64,
-    /// Marks that readers hold who are no members, and whether there can be any.
+    /// Marks that readers hold who have no process slot, and whether there can be any.
     marks: [u32; SLOTS],
     outside: bool,
     /// Waiters' places in use.
@@ -42,7 +42,7 @@ struct State {
     taken_before_waiters: bool,
 }
 
-struct Member {
+struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
     /// Operations left before it dies.
@@ -55,7 +55,7 @@ impl Memory {
     fn new(threads: bool) -> Arc<Self> {
         let state = State {
             words: vec![0; LAYOUT_BYTES as usize / 8],
-            alive: [false; MEMBERS],
+            alive: [false; PROCESS_SLOTS],
             now: 1,
             waits: 0,
             marks: [0; SLOTS],
@@ -70,11 +70,11 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn join(self: &Arc<Self>, index: usize) -> Arc<Member> {
+    fn join(self: &Arc<Self>, index: usize) -> Arc<ProcessSlot> {
         if let Some(alive) = self.state().alive.get_mut(index) {
             *alive = true;
         }
-        Arc::new(Member {
+        Arc::new(ProcessSlot {
             memory: Arc::clone(self),
             index,
             left: Mutex::default(),
@@ -84,9 +84,9 @@ impl Memory {
     }
 
     /// A process, and what it sees of the memory.
-    fn process(self: &Arc<Self>, index: usize) -> (Arc<Table>, Arc<Member>) {
-        let member = self.join(index);
-        (Table::with_bound(Arc::clone(&member) as Arc<dyn Segment>, 0, BOUND), member)
+    fn process(self: &Arc<Self>, index: usize) -> (Arc<Table>, Arc<ProcessSlot>) {
+        let process = self.join(index);
+        (Table::with_bound(Arc::clone(&process) as Arc<dyn Segment>, 0, BOUND), process)
     }
 
     fn table(self: &Arc<Self>, index: usize) -> Arc<Table> {
@@ -102,7 +102,7 @@ impl Memory {
     }
 }
 
-impl Member {
+impl ProcessSlot {
     fn operate<T: Default>(&self, operation: impl FnOnce(&mut State) -> T) -> T {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         match left.as_mut() {
@@ -145,7 +145,7 @@ impl Member {
     }
 }
 
-impl Segment for Member {
+impl Segment for ProcessSlot {
     fn len(&self) -> u64 {
         LAYOUT_BYTES
     }
@@ -211,12 +211,12 @@ impl Segment for Member {
         })
     }
 
-    fn member(&self) -> usize {
+    fn process_slot(&self) -> usize {
         self.index
     }
 
-    fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        let alive = self.operate(|state| state.alive[member]);
+    fn is_alive(&self, process: usize) -> Result<bool, MediumError> {
+        let alive = self.operate(|state| state.alive[process]);
         let hook = self.when_asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(hook) = hook {
             hook();
@@ -225,7 +225,7 @@ impl Segment for Member {
     }
 
     fn is_read_only(&self) -> bool {
-        self.index == MEMBERS
+        self.index == PROCESS_SLOTS
     }
 
     fn can_be_read_only(&self) -> bool {
@@ -389,13 +389,13 @@ fn a_dead_reader_is_found_however_often_the_living_are_in_the_way() {
 #[test]
 fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     let memory = Memory::new(false);
-    let (table, member) = memory.process(0);
+    let (table, process) = memory.process(0);
     let dead = memory.table(1).holder();
     dead.lock_exclusive(WRITE, 1).unwrap();
     memory.kill(1);
     let (next, taken) = (Arc::clone(&memory), Arc::new(Mutex::new(None)));
     let keep = Arc::clone(&taken);
-    member.when_asked(move || {
+    process.when_asked(move || {
         let holder = next.table(1).holder();
         holder.lock_shared(READ).unwrap();
         *keep.lock().unwrap() = Some(holder);
@@ -410,7 +410,7 @@ fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
 }
 
 /// What a process does that dies at some point of it. `other` is in another process.
-fn live(table: &Arc<Table>, member: &Arc<Member>, other: &Arc<Holder>) {
+fn live(table: &Arc<Table>, process: &Arc<ProcessSlot>, other: &Arc<Holder>) {
     let (one, two) = (table.holder(), table.holder());
     one.lock_shared(READ).unwrap();
     two.lock_shared(READ).unwrap();
@@ -425,7 +425,7 @@ fn live(table: &Arc<Table>, member: &Arc<Member>, other: &Arc<Holder>) {
     assert_eq!(one.lock_exclusive(WRITE, 1), BUSY);
     assert!(!one.wait_for_write(15 * MS).unwrap());
     let releasing = Arc::clone(other);
-    member.in_wait(move || releasing.unlock_exclusive(WRITE, 1));
+    process.in_wait(move || releasing.unlock_exclusive(WRITE, 1));
     assert!(one.wait_for_write(100 * MS).unwrap());
     one.lock_exclusive(WRITE, 1).unwrap();
     one.unlock_exclusive(WRITE, 1);
@@ -451,11 +451,11 @@ fn a_process_that_dies_at_any_operation_leaves_no_lock_and_no_place_behind() {
         for at in 0.. {
             let memory = Memory::new(false);
             let survivor = Arc::new(memory.table(surviving).holder());
-            let member = memory.join(dying);
-            *member.left.lock().unwrap() = Some(at);
+            let process = memory.join(dying);
+            *process.left.lock().unwrap() = Some(at);
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                let table = Table::with_bound(Arc::clone(&member) as Arc<dyn Segment>, 0, BOUND);
-                live(&table, &member, &survivor);
+                let table = Table::with_bound(Arc::clone(&process) as Arc<dyn Segment>, 0, BOUND);
+                live(&table, &process, &survivor);
             }));
             match ended {
                 Ok(()) => break,

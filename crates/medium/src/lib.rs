@@ -29,7 +29,7 @@ pub use error::MediumError;
 pub use latency::Latency;
 pub use mapped::{FileNvm, MapOptions, is_dax};
 pub use persistency::{ParsePersistencyError, Persistency};
-pub use segment::{FileSegment, LocalSegment, MEMBERS, REGION_BYTES, Segment};
+pub use segment::{FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment};
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is
 /// charged.

@@ -6,12 +6,12 @@ use rusqlite::Connection;
 
 use crate::event::Event;
 use crate::faults::recorder_of;
+use crate::hooks::register;
 use crate::model::{Model, sample};
 use crate::setup::{Engine, Setup};
 use crate::sql;
 use crate::stage::Stage;
-use crate::tap::register;
-use crate::workload::under_tap;
+use crate::workload::under_hook;
 
 const ROWS: u32 = 30;
 const STATES: usize = 40;
@@ -38,7 +38,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     let stage = Stage::new().unwrap();
     let recorder = recorder_of(&stage, &setup).unwrap();
     let note = |event| recorder.note(event);
-    under_tap(&stage, &recorder, || {
+    under_hook(&stage, &recorder, || {
         let told = stage.connect(&setup).unwrap();
         let other = stage.connect(&setup).unwrap();
         sql::use_wal(&told).unwrap();
@@ -137,8 +137,8 @@ fn commit_with_a_super_journal(attached: bool) {
         for other in &others {
             Connection::open(other).unwrap().execute_batch("CREATE TABLE t(a)").unwrap();
         }
-        let committed = under_tap(&stage, &recorder, || {
-            let logged = setup.uri(&stage.database(), &stage.pool());
+        let committed = under_hook(&stage, &recorder, || {
+            let logged = setup.uri(&stage.database(), &stage.log_dir());
             let plain = others.each_ref().map(|other| format!("file:{}?vfs=unix", other.display()));
             let [main, second, third] =
                 if attached { [&plain[0], &logged, &plain[1]] } else { [&logged, &plain[0], &plain[1]] };
@@ -153,7 +153,7 @@ fn commit_with_a_super_journal(attached: bool) {
             for name in ["main", "second", "third"] {
                 conn.execute_batch(&format!("INSERT INTO {name}.t VALUES(1)")).unwrap();
             }
-            let mut names = std::fs::read_dir(stage.pool()).unwrap().map(|entry| entry.unwrap().path());
+            let mut names = std::fs::read_dir(stage.log_dir()).unwrap().map(|entry| entry.unwrap().path());
             recorder.fail_sync_of(&names.find(|path| crate::event::is_log(path)).unwrap());
             let committed = conn.execute_batch("COMMIT");
             assert!(recorder.has_failed_sync(), "the log was not flushed, synchronous={synchronous}");

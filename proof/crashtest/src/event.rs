@@ -36,7 +36,7 @@ impl FileKind {
 /// Whether a file of this name is a log.
 #[must_use]
 pub fn is_log(path: &Path) -> bool {
-    duralite_journal::pool::is_log_name(path)
+    duralite_journal::directory::is_log_name(path)
 }
 
 /// One step.

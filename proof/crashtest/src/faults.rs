@@ -17,12 +17,12 @@ use duralite_logfmt::guard::{GUARD, VERSIONS};
 
 use crate::event::{Event, FileId, FileKind, Recording};
 use crate::failure::Violation;
+use crate::hooks::heap;
 use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::{Call, Fault, Recorder};
 use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
-use crate::tap::heap;
 use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Script};
@@ -160,7 +160,7 @@ impl Plain {
         let recorder = recorder_of(&stage, setup)?;
         recorder.set_fault(None);
         heap::refuse(None);
-        let begun = workload::under_tap(&stage, &recorder, || {
+        let begun = workload::under_hook(&stage, &recorder, || {
             Script::new(&stage, setup, plan.seed, &recorder)?.run(plan.length)
         })
         .context("the workload without faults")?;
@@ -218,7 +218,7 @@ fn one(
         Which::Allocation(nth) => heap::refuse(Some(nth)),
     }
     let mut bounds = Bounds::default();
-    let ended = workload::under_tap(&stage, &recorder, || {
+    let ended = workload::under_hook(&stage, &recorder, || {
         let mut script = Script::new(&stage, setup, plan.seed, &recorder)?;
         let ended = script.all_steps(plan.length);
         bounds =

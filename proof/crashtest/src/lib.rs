@@ -1,6 +1,6 @@
 //! What a crash may leave of a database and its log, explored through the code that users run.
 //!
-//! A workload of SQL runs under [`tap`]s that record every store, flush, fence, write and sync of the
+//! A workload of SQL runs under [`hook`]s that record every store, flush, fence, write and sync of the
 //! engines, of the VFS and of SQLite itself. [`model`] says what of that is durable at each moment, and
 //! builds the states that a crash may leave; [`memory`] has each of them recovered, and [`oracle`]
 //! judges the result against [`transactions`], whose outcome stock SQLite has computed.
@@ -10,6 +10,7 @@ mod errors_of_the_database;
 mod event;
 mod failure;
 mod faults;
+mod hooks;
 mod memory;
 mod model;
 mod mutations;
@@ -21,7 +22,6 @@ mod setup;
 mod sites;
 mod sql;
 mod stage;
-mod tap;
 mod transactions;
 mod workers;
 mod workload;
@@ -30,12 +30,12 @@ pub use duralite_logdisk::FileSystemKind;
 pub use event::Recording;
 pub use failure::Violation;
 pub use faults::{FaultPlan, FaultTally, inject, inject_where_the_guard_is_lifted};
+pub use hooks::register;
 pub use memory::{Explorer, Limits, Plan, Tally, explore};
 pub use mutations::{Mutants, Mutation, Outcome};
 pub use power::{PowerPlan, PowerTally, cut, missing_rig};
 pub use replay::replay;
 pub use setup::{Engine, Setup};
 pub use stage::Stage;
-pub use tap::register;
 pub use workers::Verdict;
 pub use workload::{Length, Run, record};

@@ -274,7 +274,7 @@ impl Explorer {
             }
         }
         // With the checkpoint that the last close makes.
-        let recovered = workload::under_tap(&self.stage, &recorder, || {
+        let recovered = workload::under_hook(&self.stage, &recorder, || {
             oracle::check(&self.stage, &self.setup, &self.reference, bounds, Depth::Close)
         });
         if recovered.is_err() {
@@ -299,7 +299,7 @@ impl Explorer {
         let (contents, residue) = model.survive();
         self.stage.set(&contents)?;
         let recorder = Arc::new(Recorder::continuing(residue));
-        let went_on = workload::under_tap(&self.stage, &recorder, || {
+        let went_on = workload::under_hook(&self.stage, &recorder, || {
             let note = |event| recorder.note(event);
             oracle::go_on(&self.stage, &self.setup, &self.reference, bounds, &note)
         });

@@ -71,7 +71,7 @@ pub fn check(
 
 /// Whatever a crash has left: after a further open and close there is no log and no memory of one, wherever it was.
 fn leftovers(stage: &Stage) -> Result<(), String> {
-    for dir in [stage.home(), stage.pool()] {
+    for dir in [stage.home(), stage.log_dir()] {
         let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let logs: Vec<_> = names.filter(|name| name.contains("-duralite")).collect();

@@ -16,12 +16,12 @@ use duralite_logdisk::{FileSystemKind, ImageMounter, LogDisk, Sink, Volume};
 
 use crate::event::Event;
 use crate::failure::Violation;
+use crate::hooks::DirectoryHook;
 use crate::model::{Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
 use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
-use crate::tap::PoolTap;
 use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, Length, Script, crowd};
@@ -142,9 +142,9 @@ impl Cut {
         let stage = stage_on(volume.path(), in_memory.then_some(&memory))?;
         std::fs::File::create(stage.database())?.sync_all()?;
         let begun = {
-            let _tap = in_memory.then(|| {
-                let tap = Arc::new(PoolTap::new(Arc::clone(&recorder)));
-                duralite_journal::pool::tap(&stage.pool(), tap)
+            let _hook = in_memory.then(|| {
+                let hook = Arc::new(DirectoryHook::new(Arc::clone(&recorder)));
+                duralite_journal::directory::hook(&stage.log_dir(), hook)
             });
             if setup.threads > 1 {
                 crowd(&stage, &setup, seed, plan.length, &recorder)?
@@ -262,8 +262,8 @@ pub enum Judged {
 fn stage_on(volume: &Path, memory: Option<&Stage>) -> Result<Stage> {
     let home = volume.canonicalize()?.join("home");
     std::fs::create_dir_all(&home)?;
-    let pool = memory.map_or_else(|| home.clone(), Stage::pool);
-    Ok(Stage::of(home, pool))
+    let log_dir = memory.map_or_else(|| home.clone(), Stage::log_dir);
+    Ok(Stage::of(home, log_dir))
 }
 
 /// What a power cut leaves: nothing unsynced, everything, all but the newest, sectors by chance, pages by

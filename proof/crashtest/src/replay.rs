@@ -23,10 +23,10 @@ use crate::transactions::Reference;
 /// When the state cannot be read, or its disk not be mounted here.
 pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     let state = Description::read(dir)?;
-    crate::tap::register()?;
+    crate::hooks::register()?;
     let stage = Stage::new()?;
     let mut contents = Contents::new();
-    for (from, to) in [(dir.join("home"), stage.home()), (dir.join("pool"), stage.pool())] {
+    for (from, to) in [(dir.join("home"), stage.home()), (dir.join("pool"), stage.log_dir())] {
         let Ok(entries) = fs::read_dir(from) else { continue };
         for entry in entries {
             let entry = entry?;
@@ -39,7 +39,7 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),
         None => {
-            let logs = contents.iter().filter(|(path, _)| path.parent() == Some(&stage.pool()));
+            let logs = contents.iter().filter(|(path, _)| path.parent() == Some(&stage.log_dir()));
             for (log, _) in logs {
                 give_to(log, &stage.database())?;
             }

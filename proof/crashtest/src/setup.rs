@@ -112,16 +112,16 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// The URI of a database, with logs in `pool`.
+    /// The URI of a database, with logs in `log_dir`.
     #[must_use]
-    pub fn uri(&self, database: &Path, pool: &Path) -> String {
-        let (database, pool) = (database.display(), pool.display());
+    pub fn uri(&self, database: &Path, log_dir: &Path) -> String {
+        let (database, log_dir) = (database.display(), log_dir.display());
         let Engine::Own(engine) = self.engine else {
             return format!("file:{database}?vfs=duralite-recorded");
         };
         let media = engine.needs.iter().map(|medium| match medium {
-            Medium::LogMemory | Medium::HomeMemory => format!("nvram=emulate&nvram_dir={pool}&"),
-            Medium::LogBlocks => format!("log_dir={pool}&"),
+            Medium::LogMemory | Medium::HomeMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
+            Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
         let media: String = media.collect();
         format!("file:{database}?vfs=duralite&journal={}&{media}{}", engine.name, self.settings)

@@ -56,7 +56,7 @@ fn describe(addresses: &[usize]) -> String {
             let ours = ["journal/src/", "sqlite-vfs/src/"].iter().any(|start| path.starts_with(start));
             // What only passes a call on says nothing.
             let passes_on =
-                ["base.rs", "db_file.rs", "tap.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
+                ["base.rs", "db_file.rs", "hooks.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
             if ours && !passes_on {
                 let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
                 found.push(format!("{}:{}", short(&name), symbol.lineno().unwrap_or(0)));

@@ -19,7 +19,7 @@ const PIECE: usize = 4096;
 /// durable is the model's business.
 pub struct Stage {
     home: PathBuf,
-    pool: PathBuf,
+    log_dir: PathBuf,
     /// Deleted with the stage, if it has made its directories.
     _root: Option<TempDir>,
 }
@@ -35,18 +35,18 @@ impl Stage {
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let parent = parent.canonicalize()?;
         let root = tempfile::Builder::new().prefix("duralite-crash-").tempdir_in(parent)?;
-        let (home, pool) = (root.path().join("home"), root.path().join("pool"));
+        let (home, log_dir) = (root.path().join("home"), root.path().join("pool"));
         std::fs::create_dir(&home)?;
-        std::fs::create_dir(&pool)?;
-        let stage = Self { home, pool, _root: Some(root) };
+        std::fs::create_dir(&log_dir)?;
+        let stage = Self { home, log_dir, _root: Some(root) };
         File::create(stage.database())?;
         Ok(stage)
     }
 
     /// A stage in directories that are there.
     #[must_use]
-    pub fn of(home: PathBuf, pool: PathBuf) -> Self {
-        Self { home, pool, _root: None }
+    pub fn of(home: PathBuf, log_dir: PathBuf) -> Self {
+        Self { home, log_dir, _root: None }
     }
 
     /// The database's directory.
@@ -57,8 +57,8 @@ impl Stage {
 
     /// The logs' directory.
     #[must_use]
-    pub fn pool(&self) -> PathBuf {
-        self.pool.clone()
+    pub fn log_dir(&self) -> PathBuf {
+        self.log_dir.clone()
     }
 
     /// The database.
@@ -73,7 +73,7 @@ impl Stage {
     /// # Errors
     /// What the file system says.
     pub fn set(&self, contents: &Contents) -> Result<()> {
-        for dir in [self.home(), self.pool()] {
+        for dir in [self.home(), self.log_dir()] {
             for entry in std::fs::read_dir(dir)? {
                 let path = entry?.path();
                 let name = path.as_os_str().as_encoded_bytes();
@@ -106,7 +106,7 @@ impl Stage {
     /// # Errors
     /// What SQLite says.
     pub fn connect(&self, setup: &Setup) -> rusqlite::Result<Connection> {
-        let conn = Connection::open(setup.uri(&self.database(), &self.pool()))?;
+        let conn = Connection::open(setup.uri(&self.database(), &self.log_dir()))?;
         conn.busy_timeout(std::time::Duration::ZERO)?;
         let (page_bytes, synchronous) = (setup.page_bytes, setup.synchronous());
         conn.execute_batch(&format!(

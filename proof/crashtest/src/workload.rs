@@ -8,11 +8,11 @@ use anyhow::{Context, Result, anyhow};
 use rusqlite::Connection;
 
 use crate::event::{Event, FileKind, Recording};
+use crate::hooks::{DirectoryHook, tap_files};
 use crate::recorder::Recorder;
 use crate::setup::Setup;
 use crate::sql::{self, checkpoint, is_full, roll_back, use_wal};
 use crate::stage::Stage;
-use crate::tap::{PoolTap, tap_files};
 use crate::transactions::{self, Reference};
 
 /// How long a run is.
@@ -38,7 +38,7 @@ pub struct Run {
 pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bool) -> Result<Run> {
     let recorder = Arc::new(Recorder::new(sites));
     recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
-    let begun = under_tap(stage, &recorder, || {
+    let begun = under_hook(stage, &recorder, || {
         if setup.threads > 1 {
             crowd(stage, setup, seed, length, &recorder)
         } else {
@@ -49,10 +49,10 @@ pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bo
 }
 
 /// Runs something on a stage while its files and logs are recorded.
-pub fn under_tap<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce() -> T) -> T {
-    let tap = Arc::new(PoolTap::new(Arc::clone(recorder)));
-    let _pool = duralite_journal::pool::tap(&stage.pool(), tap.clone());
-    let _names = duralite_journal::pool::tap(&stage.home(), tap);
+pub fn under_hook<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce() -> T) -> T {
+    let hook = Arc::new(DirectoryHook::new(Arc::clone(recorder)));
+    let _log_dir = duralite_journal::directory::hook(&stage.log_dir(), hook.clone());
+    let _names = duralite_journal::directory::hook(&stage.home(), hook);
     let _home = tap_files(&stage.home(), Arc::clone(recorder));
     body()
 }
@@ -271,7 +271,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Several threads that commit at once, so that groups have several members.
+/// Several threads that commit at once, so that groups have several transactions.
 pub fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
     let first = stage.connect(setup)?;
     use_wal(&first)?;

@@ -143,13 +143,13 @@ impl Auditor<'_> {
     /// Nobody has the database open.
     fn check_stock(&mut self, allow_segments: bool) -> Result<i64> {
         let path = self.orders.board.with_file_name(DATABASE);
-        check_plain(&path, &self.orders.pool, allow_segments)?;
+        check_plain(&path, &self.orders.log_dir, allow_segments)?;
         let conn = Kept::new(open_stock(&path)?);
         let total = begin(&conn, Duration::ZERO)?;
         verify(&conn, &self.acknowledged, total, None, true).context("stock SQLite")?;
         conn.execute_batch("COMMIT")?;
         crate::worker::close(conn)?;
-        check_plain(&path, &self.orders.pool, allow_segments)?;
+        check_plain(&path, &self.orders.log_dir, allow_segments)?;
         Ok(total)
     }
 }

@@ -26,7 +26,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 const AIM: Duration = Duration::from_millis(8);
 
 /// A process. It is killed when this is dropped.
-struct Member {
+struct ProcessSlot {
     child: Child,
     role: Role,
     id: u64,
@@ -37,7 +37,7 @@ struct Member {
     since: Instant,
 }
 
-impl Member {
+impl ProcessSlot {
     fn signal(&self, signal: Signal) -> Result<()> {
         kill_process(Pid::from_child(&self.child), signal).context("cannot send a signal")
     }
@@ -47,7 +47,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ProcessSlot {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -57,7 +57,7 @@ impl Drop for Member {
 
 /// An auditor, and the ends of its pipes.
 struct Audit {
-    member: Member,
+    process: ProcessSlot,
     questions: ChildStdin,
     answers: Receiver<String>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Crowd<'a> {
     site: &'a Site,
     board: Board,
     messages: File,
-    members: Vec<Member>,
+    processes: Vec<ProcessSlot>,
     audit: Option<Audit>,
     /// Groups of forkers that were killed, and whose children may live on.
     orphans: Vec<Pid>,
@@ -90,7 +90,7 @@ impl<'a> Crowd<'a> {
             site,
             board,
             messages,
-            members: Vec::new(),
+            processes: Vec::new(),
             audit: None,
             orphans: Vec::new(),
             next_id: 1,
@@ -124,7 +124,7 @@ impl<'a> Crowd<'a> {
             busy: self.plan.busy_timeout,
             board: self.site.board(),
             acks: self.site.acks(self.epoch),
-            pool: self.site.pool().to_owned(),
+            log_dir: self.site.log_dir().to_owned(),
             autocheckpoint: self.plan.autocheckpoint,
             uris: self.site.uris().to_vec(),
         };
@@ -148,23 +148,23 @@ impl<'a> Crowd<'a> {
         Ok((command, id))
     }
 
-    fn spawn(&self, mut command: Command, role: Role, id: u64) -> Result<Member> {
+    fn spawn(&self, mut command: Command, role: Role, id: u64) -> Result<ProcessSlot> {
         let program = self.worker.program.display();
         let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
-        Ok(Member { child, role, id, stopped: false, dead: false, steps: 0, since: Instant::now() })
+        Ok(ProcessSlot { child, role, id, stopped: false, dead: false, steps: 0, since: Instant::now() })
     }
 
-    fn member(&mut self, role: Role, slot: usize) -> Result<Member> {
+    fn process_slot(&mut self, role: Role, slot: usize) -> Result<ProcessSlot> {
         let (command, id) = self.command(role, slot)?;
         self.spawn(command, role, id)
     }
 
     /// Starts a process of each role; nobody of an earlier cast lives.
     pub(crate) fn start(&mut self, cast: &[Role]) -> Result<()> {
-        self.members.clear();
+        self.processes.clear();
         for (slot, role) in cast.iter().enumerate() {
-            let member = self.member(*role, slot)?;
-            self.members.push(member);
+            let process = self.process_slot(*role, slot)?;
+            self.processes.push(process);
         }
         // What a keeper keeps is kept only once it is there.
         for slot in (0..cast.len()).filter(|slot| cast[*slot] == Role::Keeper) {
@@ -175,8 +175,8 @@ impl<'a> Crowd<'a> {
 
     /// Starts a process in the place of one that was killed.
     pub(crate) fn replace(&mut self, slot: usize) -> Result<()> {
-        let role = self.members[slot].role;
-        self.members[slot] = self.member(role, slot)?;
+        let role = self.processes[slot].role;
+        self.processes[slot] = self.process_slot(role, slot)?;
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl<'a> Crowd<'a> {
         let start = Instant::now();
         while start.elapsed() < limit {
             let entry = self.board.entry(slot)?;
-            if entry.id == self.members[slot].id && wanted(entry.phase) {
+            if entry.id == self.processes[slot].id && wanted(entry.phase) {
                 return Ok(());
             }
             if start.elapsed() < Duration::from_millis(1) {
@@ -203,14 +203,14 @@ impl<'a> Crowd<'a> {
     }
 
     pub(crate) fn stop(&mut self, slot: usize) -> Result<()> {
-        self.members[slot].stopped = true;
-        self.members[slot].signal(Signal::STOP)
+        self.processes[slot].stopped = true;
+        self.processes[slot].signal(Signal::STOP)
     }
 
     pub(crate) fn go_on(&mut self, slot: usize) -> Result<()> {
-        self.members[slot].since = Instant::now();
-        self.members[slot].stopped = false;
-        self.members[slot].signal(Signal::CONT)
+        self.processes[slot].since = Instant::now();
+        self.processes[slot].stopped = false;
+        self.processes[slot].signal(Signal::CONT)
     }
 
     /// Kills these at once; returns their roles.
@@ -218,24 +218,24 @@ impl<'a> Crowd<'a> {
         // Whoever has ended by itself has failed, and must not be taken for killed.
         self.watch()?;
         for slot in slots {
-            self.members[*slot].signal(Signal::KILL)?;
+            self.processes[*slot].signal(Signal::KILL)?;
         }
         slots.iter().map(|slot| self.bury(*slot)).collect()
     }
 
     fn bury(&mut self, slot: usize) -> Result<Role> {
         use std::os::unix::process::ExitStatusExt as _;
-        let member = &mut self.members[slot];
-        let status = member.child.wait().context("cannot wait for a process")?;
+        let process = &mut self.processes[slot];
+        let status = process.child.wait().context("cannot wait for a process")?;
         if status.signal() != Some(Signal::KILL.as_raw()) {
-            let name = member.name();
+            let name = process.name();
             return Err(self.ended(&name, status));
         }
-        member.dead = true;
-        if member.role == Role::Forker {
-            self.orphans.push(Pid::from_child(&member.child));
+        process.dead = true;
+        if process.role == Role::Forker {
+            self.orphans.push(Pid::from_child(&process.child));
         }
-        Ok(member.role)
+        Ok(process.role)
     }
 
     /// Reaps children of forkers that were killed; one that failed by itself is an error.
@@ -284,11 +284,11 @@ impl<'a> Crowd<'a> {
             if place == order.len() / 2
                 && let Some(audit) = &self.audit
             {
-                audit.member.signal(Signal::KILL)?;
+                audit.process.signal(Signal::KILL)?;
             }
-            self.members[*slot].signal(Signal::KILL)?;
-            if self.members[*slot].role == Role::Forker {
-                let group = Pid::from_child(&self.members[*slot].child);
+            self.processes[*slot].signal(Signal::KILL)?;
+            if self.processes[*slot].role == Role::Forker {
+                let group = Pid::from_child(&self.processes[*slot].child);
                 kill_process_group(group, Signal::KILL).context("cannot kill a group")?;
             }
         }
@@ -297,7 +297,7 @@ impl<'a> Crowd<'a> {
             let _ = kill_process_group(*group, Signal::KILL);
         }
         let mut roles = order.iter().map(|slot| self.bury(*slot)).collect::<Result<Vec<_>>>()?;
-        self.members.clear();
+        self.processes.clear();
         self.await_orphans()?;
         // Dropping it reaps it.
         roles.extend(self.audit.take().map(|_| Role::Auditor));
@@ -308,21 +308,21 @@ impl<'a> Crowd<'a> {
     pub(crate) fn end(&mut self) -> Result<()> {
         self.board.ask_to_end(true)?;
         let start = Instant::now();
-        for slot in 0..self.members.len() {
+        for slot in 0..self.processes.len() {
             loop {
-                if let Some(status) = self.members[slot].child.try_wait()? {
+                if let Some(status) = self.processes[slot].child.try_wait()? {
                     if !status.success() {
-                        return Err(self.ended(&self.members[slot].name(), status));
+                        return Err(self.ended(&self.processes[slot].name(), status));
                     }
                     break;
                 }
                 if start.elapsed() > self.plan.hang {
-                    return Err(self.hangs(&self.members[slot], "does not end"));
+                    return Err(self.hangs(&self.processes[slot], "does not end"));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        self.members.clear();
+        self.processes.clear();
         self.await_orphans()?;
         self.audit = None;
         self.board.ask_to_end(false)
@@ -331,23 +331,23 @@ impl<'a> Crowd<'a> {
     /// Finds who has ended by itself, and who makes no progress.
     pub(crate) fn watch(&mut self) -> Result<()> {
         self.reap_orphans()?;
-        for slot in 0..self.members.len() {
-            let member = &mut self.members[slot];
-            if member.dead {
+        for slot in 0..self.processes.len() {
+            let process = &mut self.processes[slot];
+            if process.dead {
                 continue;
             }
-            if let Some(status) = member.child.try_wait()? {
-                let name = member.name();
+            if let Some(status) = process.child.try_wait()? {
+                let name = process.name();
                 return Err(self.ended(&name, status));
             }
             let entry = self.board.entry(slot)?;
-            let member = &mut self.members[slot];
-            if member.stopped || (entry.id == member.id && entry.steps != member.steps) {
-                member.steps = entry.steps;
-                member.since = Instant::now();
-            } else if member.since.elapsed() > self.plan.hang {
+            let process = &mut self.processes[slot];
+            if process.stopped || (entry.id == process.id && entry.steps != process.steps) {
+                process.steps = entry.steps;
+                process.since = Instant::now();
+            } else if process.since.elapsed() > self.plan.hang {
                 let what = format!("makes no progress, in phase {:?}", entry.phase);
-                return Err(self.hangs(&self.members[slot], &what));
+                return Err(self.hangs(&self.processes[slot], &what));
             }
         }
         Ok(())
@@ -369,15 +369,15 @@ impl<'a> Crowd<'a> {
         anyhow::anyhow!("{what}: {last}")
     }
 
-    fn hangs(&self, member: &Member, what: &str) -> anyhow::Error {
+    fn hangs(&self, process: &ProcessSlot, what: &str) -> anyhow::Error {
         // Who is in whose way shows only from all of them.
-        for other in self.members.iter().chain(self.audit.iter().map(|audit| &audit.member)) {
-            if other.id != member.id {
+        for other in self.processes.iter().chain(self.audit.iter().map(|audit| &audit.process)) {
+            if other.id != process.id {
                 stacks::describe(other.child.id(), &self.site.path(&format!("stacks-{}", other.id)));
             }
         }
-        let stacks = stacks::describe(member.child.id(), &self.site.path(&format!("stacks-{}", member.id)));
-        anyhow::anyhow!("hang: {} {what}; {stacks}", member.name())
+        let stacks = stacks::describe(process.child.id(), &self.site.path(&format!("stacks-{}", process.id)));
+        anyhow::anyhow!("hang: {} {what}; {stacks}", process.name())
     }
 
     fn audit(&mut self) -> Result<&mut Audit> {
@@ -385,9 +385,9 @@ impl<'a> Crowd<'a> {
             // Beyond all other slots.
             let (mut command, id) = self.command(Role::Auditor, 1000)?;
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut member = self.spawn(command, Role::Auditor, id)?;
-            let questions = member.child.stdin.take().context("no pipe")?;
-            let output = member.child.stdout.take().context("no pipe")?;
+            let mut process = self.spawn(command, Role::Auditor, id)?;
+            let questions = process.child.stdin.take().context("no pipe")?;
+            let output = process.child.stdout.take().context("no pipe")?;
             let (sender, answers) = channel();
             // It ends with the pipe, or with the first line that nobody takes.
             std::thread::spawn(move || {
@@ -397,7 +397,7 @@ impl<'a> Crowd<'a> {
                     }
                 }
             });
-            self.audit = Some(Audit { member, questions, answers });
+            self.audit = Some(Audit { process, questions, answers });
         }
         self.audit.as_mut().context("no auditor")
     }
@@ -414,13 +414,13 @@ impl<'a> Crowd<'a> {
                 Ok(line) if line.starts_with("ok ") => return Ok(()),
                 Ok(line) => bail!("the auditor said {line}"),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let (status, name) = (audit.member.child.wait()?, audit.member.name());
+                    let (status, name) = (audit.process.child.wait()?, audit.process.name());
                     return Err(self.ended(&name, status));
                 }
                 Err(RecvTimeoutError::Timeout) if start.elapsed() > self.plan.hang => {
                     let what = format!("does not answer {question:?}");
                     let Some(audit) = &self.audit else { bail!("no auditor") };
-                    return Err(self.hangs(&audit.member, &what));
+                    return Err(self.hangs(&audit.process, &what));
                 }
                 Err(RecvTimeoutError::Timeout) => self.watch()?,
             }

@@ -68,7 +68,7 @@ pub struct Plan {
     pub acknowledge: Acknowledge,
     /// Everything is checked after so many kills, at the latest.
     pub full_check_every: u32,
-    /// Whether shared memory of logs that are gone (`*.shm`) may be left in the pool.
+    /// Whether shared memory of logs that are gone (`*.shm`) may be left in the log directory.
     pub allow_segments: bool,
     /// How long a worker tries before `SQLITE_BUSY` is called starvation.
     pub busy_timeout: Duration,

@@ -19,7 +19,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub(crate) struct Site {
     dir: TempDir,
     /// None where they are beside the database.
-    pool: Option<TempDir>,
+    log_dir: Option<TempDir>,
     uris: Vec<String>,
     users: u32,
     /// Whether others than the group may read.
@@ -40,9 +40,9 @@ impl Site {
             made.with_context(|| format!("cannot make a directory in {}", parent.display()))
         };
         let dir = make(&directory)?;
-        let pool = if plan.beside { None } else { Some(make(&logs)?) };
+        let log_dir = if plan.beside { None } else { Some(make(&logs)?) };
         let and = if plan.settings.is_empty() { "" } else { "&" };
-        let logs = pool.as_ref().map_or(dir.path(), TempDir::path);
+        let logs = log_dir.as_ref().map_or(dir.path(), TempDir::path);
         let uri = |name: &str| {
             format!(
                 "file:{}?vfs=duralite&{}{and}{}",
@@ -53,7 +53,7 @@ impl Site {
         };
         let uris = if plan.names { [DATABASE, LINK].map(uri).to_vec() } else { vec![uri(DATABASE)] };
         let (users, open_to_read) = (plan.users, plan.seed.is_multiple_of(2));
-        let site = Self { dir, pool, uris, users, open_to_read };
+        let site = Self { dir, log_dir, uris, users, open_to_read };
         site.share()?;
         Ok(site)
     }
@@ -61,7 +61,7 @@ impl Site {
     /// Lets the group of the users in.
     fn share(&self) -> Result<()> {
         if self.users > 1 {
-            for dir in [self.dir.path(), self.pool()] {
+            for dir in [self.dir.path(), self.log_dir()] {
                 chown(dir, None, Some(GROUP)).context("two users need root")?;
                 fs::set_permissions(dir, Permissions::from_mode(0o2770))?;
             }
@@ -123,9 +123,9 @@ impl Site {
     /// The space that all logs take.
     pub(crate) fn log_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
-        for name in names_in(self.pool())?.iter().filter(|name| is_log(name)) {
+        for name in names_in(self.log_dir())?.iter().filter(|name| is_log(name)) {
             // It may be gone.
-            bytes += fs::metadata(self.pool().join(name)).map_or(0, |file| file.blocks() * 512);
+            bytes += fs::metadata(self.log_dir().join(name)).map_or(0, |file| file.blocks() * 512);
         }
         Ok(bytes)
     }
@@ -151,15 +151,15 @@ impl Site {
         self.path("messages")
     }
 
-    pub(crate) fn pool(&self) -> &Path {
-        self.pool.as_ref().map_or(self.dir.path(), TempDir::path)
+    pub(crate) fn log_dir(&self) -> &Path {
+        self.log_dir.as_ref().map_or(self.dir.path(), TempDir::path)
     }
 
     /// Leaves the directories where they are, and says where.
     pub(crate) fn keep(self) -> String {
         let dir = self.dir.keep();
-        let pool = self.pool.map_or_else(|| dir.clone(), TempDir::keep);
-        format!("database and acknowledgements are kept in {}, logs in {}", dir.display(), pool.display())
+        let log_dir = self.log_dir.map_or_else(|| dir.clone(), TempDir::keep);
+        format!("database and acknowledgements are kept in {}, logs in {}", dir.display(), log_dir.display())
     }
 }
 
@@ -182,14 +182,14 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Checks that a database which nobody has open is an ordinary file, and that no log is anywhere.
-pub(crate) fn check_plain(database: &Path, pool: &Path, allow_segments: bool) -> Result<()> {
+pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool) -> Result<()> {
     let header = fs::read(database).with_context(|| format!("cannot read {}", database.display()))?;
     ensure!(header.get(VERSIONS) != Some(&GUARD), "the guard is on after the last close");
     let dir = database.parent().unwrap_or(Path::new("."));
     let mut left = names_in(dir)?;
     left.retain(|name| name.starts_with(OWN) && name != DATABASE && name != LINK);
-    if pool != dir {
-        left.extend(names_in(pool)?);
+    if log_dir != dir {
+        left.extend(names_in(log_dir)?);
     }
     left.retain(|name| !(allow_segments && name.contains("-duralite") && name.ends_with("-shm")));
     ensure!(left.is_empty(), "left after the last close: {}", left.join(", "));

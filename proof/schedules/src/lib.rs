@@ -1,8 +1,8 @@
-//! A shared segment whose members run under a schedule explorer, and can die at any operation.
+//! A shared segment whose processes run under a schedule explorer, and can die at any operation.
 //!
-//! Every operation on the segment is a point at which the explorer may let another member run.
+//! Every operation on the segment is a point at which the explorer may let another process run.
 //! How sleeps end is said by [`Sleep`]. No explored schedule depends on time.
-#![allow(clippy::panic)] // how a member dies
+#![allow(clippy::panic)] // how a process_slot dies
 
 pub mod weak;
 
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duralite_medium::{LocalSegment, MEMBERS, MediumError, Segment};
+use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
 /// How many schedules to explore of a number that is right where nothing emulates the processor:
 /// a share of it, if the environment says which (`SCHEDULES_SHARE=10` for a tenth).
@@ -45,7 +45,7 @@ impl Sleep {
     }
 }
 
-/// What a dying member's panic carries.
+/// What a dying process's panic carries.
 pub struct Death;
 
 /// The memory, and who lives.
@@ -53,7 +53,7 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// Who is stopped where it gets to a certain point: the member + 1, or 0.
+    /// Who is stopped where it gets to a certain point: the process + 1, or 0.
     stops: shuttle::sync::atomic::AtomicU64,
     /// Whether it has got there.
     stopped: shuttle::sync::atomic::AtomicBool,
@@ -72,13 +72,13 @@ struct Sleepers {
 
 #[derive(Debug)]
 struct State {
-    alive: [bool; MEMBERS],
+    alive: [bool; PROCESS_SLOTS],
     clock_ns: u64,
 }
 
-/// One member's view of the memory.
+/// One process's view of the memory.
 #[derive(Debug)]
-pub struct Member {
+pub struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
     /// Operations left before it dies.
@@ -91,7 +91,7 @@ impl Memory {
     /// Zeros.
     #[must_use]
     pub fn new(bytes: u64, sleep: Sleep) -> Arc<Self> {
-        let state = State { alive: [false; MEMBERS], clock_ns: 1 };
+        let state = State { alive: [false; PROCESS_SLOTS], clock_ns: 1 };
         Arc::new(Self {
             words: LocalSegment::new(bytes),
             steps: shuttle::sync::atomic::AtomicU64::new(0),
@@ -104,11 +104,11 @@ impl Memory {
         })
     }
 
-    /// Joins as a member, which dies before its operation number `dies_at`, if that is given.
+    /// Joins with a process slot, which dies before its operation number `dies_at`, if that is given.
     #[must_use]
-    pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<Member> {
+    pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<ProcessSlot> {
         self.lock().alive[index] = true;
-        Arc::new(Member {
+        Arc::new(ProcessSlot {
             memory: Arc::clone(self),
             index,
             left: Mutex::new(dies_at),
@@ -116,15 +116,15 @@ impl Memory {
         })
     }
 
-    /// Stops a member where it has been told that another is dead, before it does anything about it.
+    /// Stops a process where it has been told that another is dead, before it does anything about it.
     pub fn stop_at_death(&self, index: usize) {
         self.stops.store(index as u64 + 1, Ordering::SeqCst);
     }
 
-    /// Stops a member before an operation, counted from now.
-    pub fn stop_at(&self, member: &Member, operation: u64) {
-        *member.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
-        self.stops.store(member.index as u64 + 1, Ordering::SeqCst);
+    /// Stops a process before an operation, counted from now.
+    pub fn stop_at(&self, process_slot: &ProcessSlot, operation: u64) {
+        *process_slot.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
+        self.stops.store(process_slot.index as u64 + 1, Ordering::SeqCst);
     }
 
     /// How sleeps end.
@@ -160,7 +160,7 @@ impl Memory {
         self.woken.notify_all();
     }
 
-    /// Whether a member has been stopped.
+    /// Whether a process has been stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
@@ -172,13 +172,13 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Never held while another member runs.
+        // Never held while another process runs.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Member {
-    /// Runs the operation unless the member is dead; what it does as it unwinds has no effect.
+impl ProcessSlot {
+    /// Runs the operation unless the process is dead; what it does as it unwinds has no effect.
     fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
         // A point at which the explorer may switch. Not a yield: that tells it to prefer the others,
         // which makes a round of what should be a choice.
@@ -225,7 +225,7 @@ fn count_down(left: &Mutex<Option<u64>>) -> bool {
     none
 }
 
-impl Segment for Member {
+impl Segment for ProcessSlot {
     fn len(&self) -> u64 {
         self.memory.words.len()
     }
@@ -259,7 +259,7 @@ impl Segment for Member {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
-        // In two parts: another member may see the first without the second.
+        // In two parts: another process may see the first without the second.
         let (head, tail) = bytes.split_at(bytes.len() / 2);
         for (at, part) in [(at, head), (at + head.len() as u64, tail)] {
             self.operate(|memory| memory.words.write(at, part));
@@ -291,12 +291,12 @@ impl Segment for Member {
         })
     }
 
-    fn member(&self) -> usize {
+    fn process_slot(&self) -> usize {
         self.index
     }
 
-    fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        let alive = self.operate(|memory| memory.lock().alive[member]);
+    fn is_alive(&self, process_slot: usize) -> Result<bool, MediumError> {
+        let alive = self.operate(|memory| memory.lock().alive[process_slot]);
         if !alive {
             self.stop();
         }

@@ -31,9 +31,9 @@ pub struct WeakMemory {
     clock: std::sync::atomic::AtomicU64,
 }
 
-/// A member's view of it.
+/// A process's view of it.
 #[derive(Debug)]
-pub struct WeakMember {
+pub struct WeakProcess {
     memory: Arc<WeakMemory>,
     index: usize,
 }
@@ -48,21 +48,21 @@ impl WeakMemory {
         Arc::new(Self { words, bytes, loads, clock: std::sync::atomic::AtomicU64::new(1) })
     }
 
-    /// Joins as a member. All live for ever.
+    /// Joins with a process slot. All live for ever.
     #[must_use]
-    pub fn join(self: &Arc<Self>, index: usize) -> Arc<WeakMember> {
-        Arc::new(WeakMember { memory: Arc::clone(self), index })
+    pub fn join(self: &Arc<Self>, index: usize) -> Arc<WeakProcess> {
+        Arc::new(WeakProcess { memory: Arc::clone(self), index })
     }
 }
 
-impl WeakMember {
+impl WeakProcess {
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(self.memory.words.contains_key(&at), "no word at {at} in this model");
         &self.memory.words[&at]
     }
 }
 
-impl Segment for WeakMember {
+impl Segment for WeakProcess {
     fn len(&self) -> u64 {
         self.memory.bytes
     }
@@ -122,11 +122,11 @@ impl Segment for WeakMember {
         self.memory.clock.fetch_add(50_000, Relaxed)
     }
 
-    fn member(&self) -> usize {
+    fn process_slot(&self) -> usize {
         self.index
     }
 
-    fn is_alive(&self, _member: usize) -> Result<bool, MediumError> {
+    fn is_alive(&self, _process: usize) -> Result<bool, MediumError> {
         Ok(true)
     }
 }

@@ -1,4 +1,4 @@
-//! The lock table under explored schedules, with members that die at any operation.
+//! The lock table under explored schedules, with processes that die at any operation.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -59,7 +59,7 @@ fn read(holder: &Holder, inside: &Inside) {
     }
 }
 
-fn members_exclude_each_other(sleep: Sleep) {
+fn processes_exclude_each_other(sleep: Sleep) {
     let memory = Memory::new(LAYOUT_BYTES, sleep);
     let inside = Arc::new(Inside::default());
     let threads: Vec<_> = (0..3)
@@ -78,34 +78,34 @@ fn members_exclude_each_other(sleep: Sleep) {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("a member"));
+    threads.into_iter().for_each(|thread| thread.join().expect("a process_slot"));
     assert_eq!(inside.entered.load(Ordering::SeqCst), 6);
 }
 
 #[test]
-fn inv11_members_exclude_each_other_in_random_schedules() {
-    shuttle::check_random(|| members_exclude_each_other(Sleep::MayEnd), rounds(10000));
+fn inv11_processes_exclude_each_other_in_random_schedules() {
+    shuttle::check_random(|| processes_exclude_each_other(Sleep::MayEnd), rounds(10000));
 }
 
 #[test]
-fn inv11_members_exclude_each_other_in_schedules_with_few_switches() {
-    shuttle::check_pct(|| members_exclude_each_other(Sleep::MayEnd), rounds(10000), 3);
+fn inv11_processes_exclude_each_other_in_schedules_with_few_switches() {
+    shuttle::check_pct(|| processes_exclude_each_other(Sleep::MayEnd), rounds(10000), 3);
 }
 
 #[test]
 fn inv11_whoever_waits_for_write_is_woken_in_every_explored_schedule() {
-    shuttle::check_random(|| members_exclude_each_other(Sleep::UntilWoken), rounds(10000));
-    shuttle::check_pct(|| members_exclude_each_other(Sleep::UntilWoken), rounds(10000), 3);
+    shuttle::check_random(|| processes_exclude_each_other(Sleep::UntilWoken), rounds(10000));
+    shuttle::check_pct(|| processes_exclude_each_other(Sleep::UntilWoken), rounds(10000), 3);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn control_wake_ups_that_are_lost_are_noticed() {
-    shuttle::check_random(|| members_exclude_each_other(Sleep::ForEver), 10000);
+    shuttle::check_random(|| processes_exclude_each_other(Sleep::ForEver), 10000);
 }
 
-/// One of three members dies at a given operation; the others go on, and get every lock.
-fn a_member_dies(at: u64) {
+/// One of three processes dies at a given operation; the others go on, and get every lock.
+fn a_process_dies(at: u64) {
     let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let entered = Arc::new(AtomicU32::new(0));
     let writers = Arc::new(AtomicU32::new(0));
@@ -114,9 +114,9 @@ fn a_member_dies(at: u64) {
             let (memory, entered, writers) =
                 (Arc::clone(&memory), Arc::clone(&entered), Arc::clone(&writers));
             shuttle::thread::spawn(move || {
-                let member = memory.join(index, (index == 1).then_some(at));
+                let process_slot = memory.join(index, (index == 1).then_some(at));
                 let result = catch_unwind(AssertUnwindSafe(|| {
-                    let holder = Table::with_bound(member, 0, 1).holder();
+                    let holder = Table::with_bound(process_slot, 0, 1).holder();
                     for _ in 0..2 {
                         take_write(&holder, Sleep::MayEnd);
                         if index != 1 {
@@ -139,7 +139,7 @@ fn a_member_dies(at: u64) {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("a member"));
+    threads.into_iter().for_each(|thread| thread.join().expect("a process_slot"));
     assert_eq!(entered.load(Ordering::SeqCst), 4);
     let survivor = Table::join(memory.join(5, None), 0).holder();
     for first in 0..8 {
@@ -148,9 +148,9 @@ fn a_member_dies(at: u64) {
 }
 
 #[test]
-fn inv11_a_member_that_dies_at_any_operation_leaves_no_lock_behind() {
+fn inv11_a_process_that_dies_at_any_operation_leaves_no_lock_behind() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
     // Every schedule kills it somewhere else.
-    shuttle::check_random(move || a_member_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
+    shuttle::check_random(move || a_process_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_journal::pins::{PINS_BYTES, Pins, Recycling};
-use duralite_medium::MEMBERS;
+use duralite_medium::PROCESS_SLOTS;
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 /// The log, kept apart from the pins: positions before its first transaction and after its last one.
@@ -47,7 +47,7 @@ fn write(pins: &Pins, log: &Log) {
 
 /// As many steps as the writer needs to look at every process slot.
 fn let_the_writer_look() {
-    (0..MEMBERS).for_each(|_| shuttle::thread::yield_now());
+    (0..PROCESS_SLOTS).for_each(|_| shuttle::thread::yield_now());
 }
 
 /// Pins where the log begins, looks that it is still there, and reads on to the end and pins that.

@@ -55,13 +55,13 @@ impl Engine {
         self.0.needs.first() == Some(&Medium::LogMemory)
     }
 
-    /// URI parameters for this engine with its logs in `pool`.
+    /// URI parameters for this engine with its logs in `log_dir`.
     #[must_use]
-    pub fn settings(self, pool: &Path) -> String {
-        let pool = pool.display();
+    pub fn settings(self, log_dir: &Path) -> String {
+        let log_dir = log_dir.display();
         let media = self.0.needs.iter().map(|medium| match medium {
-            Medium::LogMemory | Medium::HomeMemory => format!("&nvram=emulate&nvram_dir={pool}"),
-            Medium::LogBlocks => format!("&log_dir={pool}"),
+            Medium::LogMemory | Medium::HomeMemory => format!("&nvram=emulate&nvram_dir={log_dir}"),
+            Medium::LogBlocks => format!("&log_dir={log_dir}"),
         });
         format!("journal={}{}", self.name(), media.collect::<String>())
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duralite_crashmodel::{OverBlock, Through};
-use duralite_journal::pool::{FileStep, Tap, Tapped, tap};
+use duralite_journal::directory::{FileStep, Hook, Hooked, hook};
 use duralite_medium::block::{Block, Durability};
 use duralite_medium::{MediumError, Nvm};
 
@@ -31,8 +31,8 @@ impl Gate {
 
     /// Puts the gate before every log in this directory that is opened from now on.
     #[must_use]
-    pub fn before(&self, logs: &Path) -> Tapped {
-        tap(logs, Arc::new(self.clone()))
+    pub fn before(&self, logs: &Path) -> Hooked {
+        hook(logs, Arc::new(self.clone()))
     }
 
     /// From now on no group is written.
@@ -76,7 +76,7 @@ impl Gate {
     }
 }
 
-impl Tap for Gate {
+impl Hook for Gate {
     fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
         Ok(())
     }

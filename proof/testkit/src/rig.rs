@@ -21,12 +21,12 @@ pub fn skip(what: &str, why: &str) {
     assert!(!(root && require_rigs()), "DURALITE_REQUIRE_RIGS is set, and {what}: {why}");
 }
 
-/// A pool on a small file system of its own, so that it can be full.
-pub struct TinyPool {
+/// A log directory on a small file system of its own, so that it can be full.
+pub struct TinyDirectory {
     dir: TempDir,
 }
 
-impl TinyPool {
+impl TinyDirectory {
     /// Mounts a tmpfs of this size; `None`, with a note, where that is not allowed.
     ///
     /// # Panics
@@ -62,7 +62,7 @@ impl TinyPool {
     }
 }
 
-impl Drop for TinyPool {
+impl Drop for TinyDirectory {
     fn drop(&mut self) {
         // A lazy one, in case a failed test still has a file open there.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();

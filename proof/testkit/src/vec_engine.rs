@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use duralite_journal::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenFile, SharedBytes, Walk};
 use duralite_journal::engine::{
-    Clock, Commit, Committer, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
 use duralite_journal::media::Medium;
 use duralite_journal::stream::WalStream;
@@ -327,7 +327,7 @@ impl LogReader for VecLog {
 }
 
 impl LogWriter for VecLog {
-    fn committer(&self) -> Option<Arc<dyn Committer>> {
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         None
     }
 
@@ -368,7 +368,7 @@ impl LogWriter for VecLog {
         false
     }
 
-    fn harden(&mut self) -> Result<(), JournalError> {
+    fn force(&mut self) -> Result<(), JournalError> {
         Ok(())
     }
 }

@@ -6,31 +6,31 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use duralite_journal::media::MediaSet;
 use duralite_journal::{EngineOptions, ErrorKind, Follower, LogDirectory, engines};
-use duralite_testkit::{Actor, Place, Rng, VERSIONS, for_seeds, one, stock};
+use duralite_testkit::{Actor, Fixture, Rng, VERSIONS, for_seeds, one, stock};
 
 const NAME: &str = "followed.db";
 /// Where the header names the log.
 const LOG_ID: std::ops::Range<usize> = 72..92;
 
-fn logs(place: &Place) -> LogDirectory {
-    let engine = engines::by_name(place.engine().name()).unwrap();
-    LogDirectory::at(engine, place.pool(), &MediaSet::default())
+fn logs(fixture: &Fixture) -> LogDirectory {
+    let engine = engines::by_name(fixture.engine().name()).unwrap();
+    LogDirectory::at(engine, fixture.log_dir(), &MediaSet::default())
 }
 
-fn follow(place: &Place) -> Follower {
-    Follower::open(&logs(place), &EngineOptions::default(), &place.path(NAME)).unwrap()
+fn follow(fixture: &Fixture) -> Follower {
+    Follower::open(&logs(fixture), &EngineOptions::default(), &fixture.path(NAME)).unwrap()
 }
 
-fn follower_process(place: &Place) -> Actor {
-    let (pool, database) = (place.pool().to_str().unwrap(), place.path(NAME));
-    let mut actor = Actor::start(&["follow", place.engine().name(), pool, database.to_str().unwrap()]);
+fn follower_process(fixture: &Fixture) -> Actor {
+    let (log_dir, database) = (fixture.log_dir().to_str().unwrap(), fixture.path(NAME));
+    let mut actor = Actor::start(&["follow", fixture.engine().name(), log_dir, database.to_str().unwrap()]);
     assert_eq!(actor.line(), "pinned");
     actor
 }
 
 /// A process with a connection that checkpoints by itself every so many pages.
-fn connection(place: &Place, settings: &str, checkpoint_pages: u32) -> Actor {
-    let mut actor = Actor::sql(&place.uri(NAME, settings));
+fn connection(fixture: &Fixture, settings: &str, checkpoint_pages: u32) -> Actor {
+    let mut actor = Actor::sql(&fixture.uri(NAME, settings));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
     assert_eq!(actor.run("PRAGMA busy_timeout=30000"), "30000");
     actor.run(&format!("PRAGMA wal_autocheckpoint={checkpoint_pages}"));
@@ -51,10 +51,10 @@ struct Rebuilt {
 
 impl Rebuilt {
     /// A copy of the database file, to be brought to a state by everything in the log.
-    fn copy(place: &Place, follower: &mut Follower) -> Self {
+    fn copy(fixture: &Fixture, follower: &mut Follower) -> Self {
         let position = follower.oldest().unwrap();
         assert!(follower.pin(position).unwrap());
-        let mut bytes = std::fs::read(place.path(NAME)).unwrap();
+        let mut bytes = std::fs::read(fixture.path(NAME)).unwrap();
         bytes[VERSIONS].fill(2);
         bytes[LOG_ID].fill(0);
         Self { bytes, position, transactions: 0, newest_ms: 0 }
@@ -95,13 +95,13 @@ fn statement(rng: &mut Rng) -> String {
 }
 
 /// A process that writes, replaced now and then by another one.
-fn write(place: &Place, seed: u64, statements: u64) {
+fn write(fixture: &Fixture, seed: u64, statements: u64) {
     let mut rng = Rng::new(seed);
-    let mut actor = connection(place, "", 30);
+    let mut actor = connection(fixture, "", 30);
     for count in 1..=statements {
         if count % 150 == 0 {
             // The new one is there before the old one goes, or is killed.
-            let next = connection(place, "", 30);
+            let next = connection(fixture, "", 30);
             let old = std::mem::replace(&mut actor, next);
             if rng.chance(2) { old.kill() } else { old.finish() }
         }
@@ -135,20 +135,20 @@ fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuil
 
 /// Two processes write while this one follows.
 fn a_busy_log(seed: u64, statements: u64) {
-    let place = Place::new();
-    let mut first = Actor::sql(&place.uri(NAME, ""));
+    let fixture = Fixture::new();
+    let mut first = Actor::sql(&fixture.uri(NAME, ""));
     first.run("PRAGMA auto_vacuum=INCREMENTAL");
     assert_eq!(first.run("PRAGMA journal_mode=WAL"), "wal");
     first.run("PRAGMA busy_timeout=30000");
     let started = now_ms();
     assert_eq!(first.run("CREATE TABLE t(id INTEGER PRIMARY KEY, payload BLOB)"), "");
-    let mut follower = follow(&place);
-    let mut rebuilt = Rebuilt::copy(&place, &mut follower);
+    let mut follower = follow(&fixture);
+    let mut rebuilt = Rebuilt::copy(&fixture, &mut follower);
     let done = AtomicBool::new(false);
     let generations = std::thread::scope(|scope| {
         let following = scope.spawn(|| follow_until(&done, &mut follower, &mut rebuilt));
-        let place = &place;
-        let writers = [seed, seed + 1000].map(|seed| scope.spawn(move || write(place, seed, statements)));
+        let fixture = &fixture;
+        let writers = [seed, seed + 1000].map(|seed| scope.spawn(move || write(fixture, seed, statements)));
         let results = writers.map(|writer| writer.join());
         // What comes last is acknowledged before anybody stops.
         let last = first.run("INSERT INTO t(payload) VALUES('the last')");
@@ -163,12 +163,12 @@ fn a_busy_log(seed: u64, statements: u64) {
     assert!(rebuilt.newest_ms + 1000 >= started);
     drop(follower);
     first.finish();
-    place.assert_plain(NAME);
-    let bytes = std::fs::read(place.path(NAME)).unwrap();
+    fixture.assert_plain(NAME);
+    let bytes = std::fs::read(fixture.path(NAME)).unwrap();
     assert_eq!(bytes.len(), rebuilt.bytes.len());
     let differs = bytes.iter().zip(&rebuilt.bytes).position(|(one, other)| one != other);
     assert_eq!(differs, None, "after {} transactions", rebuilt.transactions);
-    assert!(one::<i64>(&stock(&place.path(NAME)), "SELECT count(*) FROM t") > 0);
+    assert!(one::<i64>(&stock(&fixture.path(NAME)), "SELECT count(*) FROM t") > 0);
 }
 
 #[test]
@@ -178,11 +178,11 @@ fn inv16_a_follower_rebuilds_what_other_processes_write_through_many_generations
 
 #[test]
 fn inv16_a_pin_goes_with_its_process() {
-    let place = Place::new();
-    let mut writer = connection(&place, "", 0);
+    let fixture = Fixture::new();
+    let mut writer = connection(&fixture, "", 0);
     writer.run("CREATE TABLE t(x)");
     writer.run("PRAGMA busy_timeout=0");
-    let follower = follower_process(&place);
+    let follower = follower_process(&fixture);
     writer.run("INSERT INTO t VALUES(1)");
     // Everything goes home, but the log stays.
     assert!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with("1|"));
@@ -191,35 +191,35 @@ fn inv16_a_pin_goes_with_its_process() {
     follower.kill();
     assert_eq!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
     writer.finish();
-    place.assert_plain(NAME);
+    fixture.assert_plain(NAME);
 }
 
 #[test]
 fn inv16_a_followed_log_stays_when_the_last_connection_closes() {
-    let place = Place::new();
-    let mut writer = connection(&place, "", 0);
+    let fixture = Fixture::new();
+    let mut writer = connection(&fixture, "", 0);
     writer.run("CREATE TABLE t(x)");
-    let mut follower = follower_process(&place);
+    let mut follower = follower_process(&fixture);
     writer.finish();
-    assert!(place.is_guarded(NAME) && place.logs().len() == 1);
+    assert!(fixture.is_guarded(NAME) && fixture.logs().len() == 1);
     follower.tell("newest");
     assert_eq!(follower.line(), "1");
     // The next one goes on with the same log.
-    let mut writer = connection(&place, "", 0);
+    let mut writer = connection(&fixture, "", 0);
     assert_eq!(writer.run("INSERT INTO t VALUES(1)"), "");
     follower.tell("newest");
     assert_eq!(follower.line(), "2");
     follower.finish();
     writer.finish();
-    place.assert_plain(NAME);
+    fixture.assert_plain(NAME);
 }
 
 #[test]
 fn inv10_a_follower_that_stands_still_loses_its_place_before_the_log_is_full() {
-    let place = Place::new();
-    let mut writer = connection(&place, "log_limit=4m", 50);
+    let fixture = Fixture::new();
+    let mut writer = connection(&fixture, "log_limit=4m", 50);
     writer.run("CREATE TABLE t(x)");
-    let mut follower = follow(&place);
+    let mut follower = follow(&fixture);
     let oldest = follower.oldest().unwrap();
     assert!(follower.pin(oldest).unwrap());
     for count in 0..3000 {
@@ -230,16 +230,16 @@ fn inv10_a_follower_that_stands_still_loses_its_place_before_the_log_is_full() {
     assert_eq!(lost.kind(), ErrorKind::LostPlace, "{lost}");
     drop(follower);
     writer.finish();
-    place.assert_plain(NAME);
+    fixture.assert_plain(NAME);
 }
 
 #[test]
 fn inv16_what_was_committed_before_a_crash_is_given_after_it() {
-    let place = Place::new();
-    let mut writer = connection(&place, "", 0);
+    let fixture = Fixture::new();
+    let mut writer = connection(&fixture, "", 0);
     writer.run("CREATE TABLE t(x)");
-    let mut follower = follow(&place);
-    let mut rebuilt = Rebuilt::copy(&place, &mut follower);
+    let mut follower = follow(&fixture);
+    let mut rebuilt = Rebuilt::copy(&fixture, &mut follower);
     while rebuilt.take(&mut follower) {}
     drop(follower);
     for number in 0..20 {
@@ -247,15 +247,15 @@ fn inv16_what_was_committed_before_a_crash_is_given_after_it() {
     }
     writer.kill();
     // Nobody has the log: it is recovered by who follows it.
-    let mut follower = follow(&place);
+    let mut follower = follow(&fixture);
     while rebuilt.take(&mut follower) {}
     assert_eq!(rebuilt.position, 21);
-    let mut writer = connection(&place, "", 0);
+    let mut writer = connection(&fixture, "", 0);
     assert_eq!(writer.run("SELECT count(*) FROM t"), "20");
     assert_eq!(writer.run("INSERT INTO t VALUES('after')"), "");
     assert!(rebuilt.take(&mut follower) && rebuilt.position == 22);
     drop(follower);
     writer.finish();
-    place.assert_plain(NAME);
-    assert!(std::fs::read(place.path(NAME)).unwrap() == rebuilt.bytes);
+    fixture.assert_plain(NAME);
+    assert!(std::fs::read(fixture.path(NAME)).unwrap() == rebuilt.bytes);
 }

@@ -1,19 +1,19 @@
 //! Connections across `fork` (invariant 14), and the wal-index that is the log's (invariant 15).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-use duralite_testkit::{Actor, Engine, Place, integrity, one, run};
+use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
 
 const INHERITED: [&str; 5] = ["ignored", "used", "closed-first", "closed-last", "rolled-back"];
 
 /// The parent and its children are a process with one thread; memory that is freed there is overwritten.
 fn family(engine: Engine) {
     for inherited in INHERITED {
-        let place = Place::on(engine);
-        drop(place.open("app.db"));
-        let uri = place.uri("app.db", "");
+        let fixture = Fixture::on(engine);
+        drop(fixture.open("app.db"));
+        let uri = fixture.uri("app.db", "");
         Actor::start_with(&["family", &uri, inherited, "6"], &[("MALLOC_PERTURB_", "165")]).finish();
-        place.assert_plain("app.db");
-        assert!(place.logs().is_empty(), "{inherited}: {:?}", place.logs());
+        fixture.assert_plain("app.db");
+        assert!(fixture.logs().is_empty(), "{inherited}: {:?}", fixture.logs());
     }
 }
 
@@ -31,27 +31,27 @@ fn inv14_children_commit_beside_their_parent_on_waldio() {
 #[test]
 fn inv15_names_of_one_database_share_one_index() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
-        let place = Place::on(engine);
-        let one_name = place.open("one.db");
+        let fixture = Fixture::on(engine);
+        let one_name = fixture.open("one.db");
         run(&one_name, "CREATE TABLE t(a)").unwrap();
-        std::fs::hard_link(place.path("one.db"), place.path("two.db")).unwrap();
-        let mut other = Actor::sql(&place.uri("two.db", ""));
+        std::fs::hard_link(fixture.path("one.db"), fixture.path("two.db")).unwrap();
+        let mut other = Actor::sql(&fixture.uri("two.db", ""));
         for number in 0..20 {
             run(&one_name, &format!("INSERT INTO t VALUES({number})")).unwrap();
             assert_eq!(other.run("SELECT count(*) FROM t"), (2 * number + 1).to_string());
             assert_eq!(other.run(&format!("INSERT INTO t VALUES({number})")), "");
             if number == 10 {
-                std::fs::rename(place.path("one.db"), place.path("three.db")).unwrap();
+                std::fs::rename(fixture.path("one.db"), fixture.path("three.db")).unwrap();
             }
             assert_eq!(one::<i64>(&one_name, "SELECT count(*) FROM t"), 2 * number + 2);
         }
         integrity(&one_name);
-        assert_eq!(place.logs().len(), 1);
+        assert_eq!(fixture.logs().len(), 1);
         other.finish();
         one_name.close().unwrap();
         // As with stock SQLite: a database whose name is gone is not checkpointed by its last close.
-        place.open("two.db").close().unwrap();
-        place.assert_plain("two.db");
-        assert!(place.logs().is_empty(), "{:?}", place.logs());
+        fixture.open("two.db").close().unwrap();
+        fixture.assert_plain("two.db");
+        assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());
     }
 }

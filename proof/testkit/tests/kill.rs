@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use duralite_testkit::{Actor, Ledger, Place, Rng, integrity, run};
+use duralite_testkit::{Actor, Fixture, Ledger, Rng, integrity, run};
 use rusqlite::Connection;
 
 /// Kills of one database, one after the other.
@@ -40,8 +40,8 @@ fn kill_one(uri: &str, acknowledgements: &Path, plan: &Plan, rng: &mut Rng) {
     writer.kill();
 }
 
-fn open(place: &Place, plan: &Plan) -> Connection {
-    let conn = place.open_with("k.db", plan.settings);
+fn open(fixture: &Fixture, plan: &Plan) -> Connection {
+    let conn = fixture.open_with("k.db", plan.settings);
     conn.busy_timeout(Duration::from_secs(10)).unwrap();
     conn
 }
@@ -59,14 +59,14 @@ fn check(conn: &Connection, acknowledged: i64) -> i64 {
 fn chain(seed: u64, plan: &Plan) {
     eprintln!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let place = Place::new();
-    let conn = duralite_testkit::connect(&place.uri("k.db", plan.settings)).unwrap();
+    let fixture = Fixture::new();
+    let conn = duralite_testkit::connect(&fixture.uri("k.db", plan.settings)).unwrap();
     run(&conn, &format!("PRAGMA page_size={}", plan.page_bytes)).unwrap();
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
     Ledger::prepare(&conn).unwrap();
     let mut survivor = Some(conn).filter(|_| plan.survivor);
-    let acknowledgements = place.path("acknowledged");
-    let uri = place.uri("k.db", plan.settings);
+    let acknowledgements = fixture.path("acknowledged");
+    let uri = fixture.uri("k.db", plan.settings);
     for kill in 1..=CHAIN {
         kill_one(&uri, &acknowledgements, plan, &mut rng);
         let known = acknowledged(&acknowledgements);
@@ -80,7 +80,7 @@ fn chain(seed: u64, plan: &Plan) {
             // Nobody looks: the next writer does, after a recovery of its own.
             continue;
         } else {
-            let conn = open(&place, plan);
+            let conn = open(&fixture, plan);
             let rows = check(&conn, known);
             fs::write(&acknowledgements, rows.to_le_bytes()).unwrap();
             if kill % 5 == 0 {
@@ -88,13 +88,13 @@ fn chain(seed: u64, plan: &Plan) {
             }
         }
     }
-    let conn = survivor.take().unwrap_or_else(|| open(&place, plan));
+    let conn = survivor.take().unwrap_or_else(|| open(&fixture, plan));
     let rows = check(&conn, acknowledged(&acknowledgements));
     eprintln!("{CHAIN} kills, {rows} transactions");
     integrity(&conn);
     conn.close().unwrap();
-    place.assert_plain("k.db");
-    assert!(place.logs().is_empty(), "{:?}", place.logs());
+    fixture.assert_plain("k.db");
+    assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());
 }
 
 fn chains(first_seed: u64, count: u64, plan: &Plan) {

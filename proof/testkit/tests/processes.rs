@@ -3,13 +3,13 @@
 
 use std::fs;
 
-use duralite_testkit::{Actor, Place, integrity, one, run, stock};
+use duralite_testkit::{Actor, Fixture, integrity, one, run, stock};
 
 const ACCOUNTS: i64 = 50;
 const TOTAL: i64 = ACCOUNTS * 1000;
 
-fn bank(place: &Place, settings: &str) -> rusqlite::Connection {
-    let conn = place.open_with("bank.db", settings);
+fn bank(fixture: &Fixture, settings: &str) -> rusqlite::Connection {
+    let conn = fixture.open_with("bank.db", settings);
     conn.execute_batch(&format!(
         "CREATE TABLE accounts(id INTEGER PRIMARY KEY, balance INTEGER NOT NULL);
          CREATE TABLE history(id INTEGER PRIMARY KEY, who INTEGER, amount INTEGER);
@@ -22,10 +22,10 @@ fn bank(place: &Place, settings: &str) -> rusqlite::Connection {
 
 /// Writers and readers at once; this process watches, or only comes at the end.
 fn stress(settings: &str, writers: u64, transfers: u64, stay: bool) {
-    let place = Place::new();
-    let conn = Some(bank(&place, settings)).filter(|_| stay);
-    let uri = place.uri("bank.db", settings);
-    let stop = place.path("stop");
+    let fixture = Fixture::new();
+    let conn = Some(bank(&fixture, settings)).filter(|_| stay);
+    let uri = fixture.uri("bank.db", settings);
+    let stop = fixture.path("stop");
     let (total, count) = (TOTAL.to_string(), transfers.to_string());
     let mut readers: Vec<Actor> =
         (0..2).map(|_| Actor::start(&["audit", &uri, &total, stop.to_str().unwrap()])).collect();
@@ -44,13 +44,13 @@ fn stress(settings: &str, writers: u64, transfers: u64, stay: bool) {
         assert!(states > 0, "a reader saw nothing");
         reader.finish();
     }
-    let conn = conn.unwrap_or_else(|| place.open_with("bank.db", settings));
+    let conn = conn.unwrap_or_else(|| fixture.open_with("bank.db", settings));
     assert_eq!(one::<i64>(&conn, "SELECT sum(balance) FROM accounts"), TOTAL);
     integrity(&conn);
     conn.close().unwrap();
-    place.assert_plain("bank.db");
-    assert!(place.logs().is_empty());
-    assert_eq!(one::<i64>(&stock(&place.path("bank.db")), "SELECT sum(balance) FROM accounts"), TOTAL);
+    fixture.assert_plain("bank.db");
+    assert!(fixture.logs().is_empty());
+    assert_eq!(one::<i64>(&stock(&fixture.path("bank.db")), "SELECT sum(balance) FROM accounts"), TOTAL);
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn inv11_many_writers_and_readers_that_come_and_go() {
 
 #[test]
 fn inv11_every_process_may_work_in_its_own_way() {
-    let place = Place::new();
-    let conn = bank(&place, "");
+    let fixture = Fixture::new();
+    let conn = bank(&fixture, "");
     let writers: Vec<Actor> = ["sync=lazy", "sync=checksum", "sync=eager&heap=system", "diff=off"]
         .into_iter()
         .zip(1..)
         .map(|(settings, seed)| {
-            Actor::start(&["transfer", &place.uri("bank.db", settings), &seed.to_string(), "600"])
+            Actor::start(&["transfer", &fixture.uri("bank.db", settings), &seed.to_string(), "600"])
         })
         .collect();
     for mut writer in writers {
@@ -81,15 +81,15 @@ fn inv11_every_process_may_work_in_its_own_way() {
     assert_eq!(one::<i64>(&conn, "SELECT sum(balance) FROM accounts"), TOTAL);
     integrity(&conn);
     conn.close().unwrap();
-    place.assert_plain("bank.db");
+    fixture.assert_plain("bank.db");
 }
 
 #[test]
 fn readers_see_the_commits_of_others_at_once() {
-    let place = Place::new();
-    let conn = place.open("s.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("s.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
-    let mut others: Vec<Actor> = (0..3).map(|_| Actor::sql(&place.uri("s.db", ""))).collect();
+    let mut others: Vec<Actor> = (0..3).map(|_| Actor::sql(&fixture.uri("s.db", ""))).collect();
     for n in 1..=60_usize {
         let insert = format!("INSERT INTO t VALUES({n})");
         match n % 4 {
@@ -108,9 +108,9 @@ fn readers_see_the_commits_of_others_at_once() {
 
 #[test]
 fn a_writer_killed_with_the_lock_in_its_hands_blocks_nobody() {
-    let place = Place::new();
-    let conn = bank(&place, "");
-    let uri = place.uri("bank.db", "");
+    let fixture = Fixture::new();
+    let conn = bank(&fixture, "");
+    let uri = fixture.uri("bank.db", "");
     let mut reader = Actor::sql(&uri);
     for round in 0..20 {
         let mut writer = Actor::sql(&uri);
@@ -134,14 +134,14 @@ fn a_writer_killed_with_the_lock_in_its_hands_blocks_nobody() {
     }
     reader.finish();
     conn.close().unwrap();
-    place.assert_plain("bank.db");
+    fixture.assert_plain("bank.db");
 }
 
 #[test]
 fn a_checkpointer_killed_at_work_loses_nothing() {
-    let place = Place::new();
-    let uri = place.uri("bank.db", "");
-    drop(bank(&place, ""));
+    let fixture = Fixture::new();
+    let uri = fixture.uri("bank.db", "");
+    drop(bank(&fixture, ""));
     for round in 1..=10 {
         let mut first = Actor::sql(&uri);
         let mut second = Actor::sql(&uri);
@@ -151,7 +151,7 @@ fn a_checkpointer_killed_at_work_loses_nothing() {
         assert_eq!(first.run("INSERT INTO history(who) VALUES(1)"), "");
         second.kill();
         first.kill();
-        let conn = place.open("bank.db");
+        let conn = fixture.open("bank.db");
         assert_eq!(one::<i64>(&conn, "SELECT sum(balance) FROM accounts"), TOTAL);
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM history"), round);
     }

@@ -1,17 +1,17 @@
 //! An engine that a program adds to the registry serves databases like the product's own.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-use duralite_journal::pool;
-use duralite_testkit::{Actor, Engine, Place, connect, integrity, one, run};
+use duralite_journal::directory;
+use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};
 
-fn place() -> Place {
-    Place::on(Engine::named("vec").unwrap())
+fn place() -> Fixture {
+    Fixture::on(Engine::named("vec").unwrap())
 }
 
 #[test]
 fn an_engine_that_was_added_serves_a_database() {
-    let place = place();
-    let (first, second) = (place.open("v.db"), place.open("v.db"));
+    let fixture = place();
+    let (first, second) = (fixture.open("v.db"), fixture.open("v.db"));
     assert!(one::<String>(&first, "PRAGMA duralite").contains("engine\tvec"));
     run(&first, "CREATE TABLE t(a INTEGER PRIMARY KEY, b)").unwrap();
     for number in 1..=50 {
@@ -23,23 +23,23 @@ fn an_engine_that_was_added_serves_a_database() {
     run(&second, "DELETE FROM t WHERE a > 40").unwrap();
     assert_eq!(one::<i64>(&first, "SELECT count(*) FROM t"), 40);
     integrity(&first);
-    assert!(place.is_guarded("v.db"));
+    assert!(fixture.is_guarded("v.db"));
     drop((first, second));
-    place.assert_plain("v.db");
-    assert!(place.logs().is_empty());
+    fixture.assert_plain("v.db");
+    assert!(fixture.logs().is_empty());
 }
 
 #[test]
 fn the_tools_look_at_its_logs() {
-    let place = place();
-    let conn = place.open("v.db");
+    let fixture = place();
+    let conn = fixture.open("v.db");
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     conn.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(1); INSERT INTO t VALUES(2)").unwrap();
-    let about = pool::describe(&place.log()).unwrap();
-    assert_eq!((about.engine.name, about.database.as_path()), ("vec", &*place.path("v.db")));
+    let about = directory::describe(&fixture.log()).unwrap();
+    assert_eq!((about.engine.name, about.database.as_path()), ("vec", &*fixture.path("v.db")));
     let mut transactions = Vec::new();
-    let summary = pool::walk(&place.log(), &mut |found| transactions.push(found.last_frame)).unwrap();
-    let log = pool::open_log_read_only(&place.log()).unwrap();
+    let summary = directory::walk(&fixture.log(), &mut |found| transactions.push(found.last_frame)).unwrap();
+    let log = directory::open_log_read_only(&fixture.log()).unwrap();
     assert_eq!((summary.frames, summary.mismatch), (log.committed(), None));
     assert_eq!(
         (transactions.len(), transactions.last()),
@@ -49,10 +49,10 @@ fn the_tools_look_at_its_logs() {
 
 #[test]
 fn another_process_is_refused_and_so_is_one_that_comes_after() {
-    let place = place();
-    let conn = place.open("v.db");
+    let fixture = place();
+    let conn = fixture.open("v.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
-    let mut other = Actor::sql(&place.uri("v.db", ""));
+    let mut other = Actor::sql(&fixture.uri("v.db", ""));
     let refusal = other.run("SELECT * FROM t");
     assert!(refusal.contains("error"), "{refusal}");
     other.finish();
@@ -61,8 +61,8 @@ fn another_process_is_refused_and_so_is_one_that_comes_after() {
 
 #[test]
 fn its_name_is_known_like_those_of_the_product() {
-    let place = place();
-    let uri = |journal| format!("file:{}?vfs=duralite&journal={journal}", place.path("v.db").display());
+    let fixture = place();
+    let uri = |journal| format!("file:{}?vfs=duralite&journal={journal}", fixture.path("v.db").display());
     assert!(connect(&uri("vec")).is_ok());
     assert!(connect(&uri("vector")).is_err());
     let told: String = one(&connect(&uri("vec")).unwrap(), "SELECT duralite_last_error()");

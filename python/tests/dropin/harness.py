@@ -258,19 +258,19 @@ class Case(unittest.TestCase):
         os.chmod(self.base, 0o755)
         self.directory = self.base / "data"
         self.directory.mkdir()
-        self.pool = self.base / "pool"
-        self.pool.mkdir()
-        os.chmod(self.pool, 0o1777)
+        self.log_dir = self.base / "logs-elsewhere"
+        self.log_dir.mkdir()
+        os.chmod(self.log_dir, 0o1777)
         self.path = self.directory / "app.db"
 
-    def environment(self, pool=None, **more):
+    def environment(self, log_dir=None, **more):
         path = os.pathsep.join((str(TESTS), str(SOURCE)))
-        own = {"PYTHONPATH": path, "DROPIN_ENGINE": self.engine, "DROPIN_POOL": str(pool or self.pool)}
+        own = {"PYTHONPATH": path, "DROPIN_ENGINE": self.engine, "DROPIN_LOG_DIR": str(log_dir or self.log_dir)}
         return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "DURALITE_LOG": "stderr", **own, **more}
 
-    def start(self, text, *arguments, pool=None, engine=None, interpreter=(), **environment):
+    def start(self, text, *arguments, log_dir=None, engine=None, interpreter=(), **environment):
         """Starts a program."""
-        variables = self.environment(pool, **environment)
+        variables = self.environment(log_dir, **environment)
         if engine:
             variables["DROPIN_ENGINE"] = engine
         program = Program(self, text, arguments, variables, interpreter)
@@ -317,4 +317,4 @@ class Case(unittest.TestCase):
         path = Path(path or self.path)
         beside = [name for name in os.listdir(path.parent) if name.startswith((path.name + "-", "duralite-"))]
         self.assertEqual(beside, [], "left behind beside the database")
-        self.assertEqual(os.listdir(self.pool), [], "left behind in the pool")
+        self.assertEqual(os.listdir(self.log_dir), [], "left in the log directory")

@@ -18,7 +18,7 @@ import time
 import traceback
 
 ENGINE = os.environ["DROPIN_ENGINE"]
-POOL = os.environ["DROPIN_POOL"]
+POOL = os.environ["DROPIN_LOG_DIR"]
 TABLE = "CREATE TABLE IF NOT EXISTS t (who TEXT, n INTEGER, pad BLOB, PRIMARY KEY (who, n))"
 
 if ENGINE != "stock":

@@ -39,7 +39,7 @@ class BoundsCase(harness.Case):
     def log_bytes(self):
         """What the log takes on the disk: everything but the database."""
         total = 0
-        for directory in (self.directory, self.pool):
+        for directory in (self.directory, self.log_dir):
             for entry in os.scandir(directory):
                 if entry.name != "app.db" and not entry.name.startswith("ballast"):
                     try:
@@ -179,8 +179,8 @@ conn.close()
         self.addCleanup(subprocess.run, ["umount", "-l", self.directory], check=True)
         self.path = self.directory / "app.db"
         if self.engine == "nvwal":
-            self.pool = self.directory / "nvram"
-            self.pool.mkdir()
+            self.log_dir = self.directory / "nvram"
+            self.log_dir.mkdir()
         with open(self.directory / "ballast", "wb") as file:
             file.write(bytes(7 * MIB))
 

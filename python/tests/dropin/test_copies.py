@@ -29,8 +29,8 @@ class CopyCase(harness.Case):
 
     def setUp(self):
         super().setUp()
-        self.pool = self.directory / "nvram"
-        self.pool.mkdir()
+        self.log_dir = self.directory / "nvram"
+        self.log_dir.mkdir()
 
     def copy(self, how, name="copy"):
         target = self.base / name
@@ -47,13 +47,13 @@ class CopyCase(harness.Case):
 
     def whole(self, directory, expected):
         """This copy has these rows, can be written, and ends as a plain file."""
-        path, pool = directory / "app.db", directory / "nvram"
-        self.assertEqual(self.contents(path, pool=pool), expected)
-        self.run_program(INSERT, path, directory.name, pool=pool)
+        path, log_dir = directory / "app.db", directory / "nvram"
+        self.assertEqual(self.contents(path, log_dir=log_dir), expected)
+        self.run_program(INSERT, path, directory.name, log_dir=log_dir)
         more = {(directory.name, n) for n in range(20)}
         self.assertEqual(self.contents(path, engine="stock"), expected | more)
         self.assertEqual(sorted(os.listdir(directory)), ["app.db", "nvram"])
-        self.assertEqual(os.listdir(pool), [])
+        self.assertEqual(os.listdir(log_dir), [])
 
 
 class WholeDirectory(CopyCase):
@@ -112,7 +112,7 @@ class WholeDirectory(CopyCase):
             for name in [*copy.rglob("*shm"), *copy.rglob("*.lock")]:
                 name.unlink()
         running = [
-            self.start(program, directory / "app.db", name, pool=directory / "nvram")
+            self.start(program, directory / "app.db", name, log_dir=directory / "nvram")
             for directory, name in ((copy, "copy"), (self.directory, "original"))
         ]
         for one in running:
@@ -124,7 +124,7 @@ class WholeDirectory(CopyCase):
         running[0].kill()
         running[1].finish()
         self.assertEqual({who for who, _ in self.contents(self.path)}, {"base", "original"})
-        found = self.contents(copy / "app.db", pool=copy / "nvram")
+        found = self.contents(copy / "app.db", log_dir=copy / "nvram")
         self.assertEqual({who for who, _ in found}, {"base", "copy"})
 
     @beyond_stock("a copy that is made file by file may be torn; only that it is refused or right is asked")
@@ -141,7 +141,7 @@ class WholeDirectory(CopyCase):
         live.expect("ready")
         expected = set(self.acked)
         copy = self.copy("cp")
-        (line,) = self.run_program(LOOK, copy / "app.db", pool=copy / "nvram")
+        (line,) = self.run_program(LOOK, copy / "app.db", log_dir=copy / "nvram")
         self.assertTrue(line[0] == "error" or int(line[1]) == len(expected), line)
         live.tell()
         live.finish()
@@ -149,25 +149,25 @@ class WholeDirectory(CopyCase):
 
 
 class DatabaseAlone(CopyCase):
-    def look(self, path, pool=None):
-        program = self.start(LOOK, path, pool=pool)
+    def look(self, path, log_dir=None):
+        program = self.start(LOOK, path, log_dir=log_dir)
         (line,) = program.finish()
         program.errors.seek(0)
         return line, program.errors.read().decode()
 
     @beyond_stock("it is silently stale")
-    @each("elsewhere", "beside", "in_a_fresh_pool")
+    @each("elsewhere", "beside", "in_a_fresh_directory")
     def scenario_copied_after_a_kill(self, where):
         self.create(rows=5)
         self.create_and_kill(rows=0)
         self.run_program("conn = connect(sys.argv[1]); insert(conn, 'log', 20); die()", self.path, code=-9)
         target = self.directory if where == "beside" else self.base / "elsewhere"
         target.mkdir(exist_ok=True)
-        pool = target / "pool" if where == "in_a_fresh_pool" else None
-        if pool:
-            pool.mkdir()
+        log_dir = target / "log_dir" if where == "in_a_fresh_directory" else None
+        if log_dir:
+            log_dir.mkdir()
         path = Path(shutil.copy2(self.path, target / "copy.db"))
-        line, reason = self.look(path, pool)
+        line, reason = self.look(path, log_dir)
         if line[0] == "ok":
             self.assertEqual(int(line[1]), len(self.acked), "it is silently stale")
         else:
@@ -227,9 +227,9 @@ class DatabaseAlone(CopyCase):
     @each("renamed", "out_of_sight")
     def scenario_copied_while_the_original_is(self, what):
         # Its log is in a directory of its own, where the copy's would be too.
-        self.pool = self.base / "logs"
-        self.pool.mkdir()
-        named = {"DURALITE_LOG_DIR": str(self.pool)} if self.engine == "waldio" else {}
+        self.log_dir = self.base / "logs"
+        self.log_dir.mkdir()
+        named = {"DURALITE_LOG_DIR": str(self.log_dir)} if self.engine == "waldio" else {}
         self.create_and_kill(**named)
         expected = set(self.acked)
         away = self.base / "away"
@@ -256,8 +256,8 @@ class CopyOpenedBesideItsOriginal(CopyCase):
             assert conn.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete"
             conn.execute("BEGIN IMMEDIATE")
             conn.execute("INSERT INTO t VALUES ('base', 3, '')")
-            pool = {"nvram_dir": sys.argv[2] + "/nvram"} if ENGINE == "nvwal" else {}
-            copy = connect(os.path.join(sys.argv[2], "app.db"), wal=False, **pool)
+            log_dir = {"nvram_dir": sys.argv[2] + "/nvram"} if ENGINE == "nvwal" else {}
+            copy = connect(os.path.join(sys.argv[2], "app.db"), wal=False, **log_dir)
             assert rows(copy) == 3
             say("locked")
             hear()
@@ -278,7 +278,7 @@ class CopyOpenedBesideItsOriginal(CopyCase):
         live.tell()
         live.finish()
         self.assertEqual(self.contents(), self.acked)
-        self.assertEqual(os.listdir(self.pool), [])
+        self.assertEqual(os.listdir(self.log_dir), [])
 
 
 if __name__ == "__main__":

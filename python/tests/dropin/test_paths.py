@@ -44,7 +44,7 @@ class PathCase(harness.Case):
         return int(program.expect("rows")[0])
 
     def all_files(self):
-        return sorted(os.listdir(self.directory)) + sorted(os.listdir(self.pool))
+        return sorted(os.listdir(self.directory)) + sorted(os.listdir(self.log_dir))
 
 
 class SeveralNames(PathCase):
@@ -149,7 +149,7 @@ class Renamed(PathCase):
         new.finish()
         self.assertEqual(self.contents(path, engine="stock"), self.acked)
         self.assertEqual(os.listdir(path.parent), [path.name])
-        self.assertEqual(os.listdir(self.pool), [])
+        self.assertEqual(os.listdir(self.log_dir), [])
 
     @beyond_stock("the log keeps the old name, and is never found again")
     def scenario_while_open_and_killed(self):
@@ -163,12 +163,12 @@ class Renamed(PathCase):
         self.assertEqual(self.all_files(), ["new.db"])
 
     def scenario_directory_after_a_kill(self):
-        pool = self.directory / "nvram"
-        pool.mkdir()
-        self.create_and_kill(pool=pool)
+        log_dir = self.directory / "nvram"
+        log_dir.mkdir()
+        self.create_and_kill(log_dir=log_dir)
         moved = self.base / "moved"
         self.directory.rename(moved)
-        self.assertEqual(self.contents(moved / "app.db", pool=moved / "nvram"), self.acked)
+        self.assertEqual(self.contents(moved / "app.db", log_dir=moved / "nvram"), self.acked)
         self.assertEqual(sorted(os.listdir(moved)), ["app.db", "nvram"])
 
     def scenario_all_files_after_a_kill(self):
@@ -518,7 +518,7 @@ class DeletedWhileOpen(PathCase):
     """
 
     def delete(self, pattern):
-        found = [*self.directory.glob(pattern), *self.pool.glob(pattern)]
+        found = [*self.directory.glob(pattern), *self.log_dir.glob(pattern)]
         self.assertEqual(len(found), 1, found)
         found[0].unlink()
 

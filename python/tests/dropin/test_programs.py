@@ -69,7 +69,7 @@ class Shell(ProgramCase):
                 capture_output=True,
                 check=True,
             ).stdout.strip()
-            more = f"&nvram=emulate&nvram_dir={self.pool}" if self.engine == "nvwal" else ""
+            more = f"&nvram=emulate&nvram_dir={self.log_dir}" if self.engine == "nvwal" else ""
             begin += [f".load {library}", f".open file:{path}?vfs=duralite{more}"]
         begin.append(".timeout 20000")
         script = "\n".join([*begin, *lines]) + "\n"
@@ -366,7 +366,7 @@ class Containers(ProgramCase):
     def scenario_private_shared_memory(self):
         # Two containers share the volume, and not /dev/shm. With emulated memory the second cannot see
         # the log: it is refused, and does no harm.
-        self.pool = "/dev/shm"
+        self.log_dir = "/dev/shm"
         private = (*self.CONTAINER, "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
         self.addCleanup(self._remove_from_shm)
         one = self.steady(self.path, "one")
@@ -402,7 +402,7 @@ class Reboots(ProgramCase):
             self.go(program)
         for program in programs:
             program.kill()
-        for directory in (self.directory, self.pool):
+        for directory in (self.directory, self.log_dir):
             for name in os.listdir(directory):
                 if name.endswith("shm"):
                     os.unlink(os.path.join(directory, name))
@@ -415,8 +415,8 @@ class Reboots(ProgramCase):
             self.skipTest("waldio keeps nothing in memory alone")
         self.create(rows=5)
         self.run_program("conn = connect(sys.argv[1]); insert(conn, 'gone', 5); die()", self.path, code=-9)
-        for name in os.listdir(self.pool):
-            (self.pool / name).unlink()
+        for name in os.listdir(self.log_dir):
+            (self.log_dir / name).unlink()
         program = self.start("say(*attempt(lambda: rows(connect(sys.argv[1], wal=False))))", self.path)
         (line,) = program.finish()
         self.assertEqual(line[0], "error", "commits are lost without a word")

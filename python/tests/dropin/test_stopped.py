@@ -230,7 +230,7 @@ class WhileAttaching(harness.Case):
 
     def hold(self):
         self.create_and_kill()
-        found = [*self.directory.glob("*-duralite-*-shm"), *self.pool.glob("*-duralite-*-shm")]
+        found = [*self.directory.glob("*-duralite-*-shm"), *self.log_dir.glob("*-duralite-*-shm")]
         self.assertEqual(len(found), 1)
         self.held = [path.open("rb+") for path in found]
         for file in self.held:

@@ -46,7 +46,7 @@ fn inv07_a_killed_process_loses_no_commit() {
 fn auto_finds_the_log_of_a_guarded_database() {
     let Some(host) = Host::new() else { return };
     host.open(&host.uri("a.db"), &[FILL, DIE]);
-    let uri = format!("file:a.db?vfs=duralite&nvram_dir={}", host.pool().display());
+    let uri = format!("file:a.db?vfs=duralite&nvram_dir={}", host.log_dir().display());
     let said = host.open(&uri, &["select sum(a) from t; pragma duralite;"]);
     assert!(said.out.starts_with("6\n") && said.out.contains("state\tactive"), "{} {}", said.out, said.err);
     assert!(host.logs().is_empty());

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A directory with a pool, and the shell.
+/// A directory with a log directory, and the shell.
 pub struct Host {
     dir: tempfile::TempDir,
 }
@@ -25,7 +25,7 @@ impl Host {
             return None;
         }
         let host = Self { dir: tempfile::tempdir().unwrap() };
-        std::fs::create_dir(host.pool()).unwrap();
+        std::fs::create_dir(host.log_dir()).unwrap();
         Some(host)
     }
 
@@ -33,22 +33,22 @@ impl Host {
         self.dir.path().join(name)
     }
 
-    pub fn pool(&self) -> PathBuf {
+    pub fn log_dir(&self) -> PathBuf {
         self.path("pool")
     }
 
-    /// Logs in the pool.
+    /// Logs in the log directory.
     pub fn logs(&self) -> Vec<PathBuf> {
-        let paths = std::fs::read_dir(self.pool()).unwrap().map(|entry| entry.unwrap().path());
+        let paths = std::fs::read_dir(self.log_dir()).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| !path.to_string_lossy().ends_with("-shm")).collect()
     }
 
-    /// A URI of the database on the engine, its log in the pool.
+    /// A URI of the database on the engine, its log in the log directory.
     pub fn uri(&self, name: &str) -> String {
         format!(
             "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}",
             self.path(name).display(),
-            self.pool().display()
+            self.log_dir().display()
         )
     }
 

@@ -11,7 +11,7 @@ use super::words::{
     TAIL,
 };
 use crate::JournalError;
-use crate::engine::{Committer, Ticket};
+use crate::engine::{DurabilityWaiter, Ticket};
 
 /// How long a sleeper sleeps before it looks whether the leader is still alive.
 const SLICE: Duration = Duration::from_millis(20);
@@ -99,7 +99,7 @@ impl Group {
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
         }
-        // Poisoned with the buffer still locked, for `harden`.
+        // Poisoned with the buffer still locked, for `force`.
         let poison = |error| self.poison(error);
         bytes.ok_or(JournalError::Unexpected("a group that ends before it begins")).map_err(poison)?;
         let completed = self.framing.complete(content, generation, offset, self.is_ordered());
@@ -128,7 +128,7 @@ impl Group {
 
     /// Makes everything that is sealed now durable, even where commits are acknowledged before
     /// they are (invariant 5).
-    pub(crate) fn harden(&self) -> Result<(), JournalError> {
+    pub(crate) fn force(&self) -> Result<(), JournalError> {
         self.drain()?;
         if self.get(HARDENED) >= self.durable().position {
             return Ok(());
@@ -190,7 +190,7 @@ impl Group {
     }
 }
 
-impl Committer for Group {
+impl DurabilityWaiter for Group {
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
         self.unless_it_panics(|| self.wait_for(Mark::unpack(ticket.get())))
     }
@@ -203,8 +203,8 @@ impl Committer for Group {
         if self.has_room(RING_SHARE) { Ok(()) } else { self.wait_all() }
     }
 
-    fn harden(&self) -> Result<(), JournalError> {
-        self.unless_it_panics(|| Self::harden(self))
+    fn force(&self) -> Result<(), JournalError> {
+        self.unless_it_panics(|| Self::force(self))
     }
 
     fn settle(&self) -> Result<bool, JournalError> {

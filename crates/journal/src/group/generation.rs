@@ -28,7 +28,7 @@ impl Group {
     /// new generation is there yet, and who still reads the old one finds that it is over.
     pub(crate) fn switch(&self, new: &NewGeneration) -> Result<(), JournalError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
-        self.harden()?;
+        self.force()?;
         let leader = self.lead_alone()?;
         self.check()?;
         self.finish_switch(&leader)?;

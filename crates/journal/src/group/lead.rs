@@ -1,6 +1,6 @@
 //! Who leads, and for how long.
 //!
-//! **The word.** `LEADER` holds the member that leads and an epoch that every acquisition advances:
+//! **The word.** `LEADER` holds the process that leads and an epoch that every acquisition advances:
 //! no two leaders ever hold the same word, and whoever frees it or takes it over compares it whole. An
 //! exchange that comes late, of a process that has slept in between, finds another word and does nothing.
 //!
@@ -9,20 +9,20 @@
 //! group again. The stopped one may still do one write when it goes on, long after: it looked before that write
 //! whether its group was the oldest that is not durable, so its bytes are those of that group, and harm
 //! nothing where they are already. They would where the place has got another use, and that takes a new
-//! generation. So each member counts in a word how many of its threads may write, and a new generation
-//! waits until no other living member has one that does ([`Group::lead_alone`]).
+//! generation. So each process counts in a word how many of its threads may write, and a new generation
+//! waits until no other living process has one that does ([`Group::lead_alone`]).
 
 use std::time::Duration;
 
-use duralite_medium::MEMBERS;
+use duralite_medium::PROCESS_SLOTS;
 
 use super::Group;
-use super::words::{ALONE, EPOCH, GENERATION, INTENT, LEADER, member_of, writing};
+use super::words::{ALONE, EPOCH, GENERATION, INTENT, LEADER, process_of, writing};
 use crate::JournalError;
 
 /// How long who waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How often a member is looked at again that writes without leading: it may be about to end.
+/// How often a process is looked at again that writes without leading: it may be about to end.
 const LOOKS: u32 = 20;
 
 /// The leader lock, held.
@@ -58,7 +58,7 @@ pub(super) struct Watch(Option<(u64, u64)>);
 
 impl Group {
     fn count_writer(&self, by: u64) {
-        self.segment.fetch_add(self.base + writing(self.segment.member()), by);
+        self.segment.fetch_add(self.base + writing(self.segment.process_slot()), by);
     }
 
     /// Takes the word over from what it was seen to be.
@@ -80,14 +80,14 @@ impl Group {
 
     fn try_lead_as(&self, alone: u64) -> Option<Leader<'_>> {
         let word = self.get(LEADER);
-        if member_of(word).is_some() { None } else { self.acquire(word, alone) }
+        if process_of(word).is_some() { None } else { self.acquire(word, alone) }
     }
 
-    /// Voids what a process left behind that had this member slot before: it is dead.
+    /// Voids what a process left behind that had this process slot before: it is dead.
     pub(super) fn bury_predecessor(&self) {
-        self.set(writing(self.segment.member()), 0);
+        self.set(writing(self.segment.process_slot()), 0);
         let word = self.get(LEADER);
-        if member_of(word) == Some(self.segment.member()) {
+        if process_of(word) == Some(self.segment.process_slot()) {
             let _ = self.exchange(LEADER, word, freed(word));
         }
     }
@@ -95,8 +95,8 @@ impl Group {
     /// Frees the leader lock if its holder is dead.
     pub(super) fn depose_dead_leader(&self) -> Result<(), JournalError> {
         let word = self.get(LEADER);
-        if let Some(member) = member_of(word)
-            && !self.is_alive(member)?
+        if let Some(process) = process_of(word)
+            && !self.is_alive(process)?
         {
             // If the slot has a new process by now that leads, the word is another.
             let _ = self.exchange(LEADER, word, freed(word));
@@ -104,15 +104,15 @@ impl Group {
         Ok(())
     }
 
-    fn is_alive(&self, member: usize) -> Result<bool, JournalError> {
-        self.segment.is_alive(member).map_err(|source| self.failed(source))
+    fn is_alive(&self, process: usize) -> Result<bool, JournalError> {
+        self.segment.is_alive(process).map_err(|source| self.failed(source))
     }
 
     /// Leads in the place of one that has been in the way for too long. The more have been
     /// replaced already, the longer it takes: a slow device is not helped by more writers.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, JournalError> {
         let word = self.get(LEADER);
-        if member_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
+        if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
             // What a switch of generation writes may be written by one only.
             *watch = Watch::default();
             return Ok(None);
@@ -143,12 +143,12 @@ impl Group {
         u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How many threads of living members may write groups or generations.
+    /// How many threads of living processes may write groups or generations.
     fn writers(&self) -> Result<u64, JournalError> {
         let mut count = 0;
-        for member in 0..MEMBERS {
-            let writers = self.get(writing(member));
-            if writers != 0 && self.is_alive(member)? {
+        for process in 0..PROCESS_SLOTS {
+            let writers = self.get(writing(process));
+            if writers != 0 && self.is_alive(process)? {
                 count += writers;
             }
         }
@@ -211,7 +211,7 @@ impl Group {
     /// Makes everything durable that is sealed, for whoever has the WRITE lock and is about to start
     /// the log over; whether nobody is left then that could write to it late.
     pub(super) fn settle(&self) -> Result<bool, JournalError> {
-        self.harden()?;
+        self.force()?;
         let (mut watch, mut looks) = (Watch::default(), LOOKS);
         let deadline = self.deadline();
         loop {
@@ -220,7 +220,7 @@ impl Group {
             }
             // A leader is at the end of its work. Any other was replaced, or takes a moment to find that
             // somebody else leads.
-            match member_of(self.get(LEADER)) {
+            match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),
                 None => looks -= 1,

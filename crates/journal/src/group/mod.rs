@@ -15,7 +15,7 @@
 //! have the next one behind it already; `ENDS` says where it ends.
 //!
 //! **Sleeping.** A committer sleeps on one of two words, by its group's parity: at any time only
-//! a closed and an open group are not durable. The leader wakes its whole group, and one member of
+//! a closed and an open group are not durable. The leader wakes its whole group, and one committer of
 //! the next to lead it.
 
 mod append;
@@ -156,7 +156,7 @@ impl Group {
     }
 
     fn own(&self) -> u64 {
-        self.segment.member() as u64 + 1
+        self.segment.process_slot() as u64 + 1
     }
 
     fn block_bytes(&self) -> u64 {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duralite_medium::block::{Block, BlockCounters, Durability};
-use duralite_medium::{Guarantee, MEMBERS};
-use duralite_schedules::weak::{Loads, WeakMember, WeakMemory};
+use duralite_medium::{Guarantee, PROCESS_SLOTS};
+use duralite_schedules::weak::{Loads, WeakMemory, WeakProcess};
 
 use super::words::{LEADER, RING, RING_BYTES, writing};
 use super::*;
@@ -99,7 +99,7 @@ impl Framing for Bare {
     }
 }
 
-fn join(member: Arc<WeakMember>, first: bool) -> Group {
+fn join(process: Arc<WeakProcess>, first: bool) -> Group {
     let geometry = Geometry {
         block_bytes: 512,
         data_offset: DATA_OFFSET,
@@ -108,13 +108,13 @@ fn join(member: Arc<WeakMember>, first: bool) -> Group {
     };
     let options = GroupOptions { durability: Durability::Full, leader_patience: Duration::ZERO, settings: 0 };
     let recovered = first.then_some(Recovered { generation: 1, end: DATA_OFFSET });
-    Group::join(member, 0, Arc::new(OldBlock), geometry, Arc::new(Bare), options, recovered).unwrap()
+    Group::join(process, 0, Arc::new(OldBlock), geometry, Arc::new(Bare), options, recovered).unwrap()
 }
 
 /// Two processes that share a log whose last group, durable or not, is the old bytes.
 fn pair() -> [Group; 2] {
     let place = RING + AT % RING_BYTES;
-    let ranges = [0..LENGTH + 8, writing(0)..writing(MEMBERS), place..place + 512];
+    let ranges = [0..LENGTH + 8, writing(0)..writing(PROCESS_SLOTS), place..place + 512];
     let memory = WeakMemory::new(&ranges, Loads::Old);
     let groups = [join(memory.join(0), true), join(memory.join(1), false)];
     groups[0].segment.write(place, &OLD);

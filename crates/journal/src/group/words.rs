@@ -1,7 +1,7 @@
 //! The words that processes share, and where they are.
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
-use duralite_medium::MEMBERS;
+use duralite_medium::PROCESS_SLOTS;
 
 use super::framing::AREA_BYTES;
 
@@ -10,7 +10,7 @@ pub(super) const GENERATION: u64 = 0;
 pub(super) const TAIL: u64 = 128;
 pub(super) const DURABLE: u64 = 256;
 pub(super) const FRONTIER: u64 = 384;
-/// Who leads: [`EPOCH`] and above a number that every acquisition advances, below it the member + 1
+/// Who leads: [`EPOCH`] and above a number that every acquisition advances, below it the process + 1
 /// (0 for nobody) and whether it is alone.
 pub(super) const LEADER: u64 = 512;
 pub(super) const POISON: u64 = 640;
@@ -32,7 +32,7 @@ pub(super) const SETTINGS: u64 = 1536;
 /// Bytes that the file has durably, as far as is known: whoever sees a longer one may see what a
 /// process left that died while it preallocated. 0 where nobody has said yet.
 pub(super) const LENGTH: u64 = 1544;
-/// A word for each member: how many of its threads may write groups or generations to the device.
+/// A word for each process: how many of its threads may write groups or generations to the device.
 const WRITING: u64 = 2048;
 /// Bytes of the segment that have to be zeros at first. The ring behind them need not be: only what has
 /// been written to it is read.
@@ -50,14 +50,14 @@ pub(super) const EPOCH: u64 = 1 << 16;
 /// The leader switches the generation, or is about to: nobody else may be writing.
 pub(super) const ALONE: u64 = 1 << 8;
 
-/// The member that leads.
-pub(super) fn member_of(leader: u64) -> Option<usize> {
-    (leader % ALONE).checked_sub(1).map(|member| member as usize)
+/// The process that leads.
+pub(super) fn process_of(leader: u64) -> Option<usize> {
+    (leader % ALONE).checked_sub(1).map(|process| process as usize)
 }
 
-/// Where a member's count of writers is.
-pub(super) fn writing(member: usize) -> u64 {
-    WRITING + 8 * member as u64
+/// Where a process's count of writers is.
+pub(super) fn writing(process: usize) -> u64 {
+    WRITING + 8 * process as u64
 }
 
 /// A position with the number of its group, as `TAIL` and `DURABLE` hold it: bits 7.. position in
@@ -83,7 +83,7 @@ impl Mark {
 }
 
 const _: () = assert!(RING_BYTES.is_power_of_two() && RING.is_multiple_of(AREA_BYTES));
-const _: () = assert!(LENGTH < WRITING && WRITING + 8 * MEMBERS as u64 <= RING);
-const _: () = assert!((MEMBERS as u64) < ALONE && ALONE < EPOCH);
+const _: () = assert!(LENGTH < WRITING && WRITING + 8 * PROCESS_SLOTS as u64 <= RING);
+const _: () = assert!((PROCESS_SLOTS as u64) < ALONE && ALONE < EPOCH);
 const _: () = assert!(INTENT_HEADER + WAL_HEADER_BYTES as u64 <= INTENT_POSITION);
 const _: () = assert!(INTENT_TIME + 8 <= SETTINGS);

@@ -16,7 +16,7 @@ use super::{Nvwal, NvwalOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
 use crate::media::MediaOptions;
-use crate::{JournalError, log_file, tap};
+use crate::{JournalError, hooks, log_file};
 
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
@@ -36,7 +36,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         has_times: true,
     };
     let access = Access::Write { dax: new.directory.is_dax() };
-    let nvm = tapped(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
+    let nvm = hooked(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
     Nvwal::format(nvm.as_ref(), &superblock)
 }
 
@@ -45,7 +45,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let Attaching { directory, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;
     let access = Access::Write { dax: directory.is_dax() };
-    let nvm = tapped(file.path, map(access, &options.media, &file, &superblock)?)?;
+    let nvm = hooked(file.path, map(access, &options.media, &file, &superblock)?)?;
     let mut engine = Nvwal::open(nvm, file.path, NvwalOptions::of(options))?;
     if alone {
         engine.recover_heap()?;
@@ -57,7 +57,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { options, file, .. } = log;
     let superblock = superblock_of(&file)?;
-    let nvm = tapped(file.path, map(Access::Read, &options.media, &file, &superblock)?)?;
+    let nvm = hooked(file.path, map(Access::Read, &options.media, &file, &superblock)?)?;
     Ok(Box::new(Nvwal::open(nvm, file.path, NvwalOptions::of(options))?))
 }
 
@@ -148,8 +148,9 @@ fn map(
     }
 }
 
-fn tapped(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
-    tap::nvm(path, Arc::new(nvm)).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
+    hooks::nvm(path, Arc::new(nvm))
+        .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 
 fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {

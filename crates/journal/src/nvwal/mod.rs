@@ -28,9 +28,9 @@ use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, ORIGIN_BYTES, Origin, diff};
 use duralite_medium::{Guarantee, Nvm};
 
-use crate::chains::{Chains, Committed, Record, apply_ranges};
+use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
 use crate::engine::{
-    Clock, Commit, Committer, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
 use crate::heap::{self, BlockList, Heap};
@@ -84,10 +84,10 @@ pub struct Nvwal {
     /// not known.
     time_ms: u64,
     clock: Clock,
-    chains: Chains,
+    chains: DeltaChains,
     writer: Writer,
     /// Ranges sealed without being flushed.
-    unhardened: Vec<(u64, u64)>,
+    unforced: Vec<(u64, u64)>,
     /// What another process stored last, seen and perhaps not flushed: it may have died in between.
     /// Durable before anything is marked that builds on it.
     doubtful: Vec<(u64, u64)>,
@@ -158,7 +158,7 @@ impl Nvwal {
         Ok(Self {
             superblock,
             heap,
-            chains: Chains::new(page_bytes, options.cache_bytes),
+            chains: DeltaChains::new(page_bytes, options.cache_bytes),
             options,
             active: 0,
             slot: Slot {
@@ -176,7 +176,7 @@ impl Nvwal {
             time_ms: 0,
             clock: wall_clock,
             writer: Writer::default(),
-            unhardened: Vec::new(),
+            unforced: Vec::new(),
             doubtful: Vec::new(),
             activity: Activity::default(),
             payload: Vec::new(),
@@ -280,7 +280,7 @@ impl Nvwal {
         self.last_order = Order::Ordered;
         self.chains.clear();
         self.writer = Writer::default();
-        self.unhardened.clear();
+        self.unforced.clear();
         self.doubtful.clear();
     }
 
@@ -337,7 +337,7 @@ impl Nvwal {
         self.doubtful.clear();
         let extents = found.extents(&self.heap);
         match found.order {
-            Order::Async => self.unhardened.extend(extents),
+            Order::Async => self.unforced.extend(extents),
             Order::Ordered | Order::Fenced => self.doubtful = extents,
         }
         self.blocks.extend(found.blocks.as_slice());
@@ -529,7 +529,7 @@ impl LogReader for Nvwal {
 }
 
 impl LogWriter for Nvwal {
-    fn committer(&self) -> Option<Arc<dyn Committer>> {
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         None
     }
 
@@ -557,9 +557,9 @@ impl LogWriter for Nvwal {
         self.seal_staged(commit).map(|()| None)
     }
 
-    fn harden(&mut self) -> Result<(), JournalError> {
+    fn force(&mut self) -> Result<(), JournalError> {
         // Nothing is marked in between, so one fence does for both.
-        self.doubtful.append(&mut self.unhardened);
+        self.doubtful.append(&mut self.unforced);
         self.settle_doubtful();
         Ok(())
     }

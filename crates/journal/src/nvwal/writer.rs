@@ -12,7 +12,7 @@ use super::scan::{CONTINUED_AT, Position};
 use super::transaction::OpenTransaction;
 use super::{HeapMode, Nvwal, SyncMode};
 use crate::JournalError;
-use crate::chains::Committed;
+use crate::delta_chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
 use crate::heap::BlockList;
@@ -157,7 +157,7 @@ impl Nvwal {
         match order {
             Order::Ordered => {
                 open.dirty.append(&mut self.doubtful);
-                open.dirty.append(&mut self.unhardened);
+                open.dirty.append(&mut self.unforced);
                 let nvm = self.heap.nvm.as_ref();
                 flush_all(nvm, &open.dirty);
                 nvm.fence();
@@ -166,7 +166,7 @@ impl Nvwal {
             }
             Order::Fenced => {
                 // What was committed without waiting is waited for now: more than a prefix is promised.
-                self.harden()?;
+                self.force()?;
                 let nvm = self.heap.nvm.as_ref();
                 nvm.store_u64(mark_at, mark);
                 flush_all(nvm, &open.dirty);
@@ -176,7 +176,7 @@ impl Nvwal {
                 let nvm = self.heap.nvm.as_ref();
                 nvm.store_u64(mark_at, mark);
                 nvm.flush(mark_at, 8);
-                self.unhardened.append(&mut open.dirty);
+                self.unforced.append(&mut open.dirty);
             }
         }
         self.heap.nvm.fence();

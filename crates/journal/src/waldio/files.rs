@@ -11,13 +11,13 @@ use duralite_medium::block::{Block, BlockOptions, FileBlock};
 use super::{Waldio, WaldioOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
-use crate::{JournalError, log_file, tap};
+use crate::{JournalError, hooks, log_file};
 
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     let options = WaldioOptions::of(new.options);
     let wanted = Some(options.block_bytes).filter(|bytes| *bytes != 0);
-    let block = tapped(new.file.path, blocks(&options, &new.file, wanted, false)?)?;
+    let block = hooked(new.file.path, blocks(&options, &new.file, wanted, false)?)?;
     let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
     let superblock = Superblock {
         page_bytes: new.page_bytes,
@@ -38,7 +38,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let Attaching { file, segment, base, alone, .. } = log;
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
-    let block = tapped(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
+    let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(Waldio::attach(block, superblock, file.path, &options, segment, base, alone)?))
 }
 
@@ -48,7 +48,7 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
     let AttachingOutside { file, shared, base, .. } = log;
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
-    let block = tapped(file.path, blocks(&options, &file, Some(superblock.block_bytes), true)?)?;
+    let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), true)?)?;
     Ok(Box::new(match shared {
         Some(segment) => Waldio::attach(block, superblock, file.path, &options, segment, base, false)?,
         None => Waldio::open_read_only(block, superblock, file.path)?,
@@ -68,8 +68,8 @@ fn blocks(
     FileBlock::open(file, path, &options).map_err(failed)
 }
 
-fn tapped(path: &Path, block: FileBlock) -> Result<Arc<dyn Block>, JournalError> {
-    tap::block(path, Arc::new(block))
+fn hooked(path: &Path, block: FileBlock) -> Result<Arc<dyn Block>, JournalError> {
+    hooks::block(path, Arc::new(block))
         .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 

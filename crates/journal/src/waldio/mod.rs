@@ -29,9 +29,9 @@ use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::block::Block;
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
-use crate::chains::Chains;
+use crate::delta_chains::DeltaChains;
 use crate::engine::{
-    Clock, Commit, Committer, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
 use crate::group::{self, Group, NewGeneration};
@@ -76,7 +76,7 @@ pub struct Waldio {
     /// Time of the group that was taken in last, in milliseconds since 1970; 0 if it is not known.
     group_ms: u64,
     clock: Clock,
-    chains: Chains,
+    chains: DeltaChains,
     open: Open,
     payload: Vec<u8>,
     /// Frames acknowledged under Group Synch since this process last waited, and since when.
@@ -170,7 +170,7 @@ impl Waldio {
             sequence: 0,
             group_ms: 0,
             clock: wall_clock,
-            chains: Chains::new(page_bytes, options.cache_bytes),
+            chains: DeltaChains::new(page_bytes, options.cache_bytes),
             open: Open::default(),
             payload: Vec::new(),
             unwaited: None,
@@ -443,7 +443,7 @@ impl LogReader for Waldio {
 }
 
 impl LogWriter for Waldio {
-    fn committer(&self) -> Option<Arc<dyn Committer>> {
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         Some(self.group.clone())
     }
 
@@ -472,22 +472,22 @@ impl LogWriter for Waldio {
         let frames = commit.last_frame + 1 - commit.first_frame;
         self.activity.commits += 1;
         self.activity.frames += u64::from(frames);
-        Ok(self.acknowledges_early(frames).then_some(ticket))
+        Ok(self.must_wait(frames).then_some(ticket))
     }
 
     fn outgrows(&self, bytes: usize) -> bool {
         self.open.outgrows(bytes, self.superblock().block_bytes as usize)
     }
 
-    fn harden(&mut self) -> Result<(), JournalError> {
-        self.group.harden()
+    fn force(&mut self) -> Result<(), JournalError> {
+        self.group.force()
     }
 }
 
 impl Waldio {
     /// Whether the committer has to wait: always, except under Group Synch while its buffer is
     /// neither full nor old (section 4.3).
-    fn acknowledges_early(&mut self, frames: u32) -> bool {
+    fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {
             return true;

@@ -4,7 +4,7 @@ use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{BodyHash, GROUP_HEADER_BYTES, Layout, Superblock, decode_frame};
 
 use crate::JournalError;
-use crate::chains::{Record, apply_ranges};
+use crate::delta_chains::{Record, apply_ranges};
 use crate::group::{Group, RING_SHARE};
 
 /// Marks the place of a record of the open transaction: what is below is an offset in it.

@@ -15,7 +15,7 @@ use duralite_medium::block::Durability;
 use super::Waldio;
 use super::transaction::{Direct, Open, STAGED};
 use crate::JournalError;
-use crate::chains::Committed;
+use crate::delta_chains::Committed;
 use crate::engine::{Commit, Ticket};
 use crate::group::{Content, Group, Placing, RING_SHARE};
 

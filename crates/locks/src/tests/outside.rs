@@ -1,4 +1,4 @@
-//! Readers who may not write the words, beside members.
+//! Readers who may not write the words, beside processes.
 
 use super::*;
 
@@ -13,14 +13,14 @@ fn memory() -> Arc<Memory> {
 }
 
 /// A reader from outside, and what it sees of the memory.
-fn reader(memory: &Arc<Memory>) -> (Arc<Table>, Arc<Member>) {
-    memory.process(MEMBERS)
+fn reader(memory: &Arc<Memory>) -> (Arc<Table>, Arc<ProcessSlot>) {
+    memory.process(PROCESS_SLOTS)
 }
 
 #[test]
 fn it_changes_no_word() {
     let memory = memory();
-    let member = memory.table(0).holder();
+    let process = memory.table(0).holder();
     let words = memory.state().words.clone();
     let reader = reader(&memory).0.holder();
     (0..SLOTS).for_each(|slot| reader.lock_shared(slot).unwrap());
@@ -29,27 +29,27 @@ fn it_changes_no_word() {
     reader.release();
     assert_eq!(memory.state().marks, [0; SLOTS]);
     assert_eq!(memory.state().words, words);
-    drop(member);
+    drop(process);
 }
 
 #[test]
-fn it_is_excluded_by_living_members_only() {
+fn it_is_excluded_by_living_processes_only() {
     let memory = memory();
-    let member = memory.table(0).holder();
+    let process = memory.table(0).holder();
     let reader = reader(&memory).0.holder();
     for slot in 0..SLOTS {
-        member.lock_exclusive(slot, 1).unwrap();
+        process.lock_exclusive(slot, 1).unwrap();
         assert_eq!(reader.lock_shared(slot), BUSY);
-        member.unlock_exclusive(slot, 1);
+        process.unlock_exclusive(slot, 1);
         reader.lock_shared(slot).unwrap();
         reader.unlock_shared(slot);
-        member.lock_shared(slot).unwrap();
+        process.lock_shared(slot).unwrap();
         reader.lock_shared(slot).unwrap();
         reader.unlock_shared(slot);
-        member.unlock_shared(slot);
+        process.unlock_shared(slot);
     }
     assert_eq!(memory.state().marks, [0; SLOTS], "what was refused is given back");
-    member.lock_exclusive(MARK, 1).unwrap();
+    process.lock_exclusive(MARK, 1).unwrap();
     memory.kill(0);
     reader.lock_shared(MARK).unwrap();
 }
@@ -57,15 +57,15 @@ fn it_is_excluded_by_living_members_only() {
 #[test]
 fn the_log_does_not_start_over_under_it() {
     let memory = memory();
-    let member = memory.table(0).holder();
+    let process = memory.table(0).holder();
     let reader = reader(&memory).0.holder();
     reader.lock_shared(MARK).unwrap();
-    assert_eq!(member.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1), BUSY);
-    assert_eq!(member.lock_exclusive(1, SLOTS - 1), BUSY);
+    assert_eq!(process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1), BUSY);
+    assert_eq!(process.lock_exclusive(1, SLOTS - 1), BUSY);
     reader.unlock_shared(MARK);
     // A reader of the database alone is in nobody's way who starts the log over.
     reader.lock_shared(FIRST_READ).unwrap();
-    member.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1).unwrap();
+    process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1).unwrap();
 }
 
 #[test]
@@ -88,40 +88,40 @@ fn nobody_checkpoints_beside_it() {
     one.lock_exclusive(CHECKPOINT, 1).unwrap();
     reader.lock_shared(MARK).unwrap();
     assert_eq!((one.lock_exclusive(MARK, 1), two.lock_exclusive(MARK, 1)), (BUSY, BUSY));
-    for member in [&one, &two] {
-        member.lock_exclusive(OTHER, 1).unwrap();
-        member.unlock_exclusive(OTHER, 1);
+    for process in [&one, &two] {
+        process.lock_exclusive(OTHER, 1).unwrap();
+        process.unlock_exclusive(OTHER, 1);
     }
 }
 
 #[test]
 fn a_refused_lock_leaves_no_claim() {
     let memory = memory();
-    let (member, other) = (memory.table(0).holder(), memory.table(1).holder());
+    let (process, other) = (memory.table(0).holder(), memory.table(1).holder());
     let reader = reader(&memory).0.holder();
     reader.lock_shared(MARK).unwrap();
-    assert_eq!(member.lock_exclusive(CHECKPOINT, 1), BUSY);
+    assert_eq!(process.lock_exclusive(CHECKPOINT, 1), BUSY);
     reader.release();
     other.lock_exclusive(1, SLOTS - 1).unwrap();
 }
 
-/// A member that claims the mark between a reader's hold of it and its look at the words.
+/// A process that claims the mark between a reader's hold of it and its look at the words.
 #[test]
 fn both_announce_before_they_look() {
     for checkpoints in [false, true] {
         let memory = memory();
-        let member = Arc::new(memory.table(0).holder());
+        let process = Arc::new(memory.table(0).holder());
         if checkpoints {
-            member.lock_exclusive(CHECKPOINT, 1).unwrap();
+            process.lock_exclusive(CHECKPOINT, 1).unwrap();
         }
         let (table, seen) = reader(&memory);
         let reader = table.holder();
         let taken = Arc::new(Mutex::new(None));
-        let (hooked, result) = (Arc::clone(&member), Arc::clone(&taken));
+        let (hooked, result) = (Arc::clone(&process), Arc::clone(&taken));
         seen.when_asked(move || *result.lock().unwrap() = Some(hooked.lock_exclusive(MARK, 1)));
         let read = reader.lock_shared(MARK);
         let taken = taken.lock().unwrap().take();
-        // Without a checkpoint the member does not ask the kernel, and has it: the reader gives way.
+        // Without a checkpoint the process does not ask the kernel, and has it: the reader gives way.
         let expected = if checkpoints { (Ok(()), Some(BUSY)) } else { (BUSY, Some(Ok(()))) };
         assert_eq!((read, taken), expected);
     }
@@ -158,8 +158,8 @@ fn figures_count_it() {
 fn nobody_asks_where_there_can_be_none() {
     let memory = memory();
     memory.state().words[OUTSIDE as usize / 8] = 0;
-    let member = memory.table(0).holder();
+    let process = memory.table(0).holder();
     let reader = reader(&memory).0.holder();
     reader.lock_shared(MARK).unwrap();
-    member.lock_exclusive(CHECKPOINT, 1).unwrap();
+    process.lock_exclusive(CHECKPOINT, 1).unwrap();
 }

@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn a_waiter_is_passed_over_as_often_as_allowed_and_then_has_its_turn() {
     let memory = Memory::new(false);
-    let (running, (table, member)) = (memory.table(0).holder(), memory.process(1));
+    let (running, (table, process)) = (memory.table(0).holder(), memory.process(1));
     let waiting = table.holder();
     running.lock_exclusive(WRITE, 1).unwrap();
     assert_eq!(waiting.lock_exclusive(WRITE, 1), BUSY);
-    member.in_wait(move || {
+    process.in_wait(move || {
         running.unlock_exclusive(WRITE, 1);
         for _ in 0..BOUND {
             running.lock_exclusive(WRITE, 1).unwrap();
@@ -25,13 +25,14 @@ fn a_waiter_is_passed_over_as_often_as_allowed_and_then_has_its_turn() {
 fn waiters_have_their_turns_in_the_order_in_which_they_came() {
     let memory = Memory::new(false);
     let running = memory.table(0).holder();
-    let ((first_table, first_member), (second_table, second_member)) = (memory.process(2), memory.process(1));
+    let ((first_table, first_process), (second_table, second_process)) =
+        (memory.process(2), memory.process(1));
     let (first, second) = (first_table.holder(), second_table.holder());
     running.lock_exclusive(WRITE, 1).unwrap();
     // The first comes, gives up for a while, and keeps its place.
     assert!(!first.wait_for_write(MS).unwrap());
-    second_member.in_wait(move || {
-        first_member.in_wait(move || running.unlock_exclusive(WRITE, 1));
+    second_process.in_wait(move || {
+        first_process.in_wait(move || running.unlock_exclusive(WRITE, 1));
         assert!(first.wait_for_write(100 * MS).unwrap());
         first.lock_exclusive(WRITE, 1).unwrap();
     });
@@ -42,11 +43,11 @@ fn waiters_have_their_turns_in_the_order_in_which_they_came() {
 fn a_waiter_that_is_stopped_does_not_stop_the_others() {
     let memory = Memory::new(false);
     let (running, queueing) = (memory.table(0).holder(), memory.table(2).holder());
-    let (table, member) = memory.process(1);
+    let (table, process) = memory.process(1);
     let stopped = table.holder();
     running.lock_exclusive(WRITE, 1).unwrap();
     let clock = Arc::clone(&memory);
-    member.in_wait(move || {
+    process.in_wait(move || {
         running.unlock_exclusive(WRITE, 1);
         let mut taken = 0;
         for _ in 0..1000 {
@@ -67,10 +68,10 @@ fn a_waiter_that_is_stopped_does_not_stop_the_others() {
 fn a_waiter_that_dies_does_not_stop_the_others() {
     let memory = Memory::new(false);
     let (running, queueing) = (memory.table(0).holder(), memory.table(2).holder());
-    let (table, member) = memory.process(1);
+    let (table, process) = memory.process(1);
     running.lock_exclusive(WRITE, 1).unwrap();
-    let dying = Arc::clone(&member);
-    member.in_wait(move || *dying.left.lock().unwrap() = Some(0));
+    let dying = Arc::clone(&process);
+    process.in_wait(move || *dying.left.lock().unwrap() = Some(0));
     let died = catch_unwind(AssertUnwindSafe(|| table.holder().wait_for_write(100 * MS))).is_err();
     assert!(died);
     running.unlock_exclusive(WRITE, 1);
@@ -83,10 +84,10 @@ fn a_waiter_that_dies_does_not_stop_the_others() {
 }
 
 /// Lets one connection after another queue, each from within the sleep of the one before.
-fn queue_up(table: &Arc<Table>, member: &Arc<Member>, count: usize, last: Hook) {
+fn queue_up(table: &Arc<Table>, process: &Arc<ProcessSlot>, count: usize, last: Hook) {
     let Some(rest) = count.checked_sub(1) else { return last() };
-    let (inner_table, inner_member) = (Arc::clone(table), Arc::clone(member));
-    member.in_wait(move || queue_up(&inner_table, &inner_member, rest, last));
+    let (inner_table, inner_process) = (Arc::clone(table), Arc::clone(process));
+    process.in_wait(move || queue_up(&inner_table, &inner_process, rest, last));
     assert!(!table.holder().wait_for_write(5 * MS).unwrap());
 }
 
@@ -95,7 +96,7 @@ fn who_finds_no_place_in_the_queue_sleeps_all_the_same() {
     let memory = Memory::new(false);
     let running = memory.table(0).holder();
     running.lock_exclusive(WRITE, 1).unwrap();
-    let (table, member) = memory.process(1);
+    let (table, process) = memory.process(1);
     let (without_place, clock) = (table.holder(), Arc::clone(&memory));
     let last = move || {
         let before = clock.state().waits;
@@ -103,7 +104,7 @@ fn who_finds_no_place_in_the_queue_sleeps_all_the_same() {
         let waits = clock.state().waits - before;
         assert!((1..100).contains(&waits), "{waits} sleeps in 20 ms");
     };
-    queue_up(&table, &member, WAITERS, Box::new(last));
+    queue_up(&table, &process, WAITERS, Box::new(last));
 }
 
 #[test]
@@ -111,16 +112,16 @@ fn places_of_dead_waiters_are_found_when_there_is_no_other() {
     let memory = Memory::new(false);
     let running = memory.table(0).holder();
     running.lock_exclusive(WRITE, 1).unwrap();
-    let (table, member) = memory.process(1);
-    let dying = Arc::clone(&member);
+    let (table, process) = memory.process(1);
+    let dying = Arc::clone(&process);
     let last: Hook = Box::new(move || *dying.left.lock().unwrap() = Some(0));
-    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &member, WAITERS, last))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &process, WAITERS, last))).is_err());
     assert!(memory.state().queued == WAITERS);
     // The next finds a place, and its turn.
-    let (table, member) = memory.process(2);
+    let (table, process) = memory.process(2);
     let (waiting, clock) = (table.holder(), Arc::clone(&memory));
     memory.pass(1000 * MS);
-    member.in_wait(move || {
+    process.in_wait(move || {
         assert!((1..10).contains(&clock.state().queued));
         running.unlock_exclusive(WRITE, 1);
     });

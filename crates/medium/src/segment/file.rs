@@ -17,14 +17,14 @@ use rustix::thread::futex;
 
 use super::index::Index;
 use super::locks::{self, Kind};
-use super::{MEMBERS, Segment};
+use super::{PROCESS_SLOTS, Segment};
 use crate::mapped::write_zeros;
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 
-/// The byte whose lock shows that a member lives.
-fn lock_of(member: usize) -> i64 {
-    locks::MEMBERS_AT + member as i64
+/// The byte whose lock shows that a process lives.
+fn lock_of(process: usize) -> i64 {
+    locks::PROCESSES_AT + process as i64
 }
 
 /// The byte that a reader locks who may not write.
@@ -40,7 +40,7 @@ const MARKS: usize = 32;
 struct Marks {
     /// One bit each.
     held: u32,
-    /// Whether it reads along with members, so that the segment must not begin anew.
+    /// Whether it reads along with processes, so that the segment must not begin anew.
     live: bool,
 }
 
@@ -50,10 +50,10 @@ struct Marks {
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
-    /// Holds the lock that proves this member alive.
+    /// Holds the lock that proves this process alive.
     file: OwnFile,
-    /// [`MEMBERS`] for who may only read.
-    member: usize,
+    /// [`PROCESS_SLOTS`] for who may only read.
+    process: usize,
     index: Index,
     /// Whether somebody may read the file who may not write it.
     readable: bool,
@@ -96,7 +96,7 @@ unsafe impl Send for FileSegment {}
 unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
-    /// Maps `bytes` of the file and joins as a member. With `fresh` it becomes a new segment, of which
+    /// Maps `bytes` of the file and joins with a process slot. With `fresh` it becomes a new segment, of which
     /// the first so many bytes and the wal-index are zeros and the others may be anything: the caller has made
     /// sure that nobody else uses it.
     ///
@@ -119,21 +119,21 @@ impl FileSegment {
             return Err(MediumError::Unsupported { what: "a shared segment of another size" });
         }
         let index = Index::open(&file, path, bytes, true)?;
-        let member = (0..MEMBERS)
-            .find_map(|member| match locks::set(&file, Kind::Exclusive, lock_of(member)) {
-                Ok(true) => Some(Ok(member)),
+        let process = (0..PROCESS_SLOTS)
+            .find_map(|process| match locks::set(&file, Kind::Exclusive, lock_of(process)) {
+                Ok(true) => Some(Ok(process)),
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
             })
-            .unwrap_or(Err(MediumError::Crowded { most: MEMBERS }))?;
+            .unwrap_or(Err(MediumError::Crowded { most: PROCESS_SLOTS }))?;
         if fresh.is_some() {
-            // As a member: who reads along and finds it empty waits for this process then.
+            // With a process slot: whoever reads along and finds it empty waits for this process then.
             index.clear()?;
         }
         let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
         let bytes = addressable(bytes)?;
         let base = map(&file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        let segment = Self { base, bytes, file, member, index, readable, marks: Mutex::default() };
+        let segment = Self { base, bytes, file, process, index, readable, marks: Mutex::default() };
         // What the file did not have is zeros already.
         if let Some(zeros) = fresh.filter(|_| had > 0) {
             let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
@@ -148,7 +148,7 @@ impl FileSegment {
         Ok(segment)
     }
 
-    /// Maps `bytes` of the file to look at, as somebody who may not write it and is no member.
+    /// Maps `bytes` of the file to look at, as somebody who may not write it and is without a process slot.
     ///
     /// # Errors
     /// [`MediumError::Unsupported`] when the file is shorter, or an error of the file system.
@@ -160,7 +160,7 @@ impl FileSegment {
         let readable = some_may_only_read(&file)?;
         let bytes = addressable(bytes)?;
         let base = map(&file, bytes, ProtFlags::READ)?;
-        Ok(Self { base, bytes, file, member: MEMBERS, index, readable, marks: Mutex::default() })
+        Ok(Self { base, bytes, file, process: PROCESS_SLOTS, index, readable, marks: Mutex::default() })
     }
 
     /// Whether somebody may read the file who may not write it.
@@ -169,7 +169,7 @@ impl FileSegment {
         self.readable
     }
 
-    /// Whether a reader who may not write holds a mark beside members, or did beside members that have died
+    /// Whether a reader who may not write holds a mark beside processes, or did beside processes that have died
     /// since: the segment in this file is in use, and goes back no further than that reader's process.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Says that this reader reads along with members from now on, or does not. What it holds it goes on holding,
+    /// Says that this reader reads along with processes from now on, or does not. What it holds it goes on holding,
     /// of the kind it is to be now too.
     ///
     /// # Errors
@@ -217,20 +217,20 @@ impl FileSegment {
         Ok(())
     }
 
-    /// Whether any process is a member of the segment in this file.
+    /// Whether any process has a slot of the segment in this file.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn has_members(file: &File) -> Result<bool, MediumError> {
-        locks::others_hold(file, lock_of(0), MEMBERS)
+    pub fn has_processes(file: &File) -> Result<bool, MediumError> {
+        locks::others_hold(file, lock_of(0), PROCESS_SLOTS)
     }
 
-    /// Whether any other process is a member.
+    /// Whether any other process has a slot.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn has_other_members(&self) -> Result<bool, MediumError> {
-        Self::has_members(&self.file)
+    pub fn has_other_processes(&self) -> Result<bool, MediumError> {
+        Self::has_processes(&self.file)
     }
 
     /// Says that this process uses the database, beside others; `false` when one uses it alone.
@@ -360,16 +360,16 @@ impl Segment for FileSegment {
         u64::try_from(nanoseconds).unwrap_or(0)
     }
 
-    fn member(&self) -> usize {
-        self.member
+    fn process_slot(&self) -> usize {
+        self.process
     }
 
-    fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        Ok(member == self.member || locks::others_hold(&self.file, lock_of(member), 1)?)
+    fn is_alive(&self, process: usize) -> Result<bool, MediumError> {
+        Ok(process == self.process || locks::others_hold(&self.file, lock_of(process), 1)?)
     }
 
     fn is_read_only(&self) -> bool {
-        self.member == MEMBERS
+        self.process == PROCESS_SLOTS
     }
 
     fn can_be_read_only(&self) -> bool {
@@ -414,7 +414,7 @@ impl Drop for FileSegment {
 
 impl fmt::Debug for FileSegment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileSegment").field("bytes", &self.bytes).field("member", &self.member).finish()
+        f.debug_struct("FileSegment").field("bytes", &self.bytes).field("process", &self.process).finish()
     }
 }
 

@@ -1,7 +1,7 @@
 //! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
 //! They are mapped through an opening of the file of their own. SQLite goes on reading what it has mapped in a
-//! child after a fork; were it the opening that carries the member's lock, the lock would live as long as the child.
+//! child after a fork; were it the opening that carries the process's lock, the lock would live as long as the child.
 //! It also writes there when it rolls an inherited transaction back: a child has a copy instead (invariant 14).
 #![allow(unsafe_code)] // mappings
 

@@ -92,11 +92,11 @@ impl Segment for LocalSegment {
         self.started.elapsed().as_nanos() as u64
     }
 
-    fn member(&self) -> usize {
+    fn process_slot(&self) -> usize {
         0
     }
 
-    fn is_alive(&self, member: usize) -> Result<bool, MediumError> {
-        Ok(member == 0)
+    fn is_alive(&self, process: usize) -> Result<bool, MediumError> {
+        Ok(process == 0)
     }
 }

@@ -9,12 +9,12 @@ use rustix::io::Errno;
 
 use crate::MediumError;
 
-/// The locks of the members begin here, far behind the file's content.
-pub(super) const MEMBERS_AT: i64 = 1 << 40;
+/// The locks of the processes begin here, far behind the file's content.
+pub(super) const PROCESSES_AT: i64 = 1 << 40;
 /// Held shared by whoever uses the database, and alone by who must be the only one.
 pub(super) const USE_AT: i64 = 1 << 41;
 /// Two bytes for each mark that readers who may not write the file hold: the first by who reads along with
-/// members, the second by who reads what a crash has left.
+/// processes, the second by who reads what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

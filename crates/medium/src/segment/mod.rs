@@ -16,15 +16,15 @@ pub use local::LocalSegment;
 
 use crate::MediumError;
 
-/// Most processes that can be members of a segment at once.
-pub const MEMBERS: usize = 128;
+/// Most processes that can have a slot of a segment at once.
+pub const PROCESS_SLOTS: usize = 128;
 
 /// A shared segment of fixed length, and a register of the processes that use it.
 ///
 /// Words are 8 bytes, in the machine's order, at multiples of 8. Every operation on a word is sequentially
-/// consistent, so that two members that each announce and then look cannot both see nothing.
+/// consistent, so that two processes that each announce and then look cannot both see nothing.
 ///
-/// A member is a slot below [`MEMBERS`] that a living process holds. The kernel frees it when the
+/// A process is a slot below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when the
 /// process dies, however it dies, so a slot found free proves that its last holder is gone.
 ///
 /// # Panics
@@ -61,7 +61,7 @@ pub trait Segment: Send + Sync {
     /// Adds, wrapping; returns the word before.
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
-    /// Copies bytes out. What another member writes meanwhile may be seen in part.
+    /// Copies bytes out. What another process writes meanwhile may be seen in part.
     fn read(&self, at: u64, buf: &mut [u8]);
 
     /// Copies bytes in.
@@ -81,19 +81,19 @@ pub trait Segment: Send + Sync {
     /// Wakes up to `count` sleepers at the word.
     fn wake(&self, at: u64, count: u32);
 
-    /// Nanoseconds of a clock that never goes back and is the same for every member.
+    /// Nanoseconds of a clock that never goes back and is the same for every process.
     fn clock_ns(&self) -> u64;
 
-    /// This process's member slot.
-    fn member(&self) -> usize;
+    /// This process's slot.
+    fn process_slot(&self) -> usize;
 
     /// Whether a process holds the slot. This process's own is alive.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    fn is_alive(&self, member: usize) -> Result<bool, MediumError>;
+    fn is_alive(&self, process: usize) -> Result<bool, MediumError>;
 
-    /// Whether this is how somebody sees the segment who may only read it, and is no member of it. Nothing that
+    /// Whether this is how somebody sees the segment who may only read it, and is without a process slot of it. Nothing that
     /// would change a word has an effect.
     fn is_read_only(&self) -> bool {
         false
@@ -113,7 +113,7 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// As such a reader: holds a mark, so that members find it. They see it, or the words that this process
+    /// As such a reader: holds a mark, so that processes find it. They see it, or the words that this process
     /// loads from now on have what they announced before they looked. `false` when it cannot be had.
     ///
     /// # Errors
@@ -139,10 +139,10 @@ mod tests {
                 std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
             FileSegment::join(file.unwrap().into(), &path, 4096, fresh)
         };
-        let mut members: Vec<_> =
-            (0..MEMBERS).map(|member| join((member == 0).then_some(4096)).unwrap()).collect();
-        assert_eq!(join(None).unwrap_err(), MediumError::Crowded { most: MEMBERS });
-        drop(members.swap_remove(77));
-        assert_eq!(join(None).unwrap().member(), 77);
+        let mut processes: Vec<_> =
+            (0..PROCESS_SLOTS).map(|process| join((process == 0).then_some(4096)).unwrap()).collect();
+        assert_eq!(join(None).unwrap_err(), MediumError::Crowded { most: PROCESS_SLOTS });
+        drop(processes.swap_remove(77));
+        assert_eq!(join(None).unwrap().process_slot(), 77);
     }
 }

@@ -9,11 +9,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
-use duralite_journal::engine::{Committer, Ticket};
-use duralite_journal::home::Home;
-use duralite_journal::pool::{
+use duralite_journal::directory::{
     HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE, RESTART_UNTIL,
 };
+use duralite_journal::engine::{DurabilityWaiter, Ticket};
+use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, JournalError, Log, follow};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
@@ -65,7 +65,7 @@ pub struct Attachment {
     key: Key,
     log: Mutex<Log>,
     /// Waited for without the lock of the log.
-    committer: Option<Arc<dyn Committer>>,
+    committer: Option<Arc<dyn DurabilityWaiter>>,
     segment: Arc<FileSegment>,
     /// What is before the database file, where anything is.
     home: Mutex<Option<Arc<dyn Home>>>,
@@ -124,7 +124,7 @@ impl Attachment {
         let new = Arc::new(Self {
             key,
             // Who may only read can make nothing durable, and cannot wait for who does.
-            committer: log.committer().filter(|_| outside.is_none()),
+            committer: log.durability_waiter().filter(|_| outside.is_none()),
             outside,
             home: Mutex::new(log.home()),
             segment: Arc::clone(log.segment()),
@@ -148,7 +148,7 @@ impl Attachment {
     /// The log, for a write of so many bytes by the holder of the WRITE lock. What such a write would wait for
     /// is waited for here, where it holds up nobody who reads.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, JournalError> {
-        let Some(committer) = self.committer() else { return Ok(self.log()) };
+        let Some(committer) = self.durability_waiter() else { return Ok(self.log()) };
         committer.make_room()?;
         let log = self.log();
         if !log.outgrows(bytes) {
@@ -161,9 +161,9 @@ impl Attachment {
 
     /// To be called before a page is written to the database file (invariant 5).
     pub fn before_home_write(&self) -> Result<(), JournalError> {
-        match self.committer() {
+        match self.durability_waiter() {
             Some(committer) => {
-                committer.harden()?;
+                committer.force()?;
                 self.log().check()
             }
             None => self.log().before_home_write(),
@@ -173,7 +173,7 @@ impl Attachment {
     /// Whether the log can start over, asked by the holder of the WRITE lock. An error has poisoned the log, and
     /// comes back from the write that starts it over.
     pub fn may_start_over(&self) -> bool {
-        let settled = self.committer().is_none_or(|committer| committer.settle().unwrap_or(true));
+        let settled = self.durability_waiter().is_none_or(|committer| committer.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
     }
 
@@ -196,7 +196,7 @@ impl Attachment {
     }
 
     /// Who makes sealed transactions durable.
-    pub fn committer(&self) -> Option<&dyn Committer> {
+    pub fn durability_waiter(&self) -> Option<&dyn DurabilityWaiter> {
         self.committer.as_deref()
     }
 
@@ -250,7 +250,7 @@ impl Attachment {
 
     /// Waits until a sealed transaction is durable.
     pub fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
-        self.committer().map_or(Ok(()), |committer| committer.wait(ticket))
+        self.durability_waiter().map_or(Ok(()), |committer| committer.wait(ticket))
     }
 
     /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15).
@@ -352,7 +352,7 @@ impl Attachment {
     /// process.
     pub fn flush_group(&self) {
         if self.flush_interval.is_some()
-            && let Some(committer) = self.committer()
+            && let Some(committer) = self.durability_waiter()
         {
             // An error has poisoned the log: whoever commits next is told.
             let _ = committer.wait_all();

@@ -86,7 +86,7 @@ impl Worker {
     fn flush(&self) {
         let Some(_turn) = self.maintenance.own_turn(false) else { return };
         let Some(attachment) = self.attachment.upgrade() else { return };
-        if let Some(Err(error)) = attachment.committer().map(|committer| committer.wait_all()) {
+        if let Some(Err(error)) = attachment.durability_waiter().map(|committer| committer.wait_all()) {
             self.sqlite.fail(&Failure::of(&error, During::Sync));
         }
     }

@@ -132,7 +132,7 @@ fn line(text: &mut String, name: &str, value: &str) {
 
 /// The engine that would serve, and why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
-    let engine = match settings.pool(&db.path) {
+    let engine = match settings.log_dir(&db.path) {
         Ok(directory) => directory.engine.name,
         Err(why) => return ("off", format!("off: {why}")),
     };

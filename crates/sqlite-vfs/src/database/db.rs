@@ -42,7 +42,7 @@ pub struct Db {
     file: Option<OwnedFd>,
     settings: Mutex<Settings>,
     /// Where a new log goes; found out once.
-    pool: OnceLock<Result<LogDirectory, String>>,
+    log_dir: OnceLock<Result<LogDirectory, String>>,
     /// The lock SQLite holds.
     lock: AtomicI32,
     /// A write transaction with a rollback journal: RESERVED has been taken since SHARED.
@@ -121,7 +121,7 @@ impl Db {
             file,
             strict: settings.strict,
             settings: Mutex::new(settings),
-            pool: OnceLock::new(),
+            log_dir: OnceLock::new(),
             lock: AtomicI32::new(ffi::LOCK_NONE),
             reserved: AtomicBool::new(false),
             header_in_doubt: AtomicBool::new(false),
@@ -166,8 +166,8 @@ impl Db {
     }
 
     /// Where a new log of this database goes; a message says why it goes nowhere.
-    pub fn pool(&self) -> Result<&LogDirectory, &str> {
-        let found = self.pool.get_or_init(|| self.settings().pool(&self.path));
+    pub fn log_dir(&self) -> Result<&LogDirectory, &str> {
+        let found = self.log_dir.get_or_init(|| self.settings().log_dir(&self.path));
         found.as_ref().map_err(String::as_str)
     }
 

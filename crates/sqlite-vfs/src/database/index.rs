@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use duralite_journal::JournalError;
-use duralite_journal::engine::Committer;
-use duralite_journal::pool::Outside;
+use duralite_journal::directory::Outside;
+use duralite_journal::engine::DurabilityWaiter;
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_logfmt::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_medium::MediumError;
@@ -213,7 +213,7 @@ impl Db {
         if !shared || slot < FIRST_READ || !self.settings().read_durable {
             return ffi::OK;
         }
-        match attachment.committer().map_or(Ok(()), Committer::wait_all) {
+        match attachment.durability_waiter().map_or(Ok(()), DurabilityWaiter::wait_all) {
             Ok(()) => ffi::OK,
             Err(error) => {
                 if let Some(holder) = &*self.holder.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -246,7 +246,7 @@ fn region_of(offset: u64, page_bytes: u32) -> u64 {
 /// log anew.
 fn will_be_whole(db: &Db, outside: &Outside) -> bool {
     let whole = db.first_region().as_ref().is_some_and(FirstRegion::is_whole);
-    whole || outside.has_members().unwrap_or(false)
+    whole || outside.has_processes().unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ fn refused(path: &Path, why: &str) -> Failure {
 
 /// Checks a database that is not there yet.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
-    match settings.pool(path) {
+    match settings.log_dir(path) {
         Err(why) if settings.strict => Err(refused(path, &why)),
         _ => Ok(()),
     }
@@ -39,7 +39,7 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
         return Ok(());
     }
     let header = db.header()?;
-    let why = match (header, db.pool()) {
+    let why = match (header, db.log_dir()) {
         (DatabaseHeader::Guarded { .. }, _) => return Ok(()),
         (_, Err(why)) => why,
         _ if ignores_wal => "immutable and nolock go without a write-ahead log",
@@ -55,7 +55,7 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     if !db.strict {
         return Ok(());
     }
-    let why = match db.pool() {
+    let why = match db.log_dir() {
         Err(why) => why,
         Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
         Ok(_) => "its first page does not say that it is in WAL mode",

@@ -1,4 +1,4 @@
-//! Folding the `-wal` file that a program without Duralite left behind into the database: by
+//! Checkpointing the `-wal` file that a program without Duralite left behind into the database: by
 //! stock SQLite itself, through the base VFS.
 
 use std::ffi::{CString, c_int};

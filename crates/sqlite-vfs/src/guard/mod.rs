@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use duralite_journal::pool::sync_names;
+use duralite_journal::directory::sync_names;
 use duralite_journal::{JournalError, Log, LogDirectory};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, VERSIONS};
@@ -42,7 +42,7 @@ enum Attempt {
 
 /// Finds or makes what serves the WAL of `db`. SQLite holds at least SHARED.
 pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
-    let pool = db.pool();
+    let log_dir = db.log_dir();
     for tries in 0.. {
         match db.header()? {
             DatabaseHeader::Guarded { log_id, .. } => match attach(db, log_id) {
@@ -58,7 +58,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
             _ => return Ok(WalServer::Base),
         }
-        let Ok(pool) = pool else { return Ok(WalServer::Base) };
+        let Ok(log_dir) = log_dir else { return Ok(WalServer::Base) };
         if db.read_only {
             // By a connection that may write, if this user may: it opens the log, and this one shares it.
             let Some(_writer) = helper::writer(db, "cannot open the log") else {
@@ -74,7 +74,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
                 absorb(db)?;
                 None
             }
-            Turn::Own(_turn) => opening::under_exclusive(db, || raise(db, pool))?,
+            Turn::Own(_turn) => opening::under_exclusive(db, || raise(db, log_dir))?,
             // Somebody in this process has raised it meanwhile.
             Turn::Waited => continue,
         };
@@ -104,9 +104,9 @@ fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
 fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let identity = db.identity()?;
     let settings = db.settings().clone();
-    let pool = places::find(db, &identity, id)?.pool;
+    let log_dir = places::find(db, &identity, id)?.log_dir;
     let pause = |tries| db.patience.pause(tries);
-    let attach = || Log::attach(&pool, &settings.options, &identity, id, &pause);
+    let attach = || Log::attach(&log_dir, &settings.options, &identity, id, &pause);
     Attachment::get(&identity, id, &settings, &pause, attach)
 }
 
@@ -159,7 +159,7 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
 }
 
 /// Under EXCLUSIVE: makes a log and puts the guard on.
-fn raise(db: &Db, pool: &LogDirectory) -> Result<Attempt, Failure> {
+fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     match db.base_wal_bytes()? {
         None => {}
         Some(0) => match db.sqlite.parent.delete(db.wal_name.as_ptr(), 1) {
@@ -184,7 +184,7 @@ fn raise(db: &Db, pool: &LogDirectory) -> Result<Attempt, Failure> {
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
-    let mut log = Log::create(pool, &settings.options, &identity, page_bytes)
+    let mut log = Log::create(log_dir, &settings.options, &identity, page_bytes)
         .map_err(|error| Failure::of(&error, During::Open))?;
     for (from, to) in log.moved() {
         let (from, to) = (from.display(), to.display());

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use duralite_journal::directory::{self, Claim, FoundLog};
 use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
 use duralite_journal::offline::{self, Afterwards};
-use duralite_journal::pool::{self, Claim, FoundLog};
 use duralite_journal::{DatabaseIdentity, JournalError, LogDirectory, engines};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader};
@@ -40,13 +40,13 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
             put_torn_home(db).map(|_| ())
         }
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
-            let pool = db.pool();
-            check_pool(&db.settings(), pool)?;
+            let log_dir = db.log_dir();
+            check_log_dir(&db.settings(), log_dir)?;
             // One look at a name; other directories are looked through when a log is made there.
-            if let (Ok(pool), Ok(identity), false) = (pool, db.identity(), db.read_only)
-                && db.path.parent() == Some(&*pool.dir)
+            if let (Ok(log_dir), Ok(identity), false) = (log_dir, db.identity(), db.read_only)
+                && db.path.parent() == Some(&*log_dir.dir)
             {
-                pool::collect_leftovers(pool, &identity);
+                directory::collect_leftovers(log_dir, &identity);
             }
             Ok(())
         }
@@ -69,13 +69,13 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
     let identity = db.identity()?;
     let log = find(db, &identity, log_id)?;
-    match pool::claim(&log, &identity) {
+    match directory::claim(&log, &identity) {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
         // Attaching it says why not.
         Claim::Foreign => Err(Failure::of(
             &JournalError::Foreign {
-                owner: pool::describe(&log.path).map(|log| log.database).unwrap_or_default(),
+                owner: directory::describe(&log.path).map(|log| log.database).unwrap_or_default(),
                 log: log.path,
                 database: db.path.clone(),
             },
@@ -91,7 +91,7 @@ fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
         return Ok(None);
     }
     let identity = db.identity()?;
-    let Some(log) = pool::made_for(&pools(db), &identity) else { return Ok(None) };
+    let Some(log) = directory::made_for(&log_dirs(db), &identity) else { return Ok(None) };
     put_home(db, &identity, &log, false).map(Some)
 }
 
@@ -101,73 +101,73 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
         ffi::OK => {}
         code => return Err(failed(code)),
     }
-    let folded = opening::take_exclusive(db).and_then(|alone| {
+    let checkpointed = opening::take_exclusive(db).and_then(|alone| {
         if !alone {
             return Err(opening::in_use(db));
         }
         let pause = |tries| db.patience.pause(tries);
-        offline::fold_into(&db.base, &log.pool, identity, log.id, adopt, Afterwards::Delete, &pause)
+        offline::checkpoint_into(&db.base, &log.log_dir, identity, log.id, adopt, Afterwards::Delete, &pause)
             .map_err(|error| Failure::of(&error, During::Open))
     });
     db.base.unlock(ffi::LOCK_NONE);
-    let folded = folded?;
+    let checkpointed = checkpointed?;
     let message =
-        format!("{}: {} pages put home from {}", db.path.display(), folded.pages, log.path.display());
+        format!("{}: {} pages put home from {}", db.path.display(), checkpointed.pages, log.path.display());
     db.sqlite.report(ffi::NOTICE, &message);
     Ok(())
 }
 
 /// The same for a database that is not there yet, and is not made if it could not be served.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
-    let pool = settings.pool(path);
-    check_pool(settings, pool.as_ref().map_err(String::as_str))
+    let log_dir = settings.log_dir(path);
+    check_log_dir(settings, log_dir.as_ref().map_err(String::as_str))
 }
 
-/// Refuses a pool that could not hold a log, before the application relies on it.
-fn check_pool(settings: &Settings, pool: Result<&LogDirectory, &str>) -> Result<(), Failure> {
-    let pool = match pool {
-        Ok(pool) => pool,
+/// Refuses a log directory that could not hold a log, before the application relies on it.
+fn check_log_dir(settings: &Settings, log_dir: Result<&LogDirectory, &str>) -> Result<(), Failure> {
+    let log_dir = match log_dir {
+        Ok(log_dir) => log_dir,
         Err(why) if matches!(settings.journal, Journal::Engine(_)) => {
             return Err(Failure::cannot_open(why));
         }
         // SQLite's own log serves it, and `PRAGMA duralite` says why.
         Err(_) => return Ok(()),
     };
-    pool.check().map_err(Failure::cannot_open)
+    log_dir.check().map_err(Failure::cannot_open)
 }
 
 /// Where a log may be: as configured, in shared memory, beside the database.
-fn pools(db: &Db) -> Vec<LogDirectory> {
+fn log_dirs(db: &Db) -> Vec<LogDirectory> {
     let settings = db.settings();
     let beside = db.path.parent().map(Path::to_path_buf);
     let named = &settings.options.media;
     let media = MediaSet::named(named, &db.path);
     let named = [named.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), named.log_dir.clone(), beside];
     drop(settings);
-    let mut pools: Vec<_> = db.pool().ok().cloned().into_iter().collect();
+    let mut log_dirs: Vec<_> = db.log_dir().ok().cloned().into_iter().collect();
     for dir in named.into_iter().flatten() {
         for engine in engines::all() {
-            let pool = LogDirectory::at(engine, &dir, &media);
-            if !pools.contains(&pool) {
-                pools.push(pool);
+            let log_dir = LogDirectory::at(engine, &dir, &media);
+            if !log_dirs.contains(&log_dir) {
+                log_dirs.push(log_dir);
             }
         }
     }
-    pools
+    log_dirs
 }
 
 /// The log that a database names.
 pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog, Failure> {
-    let pools = pools(db);
-    let configured = db.pool().ok();
-    let found = pools.iter().find_map(|pool| Some((pool, pool.find(&identity.path, id)?)));
-    let Some((pool, path)) = found else {
-        let searched = pools.first().map(|pool| pool.dir.clone()).unwrap_or_default();
+    let log_dirs = log_dirs(db);
+    let configured = db.log_dir().ok();
+    let found = log_dirs.iter().find_map(|log_dir| Some((log_dir, log_dir.find(&identity.path, id)?)));
+    let Some((log_dir, path)) = found else {
+        let searched = log_dirs.first().map(|log_dir| log_dir.dir.clone()).unwrap_or_default();
         let missing = JournalError::Missing { database: db.path.clone(), id, searched };
         return Err(Failure::of(&missing, During::Open));
     };
-    let pool = if configured == Some(pool) { pool.clone() } else { pool.clone().as_found() };
-    Ok(FoundLog { pool, path, id })
+    let log_dir = if configured == Some(log_dir) { log_dir.clone() } else { log_dir.clone().as_found() };
+    Ok(FoundLog { log_dir, path, id })
 }
 
 pub fn damaged(db: &Db) -> Failure {

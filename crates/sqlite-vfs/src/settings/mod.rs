@@ -80,7 +80,7 @@ impl Settings {
     }
 
     /// Where a new log of the database at this path goes; a message says why it goes nowhere.
-    pub fn pool(&self, database: &Path) -> Result<LogDirectory, String> {
+    pub fn log_dir(&self, database: &Path) -> Result<LogDirectory, String> {
         let media = || MediaSet::named(&self.options.media, database);
         match self.journal {
             Journal::Off => Err("journal=off".to_owned()),
@@ -133,9 +133,9 @@ mod tests {
         let settings = uri(&[]).unwrap();
         assert_eq!(settings.journal, Journal::Auto);
         let dir = tempfile::tempdir().unwrap();
-        let pool = settings.pool(&dir.path().join("app.db")).unwrap();
-        assert_eq!((pool.engine.name, &*pool.dir), ("waldio", dir.path()));
-        assert!(uri(&[("journal", "off")]).unwrap().pool(&dir.path().join("app.db")).is_err());
+        let log_dir = settings.log_dir(&dir.path().join("app.db")).unwrap();
+        assert_eq!((log_dir.engine.name, &*log_dir.dir), ("waldio", dir.path()));
+        assert!(uri(&[("journal", "off")]).unwrap().log_dir(&dir.path().join("app.db")).is_err());
     }
 
     #[test]
@@ -146,8 +146,8 @@ mod tests {
         let settings = resolve(&base, &[("DURALITE_SYNC", "checksum"), ("DURALITE_DIFF", "off")]).unwrap();
         let own = settings.options.own::<NvwalOptions>();
         assert_eq!((own.sync, own.diff), (SyncMode::Eager, false));
-        let pool = settings.pool(Path::new("app.db")).unwrap();
-        assert_eq!((pool.engine.name, &*pool.dir, pool.is_dax()), ("nvwal", Path::new(dir), false));
+        let log_dir = settings.log_dir(Path::new("app.db")).unwrap();
+        assert_eq!((log_dir.engine.name, &*log_dir.dir, log_dir.is_dax()), ("nvwal", Path::new(dir), false));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) struct Orders {
     pub(crate) busy: Duration,
     pub(crate) board: PathBuf,
     pub(crate) acks: PathBuf,
-    pub(crate) pool: PathBuf,
+    pub(crate) log_dir: PathBuf,
     /// `PRAGMA wal_autocheckpoint` of all connections; drawn for each if there is none.
     pub(crate) autocheckpoint: Option<u32>,
     /// The database by each of its names.
@@ -35,14 +35,14 @@ impl Orders {
         let mut arguments = vec![OsString::from(self.role.name())];
         arguments.extend(numbers.iter().map(|number| number.to_string().into()));
         arguments.push(self.busy.as_millis().to_string().into());
-        arguments.extend([&self.board, &self.acks, &self.pool].map(|path| path.clone().into_os_string()));
+        arguments.extend([&self.board, &self.acks, &self.log_dir].map(|path| path.clone().into_os_string()));
         arguments.push(self.autocheckpoint.map_or(-1, i64::from).to_string().into());
         arguments.extend(self.uris.iter().map(OsString::from));
         arguments
     }
 
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
-        let [role, parent, slot, id, seed, early, busy, board, acks, pool, autocheckpoint, uris @ ..] =
+        let [role, parent, slot, id, seed, early, busy, board, acks, log_dir, autocheckpoint, uris @ ..] =
             arguments
         else {
             bail!("a worker is started by the crash test, with 12 arguments or more");
@@ -57,7 +57,7 @@ impl Orders {
             busy: Duration::from_millis(busy.parse()?),
             board: board.into(),
             acks: acks.into(),
-            pool: pool.into(),
+            log_dir: log_dir.into(),
             autocheckpoint: u32::try_from(autocheckpoint.parse::<i64>()?).ok(),
             uris: uris.to_vec(),
         })

@@ -59,7 +59,7 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// A connection that is closed by [`close`] only: a process that has found a loss must not fold the
+/// A connection that is closed by [`close`] only: a process that has found a loss must not checkpoint the
 /// log into the database, and delete it, when it ends.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 

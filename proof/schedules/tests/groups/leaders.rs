@@ -1,4 +1,4 @@
-//! Who leads a group, under explored schedules: member slots that are used again, exchanges that come
+//! Who leads a group, under explored schedules: process slots that are used again, exchanges that come
 //! late, and leaders that others replace while they are in a write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,9 +43,9 @@ fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<W
                     assert!(lives(|| run(&mut process, &world, 21)));
                 } else {
                     for (life, dies_at) in (0u8..).zip(dies_at) {
-                        let member = world.memory.join(1, dies_at);
+                        let process_slot = world.memory.join(1, dies_at);
                         let lived = lives(|| {
-                            let mut process = world.process(member, false);
+                            let mut process = world.process(process_slot, false);
                             run(&mut process, &world, 31 + 2 * life);
                         });
                         assert!(lived || dies_at.is_some());
@@ -77,7 +77,7 @@ fn hush() {
 }
 
 #[test]
-fn inv11_no_living_leader_is_evicted_where_member_slots_are_used_again() {
+fn inv11_no_living_leader_is_evicted_where_process_slots_are_used_again() {
     hush();
     let next = counter(170);
     let check = move || {
@@ -98,8 +98,8 @@ fn committing(
 ) -> shuttle::thread::JoinHandle<bool> {
     let world = Arc::clone(world);
     shuttle::thread::spawn(move || {
-        let member = world.memory.join(index, None);
-        lives(|| world.process_with(member, false, patience).commit(&world, number))
+        let process_slot = world.memory.join(index, None);
+        lives(|| world.process_with(process_slot, false, patience).commit(&world, number))
     })
 }
 
@@ -227,9 +227,9 @@ fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
     let stopped = {
         let (world, ended) = (Arc::clone(&world), Arc::clone(&ended));
         shuttle::thread::spawn(move || {
-            let member = world.memory.join(1, None);
-            let mut process = world.process(Arc::clone(&member), false);
-            world.memory.stop_at(&member, at);
+            let process_slot = world.memory.join(1, None);
+            let mut process = world.process(Arc::clone(&process_slot), false);
+            world.memory.stop_at(&process_slot, at);
             process.commit(&world, 11);
             ended.store(true, Ordering::SeqCst);
             process.commit(&world, 12);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_journal::engine::Committer;
+use duralite_journal::engine::DurabilityWaiter;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
@@ -17,7 +17,7 @@ use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError, Segment};
-use duralite_schedules::{Member, Memory, Sleep};
+use duralite_schedules::{Memory, ProcessSlot, Sleep};
 
 const PAGE: usize = 512;
 const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
@@ -60,13 +60,13 @@ pub struct SlowBlock {
     inside: AtomicU32,
     /// Most writes at once, so far.
     pub at_once: AtomicU32,
-    /// Who stops in its next write: the member + 1, or 0.
+    /// Who stops in its next write: the process + 1, or 0.
     pub stops: shuttle::sync::atomic::AtomicU32,
     /// Who does besides.
     pub stops_too: shuttle::sync::atomic::AtomicU32,
     /// Who is stopped.
     pub stopped: shuttle::sync::atomic::AtomicU32,
-    /// Who dies in its next write: the member + 1, or 0.
+    /// Who dies in its next write: the process + 1, or 0.
     pub dies: AtomicU32,
 }
 
@@ -87,7 +87,7 @@ impl SlowBlock {
 
 /// One process's view of the device.
 #[derive(Debug)]
-struct View(Arc<SlowBlock>, Arc<Member>);
+struct View(Arc<SlowBlock>, Arc<ProcessSlot>);
 
 impl Block for View {
     fn block_bytes(&self) -> u32 {
@@ -116,7 +116,7 @@ impl Block for View {
 
     fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         let block = &self.0;
-        let own = self.1.member() as u32 + 1;
+        let own = self.1.process_slot() as u32 + 1;
         if block.dies.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.1.die();
         }
@@ -188,13 +188,13 @@ impl World {
         (world, first)
     }
 
-    pub fn process(&self, member: Arc<Member>, first: bool) -> Process {
-        self.process_with(member, first, self.rules.patience)
+    pub fn process(&self, process_slot: Arc<ProcessSlot>, first: bool) -> Process {
+        self.process_with(process_slot, first, self.rules.patience)
     }
 
-    pub fn process_with(&self, member: Arc<Member>, first: bool, patience: Duration) -> Process {
-        let view = View(Arc::clone(&self.block), Arc::clone(&member));
-        let segment: Arc<dyn Segment> = member;
+    pub fn process_with(&self, process_slot: Arc<ProcessSlot>, first: bool, patience: Duration) -> Process {
+        let view = View(Arc::clone(&self.block), Arc::clone(&process_slot));
+        let segment: Arc<dyn Segment> = process_slot;
         let options = WaldioOptions {
             layout: self.rules.layout,
             leader_patience: patience,
@@ -217,9 +217,9 @@ impl World {
         }
     }
 
-    /// Lets others run until this member is stopped in a write.
-    pub fn until_stopped(&self, member: u32) {
-        while self.block.stopped.load(Ordering::SeqCst) != member + 1 {
+    /// Lets others run until this process is stopped in a write.
+    pub fn until_stopped(&self, process_slot: u32) {
+        while self.block.stopped.load(Ordering::SeqCst) != process_slot + 1 {
             shuttle::thread::yield_now();
         }
     }
@@ -280,8 +280,8 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn committer(&self) -> Arc<dyn Committer> {
-        self.stream.engine().committer().expect("a committer")
+    pub fn durability_waiter(&self) -> Arc<dyn DurabilityWaiter> {
+        self.stream.engine().durability_waiter().expect("a committer")
     }
 
     fn take_write(&self) {
@@ -339,7 +339,7 @@ impl Process {
         }
         self.holder.unlock_exclusive(WRITE, 1);
         let ticket = self.stream.take_ticket().expect("a ticket");
-        self.committer().wait(ticket).expect("durable");
+        self.durability_waiter().wait(ticket).expect("durable");
         assert!(world.is_durable(number), "transaction {number} was acknowledged and is not durable");
         true
     }
@@ -359,7 +359,7 @@ impl Process {
         if !self.take_write_within(2) {
             return false;
         }
-        let settled = self.committer().settle().expect("settled");
+        let settled = self.durability_waiter().settle().expect("settled");
         if settled {
             let header = {
                 let mut index = world.index.lock().expect("index");

@@ -21,11 +21,11 @@ fn main() {
             let _gate = Gate::new(Path::new(gate)).before(Path::new(logs));
             sql::serve(uri);
         }
-        ["stopping", uri, pool] => stopping::serve(uri, pool),
+        ["stopping", uri, log_dir] => stopping::serve(uri, log_dir),
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());
         }
-        ["follow", engine, pool, database] => follow::run(engine, pool, database),
+        ["follow", engine, log_dir, database] => follow::run(engine, log_dir, database),
         ["family", uri, inherited, children] => family::run(uri, inherited, children.parse().unwrap()),
         ["transfer", uri, seed, count] => {
             transfer::transfer(uri, seed.parse().unwrap(), count.parse().unwrap())

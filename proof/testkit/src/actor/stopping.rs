@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use duralite_crashmodel::{OverBlock, Through};
-use duralite_journal::pool::{FileStep, Tap, tap};
+use duralite_journal::directory::{FileStep, Hook, hook};
 use duralite_medium::block::{Block, Durability};
 use duralite_medium::{MediumError, Nvm};
 use rustix::process::{Signal, getpid, kill_process};
 
 static STOPS: AtomicBool = AtomicBool::new(false);
 
-pub fn serve(uri: &str, pool: &str) {
-    let _tapped = tap(Path::new(pool), Arc::new(Stopping));
+pub fn serve(uri: &str, log_dir: &str) {
+    let _hooked = hook(Path::new(log_dir), Arc::new(Stopping));
     super::sql::serve_or(uri, |line| {
         let told = line == ".stop";
         if told {
@@ -26,7 +26,7 @@ pub fn serve(uri: &str, pool: &str) {
 
 struct Stopping;
 
-impl Tap for Stopping {
+impl Hook for Stopping {
     fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::os::unix::fs::FileExt;
 
-use duralite_testkit::{Actor, Place, one, run, stock};
+use duralite_testkit::{Actor, Fixture, one, run, stock};
 use rusqlite::{Connection, ffi};
 
 /// Calls a file control of the main database with a number, and returns what it then is.
@@ -19,12 +19,12 @@ fn control(conn: &Connection, op: c_int, number: c_int) -> c_int {
 
 #[test]
 fn readers_in_other_processes_are_told_of() {
-    let place = Place::new();
-    let conn = place.open("r.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("r.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
     let external = |conn: &Connection| control(conn, ffi::SQLITE_FCNTL_EXTERNAL_READER, 7);
     assert_eq!(external(&conn), 0);
-    let mut reader = Actor::sql(&place.uri("r.db", ""));
+    let mut reader = Actor::sql(&fixture.uri("r.db", ""));
     assert_eq!(reader.run("BEGIN"), "");
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     assert_eq!(external(&conn), 1);
@@ -40,26 +40,26 @@ fn readers_in_other_processes_are_told_of() {
 #[test]
 fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     const RESERVED: usize = 8;
-    let place = Place::new();
-    let conn = stock(&place.path("c.db"));
+    let fixture = Fixture::new();
+    let conn = stock(&fixture.path("c.db"));
     control(&conn, ffi::SQLITE_FCNTL_RESERVE_BYTES, RESERVED as c_int);
     run(&conn, "VACUUM").unwrap();
     run(&conn, "CREATE TABLE t(a)").unwrap();
     conn.close().unwrap();
-    let bytes = std::fs::read(place.path("c.db")).unwrap();
+    let bytes = std::fs::read(fixture.path("c.db")).unwrap();
     assert_eq!(usize::from(bytes[20]), RESERVED);
 
-    let conn = place.open("c.db");
+    let conn = fixture.open("c.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
     // As a VFS does that keeps checksums there.
-    let file = std::fs::OpenOptions::new().write(true).open(place.path("c.db")).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(fixture.path("c.db")).unwrap();
     for page in 1..=2 {
         file.write_all_at(b"checksum", page * 4096 - RESERVED as u64).unwrap();
     }
     // Kept open: closing it would give SQLite's locks back.
     conn.close().unwrap();
     drop(file);
-    place.assert_plain("c.db");
-    assert_eq!(one::<i64>(&stock(&place.path("c.db")), "SELECT sum(a) FROM t"), 1);
+    fixture.assert_plain("c.db");
+    assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(a) FROM t"), 1);
 }

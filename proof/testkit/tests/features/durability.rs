@@ -1,13 +1,13 @@
 //! A commit is durable at every setting of `synchronous` (invariant 4).
 
-use duralite_testkit::{Actor, Place, integrity, one};
+use duralite_testkit::{Actor, Fixture, integrity, one};
 
 #[test]
 fn inv04_commits_survive_a_kill_at_every_synchronous_setting() {
     for synchronous in ["OFF", "NORMAL", "FULL", "EXTRA"] {
         for sync in ["lazy", "eager", "checksum"] {
-            let place = Place::new();
-            let mut actor = Actor::sql(&place.uri("s.db", &format!("sync={sync}")));
+            let fixture = Fixture::new();
+            let mut actor = Actor::sql(&fixture.uri("s.db", &format!("sync={sync}")));
             assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
             actor.run(&format!("PRAGMA synchronous={synchronous}"));
             actor.run("CREATE TABLE t(a)");
@@ -17,24 +17,24 @@ fn inv04_commits_survive_a_kill_at_every_synchronous_setting() {
             actor.run("BEGIN");
             actor.run("INSERT INTO t VALUES(1000)");
             actor.kill();
-            let conn = place.open("s.db");
+            let conn = fixture.open("s.db");
             assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 210, "{synchronous}, {sync}");
             integrity(&conn);
             drop(conn);
-            place.assert_plain("s.db");
+            fixture.assert_plain("s.db");
         }
     }
 }
 
 #[test]
 fn inv04_exclusive_locking_is_as_durable() {
-    let place = Place::new();
-    let mut actor = Actor::sql(&place.uri("s.db", ""));
+    let fixture = Fixture::new();
+    let mut actor = Actor::sql(&fixture.uri("s.db", ""));
     actor.run("PRAGMA locking_mode=EXCLUSIVE");
     actor.run("PRAGMA synchronous=OFF");
     actor.run("PRAGMA journal_mode=WAL");
     actor.run("CREATE TABLE t(a)");
     assert_eq!(actor.run("INSERT INTO t VALUES(4), (5)"), "");
     actor.kill();
-    assert_eq!(one::<i64>(&place.open("s.db"), "SELECT sum(a) FROM t"), 9);
+    assert_eq!(one::<i64>(&fixture.open("s.db"), "SELECT sum(a) FROM t"), 9);
 }

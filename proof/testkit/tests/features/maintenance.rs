@@ -1,13 +1,13 @@
 //! VACUUM, page sizes, checkpoints, journal modes.
 
-use duralite_testkit::{Place, integrity, one, run, stock};
+use duralite_testkit::{Fixture, integrity, one, run, stock};
 
 use crate::{content, fill, is_active};
 
 #[test]
 fn vacuum() {
-    let place = Place::new();
-    let conn = place.open("v.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("v.db");
     fill(&conn, 2000);
     run(&conn, "DELETE FROM t WHERE a % 4 <> 0").unwrap();
     let (before, pages) = (content(&conn), one::<i64>(&conn, "PRAGMA page_count"));
@@ -15,19 +15,19 @@ fn vacuum() {
     assert!(one::<i64>(&conn, "PRAGMA page_count") < pages / 2);
     assert_eq!(content(&conn), before);
     assert!(is_active(&conn));
-    let into = place.path("into.db");
+    let into = fixture.path("into.db");
     run(&conn, &format!("VACUUM INTO '{}'", into.display())).unwrap();
     assert_eq!(content(&stock(&into)), before);
     conn.close().unwrap();
-    place.assert_plain("v.db");
-    assert_eq!(content(&stock(&place.path("v.db"))), before);
+    fixture.assert_plain("v.db");
+    assert_eq!(content(&stock(&fixture.path("v.db"))), before);
 }
 
 #[test]
 fn auto_vacuum() {
     for mode in ["FULL", "INCREMENTAL"] {
-        let place = Place::new();
-        let conn = duralite_testkit::connect(&place.uri("a.db", "")).unwrap();
+        let fixture = Fixture::new();
+        let conn = duralite_testkit::connect(&fixture.uri("a.db", "")).unwrap();
         conn.execute_batch(&format!("PRAGMA auto_vacuum={mode}; PRAGMA journal_mode=WAL")).unwrap();
         fill(&conn, 2000);
         let pages = one::<i64>(&conn, "PRAGMA page_count");
@@ -36,8 +36,8 @@ fn auto_vacuum() {
         assert!(one::<i64>(&conn, "PRAGMA page_count") < pages / 4, "{mode}");
         integrity(&conn);
         conn.close().unwrap();
-        place.assert_plain("a.db");
-        assert_eq!(content(&stock(&place.path("a.db"))).len(), 100);
+        fixture.assert_plain("a.db");
+        assert_eq!(content(&stock(&fixture.path("a.db"))).len(), 100);
     }
 }
 
@@ -45,21 +45,21 @@ fn auto_vacuum() {
 fn every_page_size() {
     for shift in 9..=16 {
         let bytes = 1 << shift;
-        let place = Place::new();
-        let conn = duralite_testkit::connect(&place.uri("p.db", "")).unwrap();
+        let fixture = Fixture::new();
+        let conn = duralite_testkit::connect(&fixture.uri("p.db", "")).unwrap();
         conn.execute_batch(&format!("PRAGMA page_size={bytes}; PRAGMA journal_mode=WAL")).unwrap();
         fill(&conn, 600);
         conn.execute_batch("UPDATE t SET b = zeroblob(200000) WHERE a = 7; DELETE FROM t WHERE a % 3 = 0")
             .unwrap();
         assert_eq!(one::<i64>(&conn, "PRAGMA page_size"), bytes);
         let before = content(&conn);
-        let second = place.open("p.db");
+        let second = fixture.open("p.db");
         assert_eq!(content(&second), before);
         drop((conn, second));
-        place.assert_plain("p.db");
-        assert_eq!(content(&stock(&place.path("p.db"))), before, "pages of {bytes} bytes");
+        fixture.assert_plain("p.db");
+        assert_eq!(content(&stock(&fixture.path("p.db"))), before, "pages of {bytes} bytes");
         // Another page size comes with VACUUM outside WAL mode, and back.
-        let conn = place.open("p.db");
+        let conn = fixture.open("p.db");
         let other = if bytes == 4096 { 1024 } else { 4096 };
         conn.execute_batch(&format!(
             "PRAGMA journal_mode=DELETE; PRAGMA page_size={other}; VACUUM; PRAGMA journal_mode=WAL;
@@ -70,18 +70,18 @@ fn every_page_size() {
         assert_eq!(one::<i64>(&conn, "PRAGMA page_size"), other);
         assert_eq!(content(&conn).len(), before.len());
         conn.close().unwrap();
-        place.assert_plain("p.db");
+        fixture.assert_plain("p.db");
     }
 }
 
 #[test]
 fn every_kind_of_checkpoint() {
     for mode in ["PASSIVE", "FULL", "RESTART", "TRUNCATE"] {
-        let place = Place::new();
-        let conn = place.open("c.db");
+        let fixture = Fixture::new();
+        let conn = fixture.open("c.db");
         run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
         fill(&conn, 500);
-        let reader = place.open("c.db");
+        let reader = fixture.open("c.db");
         reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
         let seen = content(&reader);
         run(&conn, "UPDATE t SET b = zeroblob(100)").unwrap();
@@ -99,28 +99,28 @@ fn every_kind_of_checkpoint() {
         assert_eq!(content(&reader).len(), 250);
         integrity(&reader);
         drop((reader, conn));
-        place.assert_plain("c.db");
+        fixture.assert_plain("c.db");
     }
 }
 
 #[test]
 fn automatic_checkpoints_recycle_the_log() {
-    let place = Place::new();
-    let conn = place.open("l.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("l.db");
     run(&conn, "PRAGMA wal_autocheckpoint=50").unwrap();
     fill(&conn, 100);
     for n in 0..2000 {
         conn.execute("UPDATE t SET b = randomblob(100) WHERE a = ?1", [n % 100 + 1]).unwrap();
     }
-    let log = std::fs::metadata(place.log()).unwrap().len();
+    let log = std::fs::metadata(fixture.log()).unwrap().len();
     assert!(log <= 4 << 20, "the log has grown to {log} bytes");
     integrity(&conn);
 }
 
 #[test]
 fn journal_size_limit() {
-    let place = Place::new();
-    let conn = place.open("j.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("j.db");
     assert_eq!(one::<i64>(&conn, "PRAGMA journal_size_limit=10000"), 10_000);
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 3000);
@@ -131,20 +131,20 @@ fn journal_size_limit() {
     integrity(&conn);
     let before = content(&conn);
     drop(conn);
-    place.assert_plain("j.db");
-    assert_eq!(content(&stock(&place.path("j.db"))), before);
+    fixture.assert_plain("j.db");
+    assert_eq!(content(&stock(&fixture.path("j.db"))), before);
 }
 
 #[test]
 fn mapped_reads_never_show_the_guard() {
-    let place = Place::new();
-    let conn = place.open("m.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("m.db");
     run(&conn, "PRAGMA mmap_size=268435456").unwrap();
     fill(&conn, 2000);
     let before = content(&conn);
     run(&conn, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     // Its pages come from the mapping, as nothing is in the log.
-    let reader = place.open("m.db");
+    let reader = fixture.open("m.db");
     run(&reader, "PRAGMA mmap_size=268435456").unwrap();
     assert_eq!(content(&reader), before);
     run(&conn, "UPDATE t SET b = x'01' WHERE a = 1000").unwrap();
@@ -154,44 +154,44 @@ fn mapped_reads_never_show_the_guard() {
     assert_eq!(one::<i64>(&reader, "PRAGMA user_version"), 77);
     integrity(&reader);
     drop((conn, reader));
-    place.assert_plain("m.db");
+    fixture.assert_plain("m.db");
 }
 
 #[test]
 fn journal_modes_come_and_go() {
-    let place = Place::new();
-    let conn = place.open("j.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("j.db");
     fill(&conn, 300);
     let before = content(&conn);
     for mode in ["delete", "truncate", "persist", "memory"] {
         assert_eq!(one::<String>(&conn, &format!("PRAGMA journal_mode={mode}")), mode);
-        assert!(!is_active(&conn) && !place.is_guarded("j.db") && place.logs().is_empty());
+        assert!(!is_active(&conn) && !fixture.is_guarded("j.db") && fixture.logs().is_empty());
         run(&conn, "UPDATE t SET b = b").unwrap();
-        assert_eq!(content(&stock(&place.path("j.db"))), before);
+        assert_eq!(content(&stock(&fixture.path("j.db"))), before);
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=wal"), "wal");
         run(&conn, "UPDATE t SET b = b").unwrap();
-        assert!(is_active(&conn) && place.is_guarded("j.db"));
+        assert!(is_active(&conn) && fixture.is_guarded("j.db"));
         assert_eq!(content(&conn), before);
     }
     // Not while somebody else is connected.
-    let other = place.open("j.db");
+    let other = fixture.open("j.db");
     assert_eq!(content(&other), before);
     assert!(run(&conn, "PRAGMA journal_mode=delete").is_err());
-    assert!(is_active(&conn) && place.is_guarded("j.db"));
+    assert!(is_active(&conn) && fixture.is_guarded("j.db"));
     drop((conn, other));
-    place.assert_plain("j.db");
+    fixture.assert_plain("j.db");
 }
 
 #[test]
 fn without_powersafe_overwrite() {
-    let place = Place::new();
-    let conn = place.open_with("s.db", "psow=0");
+    let fixture = Fixture::new();
+    let conn = fixture.open_with("s.db", "psow=0");
     fill(&conn, 500);
     for _ in 0..20 {
         run(&conn, "UPDATE t SET b = randomblob(100) WHERE a % 10 = 1").unwrap();
     }
     let before = content(&conn);
     drop(conn);
-    place.assert_plain("s.db");
-    assert_eq!(content(&stock(&place.path("s.db"))), before);
+    fixture.assert_plain("s.db");
+    assert_eq!(content(&stock(&fixture.path("s.db"))), before);
 }

@@ -1,16 +1,16 @@
 //! Ways of opening: read-only, plain names, settings from the environment.
 
-use duralite_testkit::{Actor, Place, code, connect, one, run, stock};
+use duralite_testkit::{Actor, Fixture, code, connect, one, run, stock};
 use rusqlite::{OpenFlags, ffi};
 
 use crate::{content, fill, is_active};
 
 #[test]
 fn read_only_opens_of_a_live_database() {
-    let place = Place::new();
-    let conn = place.open("r.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("r.db");
     fill(&conn, 50);
-    let reader = connect(&place.uri("r.db", "mode=ro")).unwrap();
+    let reader = connect(&fixture.uri("r.db", "mode=ro")).unwrap();
     assert_eq!(content(&reader), content(&conn));
     assert_eq!(code(&run(&reader, "DELETE FROM t").unwrap_err()) & 0xff, ffi::SQLITE_READONLY);
     run(&conn, "DELETE FROM t WHERE a > 10").unwrap();
@@ -19,57 +19,57 @@ fn read_only_opens_of_a_live_database() {
     // What the last one to write left is there, whoever closes last.
     assert_eq!(content(&reader).len(), 10);
     drop(reader);
-    drop(place.open("r.db"));
-    place.assert_plain("r.db");
-    assert_eq!(content(&stock(&place.path("r.db"))).len(), 10);
+    drop(fixture.open("r.db"));
+    fixture.assert_plain("r.db");
+    assert_eq!(content(&stock(&fixture.path("r.db"))).len(), 10);
 }
 
 #[test]
 fn read_only_opens_of_a_database_at_rest() {
-    let place = Place::new();
-    let conn = place.open("r.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("r.db");
     fill(&conn, 50);
     drop(conn);
-    let reader = connect(&place.uri("r.db", "mode=ro")).unwrap();
+    let reader = connect(&fixture.uri("r.db", "mode=ro")).unwrap();
     assert_eq!(content(&reader).len(), 50);
     assert!(is_active(&reader));
     // It is in no writer's way.
-    let writer = place.open("r.db");
+    let writer = fixture.open("r.db");
     run(&writer, "DELETE FROM t WHERE a > 10").unwrap();
     assert_eq!(content(&reader).len(), 10);
     drop(writer);
     assert_eq!(content(&reader).len(), 10);
     drop(reader);
-    place.assert_plain("r.db");
-    let before = std::fs::read(place.path("r.db")).unwrap();
-    let reader = connect(&place.uri("r.db", "immutable=1")).unwrap();
+    fixture.assert_plain("r.db");
+    let before = std::fs::read(fixture.path("r.db")).unwrap();
+    let reader = connect(&fixture.uri("r.db", "immutable=1")).unwrap();
     assert_eq!(content(&reader).len(), 10);
-    assert!(std::fs::read(place.path("r.db")).unwrap() == before);
-    assert!(place.logs().is_empty());
+    assert!(std::fs::read(fixture.path("r.db")).unwrap() == before);
+    assert!(fixture.logs().is_empty());
 }
 
 #[test]
 fn a_read_only_process_recovers_what_a_killed_one_left() {
-    let place = Place::new();
-    let mut writer = Actor::sql(&place.uri("r.db", ""));
+    let fixture = Fixture::new();
+    let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     for sql in ["PRAGMA journal_mode=WAL", "CREATE TABLE t(a)", "INSERT INTO t VALUES(5)"] {
         assert!(!writer.run(sql).starts_with("error"));
     }
     writer.kill();
-    let reader = connect(&place.uri("r.db", "mode=ro")).unwrap();
+    let reader = connect(&fixture.uri("r.db", "mode=ro")).unwrap();
     assert_eq!(one::<i64>(&reader, "SELECT sum(a) FROM t"), 5);
-    assert!(place.is_guarded("r.db"));
+    assert!(fixture.is_guarded("r.db"));
 }
 
 #[test]
 fn plain_names_take_their_settings_from_the_environment() {
-    let place = Place::new();
-    let path = place.path("plain.db");
-    let pool = place.pool().to_str().unwrap();
+    let fixture = Fixture::new();
+    let path = fixture.path("plain.db");
+    let log_dir = fixture.log_dir().to_str().unwrap();
     let environment = [
         ("DURALITE_JOURNAL", "nvwal"),
         ("DURALITE_NVRAM", "emulate"),
-        ("DURALITE_NVRAM_DIR", pool),
+        ("DURALITE_NVRAM_DIR", log_dir),
         ("DURALITE_MAKE_DEFAULT", "1"),
         ("DURALITE_SYNC", "eager"),
     ];
@@ -79,55 +79,58 @@ fn plain_names_take_their_settings_from_the_environment() {
     assert_eq!(actor.run("INSERT INTO t VALUES(3)"), "");
     assert!(actor.run("PRAGMA duralite").contains("state\tactive"));
     assert_eq!(actor.run("PRAGMA duralite_sync"), "eager");
-    assert!(place.is_guarded("plain.db"));
+    assert!(fixture.is_guarded("plain.db"));
     // The URI wins.
-    let other = place.path("other.db");
+    let other = fixture.path("other.db");
     let attach = format!("ATTACH 'file:{}?journal=off' AS other", other.display());
     assert_eq!(actor.run(&attach), "");
     assert_eq!(actor.run("PRAGMA other.duralite_journal"), "off");
     actor.finish();
-    place.assert_plain("plain.db");
+    fixture.assert_plain("plain.db");
     assert_eq!(one::<i64>(&stock(&path), "SELECT sum(a) FROM t"), 3);
 }
 
 #[test]
 fn a_relative_name_and_one_with_odd_characters() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let name = "odd name %41 \u{e4}.db";
-    let uri = place.uri(&name.replace('%', "%25"), "");
+    let uri = fixture.uri(&name.replace('%', "%25"), "");
     let conn = connect(&uri).unwrap();
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
     fill(&conn, 10);
     assert!(is_active(&conn));
     drop(conn);
-    place.assert_plain(name);
+    fixture.assert_plain(name);
 }
 
 #[test]
 fn opens_that_must_not_create_do_not() {
-    let place = Place::new();
-    let uri = place.uri("no.db", "mode=rw");
+    let fixture = Fixture::new();
+    let uri = fixture.uri("no.db", "mode=rw");
     assert_eq!(code(&connect(&uri).unwrap_err()), ffi::SQLITE_CANTOPEN);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    assert!(rusqlite::Connection::open_with_flags(place.uri("no.db", ""), flags).is_err());
-    assert!(!place.path("no.db").exists() && place.logs().is_empty());
-    std::fs::write(place.path("text.db"), "this is no database, but long enough to look like one".repeat(9))
-        .unwrap();
-    let conn = connect(&place.uri("text.db", "")).unwrap();
+    assert!(rusqlite::Connection::open_with_flags(fixture.uri("no.db", ""), flags).is_err());
+    assert!(!fixture.path("no.db").exists() && fixture.logs().is_empty());
+    std::fs::write(
+        fixture.path("text.db"),
+        "this is no database, but long enough to look like one".repeat(9),
+    )
+    .unwrap();
+    let conn = connect(&fixture.uri("text.db", "")).unwrap();
     assert_eq!(code(&run(&conn, "SELECT * FROM t").unwrap_err()), ffi::SQLITE_NOTADB);
-    assert!(place.logs().is_empty());
+    assert!(fixture.logs().is_empty());
 }
 
 #[test]
 fn inv13_a_log_has_the_mode_of_its_database() {
     use std::os::unix::fs::PermissionsExt;
     for mode in [0o600, 0o640, 0o664] {
-        let place = Place::new();
-        stock(&place.path("m.db")).execute_batch("CREATE TABLE t(a)").unwrap();
-        std::fs::set_permissions(place.path("m.db"), PermissionsExt::from_mode(mode)).unwrap();
-        let conn = place.open("m.db");
+        let fixture = Fixture::new();
+        stock(&fixture.path("m.db")).execute_batch("CREATE TABLE t(a)").unwrap();
+        std::fs::set_permissions(fixture.path("m.db"), PermissionsExt::from_mode(mode)).unwrap();
+        let conn = fixture.open("m.db");
         run(&conn, "INSERT INTO t VALUES(1)").unwrap();
-        let log = std::fs::metadata(place.log()).unwrap().permissions().mode() & 0o777;
+        let log = std::fs::metadata(fixture.log()).unwrap().permissions().mode() & 0o777;
         assert_eq!(log, mode, "{log:o} is not {mode:o}");
     }
 }

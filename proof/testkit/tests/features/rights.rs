@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use duralite_testkit::{Actor, Place, TinyPool, code, connect, one, run, skip, stock};
+use duralite_testkit::{Actor, Fixture, TinyDirectory, code, connect, one, run, skip, stock};
 use rusqlite::Connection;
 
 const NOBODY: u32 = 65534;
@@ -17,23 +17,23 @@ fn set_mode(path: &Path, mode: u32) {
 
 /// A closed database with ten rows that everybody may read; `None`, with a note, where this user cannot become
 /// another one.
-fn place() -> Option<Place> {
+fn place() -> Option<Fixture> {
     if !rustix::process::geteuid().is_root() {
         skip("users who may only read", "only root can become another user");
         return None;
     }
-    let place = Place::new();
-    set_mode(&place.path(""), 0o755);
-    set_mode(place.pool(), 0o755);
-    let conn = stock(&place.path("r.db"));
-    set_mode(&place.path("r.db"), 0o644);
+    let fixture = Fixture::new();
+    set_mode(&fixture.path(""), 0o755);
+    set_mode(fixture.log_dir(), 0o755);
+    let conn = stock(&fixture.path("r.db"));
+    set_mode(&fixture.path("r.db"), 0o644);
     conn.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)").unwrap();
     drop(conn);
-    let conn = place.open("r.db");
+    let conn = fixture.open("r.db");
     insert(&conn, 10);
     conn.close().unwrap();
-    place.assert_plain("r.db");
-    Some(place)
+    fixture.assert_plain("r.db");
+    Some(fixture)
 }
 
 fn insert(conn: &Connection, count: u32) {
@@ -53,33 +53,33 @@ fn checkpoint(conn: &Connection) -> i64 {
     one(conn, "PRAGMA wal_checkpoint(PASSIVE)")
 }
 
-fn reader(place: &Place) -> Actor {
-    Actor::start_as(NOBODY, &place.path(""), &["sql", &place.uri("r.db", "")])
+fn reader(fixture: &Fixture) -> Actor {
+    Actor::start_as(NOBODY, &fixture.path(""), &["sql", &fixture.uri("r.db", "")])
 }
 
 /// A process that writes.
-fn writer(place: &Place) -> Actor {
-    let mut writer = Actor::sql(&place.uri("r.db", ""));
+fn writer(fixture: &Fixture) -> Actor {
+    let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
     assert_eq!(writer.run("INSERT INTO t(b) VALUES('writer')"), "");
     writer
 }
 
-fn end(place: &Place, readers: Vec<Actor>) {
+fn end(fixture: &Fixture, readers: Vec<Actor>) {
     readers.into_iter().for_each(Actor::finish);
-    let conn = place.open("r.db");
+    let conn = fixture.open("r.db");
     insert(&conn, 1);
     conn.close().unwrap();
-    place.assert_plain("r.db");
-    assert!(place.logs().is_empty());
+    fixture.assert_plain("r.db");
+    assert!(fixture.logs().is_empty());
 }
 
 #[test]
 fn inv13_who_may_only_read_reads_what_others_commit() {
-    let Some(place) = place() else { return };
-    let conn = place.open("r.db");
+    let Some(fixture) = place() else { return };
+    let conn = fixture.open("r.db");
     insert(&conn, 1);
-    let mut reader = reader(&place);
+    let mut reader = reader(&fixture);
     for count in 11..20 {
         assert_eq!(reader.run(COUNT), count.to_string());
         insert(&conn, 1);
@@ -93,17 +93,17 @@ fn inv13_who_may_only_read_reads_what_others_commit() {
     insert(&conn, 1);
     assert_eq!(reader.run(COUNT), "21");
     reader.finish();
-    assert_eq!(place.logs().len(), 1, "its end deletes nothing");
+    assert_eq!(fixture.logs().len(), 1, "its end deletes nothing");
     conn.close().unwrap();
-    end(&place, Vec::new());
+    end(&fixture, Vec::new());
 }
 
 #[test]
 fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
-    let Some(place) = place() else { return };
-    let conn = place.open("r.db");
+    let Some(fixture) = place() else { return };
+    let conn = fixture.open("r.db");
     insert(&conn, 200);
-    let mut reader = reader(&place);
+    let mut reader = reader(&fixture);
     for mark in 0..2 {
         // The second time it reads the database alone: the log is all home.
         assert!(mark == 0 || checkpoint(&conn) == 0);
@@ -121,19 +121,19 @@ fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
     }
     reader.finish();
     conn.close().unwrap();
-    place.assert_plain("r.db");
+    fixture.assert_plain("r.db");
 }
 
 #[test]
 fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_it() {
-    let Some(place) = place() else { return };
-    writer(&place).kill();
-    let (mut early, mut idle) = (reader(&place), reader(&place));
+    let Some(fixture) = place() else { return };
+    writer(&fixture).kill();
+    let (mut early, mut idle) = (reader(&fixture), reader(&fixture));
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
     // Nobody is there: it has made an index of its own.
     assert_eq!(early.run("BEGIN"), "");
     let first = early.run(SUM);
-    let conn = place.open("r.db");
+    let conn = fixture.open("r.db");
     churn(&conn);
     assert_eq!(checkpoint(&conn), 1, "busy");
     assert_eq!(early.run(SUM), first);
@@ -144,63 +144,63 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     insert(&conn, 1);
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("27".into(), "27".into()));
     conn.close().unwrap();
-    end(&place, vec![early, idle]);
+    end(&fixture, vec![early, idle]);
 }
 
 #[test]
 fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked() {
-    let Some(place) = place() else { return };
-    writer(&place).kill();
-    let mut reader = reader(&place);
+    let Some(fixture) = place() else { return };
+    writer(&fixture).kill();
+    let mut reader = reader(&fixture);
     for count in 11..16 {
         assert_eq!(reader.run(COUNT), count.to_string());
-        writer(&place).kill();
+        writer(&fixture).kill();
     }
     assert_eq!(reader.run(COUNT), "16");
-    let mut live = writer(&place);
+    let mut live = writer(&fixture);
     assert_eq!(reader.run(COUNT), "17");
     live.kill();
-    // It has the others' index mapped by now, of which nobody is a member.
+    // It has the others' index mapped by now, of which nobody is a process.
     for count in 17..22 {
         assert_eq!(reader.run(COUNT), count.to_string());
-        writer(&place).kill();
+        writer(&fixture).kill();
     }
-    live = writer(&place);
+    live = writer(&fixture);
     assert_eq!(live.run("PRAGMA wal_checkpoint(PASSIVE)").split('|').next(), Some("0"));
     assert_eq!(reader.run(COUNT), "23");
     live.finish();
-    end(&place, vec![reader]);
+    end(&fixture, vec![reader]);
 }
 
 #[test]
 fn inv13_a_snapshot_outlives_the_writers() {
-    let Some(place) = place() else { return };
-    let first = writer(&place);
-    let mut reader = reader(&place);
+    let Some(fixture) = place() else { return };
+    let first = writer(&fixture);
+    let mut reader = reader(&fixture);
     assert_eq!(reader.run("BEGIN"), "");
     let seen = reader.run(SUM);
     first.kill();
     for _ in 0..3 {
         assert_eq!(reader.run(SUM), seen);
-        let conn = place.open("r.db");
+        let conn = fixture.open("r.db");
         churn(&conn);
         assert_eq!(checkpoint(&conn), 1, "busy");
         assert_eq!(reader.run(SUM), seen);
         conn.close().unwrap();
         assert_eq!(reader.run(SUM), seen);
-        writer(&place).kill();
+        writer(&fixture).kill();
     }
     assert_eq!(reader.run(SUM), seen);
     assert_eq!(reader.run("COMMIT"), "");
     assert_eq!(reader.run(COUNT), (11 + 3 * 16).to_string());
-    end(&place, vec![reader]);
+    end(&fixture, vec![reader]);
 }
 
 #[test]
 fn inv13_without_the_shared_memory_somebody_who_may_write_is_asked_for() {
-    let Some(place) = place() else { return };
-    writer(&place).kill();
-    let shared: Vec<_> = fs::read_dir(place.pool())
+    let Some(fixture) = place() else { return };
+    writer(&fixture).kill();
+    let shared: Vec<_> = fs::read_dir(fixture.log_dir())
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.as_os_str().as_encoded_bytes().ends_with(b"-shm"))
@@ -208,56 +208,56 @@ fn inv13_without_the_shared_memory_somebody_who_may_write_is_asked_for() {
     assert_eq!(shared.len(), 1);
     assert_eq!(fs::metadata(&shared[0]).unwrap().permissions().mode() & 0o777, 0o644);
     fs::remove_file(&shared[0]).unwrap();
-    let mut refused = reader(&place);
+    let mut refused = reader(&fixture);
     assert!(refused.run(COUNT).starts_with("error: unable to open database file"));
     refused.finish();
-    end(&place, Vec::new());
+    end(&fixture, Vec::new());
 }
 
 #[test]
 fn inv13_who_may_not_even_read_gets_nothing() {
-    let Some(place) = place() else { return };
-    set_mode(&place.path("r.db"), 0o600);
-    let live = writer(&place);
-    for path in place.logs() {
+    let Some(fixture) = place() else { return };
+    set_mode(&fixture.path("r.db"), 0o600);
+    let live = writer(&fixture);
+    for path in fixture.logs() {
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0);
     }
-    let mut refused = reader(&place);
+    let mut refused = reader(&fixture);
     assert!(refused.run(COUNT).starts_with("error: unable to open database file"));
     live.finish();
-    end(&place, Vec::new());
+    end(&fixture, Vec::new());
 }
 
 #[test]
 fn a_log_on_a_read_only_file_system_is_read() {
-    let Some(pool) = TinyPool::new(8192) else { return };
-    let place = Place::new();
-    let uri = place.uri_with_pool("r.db", pool.path(), "");
+    let Some(log_dir) = TinyDirectory::new(8192) else { return };
+    let fixture = Fixture::new();
+    let uri = fixture.uri_with_log_dir("r.db", log_dir.path(), "");
     let mut writer = Actor::sql(&uri);
     assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
     assert_eq!(writer.run("CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)"), "");
     assert_eq!(writer.run("INSERT INTO t(b) VALUES('writer')"), "");
     writer.kill();
-    pool.set_read_only(true);
+    log_dir.set_read_only(true);
     let conn = connect(&uri).unwrap();
     assert_eq!(one::<i64>(&conn, COUNT), 1);
     let refused = run(&conn, "INSERT INTO t(b) VALUES(2)").unwrap_err();
     assert_eq!(code(&refused) & 0xff, 8, "{refused}");
     conn.close().unwrap();
-    pool.set_read_only(false);
+    log_dir.set_read_only(false);
     let conn = connect(&uri).unwrap();
     insert(&conn, 1);
     assert_eq!(one::<i64>(&conn, COUNT), 2);
     conn.close().unwrap();
-    place.assert_plain("r.db");
+    fixture.assert_plain("r.db");
 }
 
 /// Two who may only read watch the sum, while writers move money and checkpoints of all kinds run.
 #[test]
 fn inv13_who_may_only_read_never_sees_half_of_a_state() {
-    let Some(place) = place() else { return };
+    let Some(fixture) = place() else { return };
     let rounds: u64 = std::env::var("RIGHTS_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap());
-    let mut conn = place.open("r.db");
+    let mut conn = fixture.open("r.db");
     conn.execute_batch(
         "CREATE TABLE accounts(id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, pad BLOB);
          CREATE TABLE history(id INTEGER PRIMARY KEY, who INTEGER, amount INTEGER);
@@ -265,9 +265,11 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
          INSERT INTO accounts SELECT i, 1000, zeroblob(500) FROM n;",
     )
     .unwrap();
-    let (uri, stop) = (place.uri("r.db", ""), place.path("stop"));
+    let (uri, stop) = (fixture.uri("r.db", ""), fixture.path("stop"));
     let mut readers: Vec<Actor> = (0..2)
-        .map(|_| Actor::start_as(NOBODY, &place.path(""), &["audit", &uri, "100000", stop.to_str().unwrap()]))
+        .map(|_| {
+            Actor::start_as(NOBODY, &fixture.path(""), &["audit", &uri, "100000", stop.to_str().unwrap()])
+        })
         .collect();
     for reader in &mut readers {
         assert_eq!(reader.line(), "ready");
@@ -284,9 +286,9 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             assert_eq!(writer.line(), "done");
             writer.finish();
         }
-        // Nobody is a member for a moment.
+        // Nobody is a process for a moment.
         conn.close().unwrap();
-        conn = place.open("r.db");
+        conn = fixture.open("r.db");
     }
     fs::write(&stop, "").unwrap();
     for mut reader in readers {
@@ -295,5 +297,5 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     }
     assert_eq!(one::<i64>(&conn, "SELECT sum(balance) FROM accounts"), 100_000);
     conn.close().unwrap();
-    end(&place, Vec::new());
+    end(&fixture, Vec::new());
 }

@@ -1,6 +1,6 @@
 //! Several databases at once: ATTACH, the backup API, temporary and in-memory databases.
 
-use duralite_testkit::{Place, integrity, one, run, stock};
+use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 
@@ -8,14 +8,14 @@ use crate::{content, fill, is_active};
 
 #[test]
 fn attached_databases_with_and_without_an_engine() {
-    let place = Place::new();
-    let conn = place.open("one.db");
-    let plain = stock(&place.path("plain.db"));
+    let fixture = Fixture::new();
+    let conn = fixture.open("one.db");
+    let plain = stock(&fixture.path("plain.db"));
     plain.execute_batch("CREATE TABLE plain(a); INSERT INTO plain VALUES(1)").unwrap();
     plain.close().unwrap();
     let attach = |uri: &str, name| run(&conn, &format!("ATTACH '{uri}' AS {name}")).unwrap();
-    attach(&place.uri("two.db", ""), "two");
-    attach(&format!("file:{}?vfs=unix", place.path("plain.db").display()), "three");
+    attach(&fixture.uri("two.db", ""), "two");
+    attach(&format!("file:{}?vfs=unix", fixture.path("plain.db").display()), "three");
     assert_eq!(one::<String>(&conn, "PRAGMA two.journal_mode=WAL"), "wal");
     conn.execute_batch(
         "CREATE TABLE main.t(a); CREATE TABLE two.u(a);
@@ -26,15 +26,15 @@ fn attached_databases_with_and_without_an_engine() {
     let sums =
         "SELECT (SELECT sum(a) FROM t) || ' ' || (SELECT sum(a) FROM u) || ' ' || (SELECT sum(a) FROM plain)";
     assert_eq!(one::<String>(&conn, sums), "1 2 4");
-    assert_eq!(place.logs().len(), 2);
-    assert!(place.is_guarded("one.db") && place.is_guarded("two.db") && !place.is_guarded("plain.db"));
+    assert_eq!(fixture.logs().len(), 2);
+    assert!(fixture.is_guarded("one.db") && fixture.is_guarded("two.db") && !fixture.is_guarded("plain.db"));
     run(&conn, "DETACH two").unwrap();
-    place.assert_plain("two.db");
+    fixture.assert_plain("two.db");
     conn.close().unwrap();
     for name in ["one.db", "plain.db"] {
-        place.assert_plain(name);
+        fixture.assert_plain(name);
     }
-    assert!(place.logs().is_empty());
+    assert!(fixture.logs().is_empty());
 }
 
 fn copy(from: &Connection, to: &mut Connection) {
@@ -43,38 +43,38 @@ fn copy(from: &Connection, to: &mut Connection) {
 
 #[test]
 fn backup_from_and_to_a_live_database() {
-    let place = Place::new();
-    let source = place.open("source.db");
+    let fixture = Fixture::new();
+    let source = fixture.open("source.db");
     fill(&source, 1000);
     let before = content(&source);
     // Out of Duralite.
-    let mut plain = stock(&place.path("plain.db"));
+    let mut plain = stock(&fixture.path("plain.db"));
     copy(&source, &mut plain);
     assert_eq!(content(&plain), before);
     plain.close().unwrap();
-    place.assert_plain("plain.db");
-    assert_eq!(std::fs::read(place.path("plain.db")).unwrap()[72..92], [0; 20]);
+    fixture.assert_plain("plain.db");
+    assert_eq!(std::fs::read(fixture.path("plain.db")).unwrap()[72..92], [0; 20]);
     // Into Duralite, over an old content, and from one log to another.
-    let plain = stock(&place.path("plain.db"));
+    let plain = stock(&fixture.path("plain.db"));
     for from in [&plain, &source] {
-        let mut target = place.open("target.db");
+        let mut target = fixture.open("target.db");
         fill(&target, 10);
         copy(from, &mut target);
         assert_eq!(content(&target), before);
         run(&target, "DELETE FROM t WHERE a > 10").unwrap();
         integrity(&target);
         target.close().unwrap();
-        place.assert_plain("target.db");
-        assert_eq!(content(&stock(&place.path("target.db"))).len(), 10);
-        std::fs::remove_file(place.path("target.db")).unwrap();
+        fixture.assert_plain("target.db");
+        assert_eq!(content(&stock(&fixture.path("target.db"))).len(), 10);
+        std::fs::remove_file(fixture.path("target.db")).unwrap();
     }
     assert!(is_active(&source));
 }
 
 #[test]
 fn backup_while_others_write() {
-    let place = Place::new();
-    let (source, writer) = (place.open("source.db"), place.open("source.db"));
+    let fixture = Fixture::new();
+    let (source, writer) = (fixture.open("source.db"), fixture.open("source.db"));
     fill(&source, 1000);
     let mut target = Connection::open_in_memory().unwrap();
     let backup = Backup::new(&source, &mut target).unwrap();
@@ -88,8 +88,8 @@ fn backup_while_others_write() {
 
 #[test]
 fn temporary_and_memory_databases() {
-    let place = Place::new();
-    let settings = format!("vfs=duralite&{}", place.engine().settings(place.pool()));
+    let fixture = Fixture::new();
+    let settings = format!("vfs=duralite&{}", fixture.engine().settings(fixture.log_dir()));
     for (name, extra) in [(":memory:", ""), ("", ""), ("shared", "&mode=memory&cache=shared")] {
         let conn = duralite_testkit::connect(&format!("file:{name}?{settings}{extra}")).unwrap();
         run(&conn, "PRAGMA journal_mode=WAL").unwrap();
@@ -98,12 +98,12 @@ fn temporary_and_memory_databases() {
         conn.execute_batch("CREATE TEMP TABLE x AS SELECT * FROM t; CREATE INDEX temp.i ON x(b); VACUUM")
             .unwrap();
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM x JOIN t USING(a)"), 1000);
-        assert!(place.logs().is_empty(), "{name:?}");
+        assert!(fixture.logs().is_empty(), "{name:?}");
     }
-    let conn = place.open("d.db");
+    let conn = fixture.open("d.db");
     conn.execute_batch("PRAGMA cache_size=5; PRAGMA temp_store=FILE; CREATE TEMP TABLE x(a)").unwrap();
     fill(&conn, 1000);
     run(&conn, "INSERT INTO x SELECT b FROM t ORDER BY b").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM x"), 1000);
-    assert_eq!(place.logs().len(), 1);
+    assert_eq!(fixture.logs().len(), 1);
 }

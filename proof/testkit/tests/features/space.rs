@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use duralite_testkit::{Place, TinyPool, code, connect, one, run};
+use duralite_testkit::{Fixture, TinyDirectory, code, connect, one, run};
 use rusqlite::{Connection, ffi};
 
 use crate::{content, fill, status_of};
@@ -10,8 +10,8 @@ use crate::{content, fill, status_of};
 const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
 
 /// Bytes that the file takes of the disk.
-fn space(place: &Place) -> u64 {
-    std::fs::metadata(place.log()).unwrap().blocks() * 512
+fn space(fixture: &Fixture) -> u64 {
+    std::fs::metadata(fixture.log()).unwrap().blocks() * 512
 }
 
 /// Fills the log with some mebibytes.
@@ -23,18 +23,18 @@ fn grow(conn: &Connection) {
 
 #[test]
 fn a_truncating_checkpoint_gives_the_space_of_the_log_back() {
-    let place = Place::new();
-    let conn = place.open("s.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("s.db");
     run(&conn, ROOMY).unwrap();
     fill(&conn, 10);
-    let other = place.open("s.db");
+    let other = fixture.open("s.db");
     for _ in 0..2 {
         grow(&conn);
         assert_eq!(content(&other), content(&conn));
-        let full = space(&place);
+        let full = space(&fixture);
         assert!(full > 8 << 20, "{full}");
         assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
-        assert!(space(&place) <= full / 2, "{} of {full} bytes", space(&place));
+        assert!(space(&fixture) <= full / 2, "{} of {full} bytes", space(&fixture));
         assert_eq!(status_of(&conn)["log_frames"], "0");
         assert_eq!(content(&other), content(&conn));
         run(&other, "UPDATE t SET b = 'x' WHERE a = 9").unwrap();
@@ -47,8 +47,8 @@ fn a_truncating_checkpoint_gives_the_space_of_the_log_back() {
 fn journal_size_limit_is_kept_when_the_log_starts_over() {
     // Given before the log is there, and while it is in use.
     for first in [true, false] {
-        let place = Place::new();
-        let conn = place.open("s.db");
+        let fixture = Fixture::new();
+        let conn = fixture.open("s.db");
         run(&conn, ROOMY).unwrap();
         let limit = || assert_eq!(one::<i64>(&conn, "PRAGMA journal_size_limit=2097152"), 2 << 20);
         if first {
@@ -59,17 +59,17 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
             limit();
         }
         grow(&conn);
-        let full = space(&place);
+        let full = space(&fixture);
         assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(RESTART)"), 0);
-        assert!(space(&place) >= full, "nothing is cut before it starts over");
+        assert!(space(&fixture) >= full, "nothing is cut before it starts over");
         run(&conn, "UPDATE t SET b = 'x' WHERE a = 9").unwrap();
-        let kept = space(&place);
+        let kept = space(&fixture);
         assert!(kept <= full / 2, "{kept} of {full} bytes");
         run(&conn, "PRAGMA journal_size_limit=-1").unwrap();
         grow(&conn);
         run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
         run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
-        assert!(space(&place) > kept);
+        assert!(space(&fixture) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
     }
 }
@@ -78,9 +78,9 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
 /// needs it has failed, and stays so.
 #[test]
 fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
-    let Some(pool) = TinyPool::new(64 << 10) else { return };
-    let place = Place::new();
-    let conn = connect(&place.uri_with_pool("f.db", pool.path(), "")).unwrap();
+    let Some(log_dir) = TinyDirectory::new(64 << 10) else { return };
+    let fixture = Fixture::new();
+    let conn = connect(&fixture.uri_with_log_dir("f.db", log_dir.path(), "")).unwrap();
     for sql in ["PRAGMA journal_mode=WAL", ROOMY, "CREATE TABLE t(a INTEGER PRIMARY KEY)"] {
         run(&conn, sql).unwrap();
     }
@@ -94,7 +94,7 @@ fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
     while frames() < 4058 {
         insert().unwrap();
     }
-    let filler = pool.path().join("filler");
+    let filler = log_dir.path().join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
     let failed = (0..20).find_map(|_| insert().err()).expect("there is no room for more");
@@ -103,7 +103,7 @@ fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
     std::fs::remove_file(filler).unwrap();
     drop(file);
     let found = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
-    assert_eq!(found(&connect(&place.uri_with_pool("f.db", pool.path(), "")).unwrap()), rows);
+    assert_eq!(found(&connect(&fixture.uri_with_log_dir("f.db", log_dir.path(), "")).unwrap()), rows);
     drop(conn);
-    assert_eq!(found(&connect(&place.uri_with_pool("f.db", pool.path(), "")).unwrap()), rows);
+    assert_eq!(found(&connect(&fixture.uri_with_log_dir("f.db", log_dir.path(), "")).unwrap()), rows);
 }

@@ -1,20 +1,20 @@
 //! `PRAGMA duralite`.
 
-use duralite_testkit::{Engine, Place, connect, one, run, stock};
+use duralite_testkit::{Engine, Fixture, connect, one, run, stock};
 
 use crate::{fill, status_of};
 
 #[test]
 fn tells_what_is_in_force_and_what_was_done() {
-    let place = Place::on(Engine::NVWAL);
-    let conn = place.open("s.db");
+    let fixture = Fixture::on(Engine::NVWAL);
+    let conn = fixture.open("s.db");
     fill(&conn, 10);
     let before = status_of(&conn);
     assert_eq!(before["engine"], "nvwal");
     assert_eq!(before["state"], "active");
     assert_eq!(before["guarantee"], "process-crash");
-    assert!(before["medium"].contains(place.pool().to_str().unwrap()), "{}", before["medium"]);
-    assert_eq!(before["log"], place.log().display().to_string());
+    assert!(before["medium"].contains(fixture.log_dir().to_str().unwrap()), "{}", before["medium"]);
+    assert_eq!(before["log"], fixture.log().display().to_string());
     for _ in 0..10 {
         run(&conn, "UPDATE t SET b = randomblob(100) WHERE a = 3").unwrap();
     }
@@ -28,14 +28,14 @@ fn tells_what_is_in_force_and_what_was_done() {
 
 #[test]
 fn nothing_set_means_waldio_and_one_write_and_flush_per_commit() {
-    let place = Place::on(Engine::WALDIO);
-    let conn = connect(&format!("file:{}?vfs=duralite", place.path("s.db").display())).unwrap();
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = connect(&format!("file:{}?vfs=duralite", fixture.path("s.db").display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
     fill(&conn, 10);
     let before = status_of(&conn);
     assert_eq!(before["engine"], "waldio");
     assert_eq!(before["layout"], "delta");
-    assert!(before["log"].starts_with(place.path("").to_str().unwrap()), "{}", before["log"]);
+    assert!(before["log"].starts_with(fixture.path("").to_str().unwrap()), "{}", before["log"]);
     for _ in 0..10 {
         run(&conn, "UPDATE t SET b = randomblob(100) WHERE a = 3").unwrap();
     }
@@ -47,23 +47,24 @@ fn nothing_set_means_waldio_and_one_write_and_flush_per_commit() {
 
 #[test]
 fn tells_why_the_engine_is_idle() {
-    let place = Place::new();
-    let state = |settings: &str| status_of(&connect(&place.uri("s.db", settings)).unwrap())["state"].clone();
+    let fixture = Fixture::new();
+    let state =
+        |settings: &str| status_of(&connect(&fixture.uri("s.db", settings)).unwrap())["state"].clone();
     assert_eq!(state(""), "idle: journal_mode is not wal");
-    let off = format!("file:{}?vfs=duralite&journal=off", place.path("s.db").display());
+    let off = format!("file:{}?vfs=duralite&journal=off", fixture.path("s.db").display());
     assert_eq!(status_of(&connect(&off).unwrap())["state"], "off: journal=off");
-    stock(&place.path("s.db")).execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a)").unwrap();
+    stock(&fixture.path("s.db")).execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a)").unwrap();
     assert_eq!(state(""), "idle: nothing read yet");
     assert_eq!(state("mode=ro"), "off: opened read-only");
-    let plain = format!("file:{}?vfs=duralite", place.path("s.db").display());
+    let plain = format!("file:{}?vfs=duralite", fixture.path("s.db").display());
     let status = status_of(&connect(&plain).unwrap());
     assert_eq!((status["engine"].as_str(), status["state"].as_str()), ("waldio", "idle: nothing read yet"));
 }
 
 #[test]
 fn settings_are_read_and_changed() {
-    let place = Place::on(Engine::NVWAL);
-    let conn = place.open_with("s.db", "sync=eager&nvram_write_ns=0&block_bytes=64k");
+    let fixture = Fixture::on(Engine::NVWAL);
+    let conn = fixture.open_with("s.db", "sync=eager&nvram_write_ns=0&block_bytes=64k");
     fill(&conn, 10);
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_sync"), "eager");
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_block_bytes"), "65536");

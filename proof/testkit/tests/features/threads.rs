@@ -2,14 +2,14 @@
 
 use std::sync::mpsc;
 
-use duralite_testkit::{Place, one, run, stock, when_thread_ends};
+use duralite_testkit::{Fixture, one, run, stock, when_thread_ends};
 
 /// As with a connection in a value of a thread's own in C or C++.
 #[test]
 fn a_connection_is_used_and_closed_in_the_last_destructors_of_its_thread() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let (said, hear) = mpsc::channel();
-    let (uri, db) = (place.uri("t.db", ""), place.path("t.db"));
+    let (uri, db) = (fixture.uri("t.db", ""), fixture.path("t.db"));
     std::thread::spawn(move || {
         let conn = duralite_testkit::connect(&uri).unwrap();
         for sql in ["PRAGMA journal_mode=WAL", "CREATE TABLE t(a)", "INSERT INTO t VALUES(1)"] {
@@ -28,7 +28,7 @@ fn a_connection_is_used_and_closed_in_the_last_destructors_of_its_thread() {
     written.unwrap();
     closed.unwrap();
     assert!(refused);
-    place.assert_plain("t.db");
-    assert!(place.logs().is_empty());
-    assert_eq!(one::<i64>(&stock(&place.path("t.db")), "SELECT sum(a) FROM t"), 3);
+    fixture.assert_plain("t.db");
+    assert!(fixture.logs().is_empty());
+    assert_eq!(one::<i64>(&stock(&fixture.path("t.db")), "SELECT sum(a) FROM t"), 3);
 }

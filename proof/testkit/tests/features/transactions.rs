@@ -1,14 +1,14 @@
 //! Savepoints, rollbacks and transactions larger than the cache.
 
-use duralite_testkit::{Engine, Outcome, Place, code, integrity, one, run, stock};
+use duralite_testkit::{Engine, Fixture, Outcome, code, integrity, one, run, stock};
 use rusqlite::ffi;
 
 use crate::{content, fill, status_of};
 
 #[test]
 fn savepoints() {
-    let place = Place::new();
-    let conn = place.open("s.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("s.db");
     fill(&conn, 100);
     conn.execute_batch(
         "PRAGMA cache_size=5;
@@ -21,18 +21,18 @@ fn savepoints() {
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t WHERE length(b) <= 100"), 91);
     integrity(&conn);
     drop(conn);
-    place.assert_plain("s.db");
+    fixture.assert_plain("s.db");
 }
 
 #[test]
 fn transactions_larger_than_the_cache() {
-    let place = Place::new();
-    let conn = place.open("s.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("s.db");
     run(&conn, "PRAGMA cache_size=5").unwrap();
     fill(&conn, 4000);
     let before = content(&conn);
     conn.execute_batch("BEGIN; UPDATE t SET b = randomblob(100); UPDATE t SET b = randomblob(90)").unwrap();
-    let reader = place.open("s.db");
+    let reader = fixture.open("s.db");
     assert_eq!(content(&reader), before);
     run(&conn, "ROLLBACK").unwrap();
     assert_eq!(content(&conn), before);
@@ -40,16 +40,16 @@ fn transactions_larger_than_the_cache() {
     assert_eq!(one::<i64>(&reader, "SELECT sum(length(b)) FROM t"), 4000);
     integrity(&reader);
     drop((conn, reader));
-    place.assert_plain("s.db");
+    fixture.assert_plain("s.db");
 }
 
 #[test]
 fn rolled_back_transactions_take_no_space_for_good() {
-    let place = Place::new();
-    let conn = place.open("r.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("r.db");
     conn.execute_batch("PRAGMA cache_size=5; PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 500);
-    let size = || std::fs::metadata(place.log()).unwrap().len();
+    let size = || std::fs::metadata(fixture.log()).unwrap().len();
     for _ in 0..3 {
         conn.execute_batch("BEGIN; UPDATE t SET b = randomblob(100); ROLLBACK").unwrap();
     }
@@ -58,15 +58,15 @@ fn rolled_back_transactions_take_no_space_for_good() {
         conn.execute_batch("BEGIN; UPDATE t SET b = randomblob(100); ROLLBACK").unwrap();
     }
     assert_eq!(size(), grown);
-    let guarantee = if place.engine() == Engine::NVWAL { "process-crash" } else { "power-loss" };
+    let guarantee = if fixture.engine() == Engine::NVWAL { "process-crash" } else { "power-loss" };
     assert_eq!(status_of(&conn)["guarantee"], guarantee);
     integrity(&conn);
 }
 
 #[test]
 fn writers_exclude_each_other() {
-    let place = Place::new();
-    let (first, second) = (place.open("w.db"), place.open("w.db"));
+    let fixture = Fixture::new();
+    let (first, second) = (fixture.open("w.db"), fixture.open("w.db"));
     fill(&first, 10);
     run(&first, "BEGIN IMMEDIATE").unwrap();
     assert_eq!(code(&run(&second, "BEGIN IMMEDIATE").unwrap_err()), ffi::SQLITE_BUSY);
@@ -128,19 +128,19 @@ const FOR_A_WHILE: &[(usize, &str)] = &[
 #[test]
 fn exclusive_locking() {
     for steps in [EXCLUSIVE, FOR_A_WHILE] {
-        let place = Place::new();
-        let ours = [(); 2].map(|()| duralite_testkit::connect(&place.uri("ours.db", "")).unwrap());
-        let theirs = [(); 2].map(|()| stock(&place.path("theirs.db")));
+        let fixture = Fixture::new();
+        let ours = [(); 2].map(|()| duralite_testkit::connect(&fixture.uri("ours.db", "")).unwrap());
+        let theirs = [(); 2].map(|()| stock(&fixture.path("theirs.db")));
         for (number, (connection, sql)) in steps.iter().enumerate() {
             let [ours, theirs] = [&ours, &theirs].map(|conns| Outcome::of(run(&conns[*connection], sql)));
             assert_eq!(ours, theirs, "statement {number}, {sql}");
             if number == 4 {
-                assert!(place.is_guarded("ours.db"));
+                assert!(fixture.is_guarded("ours.db"));
             }
         }
         drop((ours, theirs));
-        place.assert_plain("ours.db");
-        let [ours, theirs] = ["ours.db", "theirs.db"].map(|name| std::fs::read(place.path(name)).unwrap());
+        fixture.assert_plain("ours.db");
+        let [ours, theirs] = ["ours.db", "theirs.db"].map(|name| std::fs::read(fixture.path(name)).unwrap());
         assert!(ours == theirs, "the files differ");
     }
 }

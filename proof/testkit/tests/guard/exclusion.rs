@@ -1,65 +1,65 @@
 //! The guard goes on only when no program without Duralite is connected (invariant 2).
 
-use duralite_testkit::{Place, code, connect, one, run, stock};
+use duralite_testkit::{Fixture, code, connect, one, run, stock};
 use rusqlite::ffi;
 
 #[test]
 fn inv02_busy_while_a_stock_connection_is_open_in_wal_mode() {
-    let place = Place::new();
-    let theirs = stock(&place.path("s.db"));
+    let fixture = Fixture::new();
+    let theirs = stock(&fixture.path("s.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(6)").unwrap();
-    let before = place.snapshot();
-    let conn = connect(&place.uri("s.db", "")).unwrap();
+    let before = fixture.snapshot();
+    let conn = connect(&fixture.uri("s.db", "")).unwrap();
     let error = run(&conn, "SELECT * FROM t").unwrap_err();
     assert_eq!(code(&error) & 0xff, ffi::SQLITE_BUSY, "{error}");
-    assert!(place.snapshot() == before, "a refused open changed something");
+    assert!(fixture.snapshot() == before, "a refused open changed something");
     assert_eq!(one::<i64>(&theirs, "SELECT sum(a) FROM t"), 6);
     run(&theirs, "INSERT INTO t VALUES(7)").unwrap();
     theirs.close().unwrap();
     // The same connection gets it now.
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 13);
-    assert!(place.is_guarded("s.db"));
+    assert!(fixture.is_guarded("s.db"));
 }
 
 #[test]
 fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
-    let place = Place::new();
-    let theirs = stock(&place.path("s.db"));
+    let fixture = Fixture::new();
+    let theirs = stock(&fixture.path("s.db"));
     theirs
         .execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); PRAGMA wal_checkpoint(TRUNCATE)")
         .unwrap();
-    let conn = connect(&place.uri("s.db", "")).unwrap();
+    let conn = connect(&fixture.uri("s.db", "")).unwrap();
     let error = run(&conn, "SELECT * FROM t").unwrap_err();
     assert_eq!(code(&error) & 0xff, ffi::SQLITE_BUSY, "{error}");
-    assert!(!place.is_guarded("s.db"));
-    assert!(place.logs().is_empty());
+    assert!(!fixture.is_guarded("s.db"));
+    assert!(fixture.logs().is_empty());
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
 #[test]
 fn a_wal_that_a_stock_program_left_is_taken_over() {
-    let place = Place::new();
-    let theirs = stock(&place.path("live.db"));
+    let fixture = Fixture::new();
+    let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
     // As a killed process would leave them: the committed rows are in the -wal only.
     for suffix in ["", "-wal"] {
-        std::fs::copy(place.path(&format!("live.db{suffix}")), place.path(&format!("left.db{suffix}")))
+        std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("left.db{suffix}")))
             .unwrap();
     }
-    let conn = connect(&place.uri("left.db", "")).unwrap();
+    let conn = connect(&fixture.uri("left.db", "")).unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
-    assert!(place.is_guarded("left.db"));
-    assert!(!place.path("left.db-wal").exists());
+    assert!(fixture.is_guarded("left.db"));
+    assert!(!fixture.path("left.db-wal").exists());
     run(&conn, "INSERT INTO t VALUES(3)").unwrap();
     conn.close().unwrap();
-    place.assert_plain("left.db");
-    assert_eq!(one::<i64>(&stock(&place.path("left.db")), "SELECT sum(a) FROM t"), 6);
+    fixture.assert_plain("left.db");
+    assert_eq!(one::<i64>(&stock(&fixture.path("left.db")), "SELECT sum(a) FROM t"), 6);
 }
 
 #[test]
 fn a_hot_rollback_journal_is_rolled_back_first() {
-    let place = Place::new();
-    let theirs = stock(&place.path("live.db"));
+    let fixture = Fixture::new();
+    let theirs = stock(&fixture.path("live.db"));
     theirs
         .execute_batch(
             "CREATE TABLE t(a, b); INSERT INTO t VALUES(1, zeroblob(9000)), (2, zeroblob(9000));
@@ -67,11 +67,11 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
         )
         .unwrap();
     for suffix in ["", "-journal"] {
-        std::fs::copy(place.path(&format!("live.db{suffix}")), place.path(&format!("hot.db{suffix}")))
+        std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("hot.db{suffix}")))
             .unwrap();
     }
-    let conn = place.open("hot.db");
+    let conn = fixture.open("hot.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
     conn.close().unwrap();
-    place.assert_plain("hot.db");
+    fixture.assert_plain("hot.db");
 }

@@ -2,111 +2,111 @@
 
 use std::fs;
 
-use duralite_testkit::{Actor, Place, code, one, run};
+use duralite_testkit::{Actor, Fixture, code, one, run};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere, refused};
 
 #[test]
 fn inv03_without_its_log_a_guarded_database_does_not_open() {
-    let place = Place::new();
-    abandoned(&place, "m.db");
-    let (log, aside) = (place.log(), place.path("aside"));
+    let fixture = Fixture::new();
+    abandoned(&fixture, "m.db");
+    let (log, aside) = (fixture.log(), fixture.path("aside"));
     fs::copy(&log, &aside).unwrap();
     fs::remove_file(&log).unwrap();
-    let before = place.snapshot();
-    assert_eq!(code(&refused(&place.uri("m.db", ""))), ffi::SQLITE_CANTOPEN);
-    assert!(place.snapshot() == before, "a refused open changed something");
+    let before = fixture.snapshot();
+    assert_eq!(code(&refused(&fixture.uri("m.db", ""))), ffi::SQLITE_CANTOPEN);
+    assert!(fixture.snapshot() == before, "a refused open changed something");
     fs::copy(&aside, &log).unwrap();
-    assert_eq!(read_elsewhere(&place.uri("m.db", "")), "6");
+    assert_eq!(read_elsewhere(&fixture.uri("m.db", "")), "6");
 }
 
 #[test]
 fn inv03_a_copy_of_a_live_database_cannot_use_its_log() {
-    let place = Place::new();
-    abandoned(&place, "o.db");
-    fs::copy(place.path("o.db"), place.path("copy.db")).unwrap();
-    let before = place.snapshot();
-    assert_eq!(code(&refused(&place.uri("copy.db", ""))), ffi::SQLITE_CANTOPEN);
-    assert!(place.snapshot() == before, "a refused open changed something");
+    let fixture = Fixture::new();
+    abandoned(&fixture, "o.db");
+    fs::copy(fixture.path("o.db"), fixture.path("copy.db")).unwrap();
+    let before = fixture.snapshot();
+    assert_eq!(code(&refused(&fixture.uri("copy.db", ""))), ffi::SQLITE_CANTOPEN);
+    assert!(fixture.snapshot() == before, "a refused open changed something");
     // Not even while the original is in use.
-    let conn = place.open("o.db");
-    assert_eq!(code(&refused(&place.uri("copy.db", ""))), ffi::SQLITE_CANTOPEN);
+    let conn = fixture.open("o.db");
+    assert_eq!(code(&refused(&fixture.uri("copy.db", ""))), ffi::SQLITE_CANTOPEN);
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
 }
 
 #[test]
 fn inv03_a_database_that_was_moved_finds_its_log() {
-    let place = Place::new();
-    abandoned(&place, "o.db");
-    fs::rename(place.path("o.db"), place.path("moved.db")).unwrap();
+    let fixture = Fixture::new();
+    abandoned(&fixture, "o.db");
+    fs::rename(fixture.path("o.db"), fixture.path("moved.db")).unwrap();
     // The wal-index of a killed process stays behind.
-    let _ = fs::remove_file(place.path("o.db-shm"));
-    let conn = place.open("moved.db");
+    let _ = fs::remove_file(fixture.path("o.db-shm"));
+    let conn = fixture.open("moved.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     conn.close().unwrap();
-    place.assert_plain("moved.db");
+    fixture.assert_plain("moved.db");
 }
 
 #[test]
 fn inv03_another_name_for_the_database_is_the_same_database() {
-    let place = Place::new();
-    abandoned(&place, "o.db");
-    std::os::unix::fs::symlink(place.path("o.db"), place.path("link.db")).unwrap();
-    let (first, second) = (place.open("o.db"), place.open("link.db"));
+    let fixture = Fixture::new();
+    abandoned(&fixture, "o.db");
+    std::os::unix::fs::symlink(fixture.path("o.db"), fixture.path("link.db")).unwrap();
+    let (first, second) = (fixture.open("o.db"), fixture.open("link.db"));
     run(&first, "INSERT INTO t VALUES(4)").unwrap();
     assert_eq!(one::<i64>(&second, "SELECT sum(a) FROM t"), 10);
 }
 
 #[test]
 fn inv03_a_log_with_commits_of_a_deleted_database_is_kept_and_in_nobodys_way() {
-    let place = Place::new();
-    abandoned(&place, "d.db");
-    let (orphan, content) = (place.log(), fs::read(place.log()).unwrap());
-    fs::remove_file(place.path("d.db")).unwrap();
-    let conn = place.open("d.db");
+    let fixture = Fixture::new();
+    abandoned(&fixture, "d.db");
+    let (orphan, content) = (fixture.log(), fs::read(fixture.log()).unwrap());
+    fs::remove_file(fixture.path("d.db")).unwrap();
+    let conn = fixture.open("d.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
-    assert_eq!(place.logs().len(), 2);
+    assert_eq!(fixture.logs().len(), 2);
     conn.close().unwrap();
-    place.assert_plain("d.db");
-    assert_eq!(place.log(), orphan);
+    fixture.assert_plain("d.db");
+    assert_eq!(fixture.log(), orphan);
     assert!(fs::read(orphan).unwrap() == content, "the orphan was changed");
 }
 
 #[test]
 fn inv03_logs_of_other_databases_are_left_alone() {
-    let place = Place::new();
-    abandoned(&place, "a.db");
-    let log = place.log();
+    let fixture = Fixture::new();
+    abandoned(&fixture, "a.db");
+    let log = fixture.log();
     let before = fs::read(&log).unwrap();
-    let conn = place.open("b.db");
+    let conn = fixture.open("b.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
     conn.close().unwrap();
     assert!(fs::read(&log).unwrap() == before);
-    assert_eq!(read_elsewhere(&place.uri("a.db", "")), "6");
+    assert_eq!(read_elsewhere(&fixture.uri("a.db", "")), "6");
 }
 
 /// The process that made it died before the database named it, while the database had another name.
 #[test]
 fn inv03_an_empty_log_of_another_name_is_deleted() {
-    let place = Place::new();
-    let conn = place.open("before.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("before.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
     conn.close().unwrap();
-    let unmarked = fs::read(place.path("before.db")).unwrap();
+    let unmarked = fs::read(fixture.path("before.db")).unwrap();
     // A log without commits that the database names.
-    let uri = place.uri("before.db", "");
+    let uri = fixture.uri("before.db", "");
     let mut actor = Actor::sql(&uri);
     assert_eq!(actor.run("PRAGMA user_version"), "0");
-    let log = place.log();
+    let log = fixture.log();
     drop(actor);
-    let mut file = fs::OpenOptions::new().write(true).open(place.path("before.db")).unwrap();
+    let mut file = fs::OpenOptions::new().write(true).open(fixture.path("before.db")).unwrap();
     std::io::Write::write_all(&mut file, &unmarked).unwrap();
-    fs::rename(place.path("before.db"), place.path("after.db")).unwrap();
-    let conn = place.open("after.db");
+    fs::rename(fixture.path("before.db"), fixture.path("after.db")).unwrap();
+    let conn = fixture.open("after.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert!(!log.exists(), "{} stays", log.display());
     conn.close().unwrap();
-    place.assert_plain("after.db");
-    assert!(place.logs().is_empty(), "{:?}", place.logs());
+    fixture.assert_plain("after.db");
+    assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());
 }

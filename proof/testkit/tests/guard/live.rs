@@ -1,53 +1,53 @@
 //! A database that is live, and one that has been closed.
 
-use duralite_testkit::{Actor, Place, code, integrity, one, run, stock, stock_shell, with_stuck_guard};
+use duralite_testkit::{Actor, Fixture, code, integrity, one, run, stock, stock_shell, with_stuck_guard};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere};
 
 #[test]
 fn inv01_stock_sqlite_is_refused_while_the_database_is_live() {
-    let place = Place::new();
-    let conn = place.open("g.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("g.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
     run(&conn, "INSERT INTO t VALUES(6)").unwrap();
-    assert!(place.is_guarded("g.db"));
-    let error = run(&stock(&place.path("g.db")), "SELECT * FROM t").unwrap_err();
+    assert!(fixture.is_guarded("g.db"));
+    let error = run(&stock(&fixture.path("g.db")), "SELECT * FROM t").unwrap_err();
     assert_eq!(code(&error), ffi::SQLITE_NOTADB);
-    let before = place.snapshot();
+    let before = fixture.snapshot();
     for sql in ["SELECT * FROM t", "INSERT INTO t VALUES(7)", "PRAGMA journal_mode=DELETE", "VACUUM"] {
-        let Some(said) = stock_shell(&place.path("g.db"), sql) else { break };
+        let Some(said) = stock_shell(&fixture.path("g.db"), sql) else { break };
         assert!(said.contains("file is not a database"), "{sql}: {said}");
     }
-    assert!(place.snapshot() == before, "a refused program changed something");
+    assert!(fixture.snapshot() == before, "a refused program changed something");
     run(&conn, "INSERT INTO t VALUES(8)").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 14);
 }
 
 #[test]
 fn inv01_the_guard_stays_until_the_last_connection_closes() {
-    let place = Place::new();
-    let first = place.open("g.db");
+    let fixture = Fixture::new();
+    let first = fixture.open("g.db");
     run(&first, "CREATE TABLE t(a)").unwrap();
-    let second = place.open("g.db");
-    let mut third = Actor::sql(&place.uri("g.db", ""));
+    let second = fixture.open("g.db");
+    let mut third = Actor::sql(&fixture.uri("g.db", ""));
     assert_eq!(third.run("INSERT INTO t VALUES(6)"), "");
     run(&first, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     first.close().unwrap();
-    assert!(place.is_guarded("g.db"));
+    assert!(fixture.is_guarded("g.db"));
     assert_eq!(one::<i64>(&second, "SELECT sum(a) FROM t"), 6);
     second.close().unwrap();
-    assert!(place.is_guarded("g.db"));
+    assert!(fixture.is_guarded("g.db"));
     assert_eq!(third.run("SELECT sum(a) FROM t"), "6");
     third.finish();
-    place.assert_plain("g.db");
-    assert!(place.logs().is_empty());
-    assert_eq!(one::<i64>(&stock(&place.path("g.db")), "SELECT sum(a) FROM t"), 6);
+    fixture.assert_plain("g.db");
+    assert!(fixture.logs().is_empty());
+    assert_eq!(one::<i64>(&stock(&fixture.path("g.db")), "SELECT sum(a) FROM t"), 6);
 }
 
 #[test]
 fn inv01_a_closed_database_is_byte_for_byte_what_stock_sqlite_makes() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let work = |conn: &rusqlite::Connection| {
         conn.execute_batch(
             "PRAGMA journal_mode=WAL; CREATE TABLE t(a, b); CREATE INDEX i ON t(b);
@@ -57,46 +57,46 @@ fn inv01_a_closed_database_is_byte_for_byte_what_stock_sqlite_makes() {
         )
         .unwrap();
     };
-    let (ours, theirs) = (place.open("ours.db"), stock(&place.path("theirs.db")));
+    let (ours, theirs) = (fixture.open("ours.db"), stock(&fixture.path("theirs.db")));
     work(&ours);
     work(&theirs);
     ours.close().unwrap();
     theirs.close().unwrap();
-    let read = |name| std::fs::read(place.path(name)).unwrap();
+    let read = |name| std::fs::read(fixture.path(name)).unwrap();
     assert!(read("ours.db") == read("theirs.db"), "the files differ");
 }
 
 #[test]
 fn inv07_a_killed_process_leaves_the_guard_and_everything_is_there() {
-    let place = Place::new();
-    abandoned(&place, "k.db");
-    let error = run(&stock(&place.path("k.db")), "SELECT * FROM t").unwrap_err();
+    let fixture = Fixture::new();
+    abandoned(&fixture, "k.db");
+    let error = run(&stock(&fixture.path("k.db")), "SELECT * FROM t").unwrap_err();
     assert_eq!(code(&error), ffi::SQLITE_NOTADB);
-    assert_eq!(read_elsewhere(&place.uri("k.db", "")), "6");
+    assert_eq!(read_elsewhere(&fixture.uri("k.db", "")), "6");
     // The reader was killed too, so the guard is still on.
-    let conn = place.open("k.db");
+    let conn = fixture.open("k.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     integrity(&conn);
     conn.close().unwrap();
-    place.assert_plain("k.db");
-    assert_eq!(one::<i64>(&stock(&place.path("k.db")), "SELECT sum(a) FROM t"), 6);
+    fixture.assert_plain("k.db");
+    assert_eq!(one::<i64>(&stock(&fixture.path("k.db")), "SELECT sum(a) FROM t"), 6);
 }
 
 #[test]
 fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
     // A reader elsewhere keeps the closing connection from being the last.
-    let place = Place::new();
-    let conn = place.open("r.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("r.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
-    let mut reader = Actor::sql(&place.uri("r.db", ""));
+    let mut reader = Actor::sql(&fixture.uri("r.db", ""));
     assert_eq!(reader.run("BEGIN"), "");
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     run(&conn, "INSERT INTO t VALUES(5)").unwrap();
     conn.close().unwrap();
-    assert!(place.is_guarded("r.db"));
+    assert!(fixture.is_guarded("r.db"));
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     reader.kill();
-    let conn = place.open("r.db");
+    let conn = fixture.open("r.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 5);
 }
 
@@ -104,23 +104,23 @@ fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
 #[test]
 fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_it() {
     for pages_follow in [false, true] {
-        let place = Place::new();
-        let conn = place.open("m.db");
+        let fixture = Fixture::new();
+        let conn = fixture.open("m.db");
         run(&conn, "CREATE TABLE t(a)").unwrap();
         run(&conn, "INSERT INTO t VALUES(6)").unwrap();
         let mode = with_stuck_guard(|| one::<String>(&conn, "PRAGMA journal_mode=DELETE"));
         assert_eq!(mode, "delete");
-        assert!(place.is_guarded("m.db"));
+        assert!(fixture.is_guarded("m.db"));
         if pages_follow {
             run(&conn, "INSERT INTO t VALUES(8)").unwrap();
         }
         let sum = if pages_follow { 14 } else { 6 };
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
-        assert_eq!(read_elsewhere(&place.uri("m.db", "")), sum.to_string());
+        assert_eq!(read_elsewhere(&fixture.uri("m.db", "")), sum.to_string());
         conn.close().unwrap();
-        place.assert_plain("m.db");
-        assert!(place.logs().is_empty());
-        let conn = stock(&place.path("m.db"));
+        fixture.assert_plain("m.db");
+        assert!(fixture.logs().is_empty());
+        let conn = stock(&fixture.path("m.db"));
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
         // What SQLite answered holds.
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
@@ -129,15 +129,15 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
 
 #[test]
 fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
-    let place = Place::new();
-    let conn = place.open("m.db");
+    let fixture = Fixture::new();
+    let conn = fixture.open("m.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
     run(&conn, "INSERT INTO t VALUES(6)").unwrap();
     with_stuck_guard(|| conn.close().unwrap());
-    assert!(place.is_guarded("m.db"));
-    let conn = place.open("m.db");
+    assert!(fixture.is_guarded("m.db"));
+    let conn = fixture.open("m.db");
     run(&conn, "INSERT INTO t VALUES(8)").unwrap();
     conn.close().unwrap();
-    place.assert_plain("m.db");
-    assert_eq!(one::<i64>(&stock(&place.path("m.db")), "SELECT sum(a) FROM t"), 14);
+    fixture.assert_plain("m.db");
+    assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }

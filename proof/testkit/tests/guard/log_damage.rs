@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use duralite_testkit::{Engine, Place, Rng, code, one};
+use duralite_testkit::{Engine, Fixture, Rng, code, one};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere, refused};
@@ -15,20 +15,20 @@ fn expect_refusal(what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
 }
 
 fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
-    let place = Place::on(engine);
-    abandoned(&place, "d.db");
-    let log = place.log();
+    let fixture = Fixture::on(engine);
+    abandoned(&fixture, "d.db");
+    let log = fixture.log();
     let good = fs::read(&log).unwrap();
     let mut bytes = good.clone();
     damage(&log, &mut bytes);
     assert!(bytes != good, "{what} changed nothing");
     fs::write(&log, &bytes).unwrap();
-    let before = place.snapshot();
-    let error = refused(&place.uri("d.db", ""));
+    let before = fixture.snapshot();
+    let error = refused(&fixture.uri("d.db", ""));
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN, "{what}: {error}");
-    assert!(place.snapshot() == before, "{what}: a refused open changed something");
+    assert!(fixture.snapshot() == before, "{what}: a refused open changed something");
     fs::write(&log, &good).unwrap();
-    assert_eq!(one::<i64>(&place.open("d.db"), "SELECT sum(a) FROM t"), 6, "{what}");
+    assert_eq!(one::<i64>(&fixture.open("d.db"), "SELECT sum(a) FROM t"), 6, "{what}");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn inv12_a_log_of_a_later_version_is_refused() {
 
 #[test]
 fn inv12_the_log_of_another_database_under_this_name_is_refused() {
-    let other = Place::new();
+    let other = Fixture::new();
     abandoned(&other, "other.db");
     let foreign = fs::read(other.log()).unwrap();
     expect_refusal("foreign content", |_, bytes| *bytes = foreign);
@@ -65,9 +65,9 @@ fn inv12_the_log_of_another_database_under_this_name_is_refused() {
 #[test]
 fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     // The first block follows the table of states; what is committed begins behind its header.
-    let place = Place::on(Engine::NVWAL);
-    abandoned(&place, "d.db");
-    let log = fs::read(place.log()).unwrap();
+    let fixture = Fixture::on(Engine::NVWAL);
+    abandoned(&fixture, "d.db");
+    let log = fs::read(fixture.log()).unwrap();
     let first_block = usize::try_from(u64::from_le_bytes(log[56..64].try_into().unwrap())).unwrap();
     let committed = log.iter().rposition(|byte| *byte != 0).unwrap();
     assert!(committed > first_block + 100);
@@ -92,59 +92,59 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
 
 /// Either an error or everything.
 fn tolerate_or_refuse(at: usize, bit: u64) {
-    let place = Place::on(Engine::NVWAL);
-    abandoned(&place, "d.db");
-    let log = place.log();
+    let fixture = Fixture::on(Engine::NVWAL);
+    abandoned(&fixture, "d.db");
+    let log = fixture.log();
     let mut bytes = fs::read(&log).unwrap();
     bytes[at] ^= 1 << bit;
     fs::write(&log, &bytes).unwrap();
-    let database = fs::read(place.path("d.db")).unwrap();
-    let sum = duralite_testkit::connect(&place.uri("d.db", ""))
+    let database = fs::read(fixture.path("d.db")).unwrap();
+    let sum = duralite_testkit::connect(&fixture.uri("d.db", ""))
         .and_then(|conn| conn.query_row("SELECT sum(a) FROM t", [], |row| row.get::<_, i64>(0)));
     match sum {
         Ok(sum) => assert_eq!(sum, 6, "bit {bit} of byte {at}"),
-        Err(_) => assert!(fs::read(place.path("d.db")).unwrap() == database, "bit {bit} of byte {at}"),
+        Err(_) => assert!(fs::read(fixture.path("d.db")).unwrap() == database, "bit {bit} of byte {at}"),
     }
 }
 
 #[test]
 fn inv03_a_log_is_found_that_a_damaged_guard_does_not_name() {
     for at in [72, 80, 87, 88, 91] {
-        let place = Place::new();
-        abandoned(&place, "d.db");
-        let mut bytes = fs::read(place.path("d.db")).unwrap();
+        let fixture = Fixture::new();
+        abandoned(&fixture, "d.db");
+        let mut bytes = fs::read(fixture.path("d.db")).unwrap();
         bytes[at] ^= 0x10;
-        fs::write(place.path("d.db"), &bytes).unwrap();
-        assert_eq!(read_elsewhere(&place.uri("d.db", "")), "6", "byte {at}");
-        drop(place.open("d.db"));
-        place.assert_plain("d.db");
+        fs::write(fixture.path("d.db"), &bytes).unwrap();
+        assert_eq!(read_elsewhere(&fixture.uri("d.db", "")), "6", "byte {at}");
+        drop(fixture.open("d.db"));
+        fixture.assert_plain("d.db");
     }
 }
 
 #[test]
 fn inv12_a_damaged_guard_whose_log_is_gone_is_refused() {
-    let place = Place::new();
-    abandoned(&place, "d.db");
-    let mut bytes = fs::read(place.path("d.db")).unwrap();
+    let fixture = Fixture::new();
+    abandoned(&fixture, "d.db");
+    let mut bytes = fs::read(fixture.path("d.db")).unwrap();
     bytes[80] ^= 0x10;
-    fs::write(place.path("d.db"), &bytes).unwrap();
-    fs::remove_file(place.log()).unwrap();
-    let before = place.snapshot();
-    assert_eq!(code(&refused(&place.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
-    assert!(place.snapshot() == before, "a refused open changed something");
+    fs::write(fixture.path("d.db"), &bytes).unwrap();
+    fs::remove_file(fixture.log()).unwrap();
+    let before = fixture.snapshot();
+    assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
+    assert!(fixture.snapshot() == before, "a refused open changed something");
 }
 
 #[test]
 fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
     for (from, to) in [(0, 512), (0, 100), (10, 30), (512, 1024), (0, 4096)] {
-        let place = Place::new();
-        abandoned(&place, "d.db");
-        let mut bytes = fs::read(place.path("d.db")).unwrap();
+        let fixture = Fixture::new();
+        abandoned(&fixture, "d.db");
+        let mut bytes = fs::read(fixture.path("d.db")).unwrap();
         // Its size is what a checkpoint had made it.
         bytes[from..to].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + 3) as u8);
-        fs::write(place.path("d.db"), &bytes).unwrap();
-        assert_eq!(read_elsewhere(&place.uri("d.db", "")), "6", "bytes {from} to {to}");
-        drop(place.open("d.db"));
-        place.assert_plain("d.db");
+        fs::write(fixture.path("d.db"), &bytes).unwrap();
+        assert_eq!(read_elsewhere(&fixture.uri("d.db", "")), "6", "bytes {from} to {to}");
+        drop(fixture.open("d.db"));
+        fixture.assert_plain("d.db");
     }
 }

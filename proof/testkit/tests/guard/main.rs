@@ -2,23 +2,23 @@
 //! comes to: a clear error, nothing changed, nothing lost.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod directory;
 mod exclusion;
 mod identity;
 mod live;
 mod log_damage;
-mod pool;
 
-use duralite_testkit::{Actor, Place, run};
+use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;
 
 /// A database that a killed process left: guarded, rows 1 to 3 in the log only.
-fn abandoned(place: &Place, name: &str) {
-    let mut actor = Actor::sql(&place.uri(name, ""));
+fn abandoned(fixture: &Fixture, name: &str) {
+    let mut actor = Actor::sql(&fixture.uri(name, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
     assert_eq!(actor.run("CREATE TABLE t(a)"), "");
     assert_eq!(actor.run("INSERT INTO t VALUES(1), (2), (3)"), "");
     actor.kill();
-    assert!(place.is_guarded(name));
+    assert!(fixture.is_guarded(name));
 }
 
 /// What a new process says when it opens the database and reads it.

@@ -5,7 +5,7 @@
 mod pair;
 mod statements;
 
-use duralite_testkit::{Place, Rng, dump, for_seeds, integrity, stock};
+use duralite_testkit::{Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
@@ -20,8 +20,8 @@ fn settings(rng: &mut Rng) -> String {
 
 fn compare(seed: u64, connections: usize) {
     let mut rng = Rng::new(seed + 1000 * connections as u64);
-    let place = Place::new();
-    let mut pair = Pair::new(&place, &settings(&mut rng), connections);
+    let fixture = Fixture::new();
+    let mut pair = Pair::new(&fixture, &settings(&mut rng), connections);
     let page_bytes = 512_u64 << rng.below(8);
     let vacuum = rng.pick(&["NONE", "NONE", "FULL", "INCREMENTAL"]);
     pair.run(0, &format!("PRAGMA page_size={page_bytes}"));
@@ -43,13 +43,13 @@ fn compare(seed: u64, connections: usize) {
     }
     assert!(pair.answered > STATEMENTS / 3, "only {} statements had an answer", pair.answered);
     pair.finish();
-    place.assert_plain("ours.db");
-    assert!(place.logs().is_empty());
-    let (ours, theirs) = (stock(&place.path("ours.db")), stock(&place.path("theirs.db")));
+    fixture.assert_plain("ours.db");
+    assert!(fixture.logs().is_empty());
+    let (ours, theirs) = (stock(&fixture.path("ours.db")), stock(&fixture.path("theirs.db")));
     integrity(&theirs);
     assert!(dump(&ours) == dump(&theirs), "the contents differ");
     drop((ours, theirs));
-    let read = |name| std::fs::read(place.path(name)).unwrap();
+    let read = |name| std::fs::read(fixture.path(name)).unwrap();
     assert!(read("ours.db") == read("theirs.db"), "the files differ");
 }
 

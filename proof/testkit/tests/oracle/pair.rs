@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use duralite_testkit::{Outcome, Place, connect, run, stock};
+use duralite_testkit::{Fixture, Outcome, connect, run, stock};
 use rusqlite::Connection;
 
 /// How many statements a failure shows.
@@ -15,7 +15,7 @@ struct Both {
 
 /// Connections to a database on Duralite, and as many to one on stock SQLite.
 pub struct Pair<'a> {
-    place: &'a Place,
+    fixture: &'a Fixture,
     settings: String,
     connections: Vec<Both>,
     latest: VecDeque<String>,
@@ -23,14 +23,23 @@ pub struct Pair<'a> {
     pub answered: u64,
 }
 
-fn open(place: &Place, settings: &str) -> Both {
-    Both { ours: connect(&place.uri("ours.db", settings)).unwrap(), theirs: stock(&place.path("theirs.db")) }
+fn open(fixture: &Fixture, settings: &str) -> Both {
+    Both {
+        ours: connect(&fixture.uri("ours.db", settings)).unwrap(),
+        theirs: stock(&fixture.path("theirs.db")),
+    }
 }
 
 impl<'a> Pair<'a> {
-    pub fn new(place: &'a Place, settings: &str, connections: usize) -> Self {
-        let all = (0..connections).map(|_| open(place, settings)).collect();
-        Self { place, settings: settings.to_owned(), connections: all, latest: VecDeque::new(), answered: 0 }
+    pub fn new(fixture: &'a Fixture, settings: &str, connections: usize) -> Self {
+        let all = (0..connections).map(|_| open(fixture, settings)).collect();
+        Self {
+            fixture,
+            settings: settings.to_owned(),
+            connections: all,
+            latest: VecDeque::new(),
+            answered: 0,
+        }
     }
 
     /// Runs a statement on both and compares what they answer.
@@ -65,9 +74,9 @@ impl<'a> Pair<'a> {
         let both = self.connections.remove(connection);
         drop(both);
         if alone {
-            self.place.assert_plain("ours.db");
+            self.fixture.assert_plain("ours.db");
         }
-        self.connections.insert(connection, open(self.place, &self.settings));
+        self.connections.insert(connection, open(self.fixture, &self.settings));
     }
 
     /// Closes every connection.

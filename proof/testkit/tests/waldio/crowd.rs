@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use duralite_testkit::{Actor, Engine, Gate, Place, integrity, one};
+use duralite_testkit::{Actor, Engine, Fixture, Gate, integrity, one};
 use rusqlite::Connection;
 
 use crate::{insert, prepare};
@@ -13,15 +13,15 @@ const THREADS: usize = 16;
 const PROCESSES: usize = 5;
 
 /// Commits of each of 16 threads in a second and a half.
-fn crowd(place: &Place, settings: &str) -> Vec<u64> {
-    let first = place.open_with("c.db", settings);
+fn crowd(fixture: &Fixture, settings: &str) -> Vec<u64> {
+    let first = fixture.open_with("c.db", settings);
     prepare(&first);
     let barrier = Barrier::new(THREADS);
     let counts = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
-                    let conn = place.open_with("c.db", settings);
+                    let conn = fixture.open_with("c.db", settings);
                     conn.busy_timeout(Duration::from_secs(30)).unwrap();
                     barrier.wait();
                     let start = Instant::now();
@@ -52,24 +52,24 @@ fn assert_fair(counts: &[u64]) {
 fn sixteen_writers_share_fairly_and_are_never_busy() {
     for (engine, settings) in [(Engine::WALDIO, ""), (Engine::WALDIO, "layout=embedded"), (Engine::NVWAL, "")]
     {
-        let place = Place::on(engine);
-        assert_fair(&crowd(&place, settings));
-        place.assert_plain("c.db");
+        let fixture = Fixture::on(engine);
+        assert_fair(&crowd(&fixture, settings));
+        fixture.assert_plain("c.db");
     }
 }
 
 /// Commits that are sealed while a flush is held up share the next one: `start` starts each of them, on a
 /// database with one row that all have open, and `end` waits until they are acknowledged.
 fn share_the_next_flush<T>(
-    place: &Place,
+    fixture: &Fixture,
     start: impl Fn(&Gate) -> Vec<T>,
     insert: impl Fn(T) -> T,
     end: impl Fn(T),
 ) {
     let dir = tempfile::tempdir().unwrap();
     let gate = Gate::new(dir.path());
-    let _gate = gate.before(place.pool());
-    let watch = place.open("c.db");
+    let _gate = gate.before(fixture.log_dir());
+    let watch = fixture.open("c.db");
     prepare(&watch);
     let mut writers = start(&gate);
     let others = writers.split_off(1);
@@ -100,7 +100,7 @@ fn threads_that_commit_while_a_flush_is_held_up_share_the_next_one() {
         Ready(Connection),
         Started(JoinHandle<()>),
     }
-    let place = Place::on(Engine::WALDIO);
+    let fixture = Fixture::on(Engine::WALDIO);
     let insert_in_thread = |writer| match writer {
         Writer::Ready(conn) => Writer::Started(std::thread::spawn(move || assert_eq!(insert(&conn), Ok(1)))),
         started @ Writer::Started(_) => started,
@@ -110,20 +110,20 @@ fn threads_that_commit_while_a_flush_is_held_up_share_the_next_one() {
         Writer::Ready(_) => unreachable!("it was started"),
     };
     let open = |_: &Gate| {
-        let conn = place.open("c.db");
+        let conn = fixture.open("c.db");
         conn.busy_timeout(Duration::from_secs(600)).unwrap();
         Writer::Ready(conn)
     };
-    share_the_next_flush(&place, |gate| (0..=THREADS).map(|_| open(gate)).collect(), insert_in_thread, end);
+    share_the_next_flush(&fixture, |gate| (0..=THREADS).map(|_| open(gate)).collect(), insert_in_thread, end);
 }
 
 #[test]
 fn processes_that_commit_while_a_flush_is_held_up_share_the_next_one() {
-    let place = Place::on(Engine::WALDIO);
+    let fixture = Fixture::on(Engine::WALDIO);
     let start = |gate: &Gate| {
-        let uri = place.uri("c.db", "");
+        let uri = fixture.uri("c.db", "");
         let mut actor =
-            Actor::start(&["gated", &uri, place.pool().to_str().unwrap(), gate.dir().to_str().unwrap()]);
+            Actor::start(&["gated", &uri, fixture.log_dir().to_str().unwrap(), gate.dir().to_str().unwrap()]);
         assert_eq!(actor.run("PRAGMA busy_timeout=600000"), "600000");
         assert_eq!(actor.run("SELECT count(*) FROM t"), "1");
         actor
@@ -136,5 +136,5 @@ fn processes_that_commit_while_a_flush_is_held_up_share_the_next_one() {
         assert_eq!(actor.line(), "");
         actor.finish();
     };
-    share_the_next_flush(&place, |gate| (0..=PROCESSES).map(|_| start(gate)).collect(), insert, end);
+    share_the_next_flush(&fixture, |gate| (0..=PROCESSES).map(|_| start(gate)).collect(), insert, end);
 }

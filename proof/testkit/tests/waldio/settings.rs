@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use duralite_testkit::{Actor, Engine, Place, code, connect, integrity, one, run};
+use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run};
 use rusqlite::ffi;
 
 use crate::{insert, number, prepare, status_of};
@@ -20,16 +20,16 @@ fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
 
 #[test]
 fn two_processes_with_different_settings_are_told_apart() {
-    let place = Place::on(Engine::WALDIO);
-    let conn = place.open_with("s.db", "durability=full");
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = fixture.open_with("s.db", "durability=full");
     prepare(&conn);
-    let mut other = Actor::sql(&place.uri("s.db", "durability=normal"));
+    let mut other = Actor::sql(&fixture.uri("s.db", "durability=normal"));
     let said = other.run("SELECT count(*) FROM t");
     assert!(said.contains("unable to open"), "{said}");
-    let mut same = Actor::sql(&place.uri("s.db", "durability=full"));
+    let mut same = Actor::sql(&fixture.uri("s.db", "durability=full"));
     assert_eq!(same.run("SELECT count(*) FROM t"), "1");
     same.finish();
-    let error = connect(&place.uri("s.db", "layout=embedded"))
+    let error = connect(&fixture.uri("s.db", "layout=embedded"))
         .and_then(|conn| run(&conn, "SELECT count(*) FROM t"))
         .unwrap_err();
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN, "{error}");
@@ -42,20 +42,20 @@ fn a_log_keeps_the_layout_and_block_size_it_was_made_with() {
         ("layout=embedded&device_block=4096", "layout=delta&device_block=512"),
         ("layout=delta&device_block=4096", "layout=embedded"),
     ] {
-        let place = Place::on(Engine::WALDIO);
-        let mut actor = Actor::sql(&place.uri("l.db", made));
+        let fixture = Fixture::on(Engine::WALDIO);
+        let mut actor = Actor::sql(&fixture.uri("l.db", made));
         assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
         assert_eq!(actor.run("CREATE TABLE t(a)"), "");
         assert_eq!(actor.run("INSERT INTO t VALUES(7)"), "");
         actor.kill();
-        assert!(place.is_guarded("l.db"));
-        let conn = place.open_with("l.db", asked);
+        assert!(fixture.is_guarded("l.db"));
+        let conn = fixture.open_with("l.db", asked);
         assert_eq!(one::<i64>(&conn, "SELECT a FROM t"), 7);
         assert!(made.contains(&status_of(&conn)["layout"]), "{made}");
         run(&conn, "INSERT INTO t VALUES(8)").unwrap();
         integrity(&conn);
         drop(conn);
-        place.assert_plain("l.db");
+        fixture.assert_plain("l.db");
     }
 }
 
@@ -63,8 +63,8 @@ fn a_log_keeps_the_layout_and_block_size_it_was_made_with() {
 fn pages_of_every_size_with_and_without_reserved_bytes() {
     for layout in ["delta", "embedded"] {
         for page_bytes in [512, 1024, 4096, 8192, 65536] {
-            let place = Place::on(Engine::WALDIO);
-            let conn = connect(&place.uri("p.db", &format!("layout={layout}"))).unwrap();
+            let fixture = Fixture::on(Engine::WALDIO);
+            let conn = connect(&fixture.uri("p.db", &format!("layout={layout}"))).unwrap();
             run(&conn, &format!("PRAGMA page_size={page_bytes}")).unwrap();
             assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
             prepare(&conn);
@@ -77,8 +77,8 @@ fn pages_of_every_size_with_and_without_reserved_bytes() {
             let expected = one::<i64>(&conn, "SELECT sum(length(b)) FROM t");
             integrity(&conn);
             drop(conn);
-            place.assert_plain("p.db");
-            let stock = duralite_testkit::stock(&place.path("p.db"));
+            fixture.assert_plain("p.db");
+            let stock = duralite_testkit::stock(&fixture.path("p.db"));
             assert_eq!(one::<i64>(&stock, "SELECT sum(length(b)) FROM t"), expected);
         }
     }
@@ -86,8 +86,8 @@ fn pages_of_every_size_with_and_without_reserved_bytes() {
 
 #[test]
 fn group_synch_acknowledges_early_and_writes_in_time() {
-    let place = Place::on(Engine::WALDIO);
-    let conn = place.open_with("g.db", "group_synch=4&group_interval_ms=20");
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = fixture.open_with("g.db", "group_synch=4&group_interval_ms=20");
     prepare(&conn);
     assert_eq!(status_of(&conn)["guarantee"], "ordered");
     let (commits, writes) = (number(&conn, "commits"), number(&conn, "device_writes"));
@@ -103,14 +103,14 @@ fn group_synch_acknowledges_early_and_writes_in_time() {
     assert!(within(Duration::from_secs(20), || number(&conn, "commits_led") == number(&conn, "commits")));
     integrity(&conn);
     drop(conn);
-    place.assert_plain("g.db");
+    fixture.assert_plain("g.db");
 }
 
 #[test]
 fn group_synch_goes_on_in_exclusive_locking_mode() {
-    let place = Place::on(Engine::WALDIO);
+    let fixture = Fixture::on(Engine::WALDIO);
     let settings = "group_synch=1000&group_interval_ms=5&background_checkpoint=2";
-    let conn = connect(&place.uri("x.db", settings)).unwrap();
+    let conn = connect(&fixture.uri("x.db", settings)).unwrap();
     conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL").unwrap();
     prepare(&conn);
     for _ in 0..20 {
@@ -118,14 +118,14 @@ fn group_synch_goes_on_in_exclusive_locking_mode() {
         assert!(within(Duration::from_secs(20), || number(&conn, "commits_led") == number(&conn, "commits")));
     }
     conn.close().unwrap();
-    place.assert_plain("x.db");
+    fixture.assert_plain("x.db");
 }
 
 #[test]
 fn a_background_checkpoint_keeps_the_log_short() {
     for engine in [Engine::WALDIO, Engine::NVWAL] {
-        let place = Place::on(engine);
-        let conn = place.open_with("b.db", "background_checkpoint=50");
+        let fixture = Fixture::on(engine);
+        let conn = fixture.open_with("b.db", "background_checkpoint=50");
         conn.busy_timeout(Duration::from_secs(10)).unwrap();
         prepare(&conn);
         conn.execute_batch("PRAGMA wal_autocheckpoint=0").unwrap();
@@ -137,8 +137,8 @@ fn a_background_checkpoint_keeps_the_log_short() {
         integrity(&conn);
         let rows = one::<i64>(&conn, "SELECT count(*) FROM t");
         drop(conn);
-        place.assert_plain("b.db");
-        let stock = duralite_testkit::stock(&place.path("b.db"));
+        fixture.assert_plain("b.db");
+        let stock = duralite_testkit::stock(&fixture.path("b.db"));
         assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), rows);
     }
 }
@@ -146,40 +146,40 @@ fn a_background_checkpoint_keeps_the_log_short() {
 #[test]
 fn inv01_what_works_in_the_background_does_not_outlast_the_last_close() {
     for engine in [Engine::WALDIO, Engine::NVWAL] {
-        let place = Place::on(engine);
+        let fixture = Fixture::on(engine);
         for round in 0..100 {
-            let conn = place.open_with("c.db", "background_checkpoint=2");
+            let conn = fixture.open_with("c.db", "background_checkpoint=2");
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             conn.execute_batch("CREATE TABLE IF NOT EXISTS t(a); INSERT INTO t VALUES(randomblob(100000))")
                 .unwrap();
             // At different moments of the checkpoint that this has asked for.
             std::thread::sleep(Duration::from_micros(200 * (round % 20)));
             conn.close().unwrap();
-            place.assert_plain("c.db");
-            assert!(place.logs().is_empty(), "{engine:?}, round {round}: {:?}", place.logs());
+            fixture.assert_plain("c.db");
+            assert!(fixture.logs().is_empty(), "{engine:?}, round {round}: {:?}", fixture.logs());
         }
     }
 }
 
 #[test]
 fn a_reader_that_wants_durable_content_gets_it() {
-    let place = Place::on(Engine::WALDIO);
-    let writer = place.open_with("r.db", "group_synch=1000&group_interval_ms=60000");
+    let fixture = Fixture::on(Engine::WALDIO);
+    let writer = fixture.open_with("r.db", "group_synch=1000&group_interval_ms=60000");
     prepare(&writer);
     insert(&writer).unwrap();
     assert!(number(&writer, "commits_led") < number(&writer, "commits"));
-    let reader = connect(&place.uri("r.db", "read_durable=1")).unwrap();
+    let reader = connect(&fixture.uri("r.db", "read_durable=1")).unwrap();
     assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 2);
     assert_eq!(number(&writer, "commits_led"), number(&writer, "commits"));
 }
 
 #[test]
 fn a_pinned_log_names_its_oldest_reader() {
-    let place = Place::on(Engine::WALDIO);
-    let conn = place.open("o.db");
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = fixture.open("o.db");
     prepare(&conn);
     assert_eq!(status_of(&conn)["readers"], "0");
-    let reader = place.open("o.db");
+    let reader = fixture.open("o.db");
     run(&reader, "BEGIN").unwrap();
     assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 1);
     assert_eq!(status_of(&conn)["readers"], "1");

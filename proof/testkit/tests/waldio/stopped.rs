@@ -1,6 +1,6 @@
 //! A process that is stopped while it leads a group: the others go on.
 
-use duralite_testkit::{Actor, Engine, Place, integrity, one};
+use duralite_testkit::{Actor, Engine, Fixture, integrity, one};
 use rusqlite::Connection;
 
 use crate::{insert, number, prepare};
@@ -11,9 +11,9 @@ fn restart(conn: &Connection) -> bool {
 }
 
 /// A process that inserted a row and is stopped in the write of its group.
-fn stop_in_a_commit(place: &Place, settings: &str) -> Actor {
+fn stop_in_a_commit(fixture: &Fixture, settings: &str) -> Actor {
     let mut stopped =
-        Actor::start(&["stopping", &place.uri("s.db", settings), place.pool().to_str().unwrap()]);
+        Actor::start(&["stopping", &fixture.uri("s.db", settings), fixture.log_dir().to_str().unwrap()]);
     assert_eq!(stopped.run("SELECT count(*) FROM t"), "1");
     assert_eq!(stopped.run(".stop"), "");
     stopped.tell("INSERT INTO t(b) VALUES('of the stopped one')");
@@ -24,11 +24,11 @@ fn stop_in_a_commit(place: &Place, settings: &str) -> Actor {
 #[test]
 fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_writers() {
     for settings in ["", "layout=embedded"] {
-        let place = Place::on(Engine::WALDIO);
-        let conn = place.open_with("s.db", settings);
+        let fixture = Fixture::on(Engine::WALDIO);
+        let conn = fixture.open_with("s.db", settings);
         prepare(&conn);
-        let mut reader = Actor::sql(&place.uri("s.db", settings));
-        let mut stopped = stop_in_a_commit(&place, settings);
+        let mut reader = Actor::sql(&fixture.uri("s.db", settings));
+        let mut stopped = stop_in_a_commit(&fixture, settings);
         assert_eq!(reader.run("SELECT count(*) FROM t"), "2");
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 2);
         for _ in 0..20 {
@@ -50,18 +50,18 @@ fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_w
         reader.finish();
         stopped.finish();
         conn.close().unwrap();
-        place.assert_plain("s.db");
-        let rows = one::<i64>(&duralite_testkit::stock(&place.path("s.db")), "SELECT count(*) FROM t");
+        fixture.assert_plain("s.db");
+        let rows = one::<i64>(&duralite_testkit::stock(&fixture.path("s.db")), "SELECT count(*) FROM t");
         assert_eq!(rows, 25);
     }
 }
 
 #[test]
 fn inv11_a_stopped_leader_that_dies_lets_the_log_start_over() {
-    let place = Place::on(Engine::WALDIO);
-    let conn = place.open("s.db");
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = fixture.open("s.db");
     prepare(&conn);
-    let stopped = stop_in_a_commit(&place, "");
+    let stopped = stop_in_a_commit(&fixture, "");
     insert(&conn).unwrap();
     assert!(!restart(&conn));
     stopped.kill();
@@ -69,15 +69,15 @@ fn inv11_a_stopped_leader_that_dies_lets_the_log_start_over() {
     insert(&conn).unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 4);
     conn.close().unwrap();
-    place.assert_plain("s.db");
+    fixture.assert_plain("s.db");
 }
 
 #[test]
 fn inv11_readers_go_on_while_a_large_transaction_waits_for_a_stopped_leader() {
-    let place = Place::on(Engine::WALDIO);
-    let (conn, writer) = (place.open("s.db"), place.open("s.db"));
+    let fixture = Fixture::on(Engine::WALDIO);
+    let (conn, writer) = (fixture.open("s.db"), fixture.open("s.db"));
     prepare(&conn);
-    let mut stopped = stop_in_a_commit(&place, "");
+    let mut stopped = stop_in_a_commit(&fixture, "");
     let mut reads = 0;
     std::thread::scope(|scope| {
         let large = scope.spawn(|| {

@@ -14,11 +14,11 @@ fn file(dir: &tempfile::TempDir) -> OwnFile {
 }
 
 #[test]
-fn members_see_each_others_words_and_deaths() {
+fn processes_see_each_others_words_and_deaths() {
     let dir = tempfile::tempdir().unwrap();
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
-    assert_eq!((one.member(), two.member()), (0, 1));
+    assert_eq!((one.process_slot(), two.process_slot()), (0, 1));
     one.store(8, 7);
     assert_eq!(two.compare_exchange(8, 6, 9), Err(7));
     assert_eq!(two.compare_exchange(8, 7, 9), Ok(7));
@@ -34,7 +34,7 @@ fn members_see_each_others_words_and_deaths() {
     drop(two);
     assert!(!one.is_alive(1).unwrap());
     let three = join(&dir, 4096, None).unwrap();
-    assert_eq!(three.member(), 1);
+    assert_eq!(three.process_slot(), 1);
     assert_eq!(three.load(8), 4);
 }
 
@@ -106,9 +106,9 @@ fn look(dir: &tempfile::TempDir, bytes: u64) -> FileSegment {
 #[test]
 fn who_may_only_read_sees_the_words_and_changes_none() {
     let dir = tempfile::tempdir().unwrap();
-    let member = join(&dir, 4096, Some(4096)).unwrap();
+    let process = join(&dir, 4096, Some(4096)).unwrap();
     let reader = look(&dir, 4096);
-    member.store(8, 7);
+    process.store(8, 7);
     assert_eq!(reader.load(8), 7);
     reader.store(8, 1);
     assert_eq!(reader.compare_exchange(8, 7, 1), Err(7));
@@ -116,10 +116,10 @@ fn who_may_only_read_sees_the_words_and_changes_none() {
     reader.write(8, &[1; 8]);
     reader.wake(8, 1);
     reader.wait(8, 1, FOR_EVER);
-    assert_eq!(member.load(8), 7);
+    assert_eq!(process.load(8), 7);
     assert!(reader.is_alive(0).unwrap() && !reader.is_alive(1).unwrap());
     assert!(reader.index_region(0, true).unwrap().is_none(), "it makes no regions");
-    let made = member.index_region(0, true).unwrap().unwrap().cast::<u64>();
+    let made = process.index_region(0, true).unwrap().unwrap().cast::<u64>();
     let seen = reader.index_region(0, false).unwrap().unwrap().cast::<u64>();
     // SAFETY: inside the regions, as long as the segments live.
     unsafe {
@@ -127,28 +127,28 @@ fn who_may_only_read_sees_the_words_and_changes_none() {
         assert_eq!(seen.read_volatile(), 9);
     }
     assert!(reader.share_use().unwrap());
-    assert!(member.share_use().unwrap() && !member.take_use().unwrap());
+    assert!(process.share_use().unwrap() && !process.take_use().unwrap());
     drop(reader);
-    assert!(member.take_use().unwrap());
+    assert!(process.take_use().unwrap());
 }
 
 #[test]
-fn members_find_the_marks_of_who_may_only_read() {
+fn processes_find_the_marks_of_who_may_only_read() {
     let dir = tempfile::tempdir().unwrap();
-    let member = join(&dir, 4096, Some(4096)).unwrap();
+    let process = join(&dir, 4096, Some(4096)).unwrap();
     let (one, two) = (look(&dir, 4096), look(&dir, 4096));
-    assert!(!member.has_outside_readers(0, 8).unwrap());
+    assert!(!process.has_outside_readers(0, 8).unwrap());
     assert!(one.hold_mark(4).unwrap() && two.hold_mark(4).unwrap());
-    assert!(member.has_outside_readers(0, 8).unwrap() && member.has_outside_readers(4, 1).unwrap());
-    assert!(!member.has_outside_readers(5, 3).unwrap() && !member.has_outside_readers(3, 1).unwrap());
+    assert!(process.has_outside_readers(0, 8).unwrap() && process.has_outside_readers(4, 1).unwrap());
+    assert!(!process.has_outside_readers(5, 3).unwrap() && !process.has_outside_readers(3, 1).unwrap());
     assert!(!FileSegment::has_live_readers(&file(&dir)).unwrap());
     one.set_live(true).unwrap();
     assert!(FileSegment::has_live_readers(&file(&dir)).unwrap());
     one.release_mark(4);
-    assert!(member.has_outside_readers(4, 1).unwrap());
+    assert!(process.has_outside_readers(4, 1).unwrap());
     assert!(!FileSegment::has_live_readers(&file(&dir)).unwrap());
     drop(two);
-    assert!(!member.has_outside_readers(0, 8).unwrap());
+    assert!(!process.has_outside_readers(0, 8).unwrap());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     // As such a process has it.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
-    assert!(!one.has_other_members().unwrap() && one.take_use().unwrap());
+    assert!(!one.has_other_processes().unwrap() && one.take_use().unwrap());
     drop(inherited);
 }
 

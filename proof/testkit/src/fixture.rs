@@ -1,4 +1,4 @@
-//! A directory with databases, and a pool of its own for their logs.
+//! A directory with databases, and a log directory of its own for their logs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ pub const VERSIONS: std::ops::Range<usize> = 18..20;
 pub const GUARD: [u8; 2] = [0xd7; 2];
 
 /// Databases and logs of one test, deleted with it.
-pub struct Place {
+pub struct Fixture {
     dir: TempDir,
-    pool: TempDir,
+    log_dir: TempDir,
     engine: Engine,
 }
 
-impl Default for Place {
+impl Default for Fixture {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Place {
+impl Fixture {
     /// An empty place on the engine under test.
     #[must_use]
     pub fn new() -> Self {
         Self::on(Engine::under_test())
     }
 
-    /// An empty place: databases in the temporary directory; the pool of an engine that works in memory in
+    /// An empty place: databases in the temporary directory; the log directory of an engine that works in memory in
     /// shared memory, if there is any.
     #[must_use]
     pub fn on(engine: Engine) -> Self {
         let temporary = std::env::temp_dir();
         let memory = Path::new(SHARED_MEMORY_DIR);
-        let pools = if memory.is_dir() && engine.is_in_memory() { memory } else { &temporary };
+        let log_dirs = if memory.is_dir() && engine.is_in_memory() { memory } else { &temporary };
         let make = |parent: &Path| tempfile::Builder::new().prefix("duralite-test-").tempdir_in(parent);
-        Self { dir: make(&temporary).unwrap(), pool: make(pools).unwrap(), engine }
+        Self { dir: make(&temporary).unwrap(), log_dir: make(log_dirs).unwrap(), engine }
     }
 
     /// The engine.
@@ -58,26 +58,26 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// The pool.
+    /// The log directory.
     #[must_use]
-    pub fn pool(&self) -> &Path {
-        self.pool.path()
+    pub fn log_dir(&self) -> &Path {
+        self.log_dir.path()
     }
 
-    /// A URI of a database on the engine, its log in the pool; `settings` are more parameters.
+    /// A URI of a database on the engine, its log in the log directory; `settings` are more parameters.
     #[must_use]
     pub fn uri(&self, name: &str, settings: &str) -> String {
-        self.uri_with_pool(name, self.pool(), settings)
+        self.uri_with_log_dir(name, self.log_dir(), settings)
     }
 
-    /// As [`Place::uri`], with another pool.
+    /// As [`Place::uri`], with another log directory.
     #[must_use]
-    pub fn uri_with_pool(&self, name: &str, pool: &Path, settings: &str) -> String {
+    pub fn uri_with_log_dir(&self, name: &str, log_dir: &Path, settings: &str) -> String {
         let and = if settings.is_empty() { "" } else { "&" };
         format!(
             "file:{}?vfs=duralite&{}{and}{settings}",
             self.path(name).display(),
-            self.engine.settings(pool)
+            self.engine.settings(log_dir)
         )
     }
 
@@ -95,10 +95,10 @@ impl Place {
         conn
     }
 
-    /// The logs in the pool, without the memory that their users share.
+    /// The logs in the log directory, without the memory that their users share.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
-        let mut logs: Vec<_> = std::fs::read_dir(self.pool())
+        let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
             .unwrap()
             .map(|entry| entry.unwrap().path())
             .filter(|path| !is_shared_memory(path))
@@ -107,7 +107,7 @@ impl Place {
         logs
     }
 
-    /// The only log in the pool.
+    /// The only log in the log directory.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         let logs = self.logs();
@@ -121,11 +121,11 @@ impl Place {
         std::fs::read(self.path(name)).unwrap().get(VERSIONS) == Some(&GUARD)
     }
 
-    /// Every file of a database and of the pool, to find out whether anything changed.
+    /// Every file of a database and of the log directory, to find out whether anything changed.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = snapshot(self.dir.path());
-        files.extend(snapshot(self.pool()));
+        files.extend(snapshot(self.log_dir()));
         files
     }
 

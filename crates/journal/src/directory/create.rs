@@ -16,22 +16,22 @@ use crate::{EngineOptions, JournalError};
 /// Nothing of it has a name before it is complete, and its shared memory gets one last: a crash on the way
 /// leaves nothing, or a log without commits that [`leftovers::collect`] deletes.
 pub(crate) fn create(
-    pool: &LogDirectory,
+    log_dir: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     page_bytes: u32,
 ) -> Result<OpenLog, JournalError> {
-    if !pool.dir.is_dir() {
+    if !log_dir.dir.is_dir() {
         let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
-        return Err(JournalError::io("use the log's directory", &pool.dir, &error));
+        return Err(JournalError::io("use the log's directory", &log_dir.dir, &error));
     }
     // One look at the directory is little beside making a log.
-    leftovers::collect(&pool.dir, db, true);
+    leftovers::collect(&log_dir.dir, db, true);
     let id = draw_id(db)?;
-    let (path, moved) = choose_name(pool, db, id)?;
-    let place = Place::new(pool, &path, id);
+    let (path, moved) = choose_name(log_dir, db, id)?;
+    let place = Place::new(log_dir, &path, id);
     let segment_path = place.segment_path.clone();
-    let file = files::create(&pool.dir, &path, db)?;
+    let file = files::create(&log_dir.dir, &path, db)?;
     let make = || {
         // Before the log, which makes do with what room is left.
         let shared = files::create_segment(&segment_path, db)?;
@@ -39,7 +39,13 @@ pub(crate) fn create(
         let segment = place.join(shared, true)?;
         let head = head_of(db, id, identity::of_log(&file));
         let file_of_log = OpenFile { path: &path, file: &file };
-        (pool.engine.format)(&NewLog { directory: pool, options, file: file_of_log, head, page_bytes })?;
+        (log_dir.engine.format)(&NewLog {
+            directory: log_dir,
+            options,
+            file: file_of_log,
+            head,
+            page_bytes,
+        })?;
         file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
@@ -47,7 +53,7 @@ pub(crate) fn create(
         place.open(options, file, segment, true)
     };
     make()
-        .map_err(|error| at_pool(error, &pool.dir))
+        .map_err(|error| at_directory(error, &log_dir.dir))
         .inspect_err(|_| {
             drop(std::fs::remove_file(&segment_path));
             drop(std::fs::remove_file(&path));
@@ -74,14 +80,14 @@ fn draw_id(db: &DatabaseIdentity) -> Result<LogId, JournalError> {
 
 /// The name of a new log, and what made way for it.
 fn choose_name(
-    pool: &LogDirectory,
+    log_dir: &LogDirectory,
     db: &DatabaseIdentity,
     id: LogId,
 ) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), JournalError> {
-    let with_id = names::with_id(&pool.dir, &db.path, id);
-    let is_beside = db.path.parent() == Some(&*pool.dir);
+    let with_id = names::with_id(&log_dir.dir, &db.path, id);
+    let is_beside = db.path.parent() == Some(&*log_dir.dir);
     // Where the database has gone from its path, another one's log may have the plain name, now or soon.
-    let plain = names::plain(&pool.dir, &db.path).filter(|_| is_beside && db.is_in_place());
+    let plain = names::plain(&log_dir.dir, &db.path).filter(|_| is_beside && db.is_in_place());
     let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
     let moved = leftovers::free_plain_name(&plain, db)?;
     let path = if is_free(&plain) { plain } else { with_id };
@@ -93,7 +99,7 @@ fn is_free(path: &Path) -> bool {
 }
 
 /// What fails while a log is made is the directory's fault: the file has no name yet.
-fn at_pool(error: JournalError, dir: &Path) -> JournalError {
+fn at_directory(error: JournalError, dir: &Path) -> JournalError {
     match error {
         JournalError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {
             JournalError::NoSpace { dir: dir.to_path_buf() }

@@ -15,8 +15,8 @@ use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET,
 use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
+use crate::hooks::{self, FileStep};
 use crate::pins::Pins;
-use crate::tap::{self, FileStep};
 use crate::{EngineOptions, JournalError};
 
 /// An attached log and the file whose lock says that this process uses it.
@@ -58,7 +58,7 @@ impl OpenLog {
     }
 }
 
-/// Says to those who read without being members that what they have mapped is about to begin anew; returns its
+/// Says to those who read without process slots that what they have mapped is about to begin anew; returns its
 /// number then.
 fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
     let mut bytes = [0; 8];
@@ -75,23 +75,23 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
 
 /// A log's file that is being opened.
 pub(super) struct Place<'a> {
-    pub(super) pool: &'a LogDirectory,
+    pub(super) log_dir: &'a LogDirectory,
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn new(pool: &'a LogDirectory, path: &'a Path, id: LogId) -> Self {
-        Self { pool, path, segment_path: names::segment(path, id) }
+    pub(super) fn new(log_dir: &'a LogDirectory, path: &'a Path, id: LogId) -> Self {
+        Self { log_dir, path, segment_path: names::segment(path, id) }
     }
 
     /// Joins those who use the log, as the first if `alone`.
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, JournalError> {
         let path = &self.segment_path;
-        let (media, shared) = (self.pool.media().word(), self.pool.engine.shared);
+        let (media, shared) = (self.log_dir.media().word(), self.log_dir.engine.shared);
         let begun = if alone { begin_anew(&file, path)? } else { 0 };
         let fresh = alone.then_some(ENGINE_OFFSET + shared.zeroed);
-        tap::step(FileStep::MapShared, path).map_err(|error| JournalError::io("map", path, &error))?;
+        hooks::step(FileStep::MapShared, path).map_err(|error| JournalError::io("map", path, &error))?;
         let segment = FileSegment::join(file, path, ENGINE_OFFSET + shared.all, fresh)
             .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
         if !alone && segment.load(0) != MAGIC {
@@ -127,8 +127,8 @@ impl<'a> Place<'a> {
         segment: Arc<FileSegment>,
         alone: bool,
     ) -> Result<OpenLog, JournalError> {
-        let engine = (self.pool.engine.attach)(Attaching {
-            directory: self.pool,
+        let engine = (self.log_dir.engine.attach)(Attaching {
+            directory: self.log_dir,
             options,
             file: OpenFile { path: self.path, file: &file },
             segment: segment.clone(),
@@ -142,7 +142,7 @@ impl<'a> Place<'a> {
         let Self { path, segment_path, .. } = self;
         let path = path.to_path_buf();
         Ok(OpenLog {
-            kind: self.pool.engine,
+            kind: self.log_dir.engine,
             engine,
             segment,
             path,

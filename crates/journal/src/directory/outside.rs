@@ -1,7 +1,7 @@
 //! Attaching a log as a user who may only read the database (invariant 13).
 //!
-//! Such a user is no member of the shared memory: it maps what it may not change, and the kernel's locks say that
-//! it is there. While members live it reads along with them. When none does, a crash has left the log: it reads what
+//! Such a user is without a process slot of the shared memory: it maps what it may not change, and the kernel's locks say that
+//! it is there. While processes live it reads along with them. When none does, a crash has left the log: it reads what
 //! recovery would find, for itself, and SQLite makes a wal-index of its own from that.
 //!
 //! It never makes a process wait for it that wants to open the database. So the shared memory may begin anew
@@ -44,7 +44,7 @@ pub struct Outside {
 
 /// Attaches a log that this user may not open for writing, as `denied` says.
 pub(super) fn attach(
-    pool: &LogDirectory,
+    log_dir: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     id: LogId,
@@ -61,12 +61,12 @@ pub(super) fn attach(
     if !locked.map_err(|error| JournalError::io("lock", &segment_path, &error))? {
         return Err(JournalError::Busy { path: db.path.clone(), what: files::ATTACHING });
     }
-    let bytes = ENGINE_OFFSET + pool.engine.shared.all;
+    let bytes = ENGINE_OFFSET + log_dir.engine.shared.all;
     let shared = files::open_segment_read_only(&segment_path, db)?;
     let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
         .map_err(|source| JournalError::Medium { path: segment_path.clone(), source })?;
     let outside = Outside {
-        engine: pool.engine,
+        engine: log_dir.engine,
         options: options.clone(),
         db: db.clone(),
         path: path.to_path_buf(),
@@ -103,8 +103,8 @@ impl Outside {
     ///
     /// # Errors
     /// `Medium`.
-    pub fn has_members(&self) -> Result<bool, JournalError> {
-        FileSegment::has_members(self.segment_file()).map_err(|source| self.failed(source))
+    pub fn has_processes(&self) -> Result<bool, JournalError> {
+        FileSegment::has_processes(self.segment_file()).map_err(|source| self.failed(source))
     }
 
     /// Whether a transaction may begin by the shared memory: to be asked once the mark is held, which keeps it from
@@ -124,10 +124,10 @@ impl Outside {
     /// # Errors
     /// `Busy` while somebody attaches it; as for attaching.
     pub(crate) fn look_again(&self, pause: Pause<'_>) -> Result<Option<Box<dyn Engine>>, JournalError> {
-        let members = self.has_members()?;
+        let processes = self.has_processes()?;
         fence(Ordering::SeqCst);
         let same = self.segment.load(INCARNATION) == self.incarnation.load(Ordering::Acquire);
-        if self.is_live() && self.may_begin()? || !self.is_live() && same && !members {
+        if self.is_live() && self.may_begin()? || !self.is_live() && same && !processes {
             return Ok(None);
         }
         let busy = |what| Err(JournalError::Busy { path: self.db.path.clone(), what });
@@ -138,7 +138,7 @@ impl Outside {
         }
         self.check_names()?;
         let live = if self.is_live() {
-            // SQLite has the wal-index mapped. It is of this time: this process was there when members were.
+            // SQLite has the wal-index mapped. It is of this time: this process was there when processes were.
             if !is_complete(&attaching) {
                 return busy("its log has to be recovered by somebody who may write it");
             }
@@ -163,11 +163,11 @@ impl Outside {
         if is_in_place(&self.path, &self.file)? && is_in_place(&self.segment_path, self.segment_file())? {
             return Ok(());
         }
-        let what = "its log has just been folded into it or put aside; open it again";
+        let what = "its log has just been checkpointed into it or put aside; open it again";
         Err(JournalError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Whether members use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
+    /// Whether processes use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, JournalError> {
         let path = &self.path;
         for tries in 0.. {
@@ -177,7 +177,7 @@ impl Outside {
                 self.file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
             }
             let company = if held {
-                FileSegment::has_members(attaching)
+                FileSegment::has_processes(attaching)
             } else {
                 FileSegment::has_live_readers(attaching)
             };

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use duralite_testkit::{Actor, Place, TinyPool, code, connect, integrity, one, run, stock};
+use duralite_testkit::{Actor, Fixture, TinyDirectory, code, connect, integrity, one, run, stock};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere, refused};
@@ -10,105 +10,109 @@ use crate::{abandoned, read_elsewhere, refused};
 #[test]
 fn inv01_an_emptied_journal_does_not_stay_beside_a_guarded_database() {
     for mode in ["TRUNCATE", "PERSIST"] {
-        let place = Place::new();
-        let conn = stock(&place.path("p.db"));
+        let fixture = Fixture::new();
+        let conn = stock(&fixture.path("p.db"));
         conn.execute_batch(&format!(
             "PRAGMA journal_mode={mode}; CREATE TABLE t(a); INSERT INTO t VALUES(6)"
         ))
         .unwrap();
         conn.close().unwrap();
-        let journal = place.path("p.db-journal");
+        let journal = fixture.path("p.db-journal");
         assert!(journal.exists(), "{mode}");
-        let conn = place.open("p.db");
+        let conn = fixture.open("p.db");
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
-        assert!(place.is_guarded("p.db") && !journal.exists(), "{mode}");
+        assert!(fixture.is_guarded("p.db") && !journal.exists(), "{mode}");
         conn.close().unwrap();
-        place.assert_plain("p.db");
+        fixture.assert_plain("p.db");
     }
 }
 
 /// A plain database in WAL mode with one row.
-fn plain(place: &Place, name: &str) {
-    let conn = stock(&place.path(name));
+fn plain(fixture: &Fixture, name: &str) {
+    let conn = stock(&fixture.path(name));
     conn.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(6)").unwrap();
     conn.close().unwrap();
 }
 
 #[test]
-fn a_missing_pool_fails_the_open() {
-    let place = Place::new();
-    plain(&place, "p.db");
-    let before = place.snapshot();
-    let nowhere = place.path("nowhere");
-    assert_eq!(code(&refused(&place.uri_with_pool("p.db", &nowhere, ""))), ffi::SQLITE_CANTOPEN);
-    let error = refused(&place.uri_with_pool("new.db", &nowhere, ""));
+fn a_missing_log_directory_fails_the_open() {
+    let fixture = Fixture::new();
+    plain(&fixture, "p.db");
+    let before = fixture.snapshot();
+    let nowhere = fixture.path("nowhere");
+    assert_eq!(code(&refused(&fixture.uri_with_log_dir("p.db", &nowhere, ""))), ffi::SQLITE_CANTOPEN);
+    let error = refused(&fixture.uri_with_log_dir("new.db", &nowhere, ""));
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN);
     // No DAX file system.
-    let uri =
-        format!("file:{}?vfs=duralite&nvram={}", place.path("new.db").display(), place.pool().display());
+    let uri = format!(
+        "file:{}?vfs=duralite&nvram={}",
+        fixture.path("new.db").display(),
+        fixture.log_dir().display()
+    );
     assert_eq!(code(&refused(&uri)), ffi::SQLITE_CANTOPEN);
-    assert!(place.snapshot() == before, "a refused open changed something");
+    assert!(fixture.snapshot() == before, "a refused open changed something");
 }
 
 #[test]
-fn inv03_a_wrong_pool_does_not_open_a_guarded_database() {
-    let place = Place::new();
-    abandoned(&place, "p.db");
+fn inv03_a_wrong_log_directory_does_not_open_a_guarded_database() {
+    let fixture = Fixture::new();
+    abandoned(&fixture, "p.db");
     let other = tempfile::tempdir().unwrap();
-    let before = place.snapshot();
-    assert_eq!(code(&refused(&place.uri_with_pool("p.db", other.path(), ""))), ffi::SQLITE_CANTOPEN);
-    assert!(place.snapshot() == before, "a refused open changed something");
-    assert_eq!(read_elsewhere(&place.uri("p.db", "")), "6");
+    let before = fixture.snapshot();
+    assert_eq!(code(&refused(&fixture.uri_with_log_dir("p.db", other.path(), ""))), ffi::SQLITE_CANTOPEN);
+    assert!(fixture.snapshot() == before, "a refused open changed something");
+    assert_eq!(read_elsewhere(&fixture.uri("p.db", "")), "6");
 }
 
 #[test]
 fn a_journal_that_cannot_be_deleted_fails_the_open_before_there_is_a_log() {
-    let place = Place::new();
-    plain(&place, "p.db");
+    let fixture = Fixture::new();
+    plain(&fixture, "p.db");
     // It leads to itself: for SQLite there is none, and opening it is an error.
-    let journal = place.path("p.db-journal");
+    let journal = fixture.path("p.db-journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
-    assert_eq!(code(&refused(&place.uri("p.db", ""))), ffi::SQLITE_IOERR_DELETE);
-    assert!(place.logs().is_empty() && !place.is_guarded("p.db"));
+    assert_eq!(code(&refused(&fixture.uri("p.db", ""))), ffi::SQLITE_IOERR_DELETE);
+    assert!(fixture.logs().is_empty() && !fixture.is_guarded("p.db"));
     fs::remove_file(journal).unwrap();
-    assert_eq!(one::<i64>(&connect(&place.uri("p.db", "")).unwrap(), "SELECT sum(a) FROM t"), 6);
+    assert_eq!(one::<i64>(&connect(&fixture.uri("p.db", "")).unwrap(), "SELECT sum(a) FROM t"), 6);
 }
 
 #[test]
-fn a_read_only_pool_fails_the_open() {
-    let Some(pool) = TinyPool::new(4096) else { return };
-    let place = Place::new();
-    plain(&place, "p.db");
-    pool.set_read_only(true);
-    let before = place.snapshot();
-    let uri = place.uri_with_pool("p.db", pool.path(), "");
+fn a_read_only_log_directory_fails_the_open() {
+    let Some(log_dir) = TinyDirectory::new(4096) else { return };
+    let fixture = Fixture::new();
+    plain(&fixture, "p.db");
+    log_dir.set_read_only(true);
+    let before = fixture.snapshot();
+    let uri = fixture.uri_with_log_dir("p.db", log_dir.path(), "");
     assert_eq!(code(&refused(&uri)), ffi::SQLITE_CANTOPEN);
-    assert!(place.snapshot() == before, "a refused open changed something");
-    pool.set_read_only(false);
+    assert!(fixture.snapshot() == before, "a refused open changed something");
+    log_dir.set_read_only(false);
     assert_eq!(one::<i64>(&connect(&uri).unwrap(), "SELECT sum(a) FROM t"), 6);
 }
 
 #[test]
-fn a_full_pool_fails_the_open() {
-    let Some(pool) = TinyPool::new(64) else { return };
-    let place = Place::new();
-    plain(&place, "p.db");
-    let filler = pool.path().join("filler");
+fn a_full_log_directory_fails_the_open() {
+    let Some(log_dir) = TinyDirectory::new(64) else { return };
+    let fixture = Fixture::new();
+    plain(&fixture, "p.db");
+    let filler = log_dir.path().join("filler");
     fs::write(&filler, vec![1; 48 << 10]).unwrap();
-    let before = place.snapshot();
-    let uri = place.uri_with_pool("p.db", pool.path(), "");
+    let before = fixture.snapshot();
+    let uri = fixture.uri_with_log_dir("p.db", log_dir.path(), "");
     let error = refused(&uri);
     assert!([ffi::SQLITE_FULL, ffi::SQLITE_CANTOPEN].contains(&(code(&error) & 0xff)), "{error}");
-    assert!(place.snapshot() == before, "a refused open changed something");
-    let left: Vec<_> = fs::read_dir(pool.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(fixture.snapshot() == before, "a refused open changed something");
+    let left: Vec<_> =
+        fs::read_dir(log_dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["filler"]);
 }
 
 #[test]
-fn inv10_a_pool_that_runs_full_fails_the_write_and_loses_nothing() {
-    let Some(pool) = TinyPool::new(3072) else { return };
-    let place = Place::new();
-    let uri = place.uri_with_pool("f.db", pool.path(), "");
+fn inv10_a_log_directory_that_runs_full_fails_the_write_and_loses_nothing() {
+    let Some(log_dir) = TinyDirectory::new(3072) else { return };
+    let fixture = Fixture::new();
+    let uri = fixture.uri_with_log_dir("f.db", log_dir.path(), "");
     fill_up(&uri);
     // The next to come finds everything too.
     assert!(read_elsewhere(&uri).parse::<i64>().unwrap() > 0);
@@ -116,9 +120,9 @@ fn inv10_a_pool_that_runs_full_fails_the_write_and_loses_nothing() {
 
 #[test]
 fn inv10_a_log_at_its_limit_fails_the_write_and_loses_nothing() {
-    let place = Place::new();
-    fill_up(&place.uri("f.db", "log_limit=1m"));
-    place.assert_plain("f.db");
+    let fixture = Fixture::new();
+    fill_up(&fixture.uri("f.db", "log_limit=1m"));
+    fixture.assert_plain("f.db");
 }
 
 /// Writes while a reader keeps the log from being recycled, until it is full.

@@ -15,7 +15,7 @@ use crate::descriptor::LogDirectory;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundLog {
     /// Where it is, and on which media.
-    pub pool: LogDirectory,
+    pub log_dir: LogDirectory,
     /// The file.
     pub path: PathBuf,
     /// Its identity.
@@ -47,15 +47,15 @@ fn is_illegible(path: &Path) -> bool {
 }
 
 /// The log of this id in a directory.
-pub(super) fn by_id(pool: &LogDirectory, database: &Path, id: LogId) -> Option<PathBuf> {
+pub(super) fn by_id(log_dir: &LogDirectory, database: &Path, id: LogId) -> Option<PathBuf> {
     let is_it =
-        |path: &Path| read_head(path).is_some_and(|head| head.log_id == id && head.engine == pool.engine);
-    let with_id = names::with_id(&pool.dir, database, id);
-    let plain = names::plain(&pool.dir, database).filter(|_| database.parent() == Some(&*pool.dir));
+        |path: &Path| read_head(path).is_some_and(|head| head.log_id == id && head.engine == log_dir.engine);
+    let with_id = names::with_id(&log_dir.dir, database, id);
+    let plain = names::plain(&log_dir.dir, database).filter(|_| database.parent() == Some(&*log_dir.dir));
     if let Some(path) = [Some(&with_id), plain.as_ref()].into_iter().flatten().find(|path| is_it(path)) {
         return Some(path.clone());
     }
-    if read_head(&with_id).is_some_and(|head| head.engine == pool.engine) {
+    if read_head(&with_id).is_some_and(|head| head.engine == log_dir.engine) {
         // It is not what it is called.
         return Some(with_id);
     }
@@ -63,7 +63,7 @@ pub(super) fn by_id(pool: &LogDirectory, database: &Path, id: LogId) -> Option<P
         return Some(path);
     }
     // The database has another name now, or another one still.
-    let entries = std::fs::read_dir(&pool.dir).ok()?;
+    let entries = std::fs::read_dir(&log_dir.dir).ok()?;
     entries.filter_map(Result::ok).find_map(|entry| {
         let named = match names::kind_of(&entry.file_name())? {
             Kind::Plain => true,
@@ -77,14 +77,14 @@ pub(super) fn by_id(pool: &LogDirectory, database: &Path, id: LogId) -> Option<P
 
 /// The log that was made for a database whose header cannot say so, beside it or in one of the directories.
 #[must_use]
-pub fn made_for(pools: &[LogDirectory], db: &DatabaseIdentity) -> Option<FoundLog> {
-    pools.iter().find_map(|pool| {
-        let plain = names::plain(&pool.dir, &db.path);
-        let others = named_after(&pool.dir, &db.path);
+pub fn made_for(log_dirs: &[LogDirectory], db: &DatabaseIdentity) -> Option<FoundLog> {
+    log_dirs.iter().find_map(|log_dir| {
+        let plain = names::plain(&log_dir.dir, &db.path);
+        let others = named_after(&log_dir.dir, &db.path);
         plain.into_iter().chain(others).find_map(|path| {
             let head = read_head(&path)?;
-            let usable = head.is_of(db) && head.engine == pool.engine;
-            usable.then(|| FoundLog { pool: pool.clone(), path: path.clone(), id: head.log_id })
+            let usable = head.is_of(db) && head.engine == log_dir.engine;
+            usable.then(|| FoundLog { log_dir: log_dir.clone(), path: path.clone(), id: head.log_id })
         })
     })
 }
@@ -110,8 +110,8 @@ pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
         return Claim::Own;
     }
     // Found under the name that this database's own log would have, and not by its id only.
-    let with_id = names::with_id(&log.pool.dir, &db.path, log.id);
-    if log.path != with_id && names::plain(&log.pool.dir, &db.path).is_none_or(|plain| log.path != plain) {
+    let with_id = names::with_id(&log.log_dir.dir, &db.path, log.id);
+    if log.path != with_id && names::plain(&log.log_dir.dir, &db.path).is_none_or(|plain| log.path != plain) {
         return Claim::Foreign;
     }
     // SQLite would take a `-wal` that lies there too.

@@ -1,7 +1,7 @@
 //! Where what a log does to its medium and its directory can be watched, or made to fail: for
 //! tests of durability, through the very code that users run.
 //!
-//! A tap is looked for once, when a log is opened; without one nothing stands in between.
+//! A hook is looked for once, when a log is opened; without one nothing stands in between.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub enum FileStep {
 }
 
 /// What stands between logs and their media.
-pub trait Tap: Send + Sync {
+pub trait Hook: Send + Sync {
     /// Called before a step, which is left undone on an error.
     ///
     /// # Errors
@@ -52,50 +52,50 @@ pub trait Tap: Send + Sync {
     fn block(&self, log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError>;
 }
 
-static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Tap>)>> = RwLock::new(Vec::new());
+static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// A tap in force until this is dropped. Logs that are open stay tapped.
-pub struct Tapped {
+/// A hook in force until this is dropped. Logs that are open stay hooked.
+pub struct Hooked {
     dir: PathBuf,
 }
 
-/// Puts a tap before every log in a directory that is opened from now on.
+/// Puts a hook before every log in a directory that is opened from now on.
 #[must_use]
-pub fn tap(dir: &Path, tap: Arc<dyn Tap>) -> Tapped {
-    let mut taps = TAPS.write().unwrap_or_else(PoisonError::into_inner);
-    taps.retain(|(other, _)| other != dir);
-    taps.push((dir.to_path_buf(), tap));
-    Tapped { dir: dir.to_path_buf() }
+pub fn hook(dir: &Path, hook: Arc<dyn Hook>) -> Hooked {
+    let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);
+    hooks.retain(|(other, _)| other != dir);
+    hooks.push((dir.to_path_buf(), hook));
+    Hooked { dir: dir.to_path_buf() }
 }
 
-impl Drop for Tapped {
+impl Drop for Hooked {
     fn drop(&mut self) {
-        let mut taps = TAPS.write().unwrap_or_else(PoisonError::into_inner);
-        taps.retain(|(dir, _)| *dir != self.dir);
+        let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);
+        hooks.retain(|(dir, _)| *dir != self.dir);
     }
 }
 
-fn of(log: &Path) -> Option<Arc<dyn Tap>> {
-    let taps = TAPS.read().unwrap_or_else(PoisonError::into_inner);
+fn of(log: &Path) -> Option<Arc<dyn Hook>> {
+    let hooks = TAPS.read().unwrap_or_else(PoisonError::into_inner);
     let dir = log.parent()?;
-    taps.iter().find(|(tapped, _)| tapped == dir).map(|(_, tap)| Arc::clone(tap))
+    hooks.iter().find(|(hooked, _)| hooked == dir).map(|(_, hook)| Arc::clone(hook))
 }
 
 /// Announces a step.
 pub(crate) fn step(step: FileStep, log: &Path) -> io::Result<()> {
-    of(log).map_or(Ok(()), |tap| tap.step(step, log))
+    of(log).map_or(Ok(()), |hook| hook.step(step, log))
 }
 
 pub(crate) fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
     match of(log) {
         None => Ok(nvm),
-        Some(tap) => tap.nvm(log, nvm),
+        Some(hook) => hook.nvm(log, nvm),
     }
 }
 
 pub(crate) fn block(log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
     match of(log) {
         None => Ok(block),
-        Some(tap) => tap.block(log, block),
+        Some(hook) => hook.block(log, block),
     }
 }

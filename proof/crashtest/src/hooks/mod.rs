@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_journal::pool::{FileStep, Tap};
+use duralite_journal::directory::{FileStep, Hook};
 use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use rustix::io::Errno;
@@ -21,20 +21,20 @@ pub use vfs::{register, tap_files};
 use crate::event::{Event, FileKind};
 use crate::recorder::{Call, Recorder};
 
-/// A tap of a pool of logs.
-pub struct PoolTap {
+/// A hook of a log directory of logs.
+pub struct DirectoryHook {
     recorder: Arc<Recorder>,
 }
 
-impl PoolTap {
-    /// A tap that records there.
+impl DirectoryHook {
+    /// A hook that records there.
     #[must_use]
     pub fn new(recorder: Arc<Recorder>) -> Self {
         Self { recorder }
     }
 }
 
-impl Tap for PoolTap {
+impl Hook for DirectoryHook {
     fn step(&self, step: FileStep, log: &Path) -> io::Result<()> {
         let mut recorded = self.recorder.step();
         let call = match step {

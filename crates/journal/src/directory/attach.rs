@@ -22,31 +22,31 @@ use crate::{EngineOptions, ErrorKind, JournalError};
 /// everybody leaves committed transactions as they are. Other processes are waited for as long as `pause` has
 /// patience; then they are `Busy`.
 pub(crate) fn attach(
-    pool: &LogDirectory,
+    log_dir: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
     id: LogId,
     adopt: bool,
     pause: Pause<'_>,
 ) -> Result<OpenLog, JournalError> {
-    let missing = || JournalError::Missing { database: db.path.clone(), id, searched: pool.dir.clone() };
-    let path = pool.find(&db.path, id).ok_or_else(missing)?;
+    let missing = || JournalError::Missing { database: db.path.clone(), id, searched: log_dir.dir.clone() };
+    let path = log_dir.find(&db.path, id).ok_or_else(missing)?;
     let file = match open_log(&path, true) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
-            let attached = outside::attach(pool, options, db, id, &path, error, pause);
+            let attached = outside::attach(log_dir, options, db, id, &path, error, pause);
             return attached.and_then(|(outside, engine)| OpenLog::of_outside(outside, engine));
         }
         Err(error) => return Err(error),
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
-    let place = Place::new(pool, &path, id);
+    let place = Place::new(log_dir, &path, id);
     // One at a time: between finding itself alone and saying that it is there, a process must
     // not be overtaken by another that then finds itself alone too.
     let attaching = place.lock(db, pause)?;
     let gone = || {
-        let what = "its log has just been folded into it or put aside; open it again";
+        let what = "its log has just been checkpointed into it or put aside; open it again";
         JournalError::Busy { path: db.path.clone(), what }
     };
     if !is_in_place(&path, &file)? {
@@ -56,7 +56,7 @@ pub(crate) fn attach(
         return Err(gone());
     }
     let alone = find_alone(&file, &place, &attaching, pause)?;
-    if alone && pool.is_dax() {
+    if alone && log_dir.is_dax() {
         // It may have been used as emulated memory, on this very file system. Blocks that were first
         // touched then are not durable, nor is what an emulated model of persistency did not
         // flush, and a commit that survives a power loss would stand behind one that does not.
@@ -65,13 +65,13 @@ pub(crate) fn attach(
     let segment = place.join(files::open_segment(&place.segment_path, db)?, alone)?;
     let mut log = place.open(options, file, segment, alone)?;
     log.attaching = Some(attaching);
-    // Here ends the wait for who folds the log without SQLite's locks. SQLite's own users cannot
+    // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot
     // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.
     let shared = waiting::lock(&log.file, Lock::Shared, pause);
     if !shared.map_err(|error| JournalError::io("lock", &path, &error))? {
         return Err(JournalError::Busy {
             path: db.path.clone(),
-            what: "another process folds its log just now",
+            what: "another process checkpoints its log just now",
         });
     }
     if !is_in_place(&path, &log.file)? {
@@ -92,14 +92,14 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
 
 /// Whether nobody else has the log. The kernel gives the locks of a dead process back one after
 /// another, so that its lock of the log may outlive the one that attachers wait for: only a
-/// member that lives, of a segment that was completed, proves that somebody is there.
+/// process that lives, of a segment that was completed, proves that somebody is there.
 ///
 /// Who gets the lock reads no state older than what was acknowledged. The engine's descriptors are
 /// duplicates of the one that locked, so that the lock goes with the last of them, when nothing of
 /// that process is under way any more, and it acknowledged nothing that it had not flushed (or
 /// flushed it when it let go, under Group Synch). All that it may still have is the memory that
-/// was shared, with its locks given back, and the lock of its own member slot, which nobody
-/// else takes until then. Who does not get it shares the state that is in force, whose last member
+/// was shared, with its locks given back, and the lock of its own process slot, which nobody
+/// else takes until then. Who does not get it shares the state that is in force, whose last process
 /// may leave at any time: what it has sealed and not flushed stays in the ring for the next leader.
 fn find_alone(
     file: &File,
@@ -119,7 +119,7 @@ fn find_alone(
             return Ok(begins);
         }
         let complete = is_complete(attaching);
-        let living = FileSegment::has_members(attaching).map_err(failed)?;
+        let living = FileSegment::has_processes(attaching).map_err(failed)?;
         if living && complete {
             return Ok(false);
         }
@@ -135,9 +135,9 @@ fn find_alone(
 }
 
 /// Makes sure that nobody joins what a power loss left, which is of another time, before it is completed again,
-/// should this process die meanwhile. `false` when it goes on as it is: a reader who is no member is in the middle
-/// of a transaction by it. That reader's process has been there since members lived, so no power loss came between,
-/// and the words say all that is left to do, as when any member dies.
+/// should this process die meanwhile. `false` when it goes on as it is: a reader who is without a process slot is in the middle
+/// of a transaction by it. That reader's process has been there since processes lived, so no power loss came between,
+/// and the words say all that is left to do, as when any process dies.
 ///
 /// Announced first and looked then; such a reader does the same the other way round.
 fn clear(segment: &File) -> Result<bool, MediumError> {

@@ -1,4 +1,4 @@
-//! The pool: a directory of log files, and the rules by which a log and a database belong
+//! The log directory: a directory of log files, and the rules by which a log and a database belong
 //! together (invariants 3 and 13).
 
 mod attach;
@@ -22,7 +22,7 @@ use duralite_logfmt::LogId;
 use crate::JournalError;
 use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
-pub use crate::tap::{FileStep, Tap, Tapped, tap};
+pub use crate::hooks::{FileStep, Hook, Hooked, hook};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::create;
@@ -105,8 +105,8 @@ pub fn sync_names(path: &Path) -> Result<(), JournalError> {
     files::sync_names(path).map_err(|error| JournalError::io("sync the directory of", path, &error))
 }
 
-/// Deletes what a crash has left in the pool of a database that names no log. Costs one look at a name where
-/// the pool is the database's own directory.
-pub fn collect_leftovers(pool: &LogDirectory, db: &DatabaseIdentity) {
-    leftovers::collect(&pool.dir, db, db.path.parent() != Some(&*pool.dir));
+/// Deletes what a crash has left in the log directory of a database that names no log. Costs one look at a name where
+/// the log directory is the database's own directory.
+pub fn collect_leftovers(log_dir: &LogDirectory, db: &DatabaseIdentity) {
+    leftovers::collect(&log_dir.dir, db, db.path.parent() != Some(&*log_dir.dir));
 }

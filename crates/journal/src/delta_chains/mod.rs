@@ -1,6 +1,6 @@
 //! Pages as chains of records: what an engine that logs differences knows about its log.
 //!
-//! A page's image after a record is the fold of its records from the last whole image on. The
+//! A page's image after a record is the sum of its records from the last whole image on. The
 //! chains are volatile: an engine rebuilds them by scanning its log.
 
 mod images;
@@ -17,13 +17,13 @@ use index::Index;
 pub(crate) use record::{Apply, Committed, Record};
 
 /// The chains of one generation.
-pub(crate) struct Chains {
+pub(crate) struct DeltaChains {
     index: Index,
     images: Images,
     zeros: Box<[u8]>,
 }
 
-impl Chains {
+impl DeltaChains {
     pub(crate) fn new(page_bytes: usize, cache_bytes: usize) -> Self {
         Self {
             index: Index::default(),

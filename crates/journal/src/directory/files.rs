@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::DatabaseIdentity;
 use super::waiting::{self, Lock, Pause};
 use crate::JournalError;
-use crate::tap::{self, FileStep};
+use crate::hooks::{self, FileStep};
 
 /// What whoever attaches a log is told while another one does.
 pub(super) const ATTACHING: &str = "another process opens its log just now";
@@ -25,7 +25,7 @@ const OWN_FILES: &str = "/proc/self/fd";
 
 /// A new log file with the owner and mode of the database (invariant 13).
 pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
-    let file = tap::step(FileStep::Create, path)
+    let file = hooks::step(FileStep::Create, path)
         .and_then(|()| OwnFile::open(|| open_new(dir, path, db.mode & 0o666)))
         .map_err(|error| JournalError::io("make a log in", dir, &error))?;
     adjust(&file, db.mode & 0o666, db).map_err(|error| {
@@ -38,7 +38,7 @@ pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<O
 /// The file of the shared segment of a new log, without a name where the file system can do that.
 pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("make the shared memory of a log in", path, &error);
-    tap::step(FileStep::OpenShared, path).map_err(failed)?;
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
     let dir = path.parent().unwrap_or(Path::new("."));
     let mode = segment_mode(db);
     let file = OwnFile::open(|| open_new(dir, path, mode)).map_err(failed)?;
@@ -88,9 +88,9 @@ fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
 
 /// Gives a complete log its name, if it has none yet, and makes that durable.
 pub(super) fn publish(path: &Path, file: &File) -> io::Result<()> {
-    tap::step(FileStep::Sync, path)?;
+    hooks::step(FileStep::Sync, path)?;
     file.sync_all()?;
-    tap::step(FileStep::Publish, path)?;
+    hooks::step(FileStep::Publish, path)?;
     name(path, file)?;
     sync_names(path)
 }
@@ -111,7 +111,7 @@ pub(super) fn own_name(file: &File) -> PathBuf {
 /// Makes the names in a file's directory durable. A directory that may be used and not be read is
 /// left alone, as by SQLite.
 pub(super) fn sync_names(path: &Path) -> io::Result<()> {
-    tap::step(FileStep::SyncDirectory, path)?;
+    hooks::step(FileStep::SyncDirectory, path)?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match sync_directory(dir) {
         Err(MediumError::Io { op: "open", source: Errno::ACCESS }) => Ok(()),
@@ -123,7 +123,7 @@ pub(super) fn sync_names(path: &Path) -> io::Result<()> {
 
 /// Deletes a log, durably, and before it the memory that its users shared, which is of no use without it.
 pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
-    tap::step(FileStep::Remove, path)?;
+    hooks::step(FileStep::Remove, path)?;
     drop(std::fs::remove_file(segment));
     std::fs::remove_file(path)?;
     sync_names(path)
@@ -133,7 +133,7 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
 /// and group may use it.
 pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
-    tap::step(FileStep::OpenShared, path).map_err(failed)?;
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
     let mode = segment_mode(db);
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).mode(mode);
@@ -163,7 +163,7 @@ pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Resu
         }
         _ => JournalError::io("open the shared memory of the log", path, &error),
     };
-    tap::step(FileStep::OpenShared, path).map_err(failed)?;
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
