@@ -18,7 +18,7 @@ import time
 import traceback
 
 ENGINE = os.environ["DROPIN_ENGINE"]
-POOL = os.environ["DROPIN_LOG_DIR"]
+LOG_DIR = os.environ["DROPIN_LOG_DIR"]
 TABLE = "CREATE TABLE IF NOT EXISTS t (who TEXT, n INTEGER, pad BLOB, PRIMARY KEY (who, n))"
 
 if ENGINE != "stock":
@@ -30,7 +30,7 @@ if ENGINE != "stock":
 def settings():
     """What the engine under test needs in a URI."""
     if ENGINE == "nvwal":
-        return {"nvram": "emulate", "nvram_dir": POOL}
+        return {"nvram": "emulate", "nvram_dir": LOG_DIR}
     return {}
 
 

@@ -32,6 +32,36 @@ threads = [threading.Thread(target=work, args=(f"{os.getpid()}.{i}",)) for i in 
 say("failed", failed["open"], failed["insert"])
 """
 
+#: Six processes open the database, write, and close it at the same moment, again and again.
+CLOSING = """
+path, rounds = sys.argv[1], int(sys.argv[2])
+children = []
+for name in range(6):
+    (orders, order), (answer, answers) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.close(order)
+        for n in range(rounds):
+            os.read(orders, 1)
+            conn = connect(path, wal=False)
+            insert(conn, f"closer{name}", 1, first=n)
+            os.write(answers, b"o")
+            os.read(orders, 1)
+            conn.close()
+            os.write(answers, b"c")
+        os._exit(0)
+    children.append((order, answer))
+left = 0
+for n in range(rounds):
+    for step in range(2):
+        for order, _ in children:
+            os.write(order, b"g")
+        for _, answer in children:
+            os.read(answer, 1)
+    found = os.listdir(os.path.dirname(path)) + os.listdir(LOG_DIR)
+    left += any("-duralite" in name for name in found)
+say("left", left)
+"""
+
 #: Holds a lock until it is told to let go.
 HOLDER = """
 conn = connect(sys.argv[1], wal=False)
@@ -126,6 +156,12 @@ class AtOnce(harness.Case):
             one.finish()
         self.assertEqual(len(self.acked), 200)
         self.check(exact=self.acked)
+
+    def scenario_all_close_at_once(self):
+        # Each is in the others' way, so that none of them is the last; but the last to leave sees it.
+        self.create()
+        self.assertEqual(self.run_program(CLOSING, self.path, 80), [["left", "0"]])
+        self.check()
 
 
 class Timeouts(harness.Case):

@@ -62,6 +62,8 @@ pub struct Db {
     hold_off: Mutex<Option<HoldOff>>,
     /// Whether a log has served it.
     served: AtomicBool,
+    /// Set when EXCLUSIVE was refused while a log served it.
+    refused_exclusive: Mutex<Option<PathBuf>>,
     /// Whether the attached log has something before the database file.
     has_home: AtomicBool,
     /// Whether this user may only read that log.
@@ -132,6 +134,7 @@ impl Db {
             state: Mutex::default(),
             hold_off: Mutex::default(),
             served: AtomicBool::new(false),
+            refused_exclusive: Mutex::default(),
             has_home: AtomicBool::new(false),
             outside: AtomicBool::new(false),
             patience: Patience::default(),
@@ -256,6 +259,17 @@ impl Db {
     /// Whether this user may only read the log.
     pub fn is_outside(&self) -> bool {
         self.outside.load(Ordering::Relaxed)
+    }
+
+    /// Notes that others were in the way of having the database to itself, as somebody is who closes it last; and
+    /// the shared memory of the log that they use.
+    pub fn set_refused_exclusive(&self, segment: PathBuf) {
+        *locked(&self.refused_exclusive) = Some(segment);
+    }
+
+    /// That shared memory, if others were.
+    pub fn refused_exclusive(&self) -> Option<PathBuf> {
+        locked(&self.refused_exclusive).clone()
     }
 
     /// Whether a log has ever served it.

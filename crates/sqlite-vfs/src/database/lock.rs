@@ -32,6 +32,7 @@ pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
     if code == ffi::OK {
         db.set_lock_level(level.max(db.lock_level()));
     } else if let Some(attachment) = attachment {
+        db.set_refused_exclusive(attachment.log().segment_path().to_path_buf());
         attachment.share();
     }
     db.allow_checkpoints();

@@ -3,11 +3,17 @@
 //! A database that is closed has no log. Who opens it read-only cannot make one, and would have to read it
 //! without; as long as that lasts, nobody else could make one either. So a connection that may write makes it, if
 //! this user has the right to, as stock SQLite makes `-wal` and `-shm` for a reader; and another one takes it
-//! away again behind the reader.
+//! away again after the reader.
+//!
+//! The same takes a log away whose last users closed at the same time: each was in the others' way, so that none
+//! of them was the last.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_int};
+use std::fs::File;
+use std::path::{Path, PathBuf};
 
+use duralite_medium::FileSegment;
 use duralite_sqlite_ffi as ffi;
 
 use super::opening;
@@ -18,6 +24,8 @@ use crate::sqlite::{Sqlite, VFS_NAME};
 
 /// What is in a helper's way is in the reader's.
 const BUSY_TIMEOUT_MS: c_int = 100;
+/// How often those who closed at the same time try again.
+const TRIES: u32 = 3;
 
 thread_local! {
     /// Whether a helper is being opened on this thread: it needs none itself.
@@ -29,10 +37,10 @@ fn open(
     uri: &CString,
     purpose: &'static str,
 ) -> Result<OwnConnection<'static>, Failure> {
-    HELPING.set(true);
+    let before = HELPING.replace(true);
     let opened = OwnConnection::open(&sqlite.api, uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own));
-    HELPING.set(false);
+    HELPING.set(before);
     opened
 }
 
@@ -58,26 +66,48 @@ fn may_write(db: &Db) -> bool {
     rustix::fs::access(&db.path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Takes the log away that was made for a reader, once the reader's files are closed.
+/// Takes a log away that has lost its last user without being put home, once the files of a connection are closed:
+/// one that was made for a reader, or one whose last users were in each other's way as they closed.
 pub struct Lifter {
     sqlite: &'static Sqlite,
     uri: CString,
+    /// The log's shared memory, where others may use the log still, or have it put home already.
+    unless_used: Option<PathBuf>,
 }
 
 impl Lifter {
-    /// For a read-only connection that has used a log.
+    /// For a connection that has used a log: a read-only one, or one that was refused the database to itself.
     pub fn of(db: &Db) -> Option<Self> {
-        if !db.read_only || !db.was_served() || !may_write(db) {
+        let refused = db.refused_exclusive();
+        if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
             return None;
         }
         let parameters = db.settings().parameters();
-        Some(Self { sqlite: db.sqlite, uri: uri_of(&db.path, &parameters).ok()? })
+        let uri = uri_of(&db.path, &parameters).ok()?;
+        Some(Self { sqlite: db.sqlite, uri, unless_used: refused.filter(|_| !db.read_only) })
     }
 
-    /// Opens and closes the database: whoever closes it last puts the log home.
+    /// Opens and closes the database: whoever closes it last puts the log home. Whoever does so at the same time may
+    /// be in the way again.
     pub fn run(self) {
-        if let Err(failure) = open(self.sqlite, &self.uri, "cannot close the log of a reader") {
-            self.sqlite.report(ffi::NOTICE, &failure.message);
+        HELPING.set(true);
+        for _ in 0..TRIES {
+            if self.unless_used.as_deref().is_some_and(is_used_or_gone) {
+                break;
+            }
+            if let Err(failure) = open(self.sqlite, &self.uri, "cannot close a log that nobody uses any more")
+            {
+                self.sqlite.report(ffi::NOTICE, &failure.message);
+            }
+            if self.unless_used.is_none() {
+                break;
+            }
         }
+        HELPING.set(false);
     }
+}
+
+/// Whether any process uses the log with this shared memory, or the log has been put home.
+fn is_used_or_gone(segment: &Path) -> bool {
+    File::open(segment).map_or(true, |segment| FileSegment::has_processes(&segment).unwrap_or(true))
 }
