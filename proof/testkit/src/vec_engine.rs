@@ -180,7 +180,8 @@ impl VecLog {
     }
 
     fn start_over(&mut self, header: Option<&WalHeader>, retired: bool) {
-        let (generation, position) = (self.store().generation + 1, self.position());
+        let position = self.position();
+        let generation = self.store().generation + 1;
         *self.store() = Store { generation, position, header: header.copied(), retired, ..Store::default() };
         self.staged.clear();
         (self.generation, self.header) = (generation, header.copied());
