@@ -53,9 +53,6 @@ pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     pins::notify(segment, directory::PINS_OFFSET);
 }
 
-/// How long a follower waits for processes that open the log, or that die.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// Somebody who follows a log.
 pub struct Follower {
     log: Log,
@@ -92,7 +89,7 @@ impl Follower {
         db: &DatabaseIdentity,
         id: LogId,
     ) -> Result<Self, JournalError> {
-        let log = Log::attach(directory, options, db, id, &directory::pause_for(PATIENCE))?;
+        let log = Log::attach(directory, options, db, id, &directory::pause())?;
         let busy = |what| JournalError::Busy { path: db.path.clone(), what };
         if log.outside().is_some() {
             return Err(busy("its log can be followed by those only who may write it"));

@@ -333,7 +333,7 @@ impl Log {
     }
 
     /// To be called before a page is written to the database file (invariant 5). It may wait for other
-    /// processes: [`DurabilityWaiter::force`] does so without the log, where there is a committer.
+    /// processes: [`DurabilityWaiter::force`] does so without the log, where there is one.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.

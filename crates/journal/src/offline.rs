@@ -2,7 +2,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
@@ -10,7 +9,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::descriptor::LogDirectory;
-use crate::directory::{self, DatabaseIdentity, Pause, pause_for};
+use crate::directory::{self, DatabaseIdentity, Pause, pause};
 use crate::home::{DatabaseFile, Homed, OpenDatabase};
 use crate::{EngineOptions, JournalError, Log};
 
@@ -24,9 +23,6 @@ pub struct Checkpointed {
     /// Where an adopted log was put aside.
     pub kept: Option<PathBuf>,
 }
-
-/// How long tools wait for processes that open a log, or that die.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads what a database file's header says. Not in a process that has the database open by SQLite: closing it here
 /// gives back all POSIX locks that the process holds of it.
@@ -65,7 +61,7 @@ pub fn checkpoint(
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
     let afterwards = if adopt { Afterwards::Keep } else { Afterwards::Delete };
-    checkpoint_into(&file, log_dir, &db, id, adopt, afterwards, &pause_for(PATIENCE))
+    checkpoint_into(&file, log_dir, &db, id, adopt, afterwards, &pause())
 }
 
 /// As [`checkpoint`], for a database that was copied together with its log: nobody else can want the log, which is
@@ -80,7 +76,7 @@ pub fn checkpoint_copy(
 ) -> Result<Checkpointed, JournalError> {
     let db = DatabaseIdentity::of(database)?;
     let file = open_alone(database)?;
-    checkpoint_into(&file, log_dir, &db, id, true, Afterwards::Delete, &pause_for(PATIENCE))
+    checkpoint_into(&file, log_dir, &db, id, true, Afterwards::Delete, &pause())
 }
 
 /// As [`checkpoint`], into a database file that the caller has to itself. With `adopt` the log may be one that was

@@ -7,9 +7,9 @@
 //! **Mutual exclusion.** Announce, then look. Who wants a lock sets its bit and then reads the words
 //! of all others; every operation is sequentially consistent, so of two that exclude each other at
 //! least one sees the other. A shared bit or an exclusive one in the way means *busy*. Of two
-//! exclusive claims the one of the lower process goes on and waits until the other is withdrawn;
+//! exclusive claims the one with the lower process slot goes on and waits until the other is withdrawn;
 //! a shared lock waits likewise until a claim is settled: claims never wait for anything but a
-//! claim of a higher process, so nobody waits in a circle.
+//! claim with a higher slot, so nobody waits in a circle.
 //!
 //! **Death.** A process's word is its own. Whoever finds the word of a dead process in the way
 //! clears it by a compare-and-exchange; the word has an epoch that the slot's next process
@@ -266,7 +266,7 @@ impl Table {
                 if self.bury(process, word)? {
                     continue;
                 }
-                // A lower one goes on. A higher one sees this process's bits and withdraws, or it has
+                // One with a lower slot goes on. One with a higher slot sees this process's bits and withdraws, or it has
                 // looked before and holds; or it is stopped in between, and may be for long.
                 if exclusive && process < own || patience == 0 {
                     return Ok(false);

@@ -32,7 +32,7 @@ const FUTEX: u64 = 16;
 /// When the waiter last showed that it is there.
 const SEEN: u64 = 24;
 
-/// A ticket's lowest bit in the word; below it the process + 1.
+/// A ticket's lowest bit in the word; below it the process slot + 1.
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 

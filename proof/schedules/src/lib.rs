@@ -2,7 +2,7 @@
 //!
 //! Every operation on the segment is a point at which the explorer may let another process run.
 //! How sleeps end is said by [`Sleep`]. No explored schedule depends on time.
-#![allow(clippy::panic)] // how a process_slot dies
+#![allow(clippy::panic)] // how a process dies
 
 pub mod weak;
 
@@ -53,7 +53,7 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// Who is stopped where it gets to a certain point: the process + 1, or 0.
+    /// Who is stopped where it gets to a certain point: the process slot + 1, or 0.
     stops: shuttle::sync::atomic::AtomicU64,
     /// Whether it has got there.
     stopped: shuttle::sync::atomic::AtomicBool,

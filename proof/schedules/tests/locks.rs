@@ -78,7 +78,7 @@ fn processes_exclude_each_other(sleep: Sleep) {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("a process_slot"));
+    threads.into_iter().for_each(|thread| thread.join().expect("a process"));
     assert_eq!(inside.entered.load(Ordering::SeqCst), 6);
 }
 
@@ -139,7 +139,7 @@ fn a_process_dies(at: u64) {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("a process_slot"));
+    threads.into_iter().for_each(|thread| thread.join().expect("a process"));
     assert_eq!(entered.load(Ordering::SeqCst), 4);
     let survivor = Table::join(memory.join(5, None), 0).holder();
     for first in 0..8 {

@@ -136,7 +136,7 @@ fn find_alone(
 
 /// Makes sure that nobody joins what a power loss left, which is of another time, before it is completed again,
 /// should this process die meanwhile. `false` when it goes on as it is: a reader who is without a process slot is in the middle
-/// of a transaction by it. That reader's process has been there since processes lived, so no power loss came between,
+/// of a transaction by it. That reader's process has been there since those with slots lived, so no power loss came between,
 /// and the words say all that is left to do, as when any process dies.
 ///
 /// Announced first and looked then; such a reader does the same the other way round.

@@ -36,6 +36,7 @@ pub(crate) use names::segment as segment_path;
 use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
+pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
 pub use words::{
     ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, PINS_OFFSET, READABLE, RESTART_UNTIL,

@@ -1,7 +1,7 @@
 //! Attaching a log as a user who may only read the database (invariant 13).
 //!
 //! Such a user is without a process slot of the shared memory: it maps what it may not change, and the kernel's locks say that
-//! it is there. While processes live it reads along with them. When none does, a crash has left the log: it reads what
+//! it is there. While processes with slots live it reads along with them. When none does, a crash has left the log: it reads what
 //! recovery would find, for itself, and SQLite makes a wal-index of its own from that.
 //!
 //! It never makes a process wait for it that wants to open the database. So the shared memory may begin anew
@@ -138,7 +138,7 @@ impl Outside {
         }
         self.check_names()?;
         let live = if self.is_live() {
-            // SQLite has the wal-index mapped. It is of this time: this process was there when processes were.
+            // SQLite has the wal-index mapped. It is of this time: this process was there when those with slots were.
             if !is_complete(&attaching) {
                 return busy("its log has to be recovered by somebody who may write it");
             }
@@ -167,7 +167,7 @@ impl Outside {
         Err(JournalError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Whether processes use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
+    /// Whether processes with slots use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, JournalError> {
         let path = &self.path;
         for tries in 0.. {

@@ -11,7 +11,15 @@ pub type Pause<'a> = &'a dyn Fn(u32) -> bool;
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
 
-/// Patience for so long, of somebody who has no busy handler to ask.
+/// How long somebody waits for processes that open a log, or that die, who has no busy handler to ask.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The patience of somebody who has no busy handler to ask: two seconds.
+pub(crate) fn pause() -> impl Fn(u32) -> bool {
+    pause_for(PATIENCE)
+}
+
+/// Patience for so long.
 pub fn pause_for(limit: Duration) -> impl Fn(u32) -> bool {
     let start = Instant::now();
     move |tries| {

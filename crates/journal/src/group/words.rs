@@ -10,7 +10,7 @@ pub(super) const GENERATION: u64 = 0;
 pub(super) const TAIL: u64 = 128;
 pub(super) const DURABLE: u64 = 256;
 pub(super) const FRONTIER: u64 = 384;
-/// Who leads: [`EPOCH`] and above a number that every acquisition advances, below it the process + 1
+/// Who leads: [`EPOCH`] and above a number that every acquisition advances, below it the process slot + 1
 /// (0 for nobody) and whether it is alone.
 pub(super) const LEADER: u64 = 512;
 pub(super) const POISON: u64 = 640;

@@ -60,7 +60,7 @@ impl Waldio {
         }
         self.drop_staged();
         self.end = match self.superblock().layout {
-            Layout::Delta => self.take_in_group_process(sealed)?,
+            Layout::Delta => self.take_in_group_transaction(sealed)?,
             Layout::Embedded => self.take_in_frames(sealed)?,
         };
         self.sequence += 1;
@@ -72,7 +72,7 @@ impl Waldio {
     }
 
     /// The next transaction of the `delta` layout; returns where it ends.
-    fn take_in_group_process(&mut self, sealed: u64) -> Result<u64, JournalError> {
+    fn take_in_group_transaction(&mut self, sealed: u64) -> Result<u64, JournalError> {
         let unit = u64::from(self.superblock().block_bytes);
         let mut at = self.end;
         let mut group = None;

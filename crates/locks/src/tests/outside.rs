@@ -1,4 +1,4 @@
-//! Readers who may not write the words, beside processes.
+//! Readers who may not write the words, beside processes with slots.
 
 use super::*;
 

@@ -40,7 +40,7 @@ const MARKS: usize = 32;
 struct Marks {
     /// One bit each.
     held: u32,
-    /// Whether it reads along with processes, so that the segment must not begin anew.
+    /// Whether it reads along with those who have a slot, so that the segment must not begin anew.
     live: bool,
 }
 
@@ -169,7 +169,7 @@ impl FileSegment {
         self.readable
     }
 
-    /// Whether a reader who may not write holds a mark beside processes, or did beside processes that have died
+    /// Whether a reader who may not write holds a mark beside those who have a slot, or did beside some that have died
     /// since: the segment in this file is in use, and goes back no further than that reader's process.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Says that this reader reads along with processes from now on, or does not. What it holds it goes on holding,
+    /// Says that this reader reads along with those who have a slot from now on, or does not. What it holds it goes on holding,
     /// of the kind it is to be now too.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub const PROCESS_SLOTS: usize = 128;
 /// Words are 8 bytes, in the machine's order, at multiples of 8. Every operation on a word is sequentially
 /// consistent, so that two processes that each announce and then look cannot both see nothing.
 ///
-/// A process is a slot below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when the
+/// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when the
 /// process dies, however it dies, so a slot found free proves that its last holder is gone.
 ///
 /// # Panics

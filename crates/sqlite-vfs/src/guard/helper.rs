@@ -28,7 +28,7 @@ const BUSY_TIMEOUT_MS: c_int = 100;
 const TRIES: u32 = 3;
 
 thread_local! {
-    /// Whether a helper is being opened on this thread: it needs none itself.
+    /// Whether a helper is being opened on this thread.
     static HELPING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -37,11 +37,16 @@ fn open(
     uri: &CString,
     purpose: &'static str,
 ) -> Result<OwnConnection<'static>, Failure> {
-    let before = HELPING.replace(true);
-    let opened = OwnConnection::open(&sqlite.api, uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)
-        .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own));
-    HELPING.set(before);
-    opened
+    OwnConnection::open(&sqlite.api, uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)
+        .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own))
+}
+
+/// Does what opens helpers: those need none themselves.
+fn helping<T>(work: impl FnOnce() -> T) -> T {
+    HELPING.set(true);
+    let done = work();
+    HELPING.set(false);
+    done
 }
 
 /// Opens a connection that may write beside a read-only one, which has nothing but SHARED; `None` when this user
@@ -51,7 +56,7 @@ pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> 
         return None;
     }
     let parameters = db.settings().parameters();
-    let opened = uri_of(&db.path, &parameters).and_then(|uri| open(db.sqlite, &uri, purpose));
+    let opened = uri_of(&db.path, &parameters).and_then(|uri| helping(|| open(db.sqlite, &uri, purpose)));
     let locked = opening::take_shared(db);
     match (opened, locked) {
         (Ok(own), Ok(())) => Some(own),
@@ -90,7 +95,10 @@ impl Lifter {
     /// Opens and closes the database: whoever closes it last puts the log home. Whoever does so at the same time may
     /// be in the way again.
     pub fn run(self) {
-        HELPING.set(true);
+        helping(|| self.close_anew());
+    }
+
+    fn close_anew(&self) {
         for _ in 0..TRIES {
             if self.unless_used.as_deref().is_some_and(is_used_or_gone) {
                 break;
@@ -103,7 +111,6 @@ impl Lifter {
                 break;
             }
         }
-        HELPING.set(false);
     }
 }
 

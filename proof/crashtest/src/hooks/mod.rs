@@ -21,7 +21,7 @@ pub use vfs::{register, tap_files};
 use crate::event::{Event, FileKind};
 use crate::recorder::{Call, Recorder};
 
-/// A hook of a log directory of logs.
+/// A hook of a log directory.
 pub struct DirectoryHook {
     recorder: Arc<Recorder>,
 }

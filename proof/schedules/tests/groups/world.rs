@@ -60,13 +60,13 @@ pub struct SlowBlock {
     inside: AtomicU32,
     /// Most writes at once, so far.
     pub at_once: AtomicU32,
-    /// Who stops in its next write: the process + 1, or 0.
+    /// Who stops in its next write: the process slot + 1, or 0.
     pub stops: shuttle::sync::atomic::AtomicU32,
     /// Who does besides.
     pub stops_too: shuttle::sync::atomic::AtomicU32,
     /// Who is stopped.
     pub stopped: shuttle::sync::atomic::AtomicU32,
-    /// Who dies in its next write: the process + 1, or 0.
+    /// Who dies in its next write: the process slot + 1, or 0.
     pub dies: AtomicU32,
 }
 

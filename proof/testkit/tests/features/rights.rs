@@ -160,7 +160,7 @@ fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked
     let mut live = writer(&fixture);
     assert_eq!(reader.run(COUNT), "17");
     live.kill();
-    // It has the others' index mapped by now, of which nobody is a process.
+    // It has the others' index mapped by now, of which nobody has a slot.
     for count in 17..22 {
         assert_eq!(reader.run(COUNT), count.to_string());
         writer(&fixture).kill();
@@ -286,7 +286,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             assert_eq!(writer.line(), "done");
             writer.finish();
         }
-        // Nobody is a process for a moment.
+        // Nobody has a slot for a moment.
         conn.close().unwrap();
         conn = fixture.open("r.db");
     }
