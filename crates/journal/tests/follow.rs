@@ -144,6 +144,12 @@ impl Copy {
     fn take_all(&mut self, follower: &mut Follower, keeps_time: bool) {
         while self.take(follower, keeps_time).expect("a transaction") {}
     }
+
+    /// Takes all that there is, and is what the writer has made.
+    fn catch_up(&mut self, follower: &mut Follower, writer: &Writer) {
+        self.take_all(follower, writer.keeps_time);
+        assert!(self.pages == writer.model.pages);
+    }
 }
 
 fn now_ms() -> u64 {
@@ -201,8 +207,7 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         assert_eq!(copy.position, 3, "one was left out");
         assert!(copy.pages == writer.model.pages);
         writer.acknowledge(next);
-        copy.take_all(&mut follower, writer.keeps_time);
-        assert!(copy.pages == writer.model.pages);
+        copy.catch_up(&mut follower, &writer);
         assert_eq!(copy.position, 4);
     }
 }
@@ -229,8 +234,7 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         writer.restart();
         writer.commit();
         assert!(!writer.log.may_start_over().expect("asked"));
-        copy.take_all(&mut follower, writer.keeps_time);
-        assert!(copy.pages == writer.model.pages);
+        copy.catch_up(&mut follower, &writer);
         // What has been read may be read again as long as it is there.
         assert!(follower.read_since(copy.position - 1).expect("again").is_some());
         assert!(matches!(follower.pin(0), Err(JournalError::LostPlace { position: 0, .. })));
@@ -255,8 +259,7 @@ fn inv16_once_the_log_is_about_to_start_over_it_cannot_be_pinned_further_back() 
         writer.restart();
         writer.commit();
         assert_eq!(writer.try_restart().expect_err("pinned").kind(), ErrorKind::Busy);
-        copy.take_all(&mut follower, writer.keeps_time);
-        assert!(copy.pages == writer.model.pages);
+        copy.catch_up(&mut follower, &writer);
     }
 }
 
@@ -280,8 +283,7 @@ fn inv16_who_is_too_slow_is_told_that_its_place_is_lost() {
         copy.pages = writer.model.pages.clone();
         copy.position = follower.oldest().expect("oldest");
         writer.commit();
-        copy.take_all(&mut follower, writer.keeps_time);
-        assert!(copy.pages == writer.model.pages);
+        copy.catch_up(&mut follower, &writer);
     }
 }
 

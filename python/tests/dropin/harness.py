@@ -34,6 +34,12 @@ say("integrity", conn.execute("PRAGMA integrity_check").fetchone()[0])
 conn.close()
 """
 
+ANOTHER_WRITER = """
+conn = connect(sys.argv[1], timeout=0, wal=False)
+what, error = attempt(lambda: conn.execute("BEGIN IMMEDIATE").fetchall())
+say("other", what, error)
+"""
+
 
 def each(*variants):
     """One test of every engine for each variant, which the scenario gets as its argument."""
@@ -267,6 +273,14 @@ class Case(unittest.TestCase):
         path = os.pathsep.join((str(TESTS), str(SOURCE)))
         own = {"PYTHONPATH": path, "DROPIN_ENGINE": self.engine, "DROPIN_LOG_DIR": str(log_dir or self.log_dir)}
         return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "DURALITE_LOG": "stderr", **own, **more}
+
+    def ends_as_the_only_writer(self, live, path):
+        """A program that says that it has the database locked keeps others from writing; then it goes on to its end."""
+        live.expect("locked")
+        (line,) = self.run_program(ANOTHER_WRITER, path)
+        self.assertEqual(line[1], "error", "two have the database for writing")
+        live.tell()
+        live.finish()
 
     def start(self, text, *arguments, log_dir=None, engine=None, interpreter=(), **environment):
         """Starts a program."""

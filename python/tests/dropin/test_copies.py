@@ -266,17 +266,8 @@ class CopyOpenedBesideItsOriginal(CopyCase):
             conn.close()
             copy.close()
         """
-        other = """
-            conn = connect(sys.argv[1], timeout=0, wal=False)
-            what, error = attempt(lambda: conn.execute("BEGIN IMMEDIATE").fetchall())
-            say("other", what, error)
-        """
         live = self.start(program, self.path, self.base / "copy")
-        live.expect("locked")
-        (line,) = self.run_program(other, self.path)
-        self.assertEqual(line[1], "error", "two have the database for writing")
-        live.tell()
-        live.finish()
+        self.ends_as_the_only_writer(live, self.path)
         self.assertEqual(self.contents(), self.acked)
         self.assertEqual(os.listdir(self.log_dir), [])
 

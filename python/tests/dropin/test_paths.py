@@ -492,18 +492,9 @@ class CalledLikeALog(PathCase):
             conn.close()
             neighbour.close()
         """
-        other = """
-            conn = connect(sys.argv[1], timeout=0, wal=False)
-            what, error = attempt(lambda: conn.execute("BEGIN IMMEDIATE").fetchall())
-            say("other", what, error)
-        """
         path = self.directory / "bench-duralite"
         live = self.start(program, path, self.directory / "neighbour.db")
-        live.expect("locked")
-        (line,) = self.run_program(other, path)
-        self.assertEqual(line[1], "error", "two have the database for writing")
-        live.tell()
-        live.finish()
+        self.ends_as_the_only_writer(live, path)
         self.assertEqual(self.contents(path), self.acked)
 
 
