@@ -6,7 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use duralite_journal::{offline, directory};
+use duralite_journal::home::NoDatabase;
+use duralite_journal::{directory, offline};
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_logfmt::{nvwal, waldio};
 use libfuzzer_sys::fuzz_target;
@@ -57,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
     let opened = directory::open_log_read_only(path);
     assert!(about.is_ok() || opened.is_err());
     let mut transactions = 0;
-    let walked = directory::walk(path, &mut |_| transactions += 1);
+    let walked = directory::walk(path, &NoDatabase, &mut |_| transactions += 1);
     if let (Ok(about), Ok(mut log)) = (about, opened) {
         assert_eq!((log.name(), log.id()), (about.engine.name, about.id));
         assert!(log.metrics().iter().any(|(name, _)| *name == "log_frames"));
@@ -69,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
         let committed = log.committed();
         for (page_number, frame) in log.newest_frames() {
             assert!(page_number > 0 && (1..=committed).contains(&frame));
-            let _ = log.read_page(frame, &mut page);
+            let _ = log.read_page(&NoDatabase, frame, &mut page);
         }
     }
     let mut after = vec![0; bytes.len()];

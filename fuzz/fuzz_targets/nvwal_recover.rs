@@ -8,6 +8,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingNvm;
 use duralite_journal::NvwalOptions;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;
@@ -32,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     }
     // A log may claim more than there is, but the medium has a size.
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
-    let _ = nvwal::walk(nvm.clone(), Path::new("fuzz"), |_| {});
+    let _ = nvwal::walk(nvm.clone(), Path::new("fuzz"), &NoDatabase, |_| {});
     let options = NvwalOptions { cache_bytes: 0, ..NvwalOptions::default() };
     let Ok(mut engine) = Nvwal::open(nvm, Path::new("fuzz"), options) else { return };
     let page_bytes = engine.superblock().page_bytes as usize;
@@ -40,25 +41,27 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let mut stream = WalStream::new(engine);
-    let _ = stream.find_checksum_mismatch();
+    let _ = stream.find_checksum_mismatch(&NoDatabase);
     let mut piece = vec![0; page_bytes + 24];
     if let Ok(size) = stream.size() {
         for at in [0, size / 2 + 1, size.saturating_sub(9), size, u64::MAX - 9] {
-            let _ = stream.read(at, &mut piece);
+            let _ = stream.read(&NoDatabase, at, &mut piece);
         }
     }
     let committed = stream.engine().committed();
     for (page_number, frame) in stream.engine().newest_frames() {
         assert!(page_number > 0 && (1..=committed).contains(&frame));
-        let _ = stream.engine_mut().read_page(frame, &mut piece[..page_bytes]);
+        let _ = stream.engine_mut().read_page(&NoDatabase, frame, &mut piece[..page_bytes]);
     }
     append_a_frame(&mut stream, committed, page_bytes);
     let header = make_wal_header(page_bytes as u32, 1, [1, 2]);
-    if stream.write(0, &header).is_ok() {
+    if stream.write(&NoDatabase, 0, &header).is_ok() {
         let mut frame = [0; 24];
         frame[3] = 1;
         frame[7] = 1;
-        if stream.write(32, &frame).is_ok() && stream.write(56, &vec![7; page_bytes]).is_ok() {
+        if stream.write(&NoDatabase, 32, &frame).is_ok()
+            && stream.write(&NoDatabase, 56, &vec![7; page_bytes]).is_ok()
+        {
             assert_eq!(stream.engine().committed(), 1);
         }
     }
@@ -70,11 +73,14 @@ fn append_a_frame(stream: &mut WalStream<Nvwal>, committed: u32, page_bytes: usi
     frame[3] = 1;
     frame[7] = 1;
     let at = 32 + u64::from(committed) * (page_bytes as u64 + 24);
-    if stream.write(at, &frame).is_ok() && stream.write(at + 24, &vec![3; page_bytes]).is_ok() {
+    if stream.write(&NoDatabase, at, &frame).is_ok()
+        && stream.write(&NoDatabase, at + 24, &vec![3; page_bytes]).is_ok()
+    {
         assert_eq!(stream.engine().committed(), committed + 1);
         let mut page = vec![0; page_bytes];
         assert!(
-            stream.engine_mut().read_page(committed + 1, &mut page).is_ok() && page == vec![3; page_bytes]
+            stream.engine_mut().read_page(&NoDatabase, committed + 1, &mut page).is_ok()
+                && page == vec![3; page_bytes]
         );
     }
 }

@@ -11,6 +11,7 @@ mod rig;
 use std::sync::LazyLock;
 
 use duralite_crashmodel::BlockOp;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{ErrorKind, JournalError};
 use duralite_medium::MediumError;
 use libfuzzer_sys::arbitrary::{self, Unstructured};
@@ -196,7 +197,7 @@ impl History {
 
     fn truncate(&mut self, which: usize) -> Result<(), Stop> {
         // A cut behind the end changes nothing.
-        if let Err(error) = self.processes[which].truncate(self.model.len()) {
+        if let Err(error) = self.processes[which].truncate(&NoDatabase, self.model.len()) {
             return self.fails(&error);
         }
         let retire = self.model.frames() % 2 == 1;
@@ -204,7 +205,7 @@ impl History {
         after.truncate();
         self.possible.push(after.clone());
         let stream = &mut self.processes[which];
-        let done = if retire { stream.engine_mut().retire() } else { stream.truncate(0) };
+        let done = if retire { stream.engine_mut().retire() } else { stream.truncate(&NoDatabase, 0) };
         self.before = None;
         match done {
             Ok(()) => self.model = after,
@@ -222,7 +223,7 @@ impl History {
         let mut after = self.model.clone();
         let bytes = after.restart(salt);
         self.possible.push(after.clone());
-        match self.processes[which].write(0, &bytes) {
+        match self.processes[which].write(&NoDatabase, 0, &bytes) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Full => {
                 self.possible.pop();
@@ -270,7 +271,7 @@ impl History {
         self.possible.push(after.clone());
         let look = !in_pieces && input.ratio(1, 4)?;
         for (i, write) in transaction.writes.iter().enumerate() {
-            match self.processes[which].write(write.at, &write.bytes) {
+            match self.processes[which].write(&NoDatabase, write.at, &write.bytes) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Full => {
                     self.possible.pop();
@@ -285,13 +286,13 @@ impl History {
             if look && write.is_page() && i < transaction.commit_page {
                 // SQLite reads what it spilled.
                 let mut back = vec![0; write.bytes.len()];
-                match self.processes[which].read(write.at, &mut back) {
+                match self.processes[which].read(&NoDatabase, write.at, &mut back) {
                     Ok(count) => assert!(count == back.len() && back == write.bytes, "a spilled page"),
                     Err(error) => return self.fails(&error),
                 }
             }
         }
-        if let Err(error) = self.processes[which].sync() {
+        if let Err(error) = self.processes[which].sync(&NoDatabase) {
             return self.fails(&error);
         }
         self.before = Some(base);
@@ -314,7 +315,7 @@ impl History {
     }
 
     fn write(&mut self, which: usize, writes: &[Write]) -> Result<(), JournalError> {
-        writes.iter().try_for_each(|write| self.processes[which].write(write.at, &write.bytes))
+        writes.iter().try_for_each(|write| self.processes[which].write(&NoDatabase, write.at, &write.bytes))
     }
 
     fn read(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
@@ -322,13 +323,13 @@ impl History {
         let from = input.int_in_range(0..=expected.len())?;
         let to = input.int_in_range(from..=expected.len())?;
         let mut piece = vec![0; to - from];
-        match self.processes[which].read(from as u64, &mut piece) {
+        match self.processes[which].read(&NoDatabase, from as u64, &mut piece) {
             Ok(count) => assert!(count == piece.len() && piece == expected[from..to], "{from}..{to}"),
             Err(error) => return self.fails(&error),
         }
         // Behind the end there is what this process has spilled, or nothing.
         let far = input.int_in_range(expected.len() as u64..=u64::MAX)?;
-        if let Err(error) = self.processes[which].read(far, &mut [0; 9]) {
+        if let Err(error) = self.processes[which].read(&NoDatabase, far, &mut [0; 9]) {
             return self.fails(&error);
         }
         Ok(())
@@ -363,12 +364,12 @@ impl History {
         let byte = input.arbitrary()?;
         // Less than a frame: a frame could be a transaction.
         let length = input.int_in_range(0..=self.rig.page_bytes() + 23)?;
-        let _ = self.processes[which].write(at, &vec![byte; length]);
-        let _ = self.processes[which].sync();
+        let _ = self.processes[which].write(&NoDatabase, at, &vec![byte; length]);
+        let _ = self.processes[which].sync(&NoDatabase);
         if let Some(size) =
             self.model.len().checked_sub(input.int_in_range(1..=600)?).filter(|size| *size > 0)
         {
-            let cut = self.processes[which].truncate(size);
+            let cut = self.processes[which].truncate(&NoDatabase, size);
             assert!(cut.is_err(), "a cut into committed frames");
         }
         self.join(which)?;
@@ -379,7 +380,7 @@ impl History {
         let stream = &mut self.processes[which];
         assert_eq!(stream.size().expect("size"), self.model.len());
         let mut found = vec![0; self.model.len() as usize];
-        assert_eq!(stream.read(0, &mut found).expect("read"), found.len());
+        assert_eq!(stream.read(&NoDatabase, 0, &mut found).expect("read"), found.len());
         let expected = self.model.to_bytes();
         let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "what process {which} reads differs there");
@@ -420,7 +421,7 @@ impl History {
 
 fn contents(stream: &mut Stream) -> Vec<u8> {
     let mut bytes = vec![0; stream.size().expect("size") as usize];
-    assert_eq!(stream.read(0, &mut bytes).expect("read"), bytes.len());
+    assert_eq!(stream.read(&NoDatabase, 0, &mut bytes).expect("read"), bytes.len());
     bytes
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use duralite_crashmodel::RecordingBlock;
 use duralite_journal::WaldioOptions;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
 use duralite_logfmt::sqlite_wal::make_wal_header;
@@ -32,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(superblock) = Superblock::decode(&bytes) else { return };
     let block = Arc::new(RecordingBlock::from_bytes(bytes, superblock.block_bytes));
     block.set_limit(CAPACITY as u64);
-    let _ = waldio::walk(block.clone(), superblock.clone(), Path::new("fuzz"), &mut |_| {});
+    let _ = waldio::walk(block.clone(), superblock.clone(), Path::new("fuzz"), &NoDatabase, &mut |_| {});
     let options = WaldioOptions { cache_bytes: 0, layout: superblock.layout, ..WaldioOptions::default() };
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     let page_bytes = superblock.page_bytes as usize;
@@ -41,26 +42,28 @@ fuzz_target!(|data: &[u8]| {
     };
     let committed = engine.committed();
     let mut stream = WalStream::new(engine);
-    let _ = stream.find_checksum_mismatch();
+    let _ = stream.find_checksum_mismatch(&NoDatabase);
     let mut piece = vec![0; page_bytes + 24];
     if let Ok(size) = stream.size() {
         for at in [0, size / 2 + 1, size.saturating_sub(9), size, u64::MAX - 9] {
-            let _ = stream.read(at, &mut piece);
+            let _ = stream.read(&NoDatabase, at, &mut piece);
         }
     }
     for (page_number, frame) in stream.engine().newest_frames() {
         assert!(page_number > 0 && (1..=committed).contains(&frame));
-        let _ = stream.engine_mut().read_page(frame, &mut piece[..page_bytes]);
+        let _ = stream.engine_mut().read_page(&NoDatabase, frame, &mut piece[..page_bytes]);
     }
     let mut frame = [0; 24];
     (frame[3], frame[7]) = (1, 1);
     let at = 32 + u64::from(committed) * (page_bytes as u64 + 24);
-    if stream.write(at, &frame).is_ok() && stream.write(at + 24, &vec![3; page_bytes]).is_ok() {
+    if stream.write(&NoDatabase, at, &frame).is_ok()
+        && stream.write(&NoDatabase, at + 24, &vec![3; page_bytes]).is_ok()
+    {
         assert_eq!(stream.engine().committed(), committed + 1);
     }
-    if stream.write(0, &make_wal_header(page_bytes as u32, 1, [1, 2])).is_ok()
-        && stream.write(32, &frame).is_ok()
-        && stream.write(56, &vec![7; page_bytes]).is_ok()
+    if stream.write(&NoDatabase, 0, &make_wal_header(page_bytes as u32, 1, [1, 2])).is_ok()
+        && stream.write(&NoDatabase, 32, &frame).is_ok()
+        && stream.write(&NoDatabase, 56, &vec![7; page_bytes]).is_ok()
     {
         assert_eq!(stream.engine().committed(), 1);
         let ticket = stream.take_ticket().unwrap();

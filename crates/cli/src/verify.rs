@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
 use duralite_journal::directory;
+use duralite_journal::home::DatabaseAt;
 use duralite_journal::walk::WalkedTransaction;
 use serde_json::{Value, json};
 
@@ -14,8 +15,9 @@ use crate::target::Target;
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
     let log = directory::describe(&path)?;
+    let database = DatabaseAt::new(if path == target.path { &log.database } else { &target.path });
     let mut transactions = Vec::new();
-    let result = directory::walk(&path, &mut |transaction| {
+    let result = directory::walk(&path, &database, &mut |transaction| {
         if target.json {
             transactions.push(as_json(transaction, frames));
         } else {

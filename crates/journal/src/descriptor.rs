@@ -13,6 +13,7 @@ use duralite_medium::process::OwnFile;
 
 use crate::JournalError;
 use crate::engine::Engine;
+use crate::home::DatabaseFile;
 use crate::media::{MediaSet, Medium, MemoryKind};
 use crate::settings::{EngineOptions, EngineSetting};
 use crate::walk::{WalkSummary, WalkedTransaction};
@@ -45,8 +46,8 @@ pub struct Descriptor {
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, JournalError>,
     /// Whether a log that nobody uses holds no commits; `false` where that cannot be told.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
-    /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums.
-    /// Changes nothing.
+    /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums: with the
+    /// help of the database file where pages need it. Changes nothing.
     pub walk: Walk,
     /// The longest that a commit which was acknowledged stays where it is not durable, to be made durable in the
     /// background; `None` where nothing in the background is needed.
@@ -54,7 +55,11 @@ pub struct Descriptor {
 }
 
 /// How a log is walked.
-pub type Walk = fn(&OpenFile<'_>, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError>;
+pub type Walk = fn(
+    &OpenFile<'_>,
+    &dyn DatabaseFile,
+    &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, JournalError>;
 
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

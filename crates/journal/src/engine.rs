@@ -5,6 +5,11 @@
 //! [`LogReader`] reads and follows what is committed, and [`LogFile`] is the log as a file, with its
 //! generations. One writer at a time calls `stage`, `seal` and `begin_generation`
 //! (invariant 11); SQLite's WRITE lock sees to that, across processes too.
+//!
+//! A page may be kept as what makes it from the page in the database file. So whatever stores, reads or drops frames
+//! is given that `file`, as it is: no home is before it, and the guard shows. It is the connection's own, and never
+//! kept: inside SQLite another descriptor would take the locks of this one with it. It is read with the locks that
+//! a [`crate::home`] is read with, on any thread, while other processes may write other pages.
 
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader};
 
@@ -14,7 +19,7 @@ use duralite_logfmt::{LogId, Origin};
 use duralite_medium::Guarantee;
 
 use crate::JournalError;
-use crate::home::Home;
+use crate::home::{DatabaseFile, Home};
 
 /// A committed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +170,11 @@ pub trait LogFile: Send {
     /// # Errors
     /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log; with
     /// the old generation still in force.
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
+    fn begin_generation(
+        &mut self,
+        file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError>;
 
     /// Starts the log over, empty, and gives back what its file has beyond so many bytes and more than a
     /// new log's. The new generation is durable on return. The caller has synced everything
@@ -173,7 +182,7 @@ pub trait LogFile: Send {
     ///
     /// # Errors
     /// As [`LogFile::begin_generation`]. What cannot be given back stays, without an error.
-    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
+    fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError>;
 
     /// Whether [`LogFile::clear`] would give something back.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
@@ -232,7 +241,8 @@ pub trait LogReader: Send {
     ///
     /// # Errors
     /// `Unexpected` for a frame that does not exist; `Corrupt`.
-    fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+    fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8])
+    -> Result<(), JournalError>;
 }
 
 /// What takes the frames of a transaction and seals it.
@@ -242,7 +252,13 @@ pub trait LogWriter: Send {
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the frame is not staged, those before it still are.
-    fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
+    fn stage(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError>;
 
     /// Whether frames are staged.
     fn has_staged(&self) -> bool;
@@ -262,7 +278,7 @@ pub trait LogWriter: Send {
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
-    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
+    fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
 
     /// Who makes sealed transactions durable; `None` where sealing does.
     fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
@@ -324,8 +340,10 @@ delegate! {
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();
         fn set_clock(&mut self, clock: Clock) -> ();
-        fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError>;
-        fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError>;
+        fn begin_generation(
+            &mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>
+        ) -> Result<(), JournalError>;
+        fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError>;
         fn retire(&mut self) -> Result<(), JournalError>;
     }
 }
@@ -345,7 +363,7 @@ delegate! {
     }
     exclusive {
         fn refresh(&mut self) -> Result<(), JournalError>;
-        fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+        fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
     }
 }
 
@@ -357,9 +375,11 @@ delegate! {
         fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
     }
     exclusive {
-        fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError>;
+        fn stage(
+            &mut self, file: &dyn DatabaseFile, frame: u32, page_number: u32, page: &[u8]
+        ) -> Result<(), JournalError>;
         fn discard_staged(&mut self) -> Result<(), JournalError>;
-        fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
+        fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
         fn force(&mut self) -> Result<(), JournalError>;
     }
 }

@@ -19,6 +19,7 @@ use duralite_medium::process::ProcessId;
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity};
 use crate::engine::Engine;
+use crate::home::{DatabaseAt, DatabaseFile};
 use crate::{EngineOptions, JournalError, Log, offline, pins};
 
 /// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
@@ -56,13 +57,14 @@ pub fn acknowledge(segment: &dyn Segment, commit: u64) {
 /// Somebody who follows a log.
 pub struct Follower {
     log: Log,
+    database: Box<dyn DatabaseFile + Send>,
     process: ProcessId,
 }
 
 impl Follower {
     /// Follows the log that a database names. If nobody has it, it is recovered. Not for a process that has
-    /// SQLite connections to the database: their locks would go with the descriptor that this closes
-    /// ([`Follower::open_log`] opens none).
+    /// SQLite connections to the database: their locks would go with the descriptor that this opens, and closes when it
+    /// is dropped ([`Follower::open_log`] opens none).
     ///
     /// # Errors
     /// `NoLog` when the database names none; otherwise as [`Follower::open_log`].
@@ -72,24 +74,27 @@ impl Follower {
         database: &Path,
     ) -> Result<Self, JournalError> {
         let db = DatabaseIdentity::of(database)?;
-        match offline::inspect(database)? {
-            DatabaseHeader::Guarded { log_id, .. } => Self::open_log(directory, options, &db, log_id),
+        let file = Box::new(DatabaseAt::new(database));
+        match offline::inspect_file(&*file)? {
+            DatabaseHeader::Guarded { log_id, .. } => Self::open_log(file, directory, options, &db, log_id),
             _ => Err(JournalError::NoLog(db.path)),
         }
     }
 
-    /// Follows a log of a database.
+    /// Follows a log of a database, whose file is read where pages need it ([`crate::home::NoDatabase`] does for
+    /// engines whose pages are all in the log).
     ///
     /// # Errors
     /// `Busy` while the log is being deleted, or for somebody who may only read it; otherwise as
     /// [`Log::attach`].
     pub fn open_log(
+        file: Box<dyn DatabaseFile + Send>,
         directory: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         id: LogId,
     ) -> Result<Self, JournalError> {
-        let log = Log::attach(directory, options, db, id, &directory::pause())?;
+        let log = Log::attach(&*file, directory, options, db, id, &directory::pause())?;
         let busy = |what| JournalError::Busy { path: db.path.clone(), what };
         if log.outside().is_some() {
             return Err(busy("its log can be followed by those only who may write it"));
@@ -101,7 +106,7 @@ impl Follower {
         if !used || log.path_now()?.is_none() {
             return Err(busy("another connection has the database to itself, or is closing it"));
         }
-        Ok(Self { log, process: ProcessId::current() })
+        Ok(Self { log, database: file, process: ProcessId::current() })
     }
 
     /// Identity of the log. Positions in another one mean nothing in this.
@@ -175,10 +180,12 @@ impl Follower {
             return Err(JournalError::Unexpected("a page that a transaction does not have"));
         }
         let frame = first_frame + index as u32;
-        let oldest = self.own_log()?.guarded(|stream| {
+        self.own_log()?;
+        let Self { log, database, .. } = self;
+        let oldest = log.guarded(|stream| {
             let engine = stream.engine_mut();
             if engine.origin().generation == generation {
-                let read = engine.read_page(frame, page);
+                let read = engine.read_page(&**database, frame, page);
                 if engine.is_current() {
                     return read.map(|()| None);
                 }

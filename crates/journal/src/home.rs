@@ -26,14 +26,14 @@
 //! the invariants as the file does: what is written came from durable log records (5), and the log starts over
 //! only after `sync` (6).
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+mod files;
+
 use std::sync::Arc;
 
 use duralite_logfmt::guard::HEADER_BYTES;
 
 use crate::JournalError;
+pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
 
 /// An open database file, as it is: no home is before it.
 ///
@@ -188,53 +188,6 @@ impl DatabaseFile for Homed<'_> {
 
     fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
         self.home.as_ref().map_or_else(|| self.file.truncate(bytes), |home| home.truncate(self.file, bytes))
-    }
-}
-
-/// A database file that this library has opened by itself, outside SQLite.
-pub struct OpenDatabase {
-    file: File,
-    path: PathBuf,
-}
-
-impl OpenDatabase {
-    /// The file at `path`, which is only named in errors.
-    #[must_use]
-    pub fn new(file: File, path: &Path) -> Self {
-        Self { file, path: path.to_path_buf() }
-    }
-
-    fn answer<T>(&self, op: &'static str, result: std::io::Result<T>) -> Result<T, JournalError> {
-        result.map_err(|error| JournalError::io(op, &self.path, &error))
-    }
-}
-
-impl DatabaseFile for OpenDatabase {
-    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
-        let mut done = 0;
-        while done < buf.len() {
-            match self.answer("read", self.file.read_at(&mut buf[done..], offset + done as u64))? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(done)
-    }
-
-    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
-        self.answer("write", self.file.write_all_at(bytes, offset))
-    }
-
-    fn sync(&self) -> Result<(), JournalError> {
-        self.answer("sync", self.file.sync_all())
-    }
-
-    fn size(&self) -> Result<u64, JournalError> {
-        self.answer("examine", self.file.metadata()).map(|metadata| metadata.len())
-    }
-
-    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
-        self.answer("truncate", self.file.set_len(bytes))
     }
 }
 

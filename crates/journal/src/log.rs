@@ -10,12 +10,13 @@ use duralite_medium::{FileSegment, Guarantee, Segment};
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Ticket};
-use crate::home::Home;
+use crate::home::{DatabaseFile, Home, NoDatabase};
 use crate::pins::{Pins, Recycling};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
-/// The log of one database, attached by this process.
+/// The log of one database, attached by this process. `file`, where a method takes one, is the database file, as
+/// [`crate::engine`] says.
 pub struct Log {
     kind: &'static Descriptor,
     stream: WalStream<Box<dyn Engine>>,
@@ -47,7 +48,7 @@ impl Log {
         db: &DatabaseIdentity,
         page_bytes: u32,
     ) -> Result<Self, JournalError> {
-        directory::create(log_dir, options, db, page_bytes).and_then(Self::over)
+        directory::create(log_dir, options, db, page_bytes).and_then(|open| Self::over(open, &NoDatabase))
     }
 
     /// Attaches the log that a guarded database names, recovering it if nobody else has it. Other processes are
@@ -57,19 +58,20 @@ impl Log {
     /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when patience
     /// has ended.
     pub fn attach(
+        file: &dyn DatabaseFile,
         log_dir: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         id: LogId,
         pause: Pause<'_>,
     ) -> Result<Self, JournalError> {
-        directory::attach(log_dir, options, db, id, false, pause).and_then(Self::over)
+        directory::attach(log_dir, options, db, id, false, pause).and_then(|open| Self::over(open, file))
     }
 
-    pub(crate) fn over(open: OpenLog) -> Result<Self, JournalError> {
+    pub(crate) fn over(open: OpenLog, file: &dyn DatabaseFile) -> Result<Self, JournalError> {
         let mut stream = WalStream::new(open.engine);
         if open.alone
-            && let Some(frame) = stream.find_checksum_mismatch()?
+            && let Some(frame) = stream.find_checksum_mismatch(file)?
         {
             let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
             return Err(JournalError::Corrupt { offset: u64::from(frame), what });
@@ -179,8 +181,13 @@ impl Log {
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
-    pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, JournalError> {
-        let read = self.guarded(|stream| stream.read(offset, buf));
+    pub fn read(
+        &mut self,
+        file: &dyn DatabaseFile,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, JournalError> {
+        let read = self.guarded(|stream| stream.read(file, offset, buf));
         if self.outside.as_ref().is_some_and(|outside| outside.is_lost()) {
             let what = "its log has been recovered since the transaction began; begin it again";
             return Err(JournalError::Busy { path: self.path.clone(), what });
@@ -213,14 +220,14 @@ impl Log {
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+    pub fn write(&mut self, file: &dyn DatabaseFile, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         if offset == 0 {
             self.check_pins()?;
         }
         let acknowledged = self.acknowledged();
         let written = self.guarded(|stream| {
             stream.set_acknowledged(acknowledged);
-            stream.write(offset, data)
+            stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
             // Better that a follower loses its place than that nobody can commit.
@@ -288,11 +295,11 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::write`].
-    pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+    pub fn truncate(&mut self, file: &dyn DatabaseFile, size: u64) -> Result<(), JournalError> {
         if size == 0 {
             self.check_pins()?;
         }
-        self.guarded(|stream| stream.truncate(size))
+        self.guarded(|stream| stream.truncate(file, size))
     }
 
     /// Lets the log's file shrink to so many bytes whenever it starts over.
@@ -306,8 +313,8 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::write`].
-    pub fn sync(&mut self) -> Result<(), JournalError> {
-        self.guarded(WalStream::sync)
+    pub fn sync(&mut self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        self.guarded(|stream| stream.sync(file))
     }
 
     /// Whether a write of so many bytes may make the transaction too large to be sealed like others:
@@ -378,8 +385,13 @@ impl Log {
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
-    pub fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
-        self.guarded(|stream| stream.engine_mut().read_page(frame, page))
+    pub fn read_page(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        self.guarded(|stream| stream.engine_mut().read_page(file, frame, page))
     }
 
     /// Declares that everything is in the database file and synced. Durable on return.

@@ -1,6 +1,6 @@
 //! Work on a database and its log without SQLite: for tools, while nobody has them open.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity, Pause, pause};
-use crate::home::{DatabaseFile, Homed, OpenDatabase};
+use crate::home::{DatabaseAt, DatabaseFile, Homed, OpenDatabase};
 use crate::{EngineOptions, JournalError, Log};
 
 /// What checkpointing a log into its database did.
@@ -30,9 +30,13 @@ pub struct Checkpointed {
 /// # Errors
 /// `Io`.
 pub fn inspect(database: &Path) -> Result<DatabaseHeader, JournalError> {
-    let file = File::open(database).map_err(|error| JournalError::io("open", database, &error))?;
+    inspect_file(&DatabaseAt::new(database))
+}
+
+/// The same of a database that is open.
+pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, JournalError> {
     let mut header = [0; HEADER_BYTES];
-    let length = OpenDatabase::new(file, database).read(&mut header, 0)?;
+    let length = file.read(&mut header, 0)?;
     Ok(guard::inspect(&header[..length]))
 }
 
@@ -107,7 +111,7 @@ pub fn checkpoint_into(
     let lock = open.file.try_clone().map_err(|error| JournalError::io("lock", database, &error))?;
     lock.try_lock().map_err(|_| busy())?;
     let own = directory::is_own(&open, db)?;
-    let mut log = Log::over(open)?;
+    let mut log = Log::over(open, file)?;
     let pages = write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
     // Another database's log that is put aside keeps what it holds: should this end before it has its new name,
@@ -168,7 +172,7 @@ fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result
     let home = Homed::new(file, log.home());
     let mut page = vec![0; page_bytes as usize];
     for &(page_number, frame) in &pages {
-        log.read_page(frame, &mut page)?;
+        log.read_page(file, frame, &mut page)?;
         if page_number == 1 {
             // The guard stays until everything is home.
             guard::mask(0, &mut page, log.id());
@@ -185,9 +189,7 @@ fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result
 }
 
 fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {
-    let mut header = [0; HEADER_BYTES];
-    let length = file.read(&mut header, 0)?;
-    Ok(matches!(guard::inspect(&header[..length]), DatabaseHeader::Guarded { .. }))
+    Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
 }
 
 /// In the file itself: the guard is never a home's.

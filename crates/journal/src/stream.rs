@@ -20,6 +20,7 @@ use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL
 
 use crate::JournalError;
 use crate::engine::{Commit, Engine, Frame, Ticket};
+use crate::home::DatabaseFile;
 
 /// The checksum of a frame for which SQLite has written none.
 const UNKNOWN: Checksum = [0, 0];
@@ -145,7 +146,12 @@ impl<E: Engine> WalStream<E> {
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::read_page`].
-    pub fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, JournalError> {
+    pub fn read(
+        &mut self,
+        file: &dyn DatabaseFile,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, JournalError> {
         self.refresh()?;
         let Some(header) = self.engine.wal_header().copied() else { return Ok(0) };
         let mut done = 0;
@@ -163,7 +169,7 @@ impl<E: Engine> WalStream<E> {
                     }
                     break;
                 }
-                self.read_frame(&header, frame, within, &mut buf[done..])?
+                self.read_frame(file, &header, frame, within, &mut buf[done..])?
             };
             done += count;
         }
@@ -176,9 +182,9 @@ impl<E: Engine> WalStream<E> {
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the write did not happen; others as the engine's.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+    pub fn write(&mut self, file: &dyn DatabaseFile, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         if offset < WAL_HEADER_BYTES as u64 {
-            return self.write_wal_header(offset, data);
+            return self.write_wal_header(file, offset, data);
         }
         if !self.completes_frame(offset) {
             // Between a frame's header and its page nobody else can have written (invariant 11).
@@ -189,9 +195,9 @@ impl<E: Engine> WalStream<E> {
         let (frame, within) = locate(&header, offset);
         let page_bytes = header.page_bytes as usize;
         match (within, data.len()) {
-            (0, FRAME_HEADER_BYTES) => self.write_frame_header(frame, data),
-            (FRAME_HEADER_BYTES, length) if length == page_bytes => self.write_page(frame, data),
-            _ => self.write_piece(&header, offset, data),
+            (0, FRAME_HEADER_BYTES) => self.write_frame_header(file, frame, data),
+            (FRAME_HEADER_BYTES, length) if length == page_bytes => self.write_page(file, frame, data),
+            _ => self.write_piece(file, &header, offset, data),
         }
     }
 
@@ -200,7 +206,7 @@ impl<E: Engine> WalStream<E> {
     ///
     /// # Errors
     /// `Unexpected` for a cut into committed frames; others as [`crate::engine::LogFile::begin_generation`].
-    pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+    pub fn truncate(&mut self, file: &dyn DatabaseFile, size: u64) -> Result<(), JournalError> {
         let current = self.size()?;
         if size >= current && (current > 0 || !self.engine.has_surplus(0)) {
             return Ok(());
@@ -209,20 +215,20 @@ impl<E: Engine> WalStream<E> {
             return Err(JournalError::Unexpected("a cut into committed frames"));
         }
         self.reset_transaction()?;
-        self.engine.clear(0)
+        self.engine.clear(file, 0)
     }
 
     /// Called where SQLite syncs its log: seals a complete transaction that is not sealed yet.
     ///
     /// # Errors
     /// As [`crate::engine::LogWriter::seal`].
-    pub fn sync(&mut self) -> Result<(), JournalError> {
+    pub fn sync(&mut self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         if self.open.rewritten_from.is_some() && self.open.commit_frame.is_some() {
             // Not by the writer, which rewrites them first, but by another connection's checkpoint. The
             // rewritten header of the commit frame will seal.
             return Ok(());
         }
-        self.seal_if_complete()
+        self.seal_if_complete(file)
     }
 
     /// Recomputes SQLite's checksums over the whole stream and compares them with those stored
@@ -232,7 +238,7 @@ impl<E: Engine> WalStream<E> {
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::read_page`].
-    pub fn find_checksum_mismatch(&mut self) -> Result<Option<u32>, JournalError> {
+    pub fn find_checksum_mismatch(&mut self, file: &dyn DatabaseFile) -> Result<Option<u32>, JournalError> {
         let Some(header) = self.engine.wal_header().copied() else { return Ok(None) };
         let mut page = vec![0; header.page_bytes as usize];
         let mut sum = header.checksum;
@@ -240,7 +246,7 @@ impl<E: Engine> WalStream<E> {
         let mut believed = Some(sum);
         for number in 1..=self.engine.committed() {
             let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
-            self.engine.read_page(number, &mut page)?;
+            self.engine.read_page(file, number, &mut page)?;
             let next = header.extend(sum, frame.page_number, frame.db_pages, &page);
             believed = match believed {
                 Some(before) if before == sum => Some(next),
@@ -279,7 +285,12 @@ impl<E: Engine> WalStream<E> {
         self.engine.committed().max(open.saturating_sub(1))
     }
 
-    fn write_wal_header(&mut self, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+    fn write_wal_header(
+        &mut self,
+        file: &dyn DatabaseFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), JournalError> {
         let bytes: &[u8; WAL_HEADER_BYTES] = match (offset, data.try_into()) {
             (0, Ok(bytes)) => bytes,
             _ => return Err(JournalError::Unexpected("a part of the WAL header")),
@@ -288,12 +299,17 @@ impl<E: Engine> WalStream<E> {
             .map_err(|_| JournalError::Unexpected("a WAL header that does not check"))?;
         self.reset_transaction()?;
         if let Some(limit) = self.size_limit.filter(|limit| self.engine.has_surplus(*limit)) {
-            self.engine.clear(limit)?;
+            self.engine.clear(file, limit)?;
         }
-        self.engine.begin_generation(Some(&header))
+        self.engine.begin_generation(file, Some(&header))
     }
 
-    fn write_frame_header(&mut self, frame: u32, data: &[u8]) -> Result<(), JournalError> {
+    fn write_frame_header(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        data: &[u8],
+    ) -> Result<(), JournalError> {
         let bytes: &[u8; FRAME_HEADER_BYTES] =
             data.try_into().map_err(|_| JournalError::Unexpected("a frame header's length"))?;
         let header = FrameHeader::parse(bytes);
@@ -307,7 +323,7 @@ impl<E: Engine> WalStream<E> {
             self.pending = Some((frame, header));
             if self.open.commit_frame == Some(frame) {
                 self.open.rewritten_from = None;
-                return self.seal_if_complete();
+                return self.seal_if_complete(file);
             }
             return Ok(());
         }
@@ -315,16 +331,22 @@ impl<E: Engine> WalStream<E> {
         Ok(())
     }
 
-    fn write_page(&mut self, frame: u32, page: &[u8]) -> Result<(), JournalError> {
+    fn write_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &[u8]) -> Result<(), JournalError> {
         match self.pending.take() {
-            Some((pending, header)) if pending == frame => self.write_new_frame(frame, header, page),
-            _ => self.overwrite_page(frame, page),
+            Some((pending, header)) if pending == frame => self.write_new_frame(file, frame, header, page),
+            _ => self.overwrite_page(file, frame, page),
         }
     }
 
     /// A frame that is appended, or written again after a rollback to a savepoint or to the
     /// beginning of the transaction.
-    fn write_new_frame(&mut self, frame: u32, header: FrameHeader, page: &[u8]) -> Result<(), JournalError> {
+    fn write_new_frame(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        header: FrameHeader,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         let staged = self.open.headers.len() as u32;
         let continues = staged > 0
             && self.open.commit_frame.is_none()
@@ -347,30 +369,35 @@ impl<E: Engine> WalStream<E> {
             self.reset_transaction()?;
             self.open.first_frame = frame;
         }
-        self.engine.stage(frame, header.page_number, page)?;
+        self.engine.stage(file, frame, header.page_number, page)?;
         self.open.headers.push(header);
         if header.db_pages != 0 {
             self.open.commit_frame = Some(frame);
             if self.open.rewritten_from.is_none() {
-                return self.seal_if_complete();
+                return self.seal_if_complete(file);
             }
         }
         Ok(())
     }
 
     /// A page of a spilled frame of the open transaction, written in place.
-    fn overwrite_page(&mut self, frame: u32, page: &[u8]) -> Result<(), JournalError> {
+    fn overwrite_page(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         let header = *self
             .open
             .header(frame)
             .ok_or(JournalError::Unexpected("a page of a frame that is not being written"))?;
-        self.engine.stage(frame, header.page_number, page)?;
+        self.engine.stage(file, frame, header.page_number, page)?;
         let from = self.open.rewritten_from.map_or(frame, |from| from.min(frame));
         self.open.rewritten_from = Some(from);
         Ok(())
     }
 
-    fn seal_if_complete(&mut self) -> Result<(), JournalError> {
+    fn seal_if_complete(&mut self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         let Some(last_frame) = self.open.commit_frame else { return Ok(()) };
         let Some(header) = self.open.header(last_frame).copied() else { return Ok(()) };
         let commit = Commit {
@@ -379,7 +406,7 @@ impl<E: Engine> WalStream<E> {
             db_pages: header.db_pages,
             checksum: if self.open.is_summed(last_frame) { header.checksum } else { UNKNOWN },
         };
-        match self.engine.seal(&commit) {
+        match self.engine.seal(file, &commit) {
             Ok(ticket) => self.ticket = ticket,
             Err(error) => {
                 // SQLite rolls the transaction back: what it writes next must not complete this one.
@@ -402,7 +429,13 @@ impl<E: Engine> WalStream<E> {
         Ok(())
     }
 
-    fn write_piece(&mut self, header: &WalHeader, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+    fn write_piece(
+        &mut self,
+        file: &dyn DatabaseFile,
+        header: &WalHeader,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), JournalError> {
         let (_, within) = locate(header, offset);
         if offset != self.pieces.start + self.pieces.bytes.len() as u64 || self.pieces.bytes.is_empty() {
             // The header of a frame may have come whole, and only its page in pieces.
@@ -419,7 +452,7 @@ impl<E: Engine> WalStream<E> {
             let rest = self.pieces.bytes.split_off(FRAME_HEADER_BYTES);
             let head = std::mem::replace(&mut self.pieces.bytes, rest);
             self.pieces.start += FRAME_HEADER_BYTES as u64;
-            self.write_frame_header(frame, &head)?;
+            self.write_frame_header(file, frame, &head)?;
         }
         let (_, start) = locate(header, self.pieces.start);
         let page_bytes = header.page_bytes as usize;
@@ -430,12 +463,13 @@ impl<E: Engine> WalStream<E> {
             return Err(JournalError::Unexpected("a write across frames"));
         }
         let page = std::mem::take(&mut self.pieces.bytes);
-        self.write_page(frame, &page)
+        self.write_page(file, frame, &page)
     }
 
     /// Fills `buf` with what frame `number` has from byte `within` on; returns how much that was.
     fn read_frame(
         &mut self,
+        file: &dyn DatabaseFile,
         header: &WalHeader,
         number: u32,
         within: usize,
@@ -446,21 +480,21 @@ impl<E: Engine> WalStream<E> {
             && let Some((head, page)) = buf.split_at_mut_checked(FRAME_HEADER_BYTES)
             && let Some(page) = page.get_mut(..page_bytes)
         {
-            self.engine.read_page(number, page)?;
-            head.copy_from_slice(&self.frame_header(header, number, Some(page))?);
+            self.engine.read_page(file, number, page)?;
+            head.copy_from_slice(&self.frame_header(file, header, number, Some(page))?);
             return Ok(FRAME_HEADER_BYTES + page_bytes);
         }
         if within < FRAME_HEADER_BYTES {
-            let bytes = self.frame_header(header, number, None)?;
+            let bytes = self.frame_header(file, header, number, None)?;
             return Ok(copy_from(&bytes, within, buf));
         }
         if within == FRAME_HEADER_BYTES && buf.len() >= page_bytes {
-            self.engine.read_page(number, &mut buf[..page_bytes])?;
+            self.engine.read_page(file, number, &mut buf[..page_bytes])?;
             return Ok(page_bytes);
         }
         let mut page = std::mem::take(&mut self.page);
         page.resize(page_bytes, 0);
-        let result = self.engine.read_page(number, &mut page);
+        let result = self.engine.read_page(file, number, &mut page);
         let count = copy_from(&page, within - FRAME_HEADER_BYTES, buf);
         self.page = page;
         result.map(|()| count)
@@ -469,6 +503,7 @@ impl<E: Engine> WalStream<E> {
     /// The header of a frame, whose page may be at hand.
     fn frame_header(
         &mut self,
+        file: &dyn DatabaseFile,
         header: &WalHeader,
         number: u32,
         page: Option<&[u8]>,
@@ -479,12 +514,12 @@ impl<E: Engine> WalStream<E> {
         let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
         let sum = match (self.sum_before(header, number), page) {
             (Some(before), Some(page)) => header.extend(before, frame.page_number, frame.db_pages, page),
-            (Some(before), None) => self.compute_checksum(header, number - 1, before, number)?,
+            (Some(before), None) => self.compute_checksum(file, header, number - 1, before, number)?,
             (None, _) => match known(&frame) {
                 Some(sum) => sum,
                 None => {
                     let (from, sum) = self.known_before(header, number);
-                    self.compute_checksum(header, from, sum, number)?
+                    self.compute_checksum(file, header, from, sum, number)?
                 }
             },
         };
@@ -512,6 +547,7 @@ impl<E: Engine> WalStream<E> {
     /// The cumulative checksum after a frame, from that after an earlier one.
     fn compute_checksum(
         &mut self,
+        file: &dyn DatabaseFile,
         header: &WalHeader,
         from: u32,
         mut sum: Checksum,
@@ -521,7 +557,7 @@ impl<E: Engine> WalStream<E> {
         page.resize(header.page_bytes as usize, 0);
         for at in from + 1..=number {
             let frame = self.engine.frame(at).ok_or(JournalError::Unexpected("a frame number"))?;
-            self.engine.read_page(at, &mut page)?;
+            self.engine.read_page(file, at, &mut page)?;
             sum = header.extend(sum, frame.page_number, frame.db_pages, &page);
         }
         self.page = page;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use common::{Model, Rng, contents, fresh_medium, open};
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{JournalError, NvwalOptions};
 
 #[test]
@@ -18,10 +19,10 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     let mut rng = Rng(15);
     let mut model = Model::new(4096, 6);
     let (at, header) = model.restart();
-    stream.write(at, &header).expect("header");
+    stream.write(&NoDatabase, at, &header).expect("header");
     let first = model.transaction(&mut rng, false);
     for (at, bytes) in &first.writes {
-        stream.write(*at, bytes).expect("first");
+        stream.write(&NoDatabase, *at, bytes).expect("first");
     }
     model.commit(first);
     let acknowledged = (stream.engine().version() >> 32) << 32 | model.frames();
@@ -29,19 +30,19 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     // Sealed, and its process dies: another one takes its place.
     let lost = model.transaction(&mut rng, false);
     for (at, bytes) in &lost.writes {
-        stream.write(*at, bytes).expect("lost");
+        stream.write(&NoDatabase, *at, bytes).expect("lost");
     }
     stream.set_acknowledged(acknowledged);
     let second = model.transaction(&mut rng, false);
     for (at, bytes) in &second.writes {
-        stream.write(*at, bytes).expect("in place of one that nobody was told of");
+        stream.write(&NoDatabase, *at, bytes).expect("in place of one that nobody was told of");
     }
     model.commit(second);
     assert_eq!(contents(&mut stream), model.committed);
 
     // It is acknowledged; then a writer comes whose index does not know it.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
-    let refused = lost.writes.iter().try_for_each(|(at, bytes)| stream.write(*at, bytes));
+    let refused = lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes));
     assert!(
         matches!(refused, Err(JournalError::Unexpected(what)) if what.contains("acknowledged")),
         "{refused:?}"
@@ -50,10 +51,10 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
 
     // In the next generation the numbers begin anew.
     let (at, header) = model.restart();
-    stream.write(at, &header).expect("header");
+    stream.write(&NoDatabase, at, &header).expect("header");
     let third = model.transaction(&mut rng, false);
     for (at, bytes) in &third.writes {
-        stream.write(*at, bytes).expect("third");
+        stream.write(&NoDatabase, *at, bytes).expect("third");
     }
     model.commit(third);
     assert_eq!(contents(&mut stream), model.committed);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use duralite_journal::directory::pause_for;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::media::{MediaSet, Memory, MemoryKind};
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, JournalError, Log, LogDirectory, nvwal, offline,
@@ -40,7 +41,14 @@ impl Place {
     }
 
     fn attach(&self, id: LogId) -> Result<Log, JournalError> {
-        Log::attach(&self.log_dir, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
+        Log::attach(
+            &NoDatabase,
+            &self.log_dir,
+            &EngineOptions::default(),
+            &self.identity,
+            id,
+            &pause_for(PATIENCE),
+        )
     }
 
     /// Attaches a log of `nvwal` in memory of this kind.
@@ -48,7 +56,14 @@ impl Place {
         let log_memory = Some(Memory { kind, dir: self.log_dir.dir.clone() });
         let media = MediaSet { log_memory, ..MediaSet::default() };
         let log_dir = LogDirectory::of(&nvwal::DESCRIPTOR, &media).expect("memory");
-        Log::attach(&log_dir, &EngineOptions::default(), &self.identity, id, &pause_for(PATIENCE))
+        Log::attach(
+            &NoDatabase,
+            &log_dir,
+            &EngineOptions::default(),
+            &self.identity,
+            id,
+            &pause_for(PATIENCE),
+        )
     }
 
     fn database(&self) -> PathBuf {
@@ -158,7 +173,8 @@ fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), Jour
         count.set(count.get() + 1);
         tries < pauses
     };
-    let attached = Log::attach(&place.log_dir, &EngineOptions::default(), &place.identity, id, &pause);
+    let attached =
+        Log::attach(&NoDatabase, &place.log_dir, &EngineOptions::default(), &place.identity, id, &pause);
     (attached.map(|_| ()), count.get())
 }
 

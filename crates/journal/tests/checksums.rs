@@ -7,6 +7,7 @@
 mod common;
 
 use common::directory;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogDirectory, nvwal, waldio,
 };
@@ -30,7 +31,7 @@ impl Rig {
         let rig = Self { dir, engine, header: WalHeader::parse(&bytes).expect("header") };
         let (identity, options) = (rig.identity(), EngineOptions::default());
         let mut log = Log::create(&rig.directory(), &options, &identity, PAGE as u32).expect("create");
-        log.write(0, &bytes).expect("WAL header");
+        log.write(&NoDatabase, 0, &bytes).expect("WAL header");
         (rig, log)
     }
 
@@ -43,7 +44,9 @@ impl Rig {
     }
 
     fn attach(&self, id: LogId) -> Result<Log, duralite_journal::JournalError> {
-        Log::attach(&self.directory(), &EngineOptions::default(), &self.identity(), id, &|_| false)
+        Log::attach(&NoDatabase, &self.directory(), &EngineOptions::default(), &self.identity(), id, &|_| {
+            false
+        })
     }
 
     fn at(&self, frame: u32) -> u64 {
@@ -55,14 +58,15 @@ impl Rig {
         let page = [fill; PAGE];
         let sum = before.map_or([0, 0], |sum| self.header.extend(sum, frame, size, &page));
         self.rewrite(log, frame, size, sum);
-        log.write(self.at(frame) + 24, &page).expect("page");
+        log.write(&NoDatabase, self.at(frame) + 24, &page).expect("page");
         wait(log);
         sum
     }
 
     /// Writes the header of a frame of page `frame`.
     fn rewrite(&self, log: &mut Log, frame: u32, size: u32, sum: Checksum) {
-        log.write(self.at(frame), &self.header.frame_header(frame, size, sum)).expect("frame header");
+        log.write(&NoDatabase, self.at(frame), &self.header.frame_header(frame, size, sum))
+            .expect("frame header");
         wait(log);
     }
 
@@ -71,7 +75,8 @@ impl Rig {
         let mut sum = self.header.checksum;
         let mut bytes = vec![0; self.header.frame_bytes() as usize];
         let mut taken = Vec::new();
-        while log.read(self.at(taken.len() as u32 + 1), &mut bytes).expect("read") == bytes.len() {
+        while log.read(&NoDatabase, self.at(taken.len() as u32 + 1), &mut bytes).expect("read") == bytes.len()
+        {
             let head = FrameHeader::parse(bytes[..24].try_into().expect("24 bytes"));
             sum = self.header.extend(sum, head.page_number, head.db_pages, &bytes[24..]);
             assert_eq!(head.checksum, sum, "frame {}", taken.len() + 1);
@@ -90,7 +95,7 @@ impl Rig {
         // From now on SQLite's checksums continue what it was given.
         let mut bytes = [0; 8];
         let last = expected.len() as u32;
-        assert_eq!(log.read(self.at(last) + 16, &mut bytes).expect("checksum"), 8);
+        assert_eq!(log.read(&NoDatabase, self.at(last) + 16, &mut bytes).expect("checksum"), 8);
         let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         self.frame(&mut log, last + 1, last + 1, 99, Some([word(0), word(4)]));
         drop(log);
@@ -116,7 +121,7 @@ fn spill_and_go_back(rig: &Rig, log: &mut Log) -> Checksum {
     for frame in 2..=11 {
         sum = rig.frame(log, frame, 0, 50, Some(sum));
     }
-    log.write(rig.at(8) + 24, &[51; PAGE]).expect("overwritten in place");
+    log.write(&NoDatabase, rig.at(8) + 24, &[51; PAGE]).expect("overwritten in place");
     committed
 }
 
@@ -130,7 +135,7 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         // SQLite looks for the checksum before the frame that it believes to have overwritten: in a file it finds
         // what it spilled, and an error would be that of a commit that everybody can see.
         let mut bytes = [1; 8];
-        assert_eq!(log.read(rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
+        assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);
         let sum = rig.frame(&mut log, 4, 4, 4, Some([0, 0]));
         let sum = rig.frame(&mut log, 5, 0, 5, Some(sum));
@@ -165,7 +170,7 @@ fn inv07_a_commit_that_is_summed_up_from_what_was_never_summed() {
         for frame in 2..=10 {
             rig.frame(&mut log, frame, 0, frame as u8, None);
         }
-        log.write(rig.at(9) + 24, &[77; PAGE]).expect("overwritten in place again");
+        log.write(&NoDatabase, rig.at(9) + 24, &[77; PAGE]).expect("overwritten in place again");
         rig.frame(&mut log, 11, 11, 11, None);
         let mut sum = [0, 0];
         for (frame, fill) in [(8, 8), (9, 77), (10, 10), (11, 11)] {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use duralite_journal::directory::{self, Claim, FoundLog};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::media::MediaSet;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, Log, LogDirectory, nvwal, offline, waldio,
@@ -112,6 +113,6 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
         // So its own database, which names it still, loses nothing should this have ended before.
-        assert!(!directory::walk(&kept, &mut |_| ()).expect("walk").retired, "{engine:?}");
+        assert!(!directory::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use common::{Model, Rng, contents, fresh_medium, open};
 use duralite_crashmodel::{Crashes as _, RecordingNvm};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{NvwalOptions, SyncMode};
 use duralite_medium::Nvm;
 
@@ -29,7 +30,7 @@ fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     let mut stream = open(nvm.clone(), &options).expect("open");
     let mut model = Model::new(512, 20);
     let mut write = |writes: &[(u64, Vec<u8>)]| {
-        writes.iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+        writes.iter().for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
     };
     write(&[model.restart()]);
     let first = model.transaction(&mut Rng(5), false);

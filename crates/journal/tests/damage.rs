@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use common::{Model, Rng, contents, for_seeds, fresh_medium};
 use duralite_crashmodel::RecordingNvm;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::{Nvwal, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::{JournalError, NvwalOptions, SyncMode};
@@ -50,20 +51,20 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     let mut prefixes = Vec::new();
     for transactions in [3, 24] {
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("restart");
+        stream.write(&NoDatabase, offset, &data).expect("restart");
         prefixes = vec![model.committed.clone()];
         for _ in 0..transactions {
             let spill = rng.chance(4);
             let transaction = model.transaction(&mut rng, spill);
             for (offset, data) in &transaction.writes {
-                stream.write(*offset, data).expect("write");
+                stream.write(&NoDatabase, *offset, data).expect("write");
             }
             model.commit(transaction);
             prefixes.push(model.committed.clone());
         }
     }
     let mut used = Vec::new();
-    walk(nvm.clone(), Path::new("damage"), |transaction| {
+    walk(nvm.clone(), Path::new("damage"), &NoDatabase, |transaction| {
         used.push(transaction.offset as usize..transaction.offset as usize + 40);
         for record in &transaction.records {
             let at = record.offset as usize;
@@ -80,14 +81,14 @@ fn recover(bytes: Vec<u8>, sync: SyncMode) -> Result<Vec<u8>, JournalError> {
     let mut engine = Nvwal::open(nvm, Path::new("damage"), options(sync))?;
     engine.recover_heap()?;
     let mut stream = WalStream::new(engine);
-    assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+    assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None, "SQLite's recovery would stop here");
     let content = contents(&mut stream);
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
-    stream.write(offset, &data)?;
+    stream.write(&NoDatabase, offset, &data)?;
     let transaction = model.transaction(&mut Rng(1), true);
     for (offset, data) in &transaction.writes {
-        stream.write(*offset, data)?;
+        stream.write(&NoDatabase, *offset, data)?;
     }
     model.commit(transaction);
     assert!(contents(&mut stream) == model.committed, "content after recovery differs");

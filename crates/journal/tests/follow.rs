@@ -7,6 +7,7 @@ mod common;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Model, Rng, for_seeds};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Follower, JournalError, Log, LogDirectory,
     NvwalOptions, WaldioOptions, follow, nvwal, waldio,
@@ -55,12 +56,14 @@ impl Fixture {
         let Writer { log, model, rng, keeps_time } = dead;
         let id = log.id();
         drop(log);
-        let log = Log::attach(&self.logs, &self.options, &self.identity, id, &|_| false).expect("attach");
+        let log = Log::attach(&NoDatabase, &self.logs, &self.options, &self.identity, id, &|_| false)
+            .expect("attach");
         Writer { log, model, rng, keeps_time }
     }
 
     fn follow(&self, writer: &Writer) -> Follower {
-        Follower::open_log(&self.logs, &self.options, &self.identity, writer.log.id()).expect("follow")
+        Follower::open_log(Box::new(NoDatabase), &self.logs, &self.options, &self.identity, writer.log.id())
+            .expect("follow")
     }
 
     fn keeps_time(&self) -> bool {
@@ -80,7 +83,7 @@ impl Writer {
     fn try_restart(&mut self) -> Result<(), JournalError> {
         let mut next = self.model.clone();
         let (offset, data) = next.restart();
-        self.log.write(offset, &data)?;
+        self.log.write(&NoDatabase, offset, &data)?;
         self.model = next;
         Ok(())
     }
@@ -93,7 +96,10 @@ impl Writer {
     fn seal(&mut self) -> common::Transaction {
         let spill = self.rng.chance(3);
         let transaction = self.model.transaction(&mut self.rng, spill);
-        transaction.writes.iter().for_each(|(at, data)| self.log.write(*at, data).expect("write"));
+        transaction
+            .writes
+            .iter()
+            .for_each(|(at, data)| self.log.write(&NoDatabase, *at, data).expect("write"));
         if let (Some(ticket), Some(committer)) = (self.log.take_ticket(), self.log.durability_waiter()) {
             committer.wait(ticket).expect("durable");
         }
@@ -225,7 +231,7 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         }
         assert!(!writer.log.may_start_over().expect("asked"));
         assert_eq!(writer.try_restart().expect_err("pinned").kind(), ErrorKind::Busy);
-        assert_eq!(writer.log.truncate(0).expect_err("pinned").kind(), ErrorKind::Busy);
+        assert_eq!(writer.log.truncate(&NoDatabase, 0).expect_err("pinned").kind(), ErrorKind::Busy);
         // It appends instead.
         writer.commit();
         copy.take_all(&mut follower, writer.keeps_time);

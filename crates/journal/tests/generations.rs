@@ -11,6 +11,7 @@ use std::sync::Arc;
 use common::{Model, Rng};
 use duralite_crashmodel::{Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogFile as _};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
@@ -28,20 +29,20 @@ const FULL: [u64; 6] = [1 << 24, 1 << 29, 1 << 30, 1 << 31, 1 << 32, 1 << 48];
 
 fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
     let mut bytes = vec![0; stream.size().expect("size") as usize];
-    assert_eq!(stream.read(0, &mut bytes).expect("read"), bytes.len());
-    assert_eq!(stream.find_checksum_mismatch().expect("readable"), None);
+    assert_eq!(stream.read(&NoDatabase, 0, &mut bytes).expect("read"), bytes.len());
+    assert_eq!(stream.find_checksum_mismatch(&NoDatabase).expect("readable"), None);
     bytes
 }
 
 /// Starts the log over; returns what it held before and holds now.
 fn start_over<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("the log starts over");
+    stream.write(&NoDatabase, offset, &data).expect("the log starts over");
 }
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, rng.clone().chance(3));
-    transaction.writes.iter().for_each(|(at, data)| stream.write(*at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
     model.commit(transaction);
     if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().durability_waiter()) {
         committer.wait(ticket).expect("durable");

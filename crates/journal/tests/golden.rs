@@ -13,6 +13,7 @@ use std::sync::Arc;
 use common::{Model, Rng, contents, directory, fresh_medium};
 use duralite_crashmodel::RecordingNvm;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};
@@ -68,12 +69,12 @@ fn good_on(medium: RecordingNvm, sync: SyncMode, transactions: u32) -> (Vec<u8>,
     stream.engine_mut().set_clock(common::ticking_clock());
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("restart");
+    stream.write(&NoDatabase, offset, &data).expect("restart");
     let mut rng = Rng(2016);
     for i in 0..transactions {
         let transaction = model.transaction(&mut rng, i == 5 || i == 15);
         for (offset, data) in &transaction.writes {
-            stream.write(*offset, data).expect("write");
+            stream.write(&NoDatabase, *offset, data).expect("write");
         }
         model.commit(transaction);
     }
@@ -88,8 +89,8 @@ fn torn() -> Vec<u8> {
     let mut stream = common::open(nvm.clone(), &options).expect("open");
     let header = [0, 0, 0, 3, 0, 0, 0, 0].into_iter().chain([0; 16]).collect::<Vec<_>>();
     let end = stream.size().expect("size");
-    stream.write(end, &header).expect("header");
-    stream.write(end + 24, &[0xEE; 512]).expect("page");
+    stream.write(&NoDatabase, end, &header).expect("header");
+    stream.write(&NoDatabase, end + 24, &[0xEE; 512]).expect("page");
     nvm.to_bytes()
 }
 
@@ -97,7 +98,7 @@ fn torn() -> Vec<u8> {
 fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     let mut offsets = Vec::new();
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes.to_vec(), 1 << 20));
-    walk(nvm, Path::new("offsets"), |t| offsets.push(t.offset as usize)).expect("walk");
+    walk(nvm, Path::new("offsets"), &NoDatabase, |t| offsets.push(t.offset as usize)).expect("walk");
     offsets
 }
 
@@ -170,7 +171,7 @@ fn recovered(name: &str) -> Result<Vec<u8>, JournalError> {
     let mut engine = Nvwal::open(nvm, Path::new(name), options)?;
     engine.recover_heap()?;
     let mut stream = WalStream::new(engine);
-    assert_eq!(stream.find_checksum_mismatch()?, None);
+    assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None);
     Ok(contents(&mut stream))
 }
 
@@ -211,7 +212,8 @@ fn good_files_hold_every_transaction() {
         assert!(recovered(name).expect(name) == good(sync).1, "{name}");
         let mut transactions = Vec::new();
         let nvm = Arc::new(RecordingNvm::from_bytes(stored(name), 1 << 20));
-        let summary = walk(nvm, Path::new(name), |t| transactions.push(t.sequence)).expect("walk");
+        let summary =
+            walk(nvm, Path::new(name), &NoDatabase, |t| transactions.push(t.sequence)).expect("walk");
         assert_eq!((summary.transactions, summary.mismatch), (TRANSACTIONS, None));
         let blocks = open_read_only(&file(name)).expect(name).blocks_used();
         assert!((3..8).contains(&blocks), "{name} has {blocks} blocks");
@@ -291,9 +293,9 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
         gid: owner.gid(),
     };
     let whole = EngineOptions::default().with(options(SyncMode::Lazy));
-    let mut log = Log::attach(&log_dir, &whole, &db, id, &|_| false)?;
+    let mut log = Log::attach(&NoDatabase, &log_dir, &whole, &db, id, &|_| false)?;
     let mut bytes = vec![0; log.size()? as usize];
-    log.read(0, &mut bytes)?;
+    log.read(&NoDatabase, 0, &mut bytes)?;
     Ok(bytes)
 }
 
@@ -328,7 +330,7 @@ fn inv08_no_flipped_bit_shortens_the_log() {
         let nvm = Arc::new(RecordingNvm::from_bytes(bytes, 1 << 20));
         let engine = Nvwal::open(nvm, Path::new("flip"), options(SyncMode::Lazy))?;
         let mut stream = WalStream::new(engine);
-        assert_eq!(stream.find_checksum_mismatch()?, None);
+        assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None);
         Ok::<_, JournalError>(contents(&mut stream))
     };
     let mut refused = 0;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use common::{Model, Rng};
 use duralite_crashmodel::RecordingBlock;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio, walk};
 use duralite_journal::{JournalError, WaldioOptions};
@@ -45,11 +46,11 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     for i in 0..TRANSACTIONS + 2 {
         if i == 0 || i == 2 {
             let (offset, data) = model.restart();
-            stream.write(offset, &data).expect("restart");
+            stream.write(&NoDatabase, offset, &data).expect("restart");
         }
         let transaction = model.transaction(&mut rng, i == 7);
         for (offset, data) in &transaction.writes {
-            stream.write(*offset, data).expect("write");
+            stream.write(&NoDatabase, *offset, data).expect("write");
         }
         model.commit(transaction);
         let ticket = stream.take_ticket().expect("a ticket");
@@ -86,9 +87,9 @@ fn recovered(bytes: Vec<u8>, layout: Layout) -> Result<Vec<u8>, JournalError> {
     assert_eq!(found, superblock(layout));
     let block = Arc::new(RecordingBlock::from_bytes(bytes, BLOCK));
     let mut stream = WalStream::new(Waldio::open_read_only(block, found, Path::new("golden"))?);
-    assert_eq!(stream.find_checksum_mismatch()?, None);
+    assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None);
     let mut content = vec![0; stream.size()? as usize];
-    stream.read(0, &mut content)?;
+    stream.read(&NoDatabase, 0, &mut content)?;
     Ok(content)
 }
 
@@ -120,7 +121,7 @@ fn golden_logs_mean_what_they_meant() {
         assert!(recovered(stored(version, layout), layout).expect("sound") == expected, "{layout:?}");
         let block = Arc::new(RecordingBlock::from_bytes(stored(version, layout), BLOCK));
         let mut sequences = Vec::new();
-        let summary = walk(block, superblock(layout), Path::new("golden"), &mut |transaction| {
+        let summary = walk(block, superblock(layout), Path::new("golden"), &NoDatabase, &mut |transaction| {
             sequences.push(transaction.sequence);
         });
         let summary = summary.expect("walk");

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use common::{Model, Rng};
 use duralite_crashmodel::{RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogWriter as _};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
@@ -52,13 +53,13 @@ fn file(dir: &Path, bytes: &[u8], length: u64) -> Option<File> {
 
 fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
     let mut bytes = vec![0; stream.size().expect("size") as usize];
-    assert_eq!(stream.read(0, &mut bytes).expect("read"), bytes.len());
+    assert_eq!(stream.read(&NoDatabase, 0, &mut bytes).expect("read"), bytes.len());
     bytes
 }
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
-    transaction.writes.iter().for_each(|(at, data)| stream.write(*at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
     model.commit(transaction);
 }
 
@@ -80,7 +81,7 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>, u64) {
     let mut stream = attach(block.clone(), layout).expect("attach");
     let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(3));
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("restart");
+    stream.write(&NoDatabase, offset, &data).expect("restart");
     (0..5).for_each(|_| commit(&mut stream, &mut model, &mut rng));
     stream.engine_mut().force().expect("force");
     (block.to_bytes(), model.committed, stream.engine().used_bytes())
@@ -101,7 +102,10 @@ fn inv12_a_sparse_log_of_blocks_is_verified_and_recovered_for_what_it_holds() {
         file.write_all_at(&[0x5A; 4096], CLAIMED / 2).expect("junk");
         let block = blocks(file.try_clone().expect("file"), dir.path(), true);
         let mut count = 0;
-        let summary = waldio::walk(block.clone(), superblock(layout), Path::new("log"), &mut |_| count += 1);
+        let summary =
+            waldio::walk(block.clone(), superblock(layout), Path::new("log"), &NoDatabase, &mut |_| {
+                count += 1
+            });
         assert_eq!((summary.expect("walk").transactions, count), (5, 5));
         let block = [block, blocks(file, dir.path(), false)];
         let mut stream = attach(block[1].clone(), layout).expect("attach");
@@ -240,7 +244,7 @@ fn good_memory() -> (Vec<u8>, Vec<u8>, MemorySuperblock) {
     let mut stream = common::open(nvm.clone(), &options).expect("open");
     let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(4));
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("restart");
+    stream.write(&NoDatabase, offset, &data).expect("restart");
     (0..20).for_each(|_| commit(&mut stream, &mut model, &mut rng));
     (nvm.to_bytes(), model.committed, superblock)
 }
@@ -264,7 +268,7 @@ fn inv12_a_sparse_log_in_memory_is_verified_and_recovered_for_what_it_holds() {
     let Some(file) = file(dir.path(), &head, superblock.file_bytes(grown)) else { return };
     file.write_all_at(&body, superblock.blocks_offset).expect("blocks");
     let nvm = map(file, &superblock);
-    let summary = nvwal::walk(nvm.clone(), Path::new("log"), |_| {}).expect("walk");
+    let summary = nvwal::walk(nvm.clone(), Path::new("log"), &NoDatabase, |_| {}).expect("walk");
     assert_eq!(summary.transactions, 20);
     let mut stream = common::open(nvm.clone(), &memory_options()).expect("open");
     assert!(contents(&mut stream) == expected);
@@ -283,7 +287,7 @@ fn inv12_a_list_of_blocks_that_comes_back_to_itself_is_refused_at_once() {
             let record = t.records.last().expect("a record");
             end = (record.offset + u64::from(record.record_bytes)).next_multiple_of(8);
         };
-        nvwal::walk(nvm, Path::new("log"), last).expect("walk");
+        nvwal::walk(nvm, Path::new("log"), &NoDatabase, last).expect("walk");
         let block = (end - superblock.blocks_offset) / 8192;
         assert!(block >= 2, "a list of several blocks");
         // A transaction at the tail without a record in its block, which goes on in an earlier one.

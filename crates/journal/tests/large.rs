@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use duralite_journal::engine::Commit;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{HeapMode, NvwalOptions, WaldioOptions};
@@ -118,16 +119,16 @@ fn fill_of(frame: u32) -> u8 {
 /// Commits a transaction of so many frames, and a small one behind it.
 fn commit(log: &mut Waldio, frames: u32) {
     let header = WalHeader::parse(&make_wal_header(PAGE, 1, [1, 2])).expect("header");
-    log.begin_generation(Some(&header)).expect("restart");
+    log.begin_generation(&NoDatabase, Some(&header)).expect("restart");
     let mut page = vec![0; PAGE as usize];
     let mut first_frame = 1;
     for last_frame in [frames, frames + 1] {
         for frame in first_frame..=last_frame {
             page.fill(fill_of(frame));
-            log.stage(frame, frame, &page).expect("stage");
+            log.stage(&NoDatabase, frame, frame, &page).expect("stage");
         }
         let commit = Commit { first_frame, last_frame, db_pages: frames + 1, checksum: [3, 4] };
-        let ticket = log.seal(&commit).expect("seal");
+        let ticket = log.seal(&NoDatabase, &commit).expect("seal");
         let committer = log.durability_waiter().expect("a committer");
         ticket.into_iter().for_each(|ticket| committer.wait(ticket).expect("durable"));
         first_frame = last_frame + 1;
@@ -138,7 +139,7 @@ fn check(log: &mut Waldio, frames: u32) {
     let mut page = vec![0; PAGE as usize];
     assert_eq!((log.committed(), log.transactions()), (frames + 1, 2));
     for frame in (1..=frames + 1).step_by(997).chain(frames - 3..=frames + 1) {
-        log.read_page(frame, &mut page).expect("read");
+        log.read_page(&NoDatabase, frame, &mut page).expect("read");
         assert!(page == vec![fill_of(frame); PAGE as usize], "frame {frame}");
     }
 }

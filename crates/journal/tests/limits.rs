@@ -11,6 +11,7 @@ use std::sync::Arc;
 use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
 use duralite_crashmodel::RecordingNvm;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode};
@@ -28,7 +29,10 @@ fn fill(stream: &mut WalStream<Nvwal>, model: &mut Model, rng: &mut Rng) -> Jour
     for _ in 0..10_000 {
         let spill = rng.chance(3);
         let transaction = model.transaction(rng, spill);
-        let failed = transaction.writes.iter().find_map(|(offset, data)| stream.write(*offset, data).err());
+        let failed = transaction
+            .writes
+            .iter()
+            .find_map(|(offset, data)| stream.write(&NoDatabase, *offset, data).err());
         match failed {
             Some(error) => return error,
             None => model.commit(transaction),
@@ -40,7 +44,7 @@ fn fill(stream: &mut WalStream<Nvwal>, model: &mut Model, rng: &mut Rng) -> Jour
 fn commit_one(stream: &mut WalStream<Nvwal>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
     for (offset, data) in &transaction.writes {
-        stream.write(*offset, data).expect("write");
+        stream.write(&NoDatabase, *offset, data).expect("write");
     }
     model.commit(transaction);
 }
@@ -60,7 +64,7 @@ fn inv10_at_the_limit_writes_fail_and_everything_committed_stays() {
                 let mut frames = Vec::new();
                 for _ in 0..4 {
                     let (offset, data) = model.restart();
-                    stream.write(offset, &data).expect("restart");
+                    stream.write(&NoDatabase, offset, &data).expect("restart");
                     for _ in 0..3 {
                         let error = fill(&mut stream, &mut model, &mut rng);
                         assert!(
@@ -92,7 +96,7 @@ fn inv10_a_full_file_system_fails_the_write_and_space_that_returns_is_used() {
         let mut rng = Rng(seed * 13 + 5);
         let mut model = Model::new(PAGE, 30);
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("restart");
+        stream.write(&NoDatabase, offset, &data).expect("restart");
         // Room for a few single blocks, but for no whole chunk.
         nvm.set_grow_limit(Some(nvm.len() + rng.below(9) * 8192 + 100));
         for _ in 0..3 {
@@ -106,7 +110,7 @@ fn inv10_a_full_file_system_fails_the_write_and_space_that_returns_is_used() {
         if rng.chance(2) {
             // A checkpoint makes room without any from the file system.
             let (offset, data) = model.restart();
-            stream.write(offset, &data).expect("restart");
+            stream.write(&NoDatabase, offset, &data).expect("restart");
         } else {
             nvm.set_grow_limit(None);
         }
@@ -138,7 +142,7 @@ struct Appender {
 impl Appender {
     fn start(stream: &mut WalStream<Nvwal>) -> Self {
         let bytes = make_wal_header(PAGE as u32, 1, [3, 4]);
-        stream.write(0, &bytes).expect("restart");
+        stream.write(&NoDatabase, 0, &bytes).expect("restart");
         let header = WalHeader::parse(&bytes).expect("header");
         Self { header, sum: header.checksum, frames: 0 }
     }
@@ -148,8 +152,8 @@ impl Appender {
         let at = 32 + u64::from(self.frames) * self.header.frame_bytes();
         self.sum = self.header.extend(self.sum, page_number, db_pages, page);
         let header = self.header.frame_header(page_number, db_pages, self.sum);
-        stream.write(at, &header).expect("header");
-        stream.write(at + 24, page).expect("page");
+        stream.write(&NoDatabase, at, &header).expect("header");
+        stream.write(&NoDatabase, at + 24, page).expect("page");
         self.frames += 1;
     }
 }
@@ -160,7 +164,7 @@ const DEAREST_READ: u64 = 4 * PAGE as u64 + 2 * 65 * 16;
 
 fn read_cost(stream: &mut WalStream<Nvwal>, nvm: &dyn Nvm, frame: u32, page: &mut [u8]) -> u64 {
     let before = nvm.counters().read_bytes;
-    stream.engine_mut().read_page(frame, page).expect("read");
+    stream.engine_mut().read_page(&NoDatabase, frame, page).expect("read");
     nvm.counters().read_bytes - before
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
 use duralite_crashmodel::Crashes as _;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{HeapMode, NvwalOptions, SyncMode};
 use duralite_medium::Nvm;
 
@@ -43,14 +44,14 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
         match rng.below(10) {
             0 if model.frames() > 20 => {
                 model.truncate();
-                stream.truncate(0).expect("truncate");
+                stream.truncate(&NoDatabase, 0).expect("truncate");
             }
             1 | 2 if model.has_header() => {
                 // Rolled back: some or all of a transaction but its commit frame's page.
                 let transaction = model.transaction(&mut rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
-                    stream.write(*offset, data).expect("write");
+                    stream.write(&NoDatabase, *offset, data).expect("write");
                 }
             }
             3 => stream = open(nvm.clone(), options).expect("reopen"),
@@ -58,14 +59,14 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
                 if !model.has_header() || model.frames() > 150 {
                     let (offset, data) = model.restart();
                     possible.push(model.committed.clone());
-                    stream.write(offset, &data).expect("restart");
+                    stream.write(&NoDatabase, offset, &data).expect("restart");
                 }
                 let spill = rng.chance(3);
                 let transaction = model.transaction(&mut rng, spill);
                 for (offset, data) in &transaction.writes {
-                    stream.write(*offset, data).expect("write");
+                    stream.write(&NoDatabase, *offset, data).expect("write");
                 }
-                stream.sync().expect("sync");
+                stream.sync(&NoDatabase).expect("sync");
                 model.commit(transaction);
             }
         }
@@ -103,10 +104,10 @@ fn recover_and_check(
     assert!(contents(&mut again) == first, "recovering twice differs");
     let mut model = Model::new(again.engine().superblock().page_bytes as usize, 20);
     let (offset, data) = model.restart();
-    again.write(offset, &data).expect("restart after recovery");
+    again.write(&NoDatabase, offset, &data).expect("restart after recovery");
     let transaction = model.transaction(&mut Rng(seed | 1), true);
     for (offset, data) in &transaction.writes {
-        again.write(*offset, data).expect("write after recovery");
+        again.write(&NoDatabase, *offset, data).expect("write after recovery");
     }
     model.commit(transaction);
     assert!(contents(&mut again) == model.committed, "content after recovery differs");
@@ -142,12 +143,12 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
         let mut stream = open(nvm.clone(), &options).expect("open");
         let mut model = Model::new(512, 20);
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("restart");
+        stream.write(&NoDatabase, offset, &data).expect("restart");
         let mut prefixes = vec![model.committed.clone()];
         for _ in 0..20 {
             let transaction = model.transaction(&mut rng, false);
             for (offset, data) in &transaction.writes {
-                stream.write(*offset, data).expect("write");
+                stream.write(&NoDatabase, *offset, data).expect("write");
             }
             model.commit(transaction);
             prefixes.push(model.committed.clone());
@@ -180,14 +181,14 @@ fn inv11_processes_that_take_turns_agree() {
             match rng.below(10) {
                 0 if model.has_header() => {
                     model.truncate();
-                    process.truncate(0).expect("truncate");
+                    process.truncate(&NoDatabase, 0).expect("truncate");
                 }
                 1..=3 if model.has_header() => {
                     let spill = rng.chance(2);
                     let transaction = model.transaction(&mut rng, spill);
                     let keep = rng.below(transaction.writes.len() as u64 / 2 + 1) as usize;
                     for (offset, data) in &transaction.writes[..keep] {
-                        process.write(*offset, data).expect("write");
+                        process.write(&NoDatabase, *offset, data).expect("write");
                     }
                     if rng.chance(2) {
                         processes[writer] = fresh();
@@ -196,11 +197,11 @@ fn inv11_processes_that_take_turns_agree() {
                 _ => {
                     if !model.has_header() || rng.chance(8) {
                         let (offset, data) = model.restart();
-                        process.write(offset, &data).expect("restart");
+                        process.write(&NoDatabase, offset, &data).expect("restart");
                     }
                     let transaction = model.transaction(&mut rng, false);
                     for (offset, data) in &transaction.writes {
-                        process.write(*offset, data).expect("write");
+                        process.write(&NoDatabase, *offset, data).expect("write");
                     }
                     model.commit(transaction);
                 }
@@ -215,7 +216,7 @@ fn inv11_processes_that_take_turns_agree() {
                 // First a piece from the middle: what it remembers must not be of another generation.
                 let from = rng.below(model.committed.len() as u64 + 1) as usize;
                 let mut piece = vec![0; (model.committed.len() - from).min(30)];
-                let count = process.read(from as u64, &mut piece).expect("read");
+                let count = process.read(&NoDatabase, from as u64, &mut piece).expect("read");
                 assert!(
                     piece[..count] == model.committed[from..from + piece.len()],
                     "a piece of a reader's view differs"
@@ -238,14 +239,14 @@ fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
             let mut stream = open(nvm.clone(), &options).expect("open");
             let mut model = Model::new(512, 20);
             let (offset, data) = model.restart();
-            stream.write(offset, &data).expect("restart");
+            stream.write(&NoDatabase, offset, &data).expect("restart");
             for sync in [SyncMode::Async, sync] {
                 let nvwal = NvwalOptions { sync, ..options.clone() };
                 let settings = duralite_journal::EngineOptions::default().with(nvwal);
                 stream.engine_mut().configure(&settings);
                 let transaction = model.transaction(&mut rng, false);
                 for (offset, data) in &transaction.writes {
-                    stream.write(*offset, data).expect("write");
+                    stream.write(&NoDatabase, *offset, data).expect("write");
                 }
                 model.commit(transaction);
             }
@@ -265,15 +266,15 @@ fn writes_in_pieces_mean_the_same() {
         let mut stream = open(Arc::new(fresh_medium(&options, 512)), &options).expect("open");
         let mut model = Model::new(512, 20);
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("restart");
+        stream.write(&NoDatabase, offset, &data).expect("restart");
         for _ in 0..20 {
             let transaction = model.transaction(&mut rng, false);
             for (offset, data) in &transaction.writes {
                 let cut = rng.below(data.len() as u64) as usize;
                 for (at, piece) in [(0, &data[..cut]), (cut, &data[cut..])] {
                     if !piece.is_empty() {
-                        stream.write(offset + at as u64, piece).expect("write");
-                        stream.sync().expect("sync");
+                        stream.write(&NoDatabase, offset + at as u64, piece).expect("write");
+                        stream.sync(&NoDatabase).expect("sync");
                     }
                 }
             }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{Model, Rng, directory};
 use duralite_journal::directory::{FileStep, Hook, hook};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, JournalError, Log, LogDirectory, nvwal, waldio,
 };
@@ -173,7 +174,7 @@ fn rig(engine: &'static Descriptor) -> Rig {
 
 /// Writes a transaction and makes it durable.
 fn write(log: &mut Log, writes: &[(u64, Vec<u8>)]) -> Result<(), JournalError> {
-    writes.iter().try_for_each(|(offset, data)| log.write(*offset, data))?;
+    writes.iter().try_for_each(|(offset, data)| log.write(&NoDatabase, *offset, data))?;
     match (log.take_ticket(), log.durability_waiter()) {
         (Some(ticket), Some(committer)) => committer.wait(ticket),
         _ => Ok(()),
@@ -182,7 +183,7 @@ fn write(log: &mut Log, writes: &[(u64, Vec<u8>)]) -> Result<(), JournalError> {
 
 fn contents(log: &mut Log) -> Vec<u8> {
     let mut bytes = vec![0; log.size().expect("size") as usize];
-    log.read(0, &mut bytes).expect("read");
+    log.read(&NoDatabase, 0, &mut bytes).expect("read");
     bytes
 }
 
@@ -208,7 +209,7 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
             if !panicked {
                 committed.expect("no panic").expect("commit");
                 let (offset, data) = model.restart();
-                let again = catch_unwind(AssertUnwindSafe(|| log.write(offset, &data)));
+                let again = catch_unwind(AssertUnwindSafe(|| log.write(&NoDatabase, offset, &data)));
                 if again.is_ok() {
                     // The fuse was longer than all of this.
                     continue;
@@ -216,13 +217,19 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
             }
             fuse.set(-1);
             let (offset, data) = model.clone().restart();
-            for refused in [log.write(offset, &data), log.sync(), log.size().map(|_| ()), log.retire()] {
+            for refused in [
+                log.write(&NoDatabase, offset, &data),
+                log.sync(&NoDatabase),
+                log.size().map(|_| ()),
+                log.retire(),
+            ] {
                 assert!(matches!(refused, Err(JournalError::Poisoned(_))), "{engine:?} at {at}: {refused:?}");
             }
             let id = log.id();
             drop(log);
             let mut again =
-                Log::attach(&log_dir, &EngineOptions::default(), &identity, id, &|_| false).expect("attach");
+                Log::attach(&NoDatabase, &log_dir, &EngineOptions::default(), &identity, id, &|_| false)
+                    .expect("attach");
             let found = contents(&mut again);
             let whole = if panicked { found == before || found == after } else { found == after };
             assert!(whole || found == model.committed, "{engine:?} at {at}");
@@ -237,7 +244,7 @@ fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
     let restart = model.restart();
     write(&mut log, &[restart]).expect("restart");
     let next = model.transaction(&mut rng, false);
-    next.writes.iter().for_each(|(offset, data)| log.write(*offset, data).expect("write"));
+    next.writes.iter().for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
     let (ticket, committer) =
         (log.take_ticket().expect("a ticket"), log.durability_waiter().expect("a committer"));
     fuse.set(0);

@@ -7,6 +7,7 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use common::{Model, Rng, directory};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, nvwal};
 
 #[test]
@@ -19,9 +20,12 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     let mut log = Log::create(&log_dir, &EngineOptions::default(), &identity, 512).expect("create");
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
-    log.write(offset, &data).expect("restart");
+    log.write(&NoDatabase, offset, &data).expect("restart");
     let transaction = model.transaction(&mut Rng(9), false);
-    transaction.writes.iter().for_each(|(offset, data)| log.write(*offset, data).expect("write"));
+    transaction
+        .writes
+        .iter()
+        .for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
     model.commit(transaction);
 
     // Somebody scribbles over everything behind the superblock.
@@ -33,11 +37,12 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
 
     let next = model.transaction(&mut Rng(10), false);
-    let error = log.write(next.writes[0].0, &next.writes[0].1).expect_err("poisoned");
+    let error = log.write(&NoDatabase, next.writes[0].0, &next.writes[0].1).expect_err("poisoned");
     assert!(matches!(error, JournalError::Poisoned(_)), "{error}");
-    assert!(matches!(log.sync(), Err(JournalError::Poisoned(_))));
+    assert!(matches!(log.sync(&NoDatabase), Err(JournalError::Poisoned(_))));
     let id = log.id();
     drop(log);
-    let again = Log::attach(&log_dir, &EngineOptions::default(), &identity, id, &|_| false).map(|_| ());
+    let again =
+        Log::attach(&NoDatabase, &log_dir, &EngineOptions::default(), &identity, id, &|_| false).map(|_| ());
     assert_eq!(again.expect_err("still damaged").kind(), ErrorKind::Corrupt);
 }

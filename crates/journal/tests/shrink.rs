@@ -13,6 +13,7 @@ use std::sync::Arc;
 use common::{Model, Rng, directory, for_seeds};
 use duralite_crashmodel::{Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogReader as _};
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
@@ -28,8 +29,8 @@ const NEW_MEMORY: u64 = 2 << 20;
 
 fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
     let mut bytes = vec![0; stream.size().expect("size") as usize];
-    assert_eq!(stream.read(0, &mut bytes).expect("read"), bytes.len());
-    assert_eq!(stream.find_checksum_mismatch().expect("readable"), None);
+    assert_eq!(stream.read(&NoDatabase, 0, &mut bytes).expect("read"), bytes.len());
+    assert_eq!(stream.find_checksum_mismatch(&NoDatabase).expect("readable"), None);
     bytes
 }
 
@@ -41,27 +42,27 @@ fn wait<E: Engine>(stream: &mut WalStream<E>) {
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
-    transaction.writes.iter().for_each(|(at, data)| stream.write(*at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
     model.commit(transaction);
     wait(stream);
 }
 
 fn restart<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("restart");
+    stream.write(&NoDatabase, offset, &data).expect("restart");
 }
 
 /// Commits large transactions until the log has so many bytes.
 fn fill<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng, bytes: usize) {
     while model.committed.len() < bytes {
         let writes = model.append_all_pages(rng);
-        writes.iter().for_each(|(at, data)| stream.write(*at, data).expect("write"));
+        writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
         wait(stream);
     }
 }
 
 fn truncate<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
-    stream.truncate(0).expect("truncate");
+    stream.truncate(&NoDatabase, 0).expect("truncate");
     model.truncate();
 }
 
@@ -118,7 +119,7 @@ fn a_log_of_blocks_that_is_cut_is_short_for_all_who_share_it() {
             assert_eq!(length(), NEW, "{layout:?}");
             // Again, with nothing to cut.
             let generation = cutter.engine().generation();
-            cutter.truncate(0).expect("truncate");
+            cutter.truncate(&NoDatabase, 0).expect("truncate");
             assert_eq!(cutter.engine().generation(), generation);
             restart(sleeper, &mut model);
             fill(sleeper, &mut model, &mut rng, 2 << 20);
@@ -146,10 +147,10 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
         let mut used = Vec::new();
         for limit in [None, Some(6 << 20), Some(0), None] {
             let (offset, data) = model.restart();
-            log.write(offset, &data).expect("restart");
+            log.write(&NoDatabase, offset, &data).expect("restart");
             while model.committed.len() < 12 << 20 {
                 let writes = model.append_all_pages(&mut rng);
-                writes.iter().for_each(|(at, data)| log.write(*at, data).expect("write"));
+                writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
                 let ticket = log.take_ticket();
                 ticket
                     .into_iter()
@@ -157,7 +158,7 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
             }
             log.limit_size(limit);
             let (offset, data) = model.restart();
-            log.write(offset, &data).expect("restart");
+            log.write(&NoDatabase, offset, &data).expect("restart");
             used.push(space());
         }
         assert!(used[0] > 8 << 20 && used[3] > 8 << 20, "{engine:?}: {used:?}");
@@ -306,7 +307,7 @@ fn a_log_in_memory_that_is_cut_gives_space_back_and_faults_nobody() {
         assert!(space() < NEW_MEMORY, "{} of {full} bytes are still there", space());
         // Frames of before, where there are holes now: SQLite asks for none, and it is no fault.
         let mut page = vec![0; PAGE];
-        let _ = sleeper.engine_mut().read_page(1, &mut page);
+        let _ = sleeper.engine_mut().read_page(&NoDatabase, 1, &mut page);
         assert!(contents(sleeper).is_empty());
         restart(sleeper, &mut model);
         fill(sleeper, &mut model, &mut rng, 6 << 20);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use common::{Model, Rng, for_seeds};
 use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock};
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, JournalError, WaldioOptions};
@@ -53,14 +54,14 @@ impl World {
             first,
         )?;
         let mut stream = WalStream::new(engine);
-        assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+        assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None, "SQLite's recovery would stop here");
         Ok(stream)
     }
 }
 
 fn contents(stream: &mut WalStream<Waldio>) -> Result<Vec<u8>, JournalError> {
     let mut bytes = vec![0; stream.size()? as usize];
-    let count = stream.read(0, &mut bytes)?;
+    let count = stream.read(&NoDatabase, 0, &mut bytes)?;
     assert_eq!(count, bytes.len());
     Ok(bytes)
 }
@@ -113,7 +114,7 @@ impl History {
             0 if self.model.frames() > 20 => {
                 self.model.truncate();
                 self.possible.push(self.model.clone());
-                stream.truncate(0).expect("truncate");
+                stream.truncate(&NoDatabase, 0).expect("truncate");
                 self.settle();
             }
             1 | 2 if self.model.has_header() => {
@@ -121,7 +122,7 @@ impl History {
                 let transaction = self.model.transaction(rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
-                    stream.write(*offset, data).expect("write");
+                    stream.write(&NoDatabase, *offset, data).expect("write");
                 }
             }
             3 => *stream = self.world.process(false).expect("another process"),
@@ -133,7 +134,7 @@ impl History {
                 if !self.model.has_header() || self.model.frames() > 150 {
                     let (offset, data) = self.model.restart();
                     self.possible.push(self.model.clone());
-                    stream.write(offset, &data).expect("restart");
+                    stream.write(&NoDatabase, offset, &data).expect("restart");
                     if !self.block.has_crashed() {
                         self.possible = vec![self.model.clone()];
                     }
@@ -146,9 +147,9 @@ impl History {
                 let transaction_writes = after.take_writes();
                 self.possible.push(after.clone());
                 for (offset, data) in &transaction_writes {
-                    stream.write(*offset, data).expect("write");
+                    stream.write(&NoDatabase, *offset, data).expect("write");
                 }
-                stream.sync().expect("sync");
+                stream.sync(&NoDatabase).expect("sync");
                 self.model = after;
                 if rng.chance(2) {
                     wait(stream).expect("wait");
@@ -259,17 +260,17 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
                 if round % 3 == 0 {
                     let (offset, data) = now.model.restart();
                     now.possible.push(now.model.clone());
-                    now.processes[0].write(offset, &data).expect("restart");
+                    now.processes[0].write(&NoDatabase, offset, &data).expect("restart");
                     now.settle();
                 }
                 let mut after = now.model.clone();
                 let writes = after.append_all_pages(&mut rng);
                 now.possible.push(after.clone());
                 for (offset, data) in &writes {
-                    now.processes[0].write(*offset, data).expect("write");
+                    now.processes[0].write(&NoDatabase, *offset, data).expect("write");
                     if rng.chance(8) && data.len() > 24 {
                         let mut back = vec![0; data.len()];
-                        now.processes[0].read(*offset, &mut back).expect("read");
+                        now.processes[0].read(&NoDatabase, *offset, &mut back).expect("read");
                         assert!(back == *data, "an open transaction's page differs");
                     }
                 }
@@ -282,7 +283,7 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
                     now = now.recover(image, u64::MAX, rng.next(), &format!("seed {seed}, round {round}"));
                     now.model.truncate();
                     let (offset, data) = now.model.restart();
-                    now.processes[0].write(offset, &data).expect("restart");
+                    now.processes[0].write(&NoDatabase, offset, &data).expect("restart");
                     now.settle();
                     continue;
                 }
@@ -301,7 +302,7 @@ fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<
         if round % 5 == 0 {
             let (offset, data) = model.restart();
             possible.push(model.committed.clone());
-            if let Err(error) = stream.write(offset, &data) {
+            if let Err(error) = stream.write(&NoDatabase, offset, &data) {
                 return (possible, Some(error));
             }
             possible = vec![model.committed.clone()];
@@ -311,7 +312,7 @@ fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<
         after.commit(transaction);
         possible.push(after.committed.clone());
         for (offset, data) in after.take_writes() {
-            if let Err(error) = stream.write(offset, &data) {
+            if let Err(error) = stream.write(&NoDatabase, offset, &data) {
                 return (possible, Some(error));
             }
         }
@@ -345,7 +346,7 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
                 assert!(error.to_string().contains("injected"), "{operation:?} {nth}: {error}");
                 // Nobody goes on, in no process, whatever the device says now.
                 for stream in [&mut stream, &mut other] {
-                    let refused = stream.write(0, &Model::new(512, PAGES).restart().1);
+                    let refused = stream.write(&NoDatabase, 0, &Model::new(512, PAGES).restart().1);
                     assert!(
                         matches!(refused, Err(JournalError::Poisoned(_))),
                         "{operation:?} {nth}: {refused:?}"
@@ -382,12 +383,15 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let mut model = Model::new(512, PAGES);
     let mut stream = world.process(true).expect("attach");
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("restart");
+    stream.write(&NoDatabase, offset, &data).expect("restart");
     block.fail(BlockOp::Flush, 0, MediumError::Unsupported { what: "an injected failure" });
     let mut after = model.clone();
     let transaction = after.transaction(&mut rng, false);
     after.commit(transaction);
-    after.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+    after
+        .take_writes()
+        .iter()
+        .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
     wait(&mut stream).expect_err("the flush fails");
     drop(stream);
     // The same device, the same cache, a new process: the commit is seen, so it has to be durable.
@@ -397,7 +401,9 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let mut next = after.clone();
     let transaction = next.transaction(&mut rng, false);
     next.commit(transaction);
-    next.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+    next.take_writes()
+        .iter()
+        .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
     wait(&mut stream).expect("acknowledged");
     let left = Arc::new(RecordingBlock::from_bytes(block.crash(|_, _| 0), BLOCK));
     let world = World::new(left, world.superblock.clone(), world.options.clone());
@@ -418,12 +424,15 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
         let mut rng = Rng(5);
         let mut model = Model::new(4096, PAGES);
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("restart");
+        stream.write(&NoDatabase, offset, &data).expect("restart");
         let error = loop {
             let mut after = model.clone();
             let transaction = after.transaction(&mut rng, true);
             after.commit(transaction);
-            let wrote = after.take_writes().iter().try_for_each(|(offset, data)| stream.write(*offset, data));
+            let wrote = after
+                .take_writes()
+                .iter()
+                .try_for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data));
             match wrote {
                 Ok(()) => {
                     wait(&mut stream).expect("wait");
@@ -435,7 +444,7 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert!(contents(&mut stream).expect("contents") == model.committed);
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("a new generation needs no space");
+        stream.write(&NoDatabase, offset, &data).expect("a new generation needs no space");
         assert!(contents(&mut stream).expect("contents") == model.committed);
     }
 }
@@ -503,9 +512,9 @@ fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successo
     let mut stream = world.process(true).expect("attach");
     let mut model = Model::new(512, 900);
     let (offset, data) = model.restart();
-    stream.write(offset, &data).expect("write");
+    stream.write(&NoDatabase, offset, &data).expect("write");
     let commit = |stream: &mut WalStream<Waldio>, writes: &[(u64, Vec<u8>)]| {
-        writes.iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+        writes.iter().for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
         wait(stream).expect("commit");
     };
     let first = model.transaction(&mut rng, false);
@@ -567,7 +576,7 @@ fn a_missing_flush_is_noticed() {
         let mut stream = world.process(true).expect("attach");
         let mut model = Model::new(512, PAGES);
         let (offset, data) = model.restart();
-        stream.write(offset, &data).expect("restart");
+        stream.write(&NoDatabase, offset, &data).expect("restart");
         for i in 0..3 {
             if i == 2 {
                 block.omit_flush(0);
@@ -575,7 +584,10 @@ fn a_missing_flush_is_noticed() {
             let mut after = model.clone();
             let transaction = after.transaction(&mut Rng(omitted + 1), false);
             after.commit(transaction);
-            after.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+            after
+                .take_writes()
+                .iter()
+                .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
             wait(&mut stream).expect("acknowledged");
             model = after;
         }

@@ -12,6 +12,7 @@ use common::{Model, Rng};
 use duralite_crashmodel::RecordingBlock;
 use duralite_journal::WaldioOptions;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_logfmt::waldio::{Layout, Superblock};
@@ -122,7 +123,7 @@ fn segment() -> Arc<dyn Segment> {
 
 fn contents(stream: &mut WalStream<Waldio>) -> Vec<u8> {
     let mut bytes = vec![0; stream.size().expect("size") as usize];
-    let count = stream.read(0, &mut bytes).expect("read");
+    let count = stream.read(&NoDatabase, 0, &mut bytes).expect("read");
     assert_eq!(count, bytes.len());
     bytes
 }
@@ -130,7 +131,10 @@ fn contents(stream: &mut WalStream<Waldio>) -> Vec<u8> {
 fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
     model.commit(transaction);
-    model.take_writes().iter().for_each(|(offset, data)| stream.write(*offset, data).expect("write"));
+    model
+        .take_writes()
+        .iter()
+        .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
     let ticket = stream.take_ticket().expect("a ticket");
     stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("durable");
 }
@@ -143,7 +147,7 @@ fn grown(layout: Layout, rng: &mut Rng) -> (Arc<GrownFile>, [WalStream<Waldio>; 
     let mut first = attach(&block, &segment, layout, true);
     let mut model = Model::new(PAGE, 40);
     let (offset, data) = model.restart();
-    first.write(offset, &data).expect("restart");
+    first.write(&NoDatabase, offset, &data).expect("restart");
     commit(&mut first, &mut model, rng);
     file.grow_and_die(4 << 20);
     let second = attach(&block, &segment, layout, false);
@@ -173,7 +177,7 @@ fn inv07_a_log_that_starts_over_promises_no_length_that_a_power_loss_takes_back(
         let before = model.committed.clone();
         let (offset, data) = model.restart();
         file.loses_power.store(true, Ordering::Relaxed);
-        streams[1].write(offset, &data).expect("restart");
+        streams[1].write(&NoDatabase, offset, &data).expect("restart");
         let left = file.left.lock().expect("lock").take().expect("a power loss");
         assert!(left.len() < 4 << 20, "the size was not durable yet");
         let block: Arc<dyn Block> = Arc::new(RecordingBlock::from_bytes(left, BLOCK));

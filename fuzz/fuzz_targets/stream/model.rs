@@ -1,5 +1,6 @@
 //! The write-ahead log as a plain file would hold it, and how SQLite writes it.
 
+use duralite_journal::home::NoDatabase;
 use std::fmt;
 use std::rc::Rc;
 
@@ -107,7 +108,7 @@ impl Model {
         for (page_number, number) in &newest {
             let last = self.frames.iter().rposition(|frame| frame.page_number == *page_number);
             assert_eq!(last.map(|index| index as u32 + 1), Some(*number));
-            stream.engine_mut().read_page(*number, &mut page).expect("a committed page");
+            stream.engine_mut().read_page(&NoDatabase, *number, &mut page).expect("a committed page");
             assert!(page == *self.frames[*number as usize - 1].page);
         }
         let logged = (1..=PAGES).filter(|page| self.frames.iter().any(|frame| frame.page_number == *page));

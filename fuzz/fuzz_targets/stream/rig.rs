@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_journal::engine::Engine;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
@@ -148,7 +149,7 @@ impl Rig {
             }
         };
         let mut stream = WalStream::new(engine);
-        assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+        assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None, "SQLite's recovery would stop here");
         Ok(stream)
     }
 

@@ -12,6 +12,7 @@ use duralite_journal::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenF
 use duralite_journal::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
+use duralite_journal::home::DatabaseFile;
 use duralite_journal::media::Medium;
 use duralite_journal::stream::WalStream;
 use duralite_journal::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
@@ -121,7 +122,7 @@ fn open(file: &OpenFile<'_>) -> Result<VecLog, JournalError> {
     Ok(log)
 }
 
-const WALK: Walk = |file, visit| {
+const WALK: Walk = |file, database, visit| {
     let log = open(file)?;
     let store = log.store().frames.iter().map(|(frame, _)| *frame).collect::<Vec<_>>();
     let mut sequence = 0;
@@ -159,7 +160,7 @@ const WALK: Walk = |file, visit| {
         (store.generation, store.retired, store.transactions)
     };
     let frames = log.committed();
-    let mismatch = WalStream::new(log).find_checksum_mismatch()?;
+    let mismatch = WalStream::new(log).find_checksum_mismatch(database)?;
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 };
 
@@ -233,12 +234,16 @@ impl LogFile for VecLog {
         self.header.as_ref()
     }
 
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+    fn begin_generation(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError> {
         self.start_over(header, false);
         Ok(())
     }
 
-    fn clear(&mut self, _keep_bytes: u64) -> Result<(), JournalError> {
+    fn clear(&mut self, _file: &dyn DatabaseFile, _keep_bytes: u64) -> Result<(), JournalError> {
         self.start_over(None, false);
         Ok(())
     }
@@ -287,7 +292,12 @@ impl LogReader for VecLog {
         self.store().frames.get((number as usize).checked_sub(1)?).map(|(frame, _)| *frame)
     }
 
-    fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
+    fn read_page(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
         let missing = JournalError::Unexpected("a frame number");
         if let Some((_, staged)) = self.staged.get(&frame) {
             page.copy_from_slice(staged);
@@ -336,7 +346,13 @@ impl LogWriter for VecLog {
         !self.staged.is_empty()
     }
 
-    fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
+    fn stage(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         self.staged.insert(frame, (page_number, page.to_vec()));
         Ok(())
     }
@@ -346,7 +362,7 @@ impl LogWriter for VecLog {
         Ok(())
     }
 
-    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
         let staged = std::mem::take(&mut self.staged);
         let mut store = self.store();
         let numbers = commit.first_frame..=commit.last_frame;

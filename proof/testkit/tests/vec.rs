@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_journal::directory;
+use duralite_journal::home::NoDatabase;
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};
 
 fn place() -> Fixture {
@@ -38,7 +39,9 @@ fn the_tools_look_at_its_logs() {
     let about = directory::describe(&fixture.log()).unwrap();
     assert_eq!((about.engine.name, about.database.as_path()), ("vec", &*fixture.path("v.db")));
     let mut transactions = Vec::new();
-    let summary = directory::walk(&fixture.log(), &mut |found| transactions.push(found.last_frame)).unwrap();
+    let summary =
+        directory::walk(&fixture.log(), &NoDatabase, &mut |found| transactions.push(found.last_frame))
+            .unwrap();
     let log = directory::open_log_read_only(&fixture.log()).unwrap();
     assert_eq!((summary.frames, summary.mismatch), (log.committed(), None));
     assert_eq!(

@@ -22,6 +22,7 @@ use duralite_logfmt::LogId;
 use crate::JournalError;
 use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
+use crate::home::DatabaseFile;
 pub use crate::hooks::{FileStep, Hook, Hooked, hook};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
@@ -88,14 +89,19 @@ pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> 
 }
 
 /// Visits every committed transaction of a log in order, by the code that recovers, then rebuilds
-/// every page and checks SQLite's checksums. Writes nothing.
+/// every page and checks SQLite's checksums. Writes nothing, and reads of the database what the pages need;
+/// [`crate::home::NoDatabase`] does for engines whose pages are all in the log.
 ///
 /// # Errors
 /// The one that recovery would fail with; what came before it has been visited.
-pub fn walk(path: &Path, visit: &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, JournalError> {
+pub fn walk(
+    path: &Path,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, JournalError> {
     let file = open_log(path, false)?;
     let head = Head::read(path, &file)?;
-    (head.engine.walk)(&OpenFile { path, file: &file }, visit)
+    (head.engine.walk)(&OpenFile { path, file: &file }, database, visit)
 }
 
 /// Makes the names in a file's directory durable.

@@ -23,7 +23,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
     inspect: files::inspect,
     is_empty: files::is_empty,
-    walk: |log, visit| walk(files::map_read_only(log)?, log.path, visit),
+    walk: |log, database, visit| walk(files::map_read_only(log)?, log.path, database, visit),
     flush_interval: |_| None,
 };
 

@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, Base, GROWN_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, SLOT_BYTES,
-    STATES_OFFSET, SUPERBLOCK_BYTES, Slot, Superblock, VERSION_OFFSET, active_word, checked_word,
-    origin_offset, raised_version, read_active_word, slot_offset,
+    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, Order, SLOT_BYTES, STATES_OFFSET, SUPERBLOCK_BYTES, Slot,
+    Superblock, VERSION_OFFSET, active_word, checked_word, origin_offset, raised_version, read_active_word,
+    slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, ORIGIN_BYTES, Origin, diff};
+use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, ORIGIN_BYTES, Origin};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
@@ -34,6 +34,7 @@ use crate::engine::{
     wall_clock,
 };
 use crate::heap::{self, BlockList, Heap};
+use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 pub use files::open_read_only;
@@ -454,11 +455,15 @@ impl LogFile for Nvwal {
         self.wal_header.as_ref()
     }
 
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+    fn begin_generation(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError> {
         self.start_over(header)
     }
 
-    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+    fn clear(&mut self, _file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError> {
         self.start_over(None)?;
         self.heap.shrink(keep_bytes);
         Ok(())
@@ -522,7 +527,12 @@ impl LogReader for Nvwal {
         self.chains.frame(number)
     }
 
-    fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
+    fn read_page(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
         let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
         self.chains.read_page(frame, page, &mut apply)
     }
@@ -541,7 +551,13 @@ impl LogWriter for Nvwal {
         false
     }
 
-    fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
+    fn stage(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         let mut payload = std::mem::take(&mut self.payload);
         let result = self.stage_record(frame, page_number, page, &mut payload);
         self.payload = payload;
@@ -553,7 +569,7 @@ impl LogWriter for Nvwal {
         Ok(())
     }
 
-    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
         self.seal_staged(commit).map(|()| None)
     }
 
@@ -562,34 +578,5 @@ impl LogWriter for Nvwal {
         self.doubtful.append(&mut self.unforced);
         self.settle_doubtful();
         Ok(())
-    }
-}
-
-impl Nvwal {
-    /// Finds what to log for a page, appends it, and moves the page's cached image on.
-    fn stage_record(
-        &mut self,
-        frame: u32,
-        page_number: u32,
-        page: &[u8],
-        payload: &mut Vec<u8>,
-    ) -> Result<(), JournalError> {
-        payload.clear();
-        let (base, ranges) = if self.options.diff {
-            let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
-            self.chains.difference(page_number, page, payload, &mut apply)?
-        } else {
-            (Base::Zeros, diff::encode_whole(page, payload))
-        };
-        let header = RecordHeader {
-            record_bytes: RECORD_HEADER_BYTES + payload.len() as u32,
-            frame,
-            page_number,
-            ranges,
-            base,
-        };
-        let at = self.append(&header, payload)?;
-        self.activity.records += 1;
-        self.chains.stored(at, &header, page)
     }
 }

@@ -9,6 +9,7 @@ use duralite_medium::Nvm;
 use super::{Nvwal, NvwalOptions};
 use crate::JournalError;
 use crate::engine::prelude::*;
+use crate::home::DatabaseFile;
 use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 
@@ -20,6 +21,7 @@ use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 pub fn walk(
     nvm: Arc<dyn Nvm>,
     path: &Path,
+    database: &dyn DatabaseFile,
     mut visit: impl FnMut(&WalkedTransaction),
 ) -> Result<WalkSummary, JournalError> {
     let mut log = Nvwal::load(nvm, path, NvwalOptions::default())?;
@@ -49,6 +51,6 @@ pub fn walk(
     }
     let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
     let frames = log.committed();
-    let mismatch = WalStream::new(log).find_checksum_mismatch()?;
+    let mismatch = WalStream::new(log).find_checksum_mismatch(database)?;
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 }

@@ -1,16 +1,16 @@
 //! Storing a transaction and making it durable (NVWAL, algorithm 1 and figure 4), and starting
 //! the log over (section 4.3).
 
-use duralite_logfmt::Origin;
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash,
+    ACTIVE_OFFSET, Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash,
     TxHeader, active_word, encode_mark, origin_offset, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
+use duralite_logfmt::{Origin, diff};
 
 use super::scan::{CONTINUED_AT, Position};
 use super::transaction::OpenTransaction;
-use super::{HeapMode, Nvwal, SyncMode};
+use super::{HeapMode, Nvwal, SyncMode, apply_from};
 use crate::JournalError;
 use crate::delta_chains::Committed;
 use crate::engine::Commit;
@@ -289,6 +289,33 @@ impl Nvwal {
         self.heap.reconcile(&self.blocks);
         self.activity.generations += 1;
         Ok(())
+    }
+
+    /// Finds what to log for a page, appends it, and moves the page's cached image on.
+    pub(super) fn stage_record(
+        &mut self,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+        payload: &mut Vec<u8>,
+    ) -> Result<(), JournalError> {
+        payload.clear();
+        let (base, ranges) = if self.options.diff {
+            let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
+            self.chains.difference(page_number, page, payload, &mut apply)?
+        } else {
+            (Base::Zeros, diff::encode_whole(page, payload))
+        };
+        let header = RecordHeader {
+            record_bytes: RECORD_HEADER_BYTES + payload.len() as u32,
+            frame,
+            page_number,
+            ranges,
+            base,
+        };
+        let at = self.append(&header, payload)?;
+        self.activity.records += 1;
+        self.chains.stored(at, &header, page)
     }
 }
 

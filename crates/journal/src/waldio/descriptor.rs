@@ -34,9 +34,9 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
     inspect: files::inspect,
     is_empty: files::is_empty,
-    walk: |log, visit| {
+    walk: |log, database, visit| {
         let (block, superblock) = files::blocks_read_only(log)?;
-        walk(block, superblock, log.path, visit)
+        walk(block, superblock, log.path, database, visit)
     },
     flush_interval: |all| {
         let options = own(all);

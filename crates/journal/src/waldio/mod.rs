@@ -35,6 +35,7 @@ use crate::engine::{
     wall_clock,
 };
 use crate::group::{self, Group, NewGeneration};
+use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
 use options::NAME;
@@ -346,7 +347,11 @@ impl LogFile for Waldio {
         self.wal_header.as_ref()
     }
 
-    fn begin_generation(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+    fn begin_generation(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError> {
         self.refresh()?;
         if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
@@ -358,7 +363,7 @@ impl LogFile for Waldio {
         self.refresh()
     }
 
-    fn clear(&mut self, keep_bytes: u64) -> Result<(), JournalError> {
+    fn clear(&mut self, _file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
         self.group.switch(&NewGeneration { keep_bytes: Some(keep_bytes), ..self.empty_generation() })?;
@@ -431,7 +436,12 @@ impl LogReader for Waldio {
         self.chains.frame(number)
     }
 
-    fn read_page(&mut self, frame: u32, page: &mut [u8]) -> Result<(), JournalError> {
+    fn read_page(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
         let (log, open, generation) = ((&*self.group, &self.superblock), &self.open, self.generation);
         let mut bytes = std::mem::take(&mut self.payload);
         let result = self.chains.read_page(frame, page, &mut |record, page| {
@@ -451,7 +461,13 @@ impl LogWriter for Waldio {
         self.chains.has_staged()
     }
 
-    fn stage(&mut self, frame: u32, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
+    fn stage(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         match self.superblock().layout {
             Layout::Delta => self.stage_difference(frame, page_number, page),
             Layout::Embedded => self.stage_frame(frame, page_number, page),
@@ -463,7 +479,7 @@ impl LogWriter for Waldio {
         Ok(())
     }
 
-    fn seal(&mut self, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
         let ticket = match self.superblock().layout {
             Layout::Delta => self.seal_differences(commit)?,
             Layout::Embedded => self.seal_frames(commit)?,

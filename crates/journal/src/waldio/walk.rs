@@ -10,6 +10,7 @@ use duralite_medium::block::Block;
 use super::Waldio;
 use crate::JournalError;
 use crate::engine::prelude::*;
+use crate::home::DatabaseFile;
 use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 
@@ -22,6 +23,7 @@ pub fn walk(
     block: Arc<dyn Block>,
     superblock: Superblock,
     path: &Path,
+    database: &dyn DatabaseFile,
     visit: &mut dyn FnMut(&WalkedTransaction),
 ) -> Result<WalkSummary, JournalError> {
     let mut log = Waldio::inspect(block, superblock, path)?;
@@ -32,7 +34,7 @@ pub fn walk(
     }
     let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
     let frames = log.committed();
-    let mismatch = WalStream::new(log).find_checksum_mismatch()?;
+    let mismatch = WalStream::new(log).find_checksum_mismatch(database)?;
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::media::MediaSet;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
@@ -115,7 +116,7 @@ pub fn open(nvm: Arc<dyn Nvm>, options: &NvwalOptions) -> Result<WalStream<Nvwal
     let mut engine = Nvwal::open(nvm, Path::new("model"), options.clone())?;
     engine.recover_heap()?;
     let mut stream = WalStream::new(engine);
-    assert_eq!(stream.find_checksum_mismatch()?, None, "SQLite's recovery would stop here");
+    assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None, "SQLite's recovery would stop here");
     Ok(stream)
 }
 
@@ -123,7 +124,7 @@ pub fn open(nvm: Arc<dyn Nvm>, options: &NvwalOptions) -> Result<WalStream<Nvwal
 pub fn contents(stream: &mut WalStream<Nvwal>) -> Vec<u8> {
     let size = stream.size().expect("size");
     let mut bytes = vec![0; size as usize];
-    let count = stream.read(0, &mut bytes).expect("read");
+    let count = stream.read(&NoDatabase, 0, &mut bytes).expect("read");
     assert_eq!(count, bytes.len());
     bytes
 }

@@ -129,7 +129,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
             ptr::write_bytes(buf.cast::<u8>(), 0, len);
             std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
         };
-        let read = wal.attachment.log().read(offset, buf);
+        let read = wal.attachment.log().read(&wal.db.base, offset, buf);
         wal.answer(During::Read, read.map(|n| if n < len { ffi::IOERR_SHORT_READ } else { ffi::OK }))
     })
 }
@@ -162,14 +162,14 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
         if let Err(code) = wal.before_reuse() {
             return code;
         }
-        let truncated = wal.attachment.log().truncate(size);
+        let truncated = wal.attachment.log().truncate(&wal.db.base, size);
         wal.answer(During::Truncate, truncated.map(|()| ffi::OK))
     })
 }
 
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
     with_wal!(file, ffi::IOERR_FSYNC, |wal| {
-        let synced = wal.attachment.log().sync();
+        let synced = wal.attachment.log().sync(&wal.db.base);
         wal.answer(During::Sync, synced.map(|()| ffi::OK))
     })
 }

@@ -330,7 +330,7 @@ impl Db {
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         let mut log = attachment.log_for_write(data.len())?;
         let before = log.version();
-        log.write(offset, data)?;
+        log.write(&self.base, offset, data)?;
         let (frames, version, ticket, commit) =
             (log.frames(), log.version(), log.take_ticket(), log.newest_commit());
         drop(log);

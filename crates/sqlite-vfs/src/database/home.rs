@@ -215,7 +215,7 @@ impl Db {
         let failed = |error: JournalError| Failure::of(&error, During::Read);
         let mut page = vec![0; log.page_bytes() as usize];
         for (page_number, frame) in log.committed_pages().map_err(failed)? {
-            log.read_page(frame, &mut page).map_err(failed)?;
+            log.read_page(&self.base, frame, &mut page).map_err(failed)?;
             if page_number == 1 {
                 guard::mask(0, &mut page, log.id());
             }

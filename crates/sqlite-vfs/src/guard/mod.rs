@@ -106,7 +106,7 @@ fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let settings = db.settings().clone();
     let log_dir = places::find(db, &identity, id)?.log_dir;
     let pause = |tries| db.patience.pause(tries);
-    let attach = || Log::attach(&log_dir, &settings.options, &identity, id, &pause);
+    let attach = || Log::attach(&db.base, &log_dir, &settings.options, &identity, id, &pause);
     Attachment::get(&identity, id, &settings, &pause, attach)
 }
 
@@ -302,7 +302,7 @@ fn compare(
     let (header, _) = db.raw_header()?;
     let used = page_bytes - usize::from(header[RESERVED_BYTES]).min(page_bytes);
     for (page_number, frame) in pages {
-        log.read_page(frame, &mut logged).map_err(failed)?;
+        log.read_page(&db.base, frame, &mut logged).map_err(failed)?;
         let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
         match read(&mut home, offset)? {
             ffi::OK => {}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use duralite_crashmodel::RecordingBlock;
 use duralite_journal::engine::DurabilityWaiter;
 use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, WaldioOptions};
@@ -184,7 +185,7 @@ impl World {
         let index = Index { header, frames: 0, sum, sealed: Vec::new(), home: 0, restarts: 0 };
         let world = Arc::new(Self { memory, block, index: Mutex::new(index), rules: rules.clone() });
         let mut first = world.process(world.memory.join(0, None), true);
-        first.stream.write(0, &header.bytes).expect("restart");
+        first.stream.write(&NoDatabase, 0, &header.bytes).expect("restart");
         (world, first)
     }
 
@@ -233,7 +234,7 @@ impl World {
         let left = Arc::new(RecordingBlock::from_bytes(self.block.device.crash(|_, _| 0), 512));
         let log = Waldio::open_read_only(left, superblock(self.rules.layout), Path::new("left"));
         let mut stream = WalStream::new(log.expect("recovery"));
-        assert_eq!(stream.find_checksum_mismatch().expect("checksums"), None);
+        assert_eq!(stream.find_checksum_mismatch(&NoDatabase).expect("checksums"), None);
         let frames = stream.engine().committed();
         (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
     }
@@ -268,7 +269,7 @@ fn wal_header(restarts: u32) -> WalHeader {
 
 fn page_of(stream: &mut WalStream<Waldio>, frame: u32) -> u8 {
     let mut page = [0; PAGE];
-    stream.engine_mut().read_page(frame, &mut page).expect("page");
+    stream.engine_mut().read_page(&NoDatabase, frame, &mut page).expect("page");
     page[100]
 }
 
@@ -330,8 +331,8 @@ impl Process {
         let sum = header.extend(sum, u32::from(number) + 1, 30, &page);
         let at = 32 + frames * header.frame_bytes();
         let head = header.frame_header(u32::from(number) + 1, 30, sum);
-        self.stream.write(at, &head).expect("frame header");
-        self.stream.write(at + 24, &page).expect("page");
+        self.stream.write(&NoDatabase, at, &head).expect("frame header");
+        self.stream.write(&NoDatabase, at + 24, &page).expect("page");
         {
             let mut index = world.index.lock().expect("index");
             (index.frames, index.sum) = (frames + 1, sum);
@@ -345,7 +346,7 @@ impl Process {
     }
 
     fn starts_over(&mut self, header: &WalHeader) -> Result<(), ErrorKind> {
-        match self.stream.write(0, &header.bytes) {
+        match self.stream.write(&NoDatabase, 0, &header.bytes) {
             Err(error) if error.kind() == ErrorKind::Busy => Err(ErrorKind::Busy),
             done => {
                 done.expect("a new generation");

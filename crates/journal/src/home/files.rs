@@ -1,0 +1,129 @@
+//! Database files outside SQLite.
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::DatabaseFile;
+use crate::JournalError;
+
+/// A database file that this library has opened by itself, outside SQLite.
+pub struct OpenDatabase {
+    file: File,
+    path: PathBuf,
+}
+
+impl OpenDatabase {
+    /// The file at `path`, which is only named in errors.
+    #[must_use]
+    pub fn new(file: File, path: &Path) -> Self {
+        Self { file, path: path.to_path_buf() }
+    }
+
+    fn answer<T>(&self, op: &'static str, result: std::io::Result<T>) -> Result<T, JournalError> {
+        result.map_err(|error| JournalError::io(op, &self.path, &error))
+    }
+}
+
+impl DatabaseFile for OpenDatabase {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.answer("read", self.file.read_at(&mut buf[done..], offset + done as u64))? {
+                0 => break,
+                count => done += count,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        self.answer("write", self.file.write_all_at(bytes, offset))
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.answer("sync", self.file.sync_all())
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.answer("examine", self.file.metadata()).map(|metadata| metadata.len())
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.answer("truncate", self.file.set_len(bytes))
+    }
+}
+
+/// The database at a path, opened for reading when it is asked for something: a log may have no need of it. Not in a
+/// process that has the database open by SQLite, as [`crate::offline::inspect`].
+pub struct DatabaseAt {
+    path: PathBuf,
+    open: OnceCell<OpenDatabase>,
+}
+
+impl DatabaseAt {
+    /// Whatever will be at `path`.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_path_buf(), open: OnceCell::new() }
+    }
+
+    fn file(&self) -> Result<&OpenDatabase, JournalError> {
+        if let Some(open) = self.open.get() {
+            return Ok(open);
+        }
+        let file = File::open(&self.path).map_err(|error| JournalError::io("open", &self.path, &error))?;
+        Ok(self.open.get_or_init(|| OpenDatabase::new(file, &self.path)))
+    }
+}
+
+impl DatabaseFile for DatabaseAt {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        self.file()?.read(buf, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        self.file()?.write(bytes, offset)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.file()?.sync()
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.file()?.size()
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.file()?.truncate(bytes)
+    }
+}
+
+/// For who has a log and no database file: every call is an error. Enough for engines whose logs hold whole pages, or
+/// what makes them.
+pub struct NoDatabase;
+
+const NONE: JournalError = JournalError::Unexpected("a page that needs the database, with no database file");
+
+impl DatabaseFile for NoDatabase {
+    fn read(&self, _buf: &mut [u8], _offset: u64) -> Result<usize, JournalError> {
+        Err(NONE)
+    }
+
+    fn write(&self, _bytes: &[u8], _offset: u64) -> Result<(), JournalError> {
+        Err(NONE)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        Err(NONE)
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        Err(NONE)
+    }
+
+    fn truncate(&self, _bytes: u64) -> Result<(), JournalError> {
+        Err(NONE)
+    }
+}
