@@ -44,7 +44,8 @@ pub struct Descriptor {
     pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, JournalError>,
     /// Reads and checks what a log says about itself, from its first [`HEAD_BYTES`] or as many as there are.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, JournalError>,
-    /// Whether a log that nobody uses holds no commits; `false` where that cannot be told.
+    /// Whether a log that nobody uses holds no commits, nor its home anything that is not in the database file;
+    /// `false` where that cannot be told.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums: with the
     /// help of the database file where pages need it. Changes nothing.

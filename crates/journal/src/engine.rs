@@ -187,7 +187,8 @@ pub trait LogFile: Send {
     /// Whether [`LogFile::clear`] would give something back.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
 
-    /// Declares that everything is in the database file and synced. Durable on return.
+    /// Declares that everything is in the database file and synced: what a home still holds may go. Durable on
+    /// return.
     ///
     /// # Errors
     /// `Corrupt`, or an error of the medium.

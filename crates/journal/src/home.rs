@@ -19,8 +19,25 @@
 //! pages, and beside a `write` of the same page whose bytes SQLite does not use. A home is called on any thread,
 //! with and without the process's mutex of its log, and never takes that.
 //!
-//! The first [`HEADER_BYTES`] of the file are never a home's: the guard is there (invariant 1), which has to be in
-//! the file itself, and who has not attached the log reads it there. [`Homed`] reads and writes them past the home.
+//! # The header
+//!
+//! The guard (invariant 1) is always in the file itself, where everybody looks for it who has not attached the log: its
+//! own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], are never a home's. Of the rest of the first [`HEADER_BYTES`]
+//! each home says whether it [holds](Home::holds_header) them. If not, [`Homed`] reads and writes them in the file,
+//! past the home. If so, the home is handed page 1 whole, as it is without a guard, and [`Homed`] lays the guard from
+//! the file over what it reads of it. The header in the file is then
+//!
+//! | when | header in the file |
+//! | --- | --- |
+//! | the guard goes on | that of the database, written anew and synced: SQLite has made page 1 without a log |
+//! | under the guard | as the home wrote it last ([`write_past_guard`]), or as it was; with the guard |
+//! | after `drain` | that of the database, with the guard |
+//! | the guard is lifted | that of the database |
+//!
+//! However old it is, magic number and page size are right in it, since they do not change under a guard; of the rest
+//! nobody makes use: SQLite reads what may be old (its size, the bytes reserved in pages) before it has opened the WAL,
+//! and looks again in page 1 when it has. A home keeps it whole: the file always has its first page. Should a power loss
+//! tear that while the home writes it, the log is found by its owner, and drained (`offline`) from what the home shows.
 //!
 //! What survives a crash of all this is the home's affair; a log is never recovered by its home's help. It keeps to
 //! the invariants as the file does: what is written came from durable log records (5), and the log starts over
@@ -30,7 +47,7 @@ mod files;
 
 use std::sync::Arc;
 
-use duralite_logfmt::guard::HEADER_BYTES;
+use duralite_logfmt::guard::{self, HEADER_BYTES};
 
 use crate::JournalError;
 pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
@@ -83,6 +100,9 @@ pub trait DatabaseFile {
 /// With a home, SQLite maps nothing of the file: `xFetch` answers that there is no mapping, and it reads instead. Hints
 /// at how large the file will be are kept from it.
 pub trait Home: Send + Sync {
+    /// Whether the header is held like the pages: see [this module](self). It never changes for a log.
+    fn holds_header(&self) -> bool;
+
     /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches; returns how
     /// many bytes that were. Mostly whole pages; SQLite may ask for parts of one.
     ///
@@ -90,15 +110,15 @@ pub trait Home: Send + Sync {
     /// Any; the statement that reads fails.
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError>;
 
-    /// Takes a page, or what follows the header in the first one, which `read` gives back from now on, in every
-    /// process. Not durable.
+    /// Takes a page, which `read` gives back from now on, in every process; of the first one only what follows the
+    /// header, unless that is held. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
     fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), JournalError>;
 
-    /// Makes durable what was written, through this home in any process, and what is in `file`, where the header was
-    /// written past the home. On return `read` finds all of it after a power loss, without the log's help.
+    /// Makes durable what was written, through this home in any process, and what is in `file`, where the header may
+    /// have been written past the home. On return `read` finds all of it after a power loss, without the log's help.
     ///
     /// # Errors
     /// Any; the log keeps what it holds.
@@ -110,7 +130,7 @@ pub trait Home: Send + Sync {
     /// Any.
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError>;
 
-    /// Cuts the database to so many bytes: what was beyond is gone. Not durable.
+    /// Cuts the database to so many bytes, at least a page: what was beyond is gone. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint, or the statement, fails.
@@ -118,15 +138,17 @@ pub trait Home: Send + Sync {
 
     /// Puts everything into `file` that is not there as `read` shows it, and makes it durable: on return the file by
     /// itself is the database, of the same size, as a program without this library reads it, and survives a power
-    /// loss. The caller has everybody else kept from the database. A crash on the way leaves what `read` shows as it
-    /// was; a second call changes nothing. Where a copy of the database takes the log over, `file` is the copy.
+    /// loss. The guard stays as it is in `file`: a header that is held is put there by [`write_past_guard`]. The caller
+    /// has everybody else kept from the database. A crash on the way leaves what `read` shows as it was; a second call
+    /// changes nothing. What is held stays: [`crate::engine::LogFile::retire`] lets it go. For where a copy of the
+    /// database takes the log over, `file` is the copy, and the log may be another database's afterwards.
     ///
     /// # Errors
     /// Any; guard and log stay.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError>;
 }
 
-/// The database as everybody sees it but the guard: `file`, through the home of its log if that has one.
+/// The database as everybody sees it, under the guard as it is on disk: `file`, through the home of its log if that has one.
 pub struct Homed<'a> {
     file: &'a dyn DatabaseFile,
     home: Option<Arc<dyn Home>>,
@@ -149,6 +171,29 @@ impl<'a> Homed<'a> {
     }
 }
 
+/// Writes what a home holds into the file from byte `offset` on, but for the guard's own bytes: those stay as they are
+/// there, on disk as well, whatever part of this a power loss leaves. For a caller who keeps the guard from being put
+/// on or lifted meanwhile, as whoever has SHARED. Not durable.
+///
+/// # Errors
+/// As [`DatabaseFile::read`] and [`DatabaseFile::write`].
+pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+    if !guard::touches(offset, bytes.len()) {
+        return file.write(bytes, offset);
+    }
+    let mut bytes = bytes.to_vec();
+    show_guard(file, &mut bytes, offset)?;
+    file.write(&bytes, offset)
+}
+
+/// Lays the guard, as it is in the file, over what belongs at `offset`.
+fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), JournalError> {
+    let mut header = [0; HEADER_BYTES];
+    let length = file.read(&mut header, 0)?;
+    guard::show(&header[..length], offset, bytes);
+    Ok(())
+}
+
 /// How many of `len` bytes from `offset` on are the header's.
 fn of_header(len: usize, offset: u64) -> usize {
     let left = (HEADER_BYTES as u64).saturating_sub(offset);
@@ -158,6 +203,13 @@ fn of_header(len: usize, offset: u64) -> usize {
 impl DatabaseFile for Homed<'_> {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
         let Some(home) = &self.home else { return self.file.read(buf, offset) };
+        if home.holds_header() {
+            let count = home.read(self.file, buf, offset)?;
+            if guard::touches(offset, count) {
+                show_guard(self.file, &mut buf[..count], offset)?;
+            }
+            return Ok(count);
+        }
         let (header, rest) = buf.split_at_mut(of_header(buf.len(), offset));
         let count = if header.is_empty() { 0 } else { self.file.read(header, offset)? };
         if count < header.len() || rest.is_empty() {
@@ -168,6 +220,14 @@ impl DatabaseFile for Homed<'_> {
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
         let Some(home) = &self.home else { return self.file.write(bytes, offset) };
+        if home.holds_header() {
+            if !guard::touches(offset, bytes.len()) {
+                return home.write(self.file, bytes, offset);
+            }
+            let mut bare = bytes.to_vec();
+            guard::unmask(offset, &mut bare);
+            return home.write(self.file, &bare, offset);
+        }
         let (header, rest) = bytes.split_at(of_header(bytes.len(), offset));
         if !header.is_empty() {
             self.file.write(header, offset)?;

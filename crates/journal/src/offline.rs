@@ -87,8 +87,8 @@ pub fn checkpoint_copy(
 /// made for another file.
 ///
 /// # Errors
-/// `Busy` when a process has the log, `NoFirstPage` when the database's first page is damaged and the log does
-/// not hold it; otherwise as [`Log::attach`]. A crash or an error on the way leaves a database that can be
+/// `Busy` when a process has the log, `NoFirstPage` when the database's first page is damaged and neither the log nor
+/// its home holds it; otherwise as [`Log::attach`]. A crash or an error on the way leaves a database that can be
 /// checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
@@ -166,7 +166,8 @@ fn open_alone(database: &Path) -> Result<OpenDatabase, JournalError> {
 fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result<usize, JournalError> {
     let page_bytes = u64::from(log.page_bytes());
     let pages = log.committed_pages()?;
-    if !header_is_legible(file)? && !pages.iter().any(|(page_number, _)| *page_number == 1) {
+    let in_log = pages.iter().any(|(page_number, _)| *page_number == 1);
+    if !in_log && !header_is_legible(file)? && !home_has_header(log, file)? {
         return Err(JournalError::NoFirstPage(database.to_path_buf()));
     }
     let home = Homed::new(file, log.home());
@@ -192,7 +193,18 @@ fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {
     Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
 }
 
-/// In the file itself: the guard is never a home's.
+/// Whether a home that holds the header shows one: what became of it in the file, in a power loss while the home
+/// wrote it there, it puts right when it is drained.
+fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, JournalError> {
+    let Some(home) = log.home().filter(|home| home.holds_header()) else { return Ok(false) };
+    let mut header = [0; HEADER_BYTES];
+    let length = home.read(file, &mut header, 0)?;
+    guard::unmask(0, &mut header);
+    let found = guard::inspect(&header[..length]);
+    Ok(matches!(found, DatabaseHeader::Plain { page_bytes, .. } if page_bytes == log.page_bytes()))
+}
+
+/// In the file itself, where the rest of the header is what it is to be: the guard is never a home's.
 fn lift_guard(file: &dyn DatabaseFile, database: &Path) -> Result<(), JournalError> {
     let mut header = [0; HEADER_BYTES];
     if file.read(&mut header, 0)? < HEADER_BYTES {

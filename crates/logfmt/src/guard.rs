@@ -20,7 +20,9 @@ pub const MASKED_END: u64 = 92;
 
 /// Where page 1 says whether the database is in WAL mode, and where the guard stands instead.
 pub const VERSIONS: Range<usize> = 18..20;
-const ID: usize = 72;
+/// Where page 1 names the log.
+pub const LOG_ID: Range<usize> = 72..92;
+const ID: usize = LOG_ID.start;
 const ID_CHECK: usize = 88;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Both versions of a database in WAL mode.
@@ -97,6 +99,22 @@ pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
     overlay(offset, buf, ID_CHECK, &id_check(id).to_le_bytes());
 }
 
+/// Whether `len` bytes from `offset` on have a byte of the guard's own: of [`VERSIONS`] or [`LOG_ID`].
+#[must_use]
+pub fn touches(offset: u64, len: usize) -> bool {
+    let end = offset.saturating_add(len as u64);
+    len > 0 && [VERSIONS, LOG_ID].iter().any(|own| offset < own.end as u64 && (own.start as u64) < end)
+}
+
+/// Lays the guard's own bytes, as the first bytes of a file have them, over those that belong at `offset`. Others
+/// stay as they are, and so do those that the file is too short for.
+pub fn show(header: &[u8], offset: u64, buf: &mut [u8]) {
+    for own in [VERSIONS, LOG_ID] {
+        let end = own.end.min(header.len());
+        overlay(offset, buf, own.start, header.get(own.start..end).unwrap_or_default());
+    }
+}
+
 /// Takes the guard off a header that is about to be written back.
 pub fn lift(header: &mut [u8; HEADER_BYTES]) {
     put(header, VERSIONS.start, &[WAL_VERSION; 2]);
@@ -157,6 +175,31 @@ mod tests {
                 assert_eq!(piece, plain()[offset..end], "{offset}..{end}");
             }
         }
+    }
+
+    #[test]
+    fn inv01_the_guard_is_shown_over_any_part_of_a_page_and_nothing_else_is() {
+        let mut disk = plain();
+        mask(0, &mut disk, LogId([0xAB; 16]));
+        let newer: Vec<u8> = (0..120).collect();
+        for offset in 0..newer.len() {
+            for end in offset..newer.len() {
+                let mut piece = newer[offset..end].to_vec();
+                show(&disk, offset as u64, &mut piece);
+                let expected = (offset..end).map(|at| {
+                    if VERSIONS.contains(&at) || LOG_ID.contains(&at) { disk[at] } else { newer[at] }
+                });
+                assert_eq!(piece, expected.collect::<Vec<_>>(), "{offset}..{end}");
+                let own = (offset..end).any(|at| VERSIONS.contains(&at) || LOG_ID.contains(&at));
+                assert_eq!(touches(offset as u64, end - offset), own, "{offset}..{end}");
+            }
+        }
+        let mut piece = newer[..100].to_vec();
+        show(&disk[..80], 0, &mut piece);
+        assert_eq!((&piece[72..80], &piece[80..]), (&disk[72..80], &newer[80..100]));
+        let mut short = newer[..100].to_vec();
+        show(&[], 0, &mut short);
+        assert_eq!(short, newer[..100]);
     }
 
     #[test]

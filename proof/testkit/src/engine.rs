@@ -2,14 +2,22 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Once;
 
 use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines, nvwal, waldio};
 
-use crate::vec_engine;
+use crate::{side_engine, vec_engine};
 
 /// The variable that says which engine is tested: the registry's first if it is not set.
 const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
+
+/// Adds the engines of the tests to the registry. Doing it again changes nothing.
+pub(crate) fn register() {
+    static ONCE: Once = Once::new();
+    static ENGINES: [&Descriptor; 2] = [&vec_engine::DESCRIPTOR, &side_engine::DESCRIPTOR];
+    ONCE.call_once(|| engines::add(&ENGINES).unwrap());
+}
 
 /// An engine under test: on emulated NVRAM if it needs memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +38,7 @@ impl Engine {
     /// The engine of this name: one of the product's, or of the tests'.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        vec_engine::register();
+        register();
         engines::by_name(name).map(Self)
     }
 

@@ -8,7 +8,10 @@ use std::sync::Once;
 
 use rusqlite::ffi;
 
-/// What the guard is written in: a database's header alone. SQLite writes whole pages.
+use crate::fixture::{GUARD, VERSIONS};
+
+/// What the guard is put on and lifted in: a database's header alone, first without it. SQLite writes whole pages; of
+/// the first one the header may go by itself, with the guard on.
 const HEADER_BYTES: usize = 100;
 
 thread_local! {
@@ -24,21 +27,28 @@ unsafe extern "C" {
     fn pwrite64(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize;
 }
 
-fn is_refused(bytes: usize) -> bool {
-    let refused = REFUSED.get().filter(|_| bytes == HEADER_BYTES);
+/// # Safety
+/// There are so many bytes at `data`.
+unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
+    let is_bare = || {
+        // SAFETY: as promised by the caller.
+        let header = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) };
+        header[VERSIONS] != GUARD
+    };
+    let refused = REFUSED.get().filter(|_| bytes == HEADER_BYTES && is_bare());
     refused.inspect(|refused| REFUSED.set(Some(refused + 1))).is_some()
 }
 
 /// Writes nothing, as on a full disk, where a header is to be refused.
 unsafe extern "C" fn write_unless_refused(file: c_int, data: *const c_void, bytes: usize) -> isize {
     // SAFETY: SQLite's own arguments.
-    if is_refused(bytes) { 0 } else { unsafe { write(file, data, bytes) } }
+    unsafe { if is_refused(data, bytes) { 0 } else { write(file, data, bytes) } }
 }
 
 /// The same at a place.
 unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
     // SAFETY: SQLite's own arguments.
-    if is_refused(bytes) { 0 } else { unsafe { pwrite64(file, data, bytes, at) } }
+    unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
 /// Runs something while there is no space for the guard: this thread can neither raise nor lift it.

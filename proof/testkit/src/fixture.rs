@@ -8,7 +8,7 @@ use duralite_journal::media::SHARED_MEMORY_DIR;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::{Engine, sql};
+use crate::{Engine, SideFile, sql};
 
 /// The bytes of a database's header that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
@@ -95,13 +95,13 @@ impl Fixture {
         conn
     }
 
-    /// The logs in the log directory, without the memory that their users share.
+    /// The logs in the log directory, without the memory that their users share, and what homes keep beside them.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
             .unwrap()
             .map(|entry| entry.unwrap().path())
-            .filter(|path| !is_shared_memory(path))
+            .filter(|path| !is_shared_memory(path) && !SideFile::is_one(path))
             .collect();
         logs.sort();
         logs

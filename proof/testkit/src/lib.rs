@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
 
 mod actor;
+mod disguise;
 mod engine;
 mod failing;
 mod fixture;
@@ -13,6 +14,7 @@ mod loop_disk;
 mod register;
 mod rig;
 mod rng;
+mod side_engine;
 mod side_file;
 mod sql;
 mod thread_end;

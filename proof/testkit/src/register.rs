@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use rusqlite::{Connection, ffi};
 
-use crate::vec_engine;
+use crate::engine;
 
 unsafe extern "C" fn entry(
     db: *mut ffi::sqlite3,
@@ -17,11 +17,11 @@ unsafe extern "C" fn entry(
     unsafe { duralite::sqlite3_duralite_auto(db.cast(), message, routines.cast()) }
 }
 
-/// Registers the VFS `duralite`, not as the default, and the engine of the tests. Doing it again changes nothing.
+/// Registers the VFS `duralite`, not as the default, and the engines of the tests. Doing it again changes nothing.
 pub fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        vec_engine::register();
+        engine::register();
         // SAFETY: an entry point with the signature that SQLite documents, taken back below.
         let code = unsafe { ffi::sqlite3_auto_extension(Some(entry)) };
         assert_eq!(code, ffi::SQLITE_OK, "SQLite took no extension");

@@ -1,33 +1,70 @@
-//! A home that keeps every page from the database file until it is drained: whoever passes it by reads what is old.
+//! A home that keeps every page from the database file until it is drained, the header too if it is to: whoever passes
+//! it by reads what is old.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use duralite_journal::JournalError;
-use duralite_journal::home::{DatabaseFile, Home};
+use duralite_journal::home::{DatabaseFile, Home, write_past_guard};
+use duralite_logfmt::guard::HEADER_BYTES;
 
 /// What is held and what is not is told by the sector. Pages and their starts are multiples of it.
 const SECTOR: u64 = 512;
+
+/// How the names of its files end.
+const NAMES: [&str; 2] = ["-pages", "-held"];
 
 /// Written pages are in a file beside, at the places they have in the database, and each of their sectors has a byte in
 /// another one that says so. Both are shared by all processes, as a database file is.
 pub struct SideFile {
     pages: PathBuf,
     held: PathBuf,
+    holds_header: bool,
 }
 
 impl SideFile {
     /// Beside the file at `path`, a log's for instance. Nothing is there until a page is written.
     #[must_use]
-    pub fn beside(path: &Path) -> Self {
-        let named = |end: &str| {
+    pub fn beside(path: &Path, holds_header: bool) -> Self {
+        let [pages, held] = NAMES.map(|end| {
             let mut name = path.as_os_str().to_owned();
             name.push(end);
             PathBuf::from(name)
-        };
-        Self { pages: named("-pages"), held: named("-held") }
+        });
+        Self { pages, held, holds_header }
+    }
+
+    /// Whether a file is one of a home's, as its name says.
+    #[must_use]
+    pub fn is_one(path: &Path) -> bool {
+        NAMES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
+    }
+
+    /// Makes the files anew, for every user.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn make(&self) -> std::result::Result<(), JournalError> {
+        let make = |path| File::create(path)?.set_permissions(Permissions::from_mode(0o666));
+        make(&self.pages).and_then(|()| make(&self.held)).map_err(self.failed())
+    }
+
+    /// Lets go of everything, which is in the database file. Durable on return.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn release(&self) -> std::result::Result<(), JournalError> {
+        self.cut(0).and_then(|()| self.sync_both()).map_err(self.failed())
+    }
+
+    /// Whether nothing is held.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn is_empty(&self) -> std::result::Result<bool, JournalError> {
+        Ok(Self::end(&self.held().map_err(self.failed())?) == 0)
     }
 
     /// For each sector whether it is held.
@@ -84,6 +121,10 @@ impl SideFile {
 }
 
 impl Home for SideFile {
+    fn holds_header(&self) -> bool {
+        self.holds_header
+    }
+
     fn read(
         &self,
         file: &dyn DatabaseFile,
@@ -135,16 +176,14 @@ impl Home for SideFile {
     fn drain(&self, file: &dyn DatabaseFile) -> std::result::Result<(), JournalError> {
         let held = self.held().map_err(self.failed())?;
         for sector in (0..held.len() as u64).filter(|sector| Self::is_held(&held, *sector)) {
-            // The header is not held.
-            let skipped = if sector == 0 { 100 } else { 0 };
+            let skipped = if sector == 0 && !self.holds_header { HEADER_BYTES as u64 } else { 0 };
             let position = sector * SECTOR + skipped;
             let mut bytes = vec![0; (SECTOR - skipped) as usize];
             let pages = File::open(&self.pages).map_err(self.failed())?;
             pages.read_exact_at(&mut bytes, position).map_err(self.failed())?;
-            file.write(&bytes, position)?;
+            write_past_guard(file, &bytes, position)?;
         }
-        file.sync()?;
-        self.cut(0).and_then(|()| self.sync_both()).map_err(self.failed())
+        file.sync()
     }
 }
 
@@ -153,6 +192,7 @@ mod tests {
     use std::sync::Arc;
 
     use duralite_journal::home::{Homed, OpenDatabase};
+    use duralite_logfmt::guard;
 
     use super::*;
 
@@ -162,33 +202,43 @@ mod tests {
 
     #[test]
     fn what_is_held_shows_through_the_home_only_until_it_is_drained() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("app.db");
-        std::fs::write(&path, [1; 2048]).unwrap();
-        let file = open(&path);
-        let home = || Some(Arc::new(SideFile::beside(&path)) as Arc<dyn Home>);
-        let homed = Homed::new(&file, home());
-        for offset in [0, 1024, 3072] {
-            homed.write(&[2; 1024], offset).unwrap();
+        for holds_header in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("app.db");
+            std::fs::write(&path, [1; 2048]).unwrap();
+            let file = open(&path);
+            let side = SideFile::beside(&path, holds_header);
+            let home = || Some(Arc::new(SideFile::beside(&path, holds_header)) as Arc<dyn Home>);
+            let homed = Homed::new(&file, home());
+            for offset in [0, 1024, 3072] {
+                homed.write(&[2; 1024], offset).unwrap();
+            }
+            homed.sync().unwrap();
+            let mut shown = [2; 4096];
+            shown[2048..3072].fill(0);
+            let mut in_file = [1; 2048];
+            if holds_header {
+                guard::show(&in_file, 0, &mut shown);
+            } else {
+                in_file[..100].fill(2);
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), in_file);
+            // Another process has another home over the same files.
+            let again = Homed::new(&file, home());
+            let mut seen = [9; 5000];
+            assert_eq!((again.size().unwrap(), again.read(&mut seen, 0).unwrap()), (4096, 4096));
+            assert_eq!(seen[..4096], shown);
+            again.truncate(3072).unwrap();
+            assert_eq!(homed.size().unwrap(), 2048, "nothing was held in the third page");
+            homed.write(&[3; 1024], 2048).unwrap();
+            shown[2048..3072].fill(3);
+            (0..2).for_each(|_| homed.drain().unwrap());
+            assert_eq!(std::fs::read(&path).unwrap(), shown[..3072]);
+            assert_eq!((again.read(&mut seen, 0).unwrap(), side.is_empty().unwrap()), (3072, false));
+            std::fs::write(&path, [4; 3072]).unwrap();
+            side.release().unwrap();
+            assert_eq!((again.read(&mut seen, 0).unwrap(), side.is_empty().unwrap()), (3072, true));
+            assert_eq!(seen[..3072], [4; 3072]);
         }
-        homed.sync().unwrap();
-        let mut shown = [2; 4096];
-        shown[2048..3072].fill(0);
-        shown[1024..2048].fill(2);
-        let mut in_file = [1; 2048];
-        in_file[..100].fill(2);
-        assert_eq!(std::fs::read(&path).unwrap(), in_file);
-        // Another process has another home over the same files.
-        let again = Homed::new(&file, home());
-        let mut seen = [9; 5000];
-        assert_eq!((again.size().unwrap(), again.read(&mut seen, 0).unwrap()), (4096, 4096));
-        assert_eq!(seen[..4096], shown);
-        again.truncate(3072).unwrap();
-        assert_eq!(homed.size().unwrap(), 2048, "nothing was held in the third page");
-        homed.write(&[3; 1024], 2048).unwrap();
-        shown[2048..3072].fill(3);
-        (0..2).for_each(|_| homed.drain().unwrap());
-        assert_eq!(std::fs::read(&path).unwrap(), shown[..3072]);
-        assert_eq!(again.read(&mut seen, 0).unwrap(), 3072);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_journal::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenFile, SharedBytes, Walk};
 use duralite_journal::engine::{
@@ -16,7 +16,7 @@ use duralite_journal::home::DatabaseFile;
 use duralite_journal::media::Medium;
 use duralite_journal::stream::WalStream;
 use duralite_journal::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use duralite_journal::{EngineOptions, JournalError, engines};
+use duralite_journal::{EngineOptions, JournalError};
 use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::Guarantee;
@@ -26,7 +26,7 @@ const MAGIC: [u8; 8] = *b"DURALVEC";
 /// Magic number, id, inode, birth time and page size; the path stands after them.
 const FIXED_BYTES: usize = 44;
 
-static DESCRIPTOR: Descriptor = Descriptor {
+pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "vec",
     magic: MAGIC,
     needs: &[Medium::LogBlocks],
@@ -41,13 +41,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
     walk: WALK,
     flush_interval: |_| None,
 };
-
-/// Adds the engine to the registry. Doing it again changes nothing.
-pub fn register() {
-    static ONCE: Once = Once::new();
-    static ENGINES: [&Descriptor; 1] = [&DESCRIPTOR];
-    ONCE.call_once(|| engines::add(&ENGINES).unwrap());
-}
 
 /// What has been committed to a log.
 #[derive(Default)]

@@ -1,6 +1,8 @@
 use std::fs::File;
 use std::sync::Mutex;
 
+use duralite_logfmt::LogId;
+
 use super::*;
 
 /// A file in memory that writes down what is asked of it.
@@ -74,6 +76,10 @@ const KEY: u8 = 0x5A;
 struct Xor;
 
 impl Home for Xor {
+    fn holds_header(&self) -> bool {
+        false
+    }
+
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
         let count = file.read(buf, offset)?;
         buf[..count].iter_mut().for_each(|byte| *byte ^= KEY);
@@ -103,6 +109,61 @@ impl Home for Xor {
         file.write(&rest, HEADER_BYTES as u64)?;
         file.sync()
     }
+}
+
+/// Holds one page in memory, header and all, until it is drained.
+#[derive(Default)]
+struct Held(Mutex<Option<Vec<u8>>>);
+
+impl Home for Held {
+    fn holds_header(&self) -> bool {
+        true
+    }
+
+    fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        let held = self.0.lock().unwrap();
+        let Some(held) = &*held else { return file.read(buf, offset) };
+        let there = held.get(offset as usize..).unwrap_or_default();
+        let count = there.len().min(buf.len());
+        buf[..count].copy_from_slice(&there[..count]);
+        Ok(count)
+    }
+
+    fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let mut whole = vec![0; 512];
+        self.read(file, &mut whole, 0)?;
+        whole[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        *self.0.lock().unwrap() = Some(whole);
+        Ok(())
+    }
+
+    fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        file.sync()
+    }
+
+    fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError> {
+        file.size()
+    }
+
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), JournalError> {
+        file.truncate(bytes)
+    }
+
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        if let Some(held) = &*self.0.lock().unwrap() {
+            write_past_guard(file, held, 0)?;
+        }
+        file.sync()
+    }
+}
+
+/// As SQLite has a page 1, and as it is on disk under a guard.
+fn first_page(seed: u8) -> [Vec<u8>; 2] {
+    let mut bare = page(seed);
+    guard::unmask(0, &mut bare);
+    let mut guarded = bare.clone();
+    guard::mask(0, &mut guarded, LogId([seed; 16]));
+    [bare, guarded]
 }
 
 fn page(seed: u8) -> Vec<u8> {
@@ -157,6 +218,7 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
     struct Untouched;
     #[rustfmt::skip]
     impl Home for Untouched {
+        fn holds_header(&self) -> bool { false }
         fn read(&self, _: &dyn DatabaseFile, _: &mut [u8], _: u64) -> Result<usize, JournalError> { panic!("read") }
         fn write(&self, _: &dyn DatabaseFile, _: &[u8], _: u64) -> Result<(), JournalError> { panic!("write") }
         fn sync(&self, _: &dyn DatabaseFile) -> Result<(), JournalError> { panic!("sync") }
@@ -170,6 +232,79 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
     assert_eq!(homed.read(&mut buf, 0).unwrap(), HEADER_BYTES);
     homed.write(&buf[18..20], 18).unwrap();
     assert_eq!(file.calls(), ["read 0+100", "write 18+2"]);
+}
+
+#[test]
+fn inv01_a_home_that_holds_the_header_is_never_handed_the_guard_and_it_shows_as_it_is_on_disk() {
+    let ([_, on_disk], [bare, mut guarded]) = (first_page(3), first_page(4));
+    let file = Recorded::of(on_disk.clone());
+    let held = Arc::new(Held::default());
+    let homed = Homed::new(&file, Some(held.clone()));
+    homed.write(&guarded, 0).unwrap();
+    assert_eq!(held.0.lock().unwrap().as_ref(), Some(&bare));
+    assert_eq!(file.bytes(), on_disk, "nothing is written past the home");
+    guard::show(&on_disk, 0, &mut guarded);
+    for (offset, len) in
+        [(0, 512), (0, 100), (16, 16), (24, 16), (60, 20), (80, 40), (91, 1), (92, 20), (100, 412)]
+    {
+        let (range, mut buf) = (offset as usize..offset as usize + len, vec![0; len]);
+        assert_eq!(homed.read(&mut buf, offset).unwrap(), len);
+        assert_eq!(buf, guarded[range.clone()], "{offset}+{len}");
+        homed.write(&buf, offset).unwrap();
+        assert_eq!(held.0.lock().unwrap().as_ref(), Some(&bare), "{offset}+{len}");
+    }
+    // Draining leaves the guard on disk alone, even one that is damaged.
+    homed.drain().unwrap();
+    assert_eq!(file.bytes(), guarded);
+    file.bytes.lock().unwrap()[80] ^= 1;
+    homed.drain().unwrap();
+    guarded[80] ^= 1;
+    assert_eq!(file.bytes(), guarded);
+}
+
+#[test]
+fn inv01_of_a_file_that_ends_in_the_guard_as_much_shows_as_there_is() {
+    let ([_, on_disk], [bare, _]) = (first_page(5), first_page(6));
+    for length in [0, 19, 80] {
+        let file = Recorded::of(on_disk[..length].to_vec());
+        let homed = Homed::new(&file, Some(Arc::new(Held(Mutex::new(Some(bare.clone()))))));
+        let mut expected = bare.clone();
+        guard::show(&on_disk[..length], 0, &mut expected);
+        let mut buf = vec![0; 512];
+        assert_eq!(homed.read(&mut buf, 0).unwrap(), 512);
+        assert_eq!(buf, expected);
+        write_past_guard(&file, &bare, 0).unwrap();
+        assert_eq!(file.bytes(), expected);
+    }
+}
+
+#[test]
+fn who_has_no_database_file_is_told_so() {
+    let refused: [Result<(), JournalError>; 5] = [
+        NoDatabase.read(&mut [0], 0).map(drop),
+        NoDatabase.write(&[0], 0),
+        NoDatabase.sync(),
+        NoDatabase.size().map(drop),
+        NoDatabase.truncate(0),
+    ];
+    for refused in refused {
+        assert!(refused.unwrap_err().to_string().contains("no database file"));
+    }
+}
+
+#[test]
+fn a_database_at_a_path_is_opened_when_it_is_asked_for_something() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.db");
+    let file = DatabaseAt::new(&path);
+    let missing = file.size().unwrap_err().to_string();
+    assert!(missing.contains("app.db"), "{missing}");
+    std::fs::write(&path, page(9)).unwrap();
+    let mut buf = [0; 600];
+    assert_eq!((file.size().unwrap(), file.read(&mut buf, 0).unwrap()), (512, 512));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(file.size().unwrap(), 512, "it stays open");
+    assert!(file.write(&[1], 0).is_err(), "it is open for reading");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What happens to the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
 //!
 //! Whatever SQLite, or this VFS, does with pages is done here: through the home of the attached log if it has one
-//! ([`duralite_journal::home`]), else to the base's file, at the cost of one branch. Only the header with the guard is
-//! always the file's own.
+//! ([`duralite_journal::home`]), else to the base's file, at the cost of one branch. Only the guard is always in the
+//! file itself: what is looked at there past the home is the guard, the page size, and whether it is a database.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// The parts of page 1 that differ between disk and what SQLite sees.
+/// Where page 1 has the bytes by which a guard is known.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-const LOG_ID: std::ops::Range<u64> = 72..92;
 /// A header that is being written by another process right now looks damaged for a moment.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
-    /// The bytes at the file's beginning as they are on disk, and how many there are.
+    /// The bytes at the file's beginning as they are on disk, and how many there are. Where a home holds the header
+    /// they are old, but for the guard, until it is drained.
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -58,8 +58,7 @@ impl Db {
     pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
         let end = offset + buf.len() as u64;
         let covers_versions = offset <= VERSIONS.start && VERSIONS.end <= end;
-        let touches = |range: &std::ops::Range<u64>| offset < range.end && range.start < end;
-        if !touches(&VERSIONS) && !touches(&LOG_ID) || !self.is_capable() {
+        if !guard::touches(offset, buf.len()) || !self.is_capable() {
             return Ok(());
         }
         let guarded = if covers_versions {

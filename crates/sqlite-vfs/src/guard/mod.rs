@@ -25,7 +25,7 @@ use crate::errors::{During, Failure};
 use opening::Turn;
 
 /// Where the header says how many bytes at the end of each page are not SQLite's.
-const RESERVED_BYTES: usize = 20;
+const RESERVED_BYTES: u64 = 20;
 
 /// Who serves a WAL.
 pub enum WalServer {
@@ -246,6 +246,7 @@ fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
     }
     log.retire().map_err(failed)?;
+    // What a home has held of it is there now too.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
     if let Some(versions) = versions {
@@ -299,8 +300,11 @@ fn compare(
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
     let mut versions = None;
     // What a VFS above this one keeps at the end of pages (checksums, say) it may change on the way home.
-    let (header, _) = db.raw_header()?;
-    let used = page_bytes - usize::from(header[RESERVED_BYTES]).min(page_bytes);
+    let mut reserved = [0];
+    if !matches!(read(&mut reserved, RESERVED_BYTES)?, ffi::OK | ffi::IOERR_SHORT_READ) {
+        return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));
+    }
+    let used = page_bytes - usize::from(reserved[0]).min(page_bytes);
     for (page_number, frame) in pages {
         log.read_page(&db.base, frame, &mut logged).map_err(failed)?;
         let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;

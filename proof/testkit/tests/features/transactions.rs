@@ -1,6 +1,6 @@
 //! Savepoints, rollbacks and transactions larger than the cache.
 
-use duralite_testkit::{Engine, Fixture, Outcome, code, integrity, one, run, stock};
+use duralite_testkit::{Fixture, Outcome, code, integrity, one, run, stock};
 use rusqlite::ffi;
 
 use crate::{content, fill, status_of};
@@ -58,7 +58,7 @@ fn rolled_back_transactions_take_no_space_for_good() {
         conn.execute_batch("BEGIN; UPDATE t SET b = randomblob(100); ROLLBACK").unwrap();
     }
     assert_eq!(size(), grown);
-    let guarantee = if fixture.engine() == Engine::NVWAL { "process-crash" } else { "power-loss" };
+    let guarantee = if fixture.engine().is_in_memory() { "process-crash" } else { "power-loss" };
     assert_eq!(status_of(&conn)["guarantee"], guarantee);
     integrity(&conn);
 }

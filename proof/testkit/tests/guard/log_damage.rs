@@ -44,7 +44,7 @@ fn inv12_zeroed_logs_are_refused() {
     expect_refusal("all zeros", |_, bytes| bytes.fill(0));
     expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
     expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
-    let slots = if Engine::under_test() == Engine::NVWAL { 1216..1344 } else { 4096..12288 };
+    let slots = if Engine::under_test().is_in_memory() { 1216..1344 } else { 4096..12288 };
     expect_refusal("zeroed slots", |_, bytes| bytes[slots].fill(0));
 }
 

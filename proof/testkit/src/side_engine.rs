@@ -1,0 +1,193 @@
+//! An engine for tests that is `nvwal` with a home: every page that goes home is kept beside the log, the header too,
+//! until it is drained. So the database file under SQLite is as old as the guard.
+//!
+//! Its logs are those of `nvwal`, under a magic number of their own.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_journal::descriptor::{Attaching, Descriptor, HEAD_BYTES, NewLog, OpenFile};
+use duralite_journal::engine::{
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+};
+use duralite_journal::home::{DatabaseFile, Home};
+use duralite_journal::media::MediaOptions;
+use duralite_journal::nvwal::{self, Nvwal, NvwalOptions};
+use duralite_journal::{EngineOptions, JournalError};
+use duralite_logfmt::nvwal::Superblock;
+use duralite_logfmt::sqlite_wal::WalHeader;
+use duralite_logfmt::{LogId, Origin};
+use duralite_medium::{FileNvm, Guarantee, MapOptions, Nvm};
+
+use crate::disguise::Disguised;
+use crate::side_file::SideFile;
+
+/// Its name in settings.
+const NAME: &str = "side";
+const MAGIC: [u8; 8] = *b"DURALSID";
+
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    format,
+    attach,
+    attach_outside: |log| Ok(Box::new(SideLog::open(&log.file, log.options, false)?)),
+    open_read_only: |file| Ok(Box::new(SideLog::open(file, &EngineOptions::default(), false)?)),
+    inspect: |file, bytes| (nvwal::DESCRIPTOR.inspect)(file, &as_nvwal(bytes)),
+    is_empty: |file| {
+        let log = SideLog::open(file, &EngineOptions::default(), false);
+        log.is_ok_and(|log| log.transactions() == 0 && log.side.is_empty().is_ok_and(|empty| empty))
+    },
+    walk: |file, database, visit| {
+        let nvm = map(file, &EngineOptions::default(), true)?;
+        nvwal::walk(nvm, file.path, database, visit)
+    },
+    ..nvwal::DESCRIPTOR
+};
+
+fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+    (nvwal::DESCRIPTOR.format)(new)?;
+    let path = new.file.path;
+    new.file.file.write_all_at(&MAGIC, 0).map_err(|error| JournalError::io("write", path, &error))?;
+    beside(path).make()
+}
+
+fn beside(log: &Path) -> SideFile {
+    SideFile::beside(log, true)
+}
+
+fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let mut side = SideLog::open(&log.file, log.options, true)?;
+    if log.alone {
+        side.log.recover_heap()?;
+    }
+    Ok(Box::new(side))
+}
+
+/// The first bytes of a log, as `nvwal` has them.
+fn as_nvwal(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    if bytes.starts_with(&MAGIC) {
+        bytes[..MAGIC.len()].copy_from_slice(&nvwal::DESCRIPTOR.magic);
+    }
+    bytes
+}
+
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
+    let failed = |error| JournalError::io("read", log.path, &error);
+    let mut bytes = vec![0; HEAD_BYTES as usize];
+    log.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    Superblock::decode(&as_nvwal(&bytes))
+        .map_err(|source| JournalError::Format { log: log.path.to_path_buf(), source })
+}
+
+fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<Arc<dyn Nvm>, JournalError> {
+    let superblock = superblock_of(log)?;
+    let MediaOptions { latency, persistency, .. } = options.media;
+    let file = log.file.try_clone().map_err(|error| JournalError::io("open", log.path, &error))?;
+    let options = MapOptions {
+        capacity: superblock.file_bytes(superblock.limit_blocks),
+        read_only,
+        latency,
+        persistency,
+        dax: false,
+    };
+    let nvm = FileNvm::map(file, log.path, &options)
+        .map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })?;
+    Ok(Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic)))
+}
+
+/// A log, and the pages beside it.
+struct SideLog {
+    log: Nvwal,
+    side: Arc<SideFile>,
+}
+
+impl SideLog {
+    fn open(file: &OpenFile<'_>, options: &EngineOptions, write: bool) -> Result<Self, JournalError> {
+        let nvm = map(file, options, !write)?;
+        let own = options.own::<NvwalOptions>();
+        let own = NvwalOptions { cache_bytes: options.cache_bytes.unwrap_or(own.cache_bytes), ..own };
+        Ok(Self { log: Nvwal::open(nvm, file.path, own)?, side: Arc::new(beside(file.path)) })
+    }
+}
+
+impl Engine for SideLog {
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        Some(self.side.clone())
+    }
+}
+
+macro_rules! of_the_log {
+    ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
+        $(fn $name(&self $(, $arg: $type)*) -> $result { self.log.$name($($arg),*) })*
+    };
+    ($(fn $name:ident(&mut self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
+        $(fn $name(&mut self $(, $arg: $type)*) -> $result { self.log.$name($($arg),*) })*
+    };
+}
+
+impl LogFile for SideLog {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn retire(&mut self) -> Result<(), JournalError> {
+        self.log.retire()?;
+        self.side.release()
+    }
+
+    of_the_log! {
+        fn id(&self) -> LogId;
+        fn page_bytes(&self) -> u32;
+        fn guarantee(&self) -> Guarantee;
+        fn describe(&self) -> String;
+        fn metrics(&self) -> Vec<(&'static str, String)>;
+        fn wal_header(&self) -> Option<&WalHeader>;
+        fn has_surplus(&self, keep_bytes: u64) -> bool;
+        fn fill(&self) -> Fill;
+    }
+    of_the_log! {
+        fn configure(&mut self, options: &EngineOptions) -> ();
+        fn set_clock(&mut self, clock: Clock) -> ();
+        fn begin_generation(
+            &mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>
+        ) -> Result<(), JournalError>;
+        fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError>;
+    }
+}
+
+impl LogReader for SideLog {
+    of_the_log! {
+        fn version(&self) -> u64;
+        fn committed(&self) -> u32;
+        fn frame(&self, number: u32) -> Option<Frame>;
+        fn newest_frames(&self) -> Vec<(u32, u32)>;
+        fn origin(&self) -> Origin;
+        fn transactions(&self) -> u32;
+        fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
+        fn is_durable(&self, frame: u32) -> bool;
+        fn is_current(&self) -> bool;
+    }
+    of_the_log! {
+        fn refresh(&mut self) -> Result<(), JournalError>;
+        fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+    }
+}
+
+impl LogWriter for SideLog {
+    of_the_log! {
+        fn has_staged(&self) -> bool;
+        fn outgrows(&self, bytes: usize) -> bool;
+        fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
+    }
+    of_the_log! {
+        fn stage(
+            &mut self, file: &dyn DatabaseFile, frame: u32, page_number: u32, page: &[u8]
+        ) -> Result<(), JournalError>;
+        fn discard_staged(&mut self) -> Result<(), JournalError>;
+        fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
+        fn force(&mut self) -> Result<(), JournalError>;
+    }
+}
