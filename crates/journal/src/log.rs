@@ -48,6 +48,7 @@ impl Log {
         db: &DatabaseIdentity,
         page_bytes: u32,
     ) -> Result<Self, JournalError> {
+        // What has no frames needs no pages.
         directory::create(log_dir, options, db, page_bytes).and_then(|open| Self::over(open, &NoDatabase))
     }
 

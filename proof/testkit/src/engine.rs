@@ -51,6 +51,12 @@ impl Engine {
         }
     }
 
+    /// As the registry has it.
+    #[must_use]
+    pub fn descriptor(self) -> &'static Descriptor {
+        self.0
+    }
+
     /// Its name in settings.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use duralite_journal::media::MediaSet;
+use duralite_journal::{LogDirectory, directory, offline};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run, stock};
 
@@ -109,6 +111,24 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     // The original has everything still.
     check(&from, NAME);
     from.assert_plain(NAME);
+}
+
+/// Whoever put the log aside died before it had its new name, say: it is the original's still.
+#[test]
+fn what_is_held_stays_the_originals_when_a_copy_has_taken_the_log_over() {
+    let fixture = fixture();
+    held(&fixture);
+    let (log, copy) = (fixture.log(), fixture.path("copy.db"));
+    fs::copy(fixture.path(NAME), &copy).unwrap();
+    let engine = fixture.engine().descriptor();
+    let logs = LogDirectory::at(engine, fixture.log_dir(), &MediaSet::default());
+    let id = directory::describe(&log).unwrap().id;
+    let kept = offline::checkpoint(&logs, &copy, id, true).unwrap().kept.unwrap();
+    fixture.assert_plain("copy.db");
+    assert_eq!(one::<i64>(&stock(&copy), "PRAGMA user_version"), 7);
+    fs::rename(kept, log).unwrap();
+    check(&fixture, NAME);
+    fixture.assert_plain(NAME);
 }
 
 #[test]

@@ -4,12 +4,14 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 
 use duralite_journal::media::MediaSet;
-use duralite_journal::{EngineOptions, Follower, LogDirectory, engines};
+use duralite_journal::{EngineOptions, Follower, LogDirectory};
+use duralite_testkit::Engine;
 
 /// Pins the log from where it begins, prints `pinned`, and answers each line with the position after the
 /// newest transaction.
 pub fn run(engine: &str, dir: &str, database: &str) {
-    let logs = LogDirectory::at(engines::by_name(engine).unwrap(), Path::new(dir), &MediaSet::default());
+    let engine = Engine::named(engine).unwrap().descriptor();
+    let logs = LogDirectory::at(engine, Path::new(dir), &MediaSet::default());
     let mut follower = Follower::open(&logs, &EngineOptions::default(), Path::new(database)).unwrap();
     let oldest = follower.oldest().unwrap();
     assert!(follower.pin(oldest).unwrap());
