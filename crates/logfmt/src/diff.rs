@@ -16,7 +16,7 @@ pub fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) -> u16 {
     let mut ranges = 0;
     let mut at = 0;
     while let Some(start) = next_difference(old, new, at) {
-        let end = end_of_range(old, new, start);
+        let end = end_of_range::<RANGE_HEADER_BYTES>(old, new, start);
         out.extend_from_slice(&(start as u16).to_le_bytes());
         out.extend_from_slice(&((end - start - 1) as u16).to_le_bytes());
         out.extend_from_slice(&new[start..end]);
@@ -70,7 +70,8 @@ fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     word(old) ^ word(new)
 }
 
-fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usize> {
+/// The first byte from `from` on in which two pages of one size differ.
+pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usize> {
     let (old_strides, _) = old.get(from..)?.as_chunks::<STRIDE>();
     let (new_strides, _) = new.get(from..)?.as_chunks::<STRIDE>();
     let equal = old_strides.iter().zip(new_strides).take_while(|(a, b)| a == b).count();
@@ -87,11 +88,11 @@ fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usize> {
 }
 
 /// The end of the range that starts with a difference at `start`: behind the last difference
-/// that is followed by more than [`RANGE_HEADER_BYTES`] equal bytes.
-fn end_of_range(old: &[u8], new: &[u8], start: usize) -> usize {
+/// that is followed by more than `EQUAL` equal bytes.
+pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let mut at = end;
-    while at < new.len() && at - end <= RANGE_HEADER_BYTES {
+    while at < new.len() && at - end <= EQUAL {
         if at + WORD <= new.len() && all_bytes_differ(differing(old, new, at)) {
             at += WORD;
             end = at;

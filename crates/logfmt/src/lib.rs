@@ -15,6 +15,7 @@ pub mod heap;
 mod id;
 pub mod nvwal;
 mod origin;
+pub mod page_change;
 pub mod record;
 pub mod sqlite_wal;
 pub mod waldio;

@@ -1,0 +1,205 @@
+//! Changes that are operations on cells: doing them, and making of two pages the operations that lead from one
+//! to the other. What the operations leave different follows as ranges, so a wrong guess costs bytes only.
+
+use super::align::{self, Step};
+use super::btree::Tree;
+use super::number::Reader;
+use super::operation::{self, Operation};
+use super::{DAMAGED, Scratch, ranges};
+use crate::FormatError;
+
+/// Most operations of a payload.
+pub const MAX_OPERATIONS: usize = 255;
+
+/// Does the operations and lays the ranges over the page.
+pub(super) fn apply(
+    page: &mut [u8],
+    header: usize,
+    zeroing: bool,
+    payload: &mut Reader<'_>,
+) -> Result<(), FormatError> {
+    let count = payload.byte()?;
+    let mut tree = Tree::new(&mut *page, header).ok_or(DAMAGED)?;
+    let mut cell = Vec::new();
+    for _ in 0..count {
+        Operation::read(payload)?.apply(&mut tree, zeroing, &mut cell)?;
+    }
+    ranges::apply(page, payload)
+}
+
+/// Makes `scratch.trial` a payload of kind [`super::ChangeKind::Cells`] if there is one that is shorter than
+/// `limit`; returns how many of its bytes are ranges.
+pub(super) fn encode(
+    scratch: &mut Scratch,
+    old: &[u8],
+    new: &[u8],
+    header: usize,
+    limit: usize,
+) -> Option<usize> {
+    let (before, after) = (Tree::new(old, header)?, Tree::new(new, header)?);
+    if before.kind() != after.kind() {
+        return None;
+    }
+    let mut steps = std::mem::take(&mut scratch.steps);
+    let found = align::steps(&before, &after, &mut scratch.seen, &mut steps)
+        .and_then(|()| first_or_better(scratch, &before, &after, &mut steps, limit));
+    scratch.steps = steps;
+    found
+}
+
+/// Left-over ranges up to this long are not worth another order of the operations.
+const GOOD_ENOUGH: usize = 16;
+
+/// Cells that came by one statement lie in the order of their places, or in that of their slots.
+fn first_or_better(
+    scratch: &mut Scratch,
+    before: &Tree<&[u8]>,
+    after: &Tree<&[u8]>,
+    steps: &mut [Step],
+    limit: usize,
+) -> Option<usize> {
+    let zeroing = steps.iter().any(|step| was_zeroed(before, after, *step));
+    order(steps, |slot| std::cmp::Reverse(after.pointer(slot)));
+    let first = payload(scratch, before, after, steps, zeroing).filter(|_| scratch.trial.len() < limit);
+    let one = steps.iter().filter(|step| step.new_slot().is_some()).count() <= 1;
+    if one || first.is_some_and(|rest| rest <= GOOD_ENOUGH && !scratch.placed) {
+        return first;
+    }
+    std::mem::swap(&mut scratch.trial, &mut scratch.other);
+    let length = if first.is_some() { scratch.other.len() } else { limit };
+    order(steps, |slot| slot);
+    match payload(scratch, before, after, steps, zeroing) {
+        Some(rest) if scratch.trial.len() < length => Some(rest),
+        _ => {
+            std::mem::swap(&mut scratch.trial, &mut scratch.other);
+            first
+        }
+    }
+}
+
+/// Deletions first, the last slot first; then the rest by what `key` says of the slot in the new page.
+fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
+    if steps.len() > 1 {
+        steps.sort_unstable_by_key(|step| match *step {
+            Step::Delete { old } => (0, std::cmp::Reverse(old), None),
+            Step::Insert { new } | Step::Replace { new, .. } => (1, std::cmp::Reverse(0), Some(key(new))),
+        });
+    }
+}
+
+/// Whether the step's old cell was overwritten with zeros where it was dropped.
+fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
+    let (Step::Delete { old } | Step::Replace { old, .. }) = step else { return false };
+    let at = before.pointer(old);
+    let Some(cell) = before.cell(old) else { return false };
+    // Its first bytes may hold a freeblock's.
+    let rest = cell.get(4..).unwrap_or(&[]);
+    let now = after.bytes.get(at + 4..at + cell.len()).unwrap_or(&[]);
+    rest.iter().any(|byte| *byte != 0) && now.iter().all(|byte| *byte == 0)
+}
+
+/// Makes `scratch.trial` the payload of these steps in this order; returns how many of its bytes are ranges.
+/// `scratch.placed` tells whether a cell did not come where it was expected.
+fn payload(
+    scratch: &mut Scratch,
+    before: &Tree<&[u8]>,
+    after: &Tree<&[u8]>,
+    steps: &[Step],
+    zeroing: bool,
+) -> Option<usize> {
+    let Scratch { page, trial, cell, patch, placed, .. } = scratch;
+    page.clear();
+    page.extend_from_slice(before.bytes);
+    *placed = false;
+    trial.clear();
+    trial.extend_from_slice(&[super::first_byte_of_cells(before.header, zeroing), 0]);
+    let mut writer =
+        Writer { tree: Tree { bytes: &mut page[..], header: before.header }, zeroing, out: trial, placed };
+    let mut count = 0;
+    let mut rest = steps;
+    while let Some(step) = rest.first() {
+        let taken = match *step {
+            Step::Delete { old } => writer.delete(old, rest)?,
+            Step::Insert { new } => writer.insert(slot_now(rest, new), after, new)?,
+            Step::Replace { new, .. } => writer.replace(slot_now(rest, new), after, new, cell, patch)?,
+        };
+        rest = &rest[taken..];
+        count += 1;
+    }
+    trial[1] = u8::try_from(count).ok()?;
+    let operations = trial.len();
+    ranges::encode(page, after.bytes, trial);
+    Some(trial.len() - operations)
+}
+
+/// The slot that the first of these steps has while those that follow have not been done.
+fn slot_now(steps: &[Step], new: usize) -> usize {
+    let missing =
+        steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));
+    new - missing.count()
+}
+
+/// Does operations to a page as a reader will, and writes them down.
+struct Writer<'a> {
+    tree: Tree<&'a mut [u8]>,
+    zeroing: bool,
+    out: &'a mut Vec<u8>,
+    placed: &'a mut bool,
+}
+
+impl Writer<'_> {
+    /// Deletes the cells of the deletions that `steps` begin with, as far as their slots are next to each other.
+    /// Returns how many steps that are.
+    fn delete(&mut self, last: usize, steps: &[Step]) -> Option<usize> {
+        let is_next = |(i, step): (usize, &Step)| matches!(step, Step::Delete { old } if *old + i == last);
+        let count = steps.iter().enumerate().take_while(|step| is_next(*step)).count();
+        let operation = Operation::Delete { slot: last + 1 - count, count };
+        operation.apply(&mut self.tree, self.zeroing, &mut Vec::new()).ok()?;
+        operation.write(self.out);
+        Some(count)
+    }
+
+    /// The place that has to be said, if it is not the one that the page as it is leads to.
+    fn place(&mut self, wanted: usize, length: usize) -> Option<usize> {
+        let expected = self.tree.place(length).map(|(at, _)| at);
+        let said = (expected != Some(wanted)).then_some(wanted);
+        *self.placed |= said.is_some();
+        said
+    }
+
+    fn insert(&mut self, slot: usize, after: &Tree<&[u8]>, new: usize) -> Option<usize> {
+        let cell = after.cell(new)?;
+        let at = self.place(after.pointer(new), cell.len());
+        Operation::Insert { slot, at, cell }.write(self.out);
+        self.tree.insert(slot, at, cell)?;
+        Some(1)
+    }
+
+    fn replace(
+        &mut self,
+        slot: usize,
+        after: &Tree<&[u8]>,
+        new: usize,
+        cell: &mut Vec<u8>,
+        patch: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let (from, to) = (self.tree.cell(slot)?, after.cell(new)?);
+        let tail = common_suffix(from, to);
+        operation::replaced(from, to.len(), tail, cell)?;
+        patch.clear();
+        ranges::encode(cell, to, patch);
+        self.tree.drop_cell(slot, self.zeroing)?;
+        let at = self.place(after.pointer(new), to.len());
+        Operation::Replace { slot, at, length: to.len(), tail, patch }.write(self.out);
+        self.tree.insert(slot, at, to)?;
+        Some(1)
+    }
+}
+
+/// How many bytes two slices end with both.
+pub(super) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
+    const WORD: usize = 8;
+    let words = a.rchunks_exact(WORD).zip(b.rchunks_exact(WORD)).take_while(|(a, b)| a == b).count() * WORD;
+    let (a, b) = (&a[..a.len() - words], &b[..b.len() - words]);
+    words + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,198 @@
+//! Bytes that are taken from elsewhere in the old page, for cells that were packed or rewritten and arrays that
+//! slide. All of them are read from the page as it was, so their order does not matter.
+
+use super::btree::Tree;
+use super::cells::common_suffix;
+use super::number::{Reader, put};
+use super::{DAMAGED, KIND_MOVES, Scratch, ranges};
+use crate::{FormatError, diff};
+
+/// Moves of fewer bytes cost as much as the bytes.
+pub const SHORTEST_MOVE: usize = 8;
+/// How far bytes slide on a page that is none of a b-tree.
+const FARTHEST_SLIDE: usize = 64;
+
+/// One of a payload: `length` bytes from `from` in the old page to `to` in the new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Move {
+    to: usize,
+    from: usize,
+    length: usize,
+}
+
+/// Moves bytes, then lays the ranges over the page. The moves go to ascending, disjoint places, so that all
+/// together move no more than a page.
+pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
+    let count = payload.number()?;
+    let old = page.to_vec();
+    let mut at = 0;
+    for _ in 0..count {
+        at += payload.number()?;
+        let from = payload.number()?;
+        let length = payload.length()?;
+        let bytes = old.get(from..from + length).ok_or(DAMAGED)?;
+        page.get_mut(at..at + length).ok_or(DAMAGED)?.copy_from_slice(bytes);
+        at += length;
+    }
+    ranges::apply(page, payload)
+}
+
+/// Makes `scratch.trial` a payload of kind [`super::ChangeKind::Moves`]; false if nothing moved.
+pub(super) fn encode(scratch: &mut Scratch, old: &[u8], new: &[u8], header: usize) -> bool {
+    let Scratch { page, trial, moves, .. } = scratch;
+    moves.clear();
+    match (Tree::new(old, header), Tree::new(new, header)) {
+        (Some(before), Some(after)) if before.kind() == after.kind() => {
+            of_pointers(&before, &after, moves);
+            of_cells(&before, &after, moves);
+        }
+        _ => of_a_slide(old, new, moves),
+    }
+    tidy(moves);
+    page.clear();
+    page.extend_from_slice(old);
+    trial.clear();
+    trial.push(KIND_MOVES);
+    put(trial, moves.len());
+    let mut end = 0;
+    for &Move { to, from, length } in &*moves {
+        let bytes = old.get(from..from + length).zip(page.get_mut(to..to + length));
+        let Some((bytes, place)) = bytes else { return false };
+        place.copy_from_slice(bytes);
+        put(trial, to - end);
+        put(trial, from);
+        put(trial, length - 1);
+        end = to + length;
+    }
+    ranges::encode(page, new, trial);
+    !moves.is_empty()
+}
+
+/// Orders moves, joins those that continue each other, and leaves out short and overlapping ones.
+fn tidy(moves: &mut Vec<Move>) {
+    moves.sort_unstable();
+    moves.dedup_by(|next, last| {
+        let joins = last.to + last.length == next.to && last.from + last.length == next.from;
+        if joins {
+            last.length += next.length;
+        }
+        joins
+    });
+    let mut end = 0;
+    moves.retain(|one| {
+        let keep = one.length >= SHORTEST_MOVE && one.to >= end;
+        if keep {
+            end = one.to + one.length;
+        }
+        keep
+    });
+}
+
+/// The pointers after the first that differs, if they slid by as many as there are more or fewer.
+fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
+    let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
+    let length = common_suffix(old, new) / 2 * 2;
+    if old.len() != new.len() {
+        let start = after.pointers();
+        moves.push(Move { to: start + new.len() - length, from: start + old.len() - length, length });
+    }
+}
+
+/// The cells that are elsewhere.
+fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
+    // A new cell without an old one is looked for among all that are left; that must not take for ever.
+    let mut comparisons = 4 * (before.cells() + after.cells()) + 64;
+    let mut next = 0;
+    for slot in 0..after.cells() {
+        let Some(cell) = after.cell(slot) else { return };
+        let left = (before.cells() - next).min(comparisons);
+        let found = (next..next + left).find(|old| before.cell(*old) == Some(cell));
+        comparisons -= found.map_or(left, |old| old - next + 1);
+        let Some(old) = found else { continue };
+        next = old + 1;
+        let (from, to) = (before.pointer(old), after.pointer(slot));
+        if from != to {
+            moves.push(Move { to, from, length: cell.len() });
+        }
+    }
+}
+
+/// What follows the first difference, if it was there before, not far away.
+fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
+    let Some(first) = diff::next_difference(old, new, 0) else { return };
+    let end = new.len() - common_suffix(old, new);
+    let word = |page: &[u8], at: usize| -> Option<[u8; SHORTEST_MOVE]> {
+        page.get(at..at + SHORTEST_MOVE)?.try_into().ok()
+    };
+    // A run of one byte would be found at every distance.
+    let is_run =
+        |page: &[u8]| page.get(first..end).is_none_or(|bytes| bytes.windows(2).all(|two| two[0] == two[1]));
+    if is_run(old) || is_run(new) {
+        return;
+    }
+    for by in 1..=FARTHEST_SLIDE {
+        for (from, to) in [(first, first + by), (first + by, first)] {
+            if word(old, from).is_some_and(|bytes| word(new, to) == Some(bytes)) {
+                let equal = old[from..].iter().zip(&new[to..]).take_while(|(a, b)| a == b).count();
+                let length = equal.min(end.saturating_sub(to));
+                return moves.push(Move { to, from, length });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applied(old: &[u8], payload: &[u8]) -> Result<Vec<u8>, FormatError> {
+        let mut page = old.to_vec();
+        apply(&mut page, &mut Reader(payload)).map(|()| page)
+    }
+
+    fn counting() -> Vec<u8> {
+        (0..512_u32).map(|i| (i * 7 % 251) as u8).collect()
+    }
+
+    #[test]
+    fn moves_read_the_page_as_it_was_and_ranges_come_last() {
+        let old = counting();
+        let mut new = old.clone();
+        new[0..4].copy_from_slice(&old[100..104]);
+        new[10..13].copy_from_slice(&old[0..3]);
+        new[11] = 99;
+        let payload = [2, 0, 100, 3, 6, 0, 2, 11, 0, 99];
+        assert_eq!(applied(&old, &payload), Ok(new));
+    }
+
+    #[test]
+    fn moves_that_leave_the_page_are_refused() {
+        for payload in [&[1, 0, 128, 127, 0][..], &[1, 128, 127, 0, 9], &[1, 0], &[2, 0, 0, 0], &[]] {
+            assert!(applied(&counting(), payload).is_err(), "{payload:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_slide_are_one_move() {
+        let old = counting();
+        let mut new = old.clone();
+        new.copy_within(40..400, 49);
+        new[40..49].fill(3);
+        let mut scratch = Scratch::default();
+        assert!(encode(&mut scratch, &old, &new, 0));
+        assert_eq!(applied(&old, &scratch.trial[1..]), Ok(new.clone()));
+        assert!(scratch.trial.len() < 30, "{:?}", scratch.trial);
+        // And back.
+        assert!(encode(&mut scratch, &new, &old, 0));
+        assert_eq!(applied(&new, &scratch.trial[1..]), Ok(old));
+        assert!(scratch.trial.len() < 30, "{:?}", scratch.trial);
+    }
+
+    #[test]
+    fn moves_are_ordered_joined_and_disjoint() {
+        let of = |to, from, length| Move { to, from, length };
+        let mut moves = vec![of(30, 130, 20), of(10, 110, 20), of(40, 0, 20), of(90, 0, 7), of(60, 0, 8)];
+        tidy(&mut moves);
+        assert_eq!(moves, [of(10, 110, 40), of(60, 0, 8)]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Operations on the cells of a b-tree page, as they stand in a payload.
+
+use super::btree::Tree;
+use super::number::{Reader, put};
+use super::{DAMAGED, ranges};
+use crate::FormatError;
+
+/// A cell is inserted where SQLite puts it: slot, length less one, bytes.
+pub const OP_INSERT: u8 = 1;
+/// A cell is inserted at a place: place, then as [`OP_INSERT`].
+pub const OP_INSERT_AT: u8 = 2;
+/// Cells are dropped, the last one first: slot of the first, how many less one.
+pub const OP_DELETE: u8 = 3;
+/// A cell is dropped, and one like it inserted at its slot where SQLite puts it: slot, length less one, how
+/// many bytes of the old cell's end are the new one's end, how many bytes of ranges follow, ranges over the
+/// new cell. Before its end the new cell has what the old one has there, then zeros.
+pub const OP_REPLACE: u8 = 4;
+/// The same at a place: place, then as [`OP_REPLACE`].
+pub const OP_REPLACE_AT: u8 = 5;
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation<'a> {
+    Insert { slot: usize, at: Option<usize>, cell: &'a [u8] },
+    Delete { slot: usize, count: usize },
+    Replace { slot: usize, at: Option<usize>, length: usize, tail: usize, patch: &'a [u8] },
+}
+
+impl<'a> Operation<'a> {
+    pub(super) fn read(payload: &mut Reader<'a>) -> Result<Self, FormatError> {
+        let code = payload.byte()?;
+        let at = match code {
+            OP_INSERT_AT | OP_REPLACE_AT => Some(payload.number()?),
+            _ => None,
+        };
+        let slot = payload.number()?;
+        let length = payload.length()?;
+        match code {
+            OP_INSERT | OP_INSERT_AT => Ok(Self::Insert { slot, at, cell: payload.bytes(length)? }),
+            OP_DELETE => Ok(Self::Delete { slot, count: length }),
+            OP_REPLACE | OP_REPLACE_AT => {
+                let tail = payload.number()?;
+                let patch = payload.number()?;
+                Ok(Self::Replace { slot, at, length, tail, patch: payload.bytes(patch)? })
+            }
+            _ => Err(DAMAGED),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Insert { slot, at, cell } => {
+                put_head([OP_INSERT, OP_INSERT_AT], at, slot, cell.len(), out);
+                out.extend_from_slice(cell);
+            }
+            Self::Delete { slot, count } => put_head([OP_DELETE; 2], None, slot, count, out),
+            Self::Replace { slot, at, length, tail, patch } => {
+                put_head([OP_REPLACE, OP_REPLACE_AT], at, slot, length, out);
+                put(out, tail);
+                put(out, patch.len());
+                out.extend_from_slice(patch);
+            }
+        }
+    }
+
+    /// Does it to a page. `cell` is scratch space.
+    ///
+    /// # Errors
+    /// When the page cannot have it done. The page may then be changed.
+    pub(super) fn apply(
+        &self,
+        tree: &mut Tree<&mut [u8]>,
+        zeroing: bool,
+        cell: &mut Vec<u8>,
+    ) -> Result<(), FormatError> {
+        let done = match *self {
+            Self::Insert { slot, at, cell } => tree.insert(slot, at, cell),
+            Self::Delete { slot, count } => {
+                (slot..slot.saturating_add(count)).rev().try_for_each(|slot| tree.drop_cell(slot, zeroing))
+            }
+            Self::Replace { slot, at, length, tail, patch } => {
+                replaced(tree.cell(slot).ok_or(DAMAGED)?, length, tail, cell).ok_or(DAMAGED)?;
+                ranges::apply(cell, &mut Reader(patch))?;
+                tree.drop_cell(slot, zeroing).and_then(|()| tree.insert(slot, at, cell))
+            }
+        };
+        done.ok_or(DAMAGED)
+    }
+}
+
+fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: usize, out: &mut Vec<u8>) {
+    match at {
+        None => out.push(derived),
+        Some(at) => {
+            out.push(given);
+            put(out, at);
+        }
+    }
+    put(out, slot);
+    put(out, length - 1);
+}
+
+/// Fills `cell` with what a new cell of `length` bytes is before its ranges are laid over it.
+pub(super) fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
+    let front = length.checked_sub(tail)?;
+    let end = old.get(old.len().checked_sub(tail)?..)?;
+    cell.clear();
+    cell.extend_from_slice(&old[..front.min(old.len())]);
+    cell.resize(front, 0);
+    cell.extend_from_slice(end);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_the_bytes_that_the_document_says() {
+        let cases: [(Operation<'_>, &[u8]); 5] = [
+            (Operation::Insert { slot: 2, at: None, cell: &[7, 8] }, &[1, 2, 1, 7, 8]),
+            (Operation::Insert { slot: 2, at: Some(130), cell: &[7] }, &[2, 127, 3, 2, 0, 7]),
+            (Operation::Delete { slot: 5, count: 3 }, &[3, 5, 2]),
+            (
+                Operation::Replace { slot: 1, at: None, length: 9, tail: 4, patch: &[0, 0, 6] },
+                &[4, 1, 8, 4, 3, 0, 0, 6],
+            ),
+            (
+                Operation::Replace { slot: 1, at: Some(99), length: 9, tail: 9, patch: &[] },
+                &[5, 99, 1, 8, 9, 0],
+            ),
+        ];
+        for (operation, bytes) in cases {
+            let mut written = Vec::new();
+            operation.write(&mut written);
+            assert_eq!(written, bytes);
+            let mut payload = Reader(bytes);
+            assert_eq!(Operation::read(&mut payload), Ok(operation));
+            assert!(payload.is_empty());
+            assert!(Operation::read(&mut Reader(&bytes[..bytes.len() - 1])).is_err());
+        }
+        assert!(Operation::read(&mut Reader(&[6, 1, 1, 1, 1])).is_err());
+    }
+
+    #[test]
+    fn a_replaced_cell_has_the_old_ones_beginning_and_end() {
+        let mut cell = Vec::new();
+        assert_eq!(replaced(&[1, 2, 3, 4], 6, 2, &mut cell), Some(()));
+        assert_eq!(cell, [1, 2, 3, 4, 3, 4]);
+        assert_eq!(replaced(&[1, 2, 3, 4], 7, 1, &mut cell), Some(()));
+        assert_eq!(cell, [1, 2, 3, 4, 0, 0, 4]);
+        assert_eq!(replaced(&[1, 2, 3, 4], 3, 2, &mut cell), Some(()));
+        assert_eq!(cell, [1, 3, 4]);
+        assert_eq!(replaced(&[1, 2, 3, 4], 6, 5, &mut cell), None, "longer than the old one");
+        assert_eq!(replaced(&[1, 2, 3, 4], 1, 2, &mut cell), None, "longer than the new one");
+    }
+}

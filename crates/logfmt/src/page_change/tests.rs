@@ -1,0 +1,1 @@
+//! The codec as a whole.

@@ -1,0 +1,70 @@
+//! Changes of pages, as SQLite makes them.
+
+use std::path::PathBuf;
+
+use duralite_testkit::Rng;
+use rusqlite::{Connection, ToSql, params_from_iter};
+
+/// A page before and after a transaction. A new page was zeros.
+pub struct Change {
+    pub old: Vec<u8>,
+    pub new: Vec<u8>,
+    /// Where the b-tree header begins.
+    pub header: usize,
+}
+
+/// A database, the pages of which are compared after each transaction.
+pub struct Pages {
+    db: Connection,
+    path: PathBuf,
+    before: Vec<u8>,
+    page_bytes: usize,
+    pub rng: Rng,
+    _dir: tempfile::TempDir,
+}
+
+impl Pages {
+    /// `pragmas` are set before the first table.
+    pub fn new(page_bytes: usize, pragmas: &str, seed: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pages.db");
+        let db = Connection::open(&path).unwrap();
+        let start = format!(
+            "PRAGMA page_size={page_bytes}; PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; {pragmas}"
+        );
+        db.execute_batch(&start).unwrap();
+        Self { db, path, before: Vec::new(), page_bytes, rng: Rng::new(seed), _dir: dir }
+    }
+
+    /// Runs a statement, and returns what pages it changed.
+    pub fn run(&mut self, sql: &str, values: &[&dyn ToSql]) -> Vec<Change> {
+        self.db.prepare_cached(sql).unwrap().execute(params_from_iter(values)).unwrap();
+        self.changes()
+    }
+
+    /// Runs statements without values in one transaction.
+    pub fn batch(&mut self, sql: &str) -> Vec<Change> {
+        self.db.execute_batch(&format!("BEGIN; {sql}; COMMIT")).unwrap();
+        self.changes()
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        let after = std::fs::read(&self.path).unwrap();
+        self.before.resize(after.len(), 0);
+        let pages = self.before.chunks(self.page_bytes).zip(after.chunks(self.page_bytes)).enumerate();
+        let changed = pages.filter(|(_, (old, new))| old != new).map(|(i, (old, new))| Change {
+            old: old.to_vec(),
+            new: new.to_vec(),
+            header: if i == 0 { 100 } else { 0 },
+        });
+        let found = changed.collect();
+        self.before = after;
+        found
+    }
+
+    /// A text of words, not one like the other.
+    pub fn text(&mut self, bytes: u64) -> String {
+        let length = bytes / 2 + self.rng.below(bytes + 1);
+        (0..length).map(|_| char::from(b'a' + self.rng.below(26) as u8)).collect()
+    }
+}
