@@ -51,12 +51,13 @@ fn every_dependency_is_used() {
 
 #[test]
 fn format_documents_have_the_constants_of_the_code() {
-    let engines = ["nvwal", "waldio"];
-    for engine in engines {
-        let of_others: Vec<&str> = engines.into_iter().filter(|other| *other != engine).collect();
-        let code = constants::in_code(engine, &of_others);
-        let document = constants::in_document(engine);
-        assert!(document.len() >= 10, "docs/format/{engine}.md has no table of constants");
+    let formats = ["nvwal", "waldio", "page_change"];
+    for format in formats {
+        let of_others: Vec<&str> = formats.into_iter().filter(|other| *other != format).collect();
+        let code = constants::in_code(format, &of_others);
+        let name = format.replace('_', "-");
+        let document = constants::in_document(&name);
+        assert!(document.len() >= 10, "docs/format/{name}.md has no table of constants");
         let wrong: BTreeMap<&str, (&str, Option<&str>)> = document
             .iter()
             .map(|(name, value)| (name.as_str(), (value.as_str(), code.get(name).map(String::as_str))))
@@ -64,7 +65,7 @@ fn format_documents_have_the_constants_of_the_code() {
             .collect();
         assert!(
             wrong.is_empty(),
-            "docs/format/{engine}.md says (left) what the code (right) does not: {wrong:?}"
+            "docs/format/{name}.md says (left) what the code (right) does not: {wrong:?}"
         );
     }
 }

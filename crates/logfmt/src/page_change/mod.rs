@@ -41,7 +41,7 @@ pub const DATABASE_HEADER_BYTES: usize = 100;
 const DAMAGED: FormatError = FormatError::Damaged { what: "a page change" };
 
 /// Ranges up to this long are not worth looking for anything else.
-const SHORT_CHANGE: usize = 16;
+const SHORT_CHANGE: usize = 10;
 /// Cells that leave no more than this to ranges are not worth looking for moves.
 const FEW_LEFT_OVER: usize = 48;
 /// What is longer than this part of a page may be longer than the page without its zeros.

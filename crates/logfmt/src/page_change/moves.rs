@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn moves_that_leave_the_page_are_refused() {
-        for payload in [&[1, 0, 128, 127, 0][..], &[1, 128, 127, 0, 9], &[1, 0], &[2, 0, 0, 0], &[]] {
+        for payload in [&[1, 0, 128, 129, 0][..], &[1, 128, 129, 0, 0], &[1, 0], &[2, 0, 0, 0], &[]] {
             assert!(applied(&counting(), payload).is_err(), "{payload:?}");
         }
     }

@@ -57,6 +57,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
             link = block;
             ascends.then_some(found)
         })
+        .fuse()
     }
 
     fn freeblock_for(&self, length: usize) -> Option<(usize, Place)> {

@@ -8,11 +8,11 @@ use super::{files, root};
 
 const FORMATS: &str = "crates/logfmt/src";
 
-/// The constants of an engine's format by name: those of the files named after it, and those that no engine's
+/// The constants of a format by name: those of the files named after it, and those that no format's
 /// file has.
-pub fn in_code(engine: &str, others: &[&str]) -> BTreeMap<String, String> {
+pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
     let all = files(&[FORMATS], &["rs"]);
-    let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(engine));
+    let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(format));
     let shared = rest.iter().filter(|file| !others.iter().any(|other| file.path.contains(other)));
     // Its own come last, and count.
     let texts: Vec<&str> =
@@ -79,8 +79,8 @@ fn number_of(expression: &Expr, all: &BTreeMap<String, Expr>) -> Option<u128> {
 }
 
 /// The rows `| NAME | value |` of a format document whose names are those of constants.
-pub fn in_document(engine: &str) -> BTreeMap<String, String> {
-    let path = root().join("docs/format").join(format!("{engine}.md"));
+pub fn in_document(name: &str) -> BTreeMap<String, String> {
+    let path = root().join("docs/format").join(format!("{name}.md"));
     let text = std::fs::read_to_string(path).unwrap();
     let is_constant =
         |name: &str| name.len() > 1 && name.chars().all(|c| matches!(c, 'A'..='Z' | '0'..='9' | '_'));
