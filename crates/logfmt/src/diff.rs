@@ -114,6 +114,13 @@ fn all_bytes_differ(word: u64) -> bool {
     word.wrapping_sub(LOW) & !word & HIGH == 0
 }
 
+/// How many bytes two slices end with both.
+pub(crate) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
+    let words = a.rchunks_exact(WORD).zip(b.rchunks_exact(WORD)).take_while(|(a, b)| a == b).count() * WORD;
+    let (a, b) = (&a[..a.len() - words], &b[..b.len() - words]);
+    words + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

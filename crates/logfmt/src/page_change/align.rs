@@ -2,7 +2,7 @@
 //! bytes.
 
 use super::btree::Tree;
-use super::cells::{MAX_OPERATIONS, common_suffix};
+use super::operation::MAX_OPERATIONS;
 use crate::diff;
 
 /// What became of a cell, by its slot in the old page, in the new one, or in both.
@@ -58,7 +58,7 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let both = old.len().min(new.len());
     let first = diff::next_difference(&old[..both], &new[..both], 0).unwrap_or(both) / 2;
-    let last = common_suffix(&old[2 * first..], &new[2 * first..]) / 2;
+    let last = diff::common_suffix(&old[2 * first..], &new[2 * first..]) / 2;
     let (old_end, new_end) = (old.len() / 2 - last, new.len() / 2 - last);
     let middle = Middle { old: first, old_end, new: first, new_end };
     if old_end == first || new_end == first || (old_end, new_end) == (first + 1, first + 1) {

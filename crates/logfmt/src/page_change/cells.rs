@@ -3,13 +3,25 @@
 
 use super::align::{self, Step};
 use super::btree::Tree;
-use super::number::Reader;
+use super::kinds::first_byte_of_cells;
+use super::number::{DAMAGED, Reader};
 use super::operation::{self, Operation};
-use super::{DAMAGED, Scratch, ranges};
-use crate::FormatError;
+use super::ranges;
+use crate::{FormatError, diff};
 
-/// Most operations of a payload.
-pub const MAX_OPERATIONS: usize = 255;
+/// Memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// The old page, with done to it what is encoded so far.
+    page: Vec<u8>,
+    other: Vec<u8>,
+    cell: Vec<u8>,
+    patch: Vec<u8>,
+    seen: Vec<u64>,
+    steps: Vec<Step>,
+    /// Whether an operation had to say the place of a cell.
+    placed: bool,
+}
 
 /// Does the operations and lays the ranges over the page.
 pub(super) fn apply(
@@ -27,7 +39,7 @@ pub(super) fn apply(
     ranges::apply(page, payload)
 }
 
-/// Makes `scratch.trial` a payload of kind [`super::ChangeKind::Cells`] if there is one that is shorter than
+/// Makes `trial` a payload of kind cells if there is one that is shorter than
 /// `limit`; returns how many of its bytes are ranges.
 pub(super) fn encode(
     scratch: &mut Scratch,
@@ -35,6 +47,7 @@ pub(super) fn encode(
     new: &[u8],
     header: usize,
     limit: usize,
+    trial: &mut Vec<u8>,
 ) -> Option<usize> {
     let (before, after) = (Tree::new(old, header)?, Tree::new(new, header)?);
     if before.kind() != after.kind() {
@@ -42,7 +55,7 @@ pub(super) fn encode(
     }
     let mut steps = std::mem::take(&mut scratch.steps);
     let found = align::steps(&before, &after, &mut scratch.seen, &mut steps)
-        .and_then(|()| first_or_better(scratch, &before, &after, &mut steps, limit));
+        .and_then(|()| first_or_better(scratch, &before, &after, &mut steps, limit, trial));
     scratch.steps = steps;
     found
 }
@@ -57,21 +70,22 @@ fn first_or_better(
     after: &Tree<&[u8]>,
     steps: &mut [Step],
     limit: usize,
+    trial: &mut Vec<u8>,
 ) -> Option<usize> {
     let zeroing = steps.iter().any(|step| was_zeroed(before, after, *step));
     order(steps, |slot| std::cmp::Reverse(after.pointer(slot)));
-    let first = payload(scratch, before, after, steps, zeroing).filter(|_| scratch.trial.len() < limit);
+    let first = payload(scratch, before, after, steps, zeroing, trial).filter(|_| trial.len() < limit);
     let one = steps.iter().filter(|step| step.new_slot().is_some()).count() <= 1;
     if one || first.is_some_and(|rest| rest <= GOOD_ENOUGH && !scratch.placed) {
         return first;
     }
-    std::mem::swap(&mut scratch.trial, &mut scratch.other);
+    std::mem::swap(trial, &mut scratch.other);
     let length = if first.is_some() { scratch.other.len() } else { limit };
     order(steps, |slot| slot);
-    match payload(scratch, before, after, steps, zeroing) {
-        Some(rest) if scratch.trial.len() < length => Some(rest),
+    match payload(scratch, before, after, steps, zeroing, trial) {
+        Some(rest) if trial.len() < length => Some(rest),
         _ => {
-            std::mem::swap(&mut scratch.trial, &mut scratch.other);
+            std::mem::swap(trial, &mut scratch.other);
             first
         }
     }
@@ -98,7 +112,7 @@ fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
     rest.iter().any(|byte| *byte != 0) && now.iter().all(|byte| *byte == 0)
 }
 
-/// Makes `scratch.trial` the payload of these steps in this order; returns how many of its bytes are ranges.
+/// Makes `trial` the payload of these steps in this order; returns how many of its bytes are ranges.
 /// `scratch.placed` tells whether a cell did not come where it was expected.
 fn payload(
     scratch: &mut Scratch,
@@ -106,13 +120,14 @@ fn payload(
     after: &Tree<&[u8]>,
     steps: &[Step],
     zeroing: bool,
+    trial: &mut Vec<u8>,
 ) -> Option<usize> {
-    let Scratch { page, trial, cell, patch, placed, .. } = scratch;
+    let Scratch { page, cell, patch, placed, .. } = scratch;
     page.clear();
     page.extend_from_slice(before.bytes);
     *placed = false;
     trial.clear();
-    trial.extend_from_slice(&[super::first_byte_of_cells(before.header, zeroing), 0]);
+    trial.extend_from_slice(&[first_byte_of_cells(before.header, zeroing), 0]);
     let mut writer =
         Writer { tree: Tree { bytes: &mut page[..], header: before.header }, zeroing, out: trial, placed };
     let mut count = 0;
@@ -184,7 +199,7 @@ impl Writer<'_> {
         patch: &mut Vec<u8>,
     ) -> Option<usize> {
         let (from, to) = (self.tree.cell(slot)?, after.cell(new)?);
-        let tail = common_suffix(from, to);
+        let tail = diff::common_suffix(from, to);
         operation::replaced(from, to.len(), tail, cell)?;
         patch.clear();
         ranges::encode(cell, to, patch);
@@ -194,12 +209,4 @@ impl Writer<'_> {
         self.tree.insert(slot, at, to)?;
         Some(1)
     }
-}
-
-/// How many bytes two slices end with both.
-pub(super) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
-    const WORD: usize = 8;
-    let words = a.rchunks_exact(WORD).zip(b.rchunks_exact(WORD)).take_while(|(a, b)| a == b).count() * WORD;
-    let (a, b) = (&a[..a.len() - words], &b[..b.len() - words]);
-    words + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
 }

@@ -2,19 +2,26 @@
 //! slide. All of them are read from the page as it was, so their order does not matter.
 
 use super::btree::Tree;
-use super::cells::common_suffix;
-use super::number::{Reader, put};
-use super::{DAMAGED, KIND_MOVES, Scratch, ranges};
+use super::kinds::KIND_MOVES;
+use super::number::{DAMAGED, Reader, put};
+use super::ranges;
 use crate::{FormatError, diff};
 
 /// Moves of fewer bytes cost as much as the bytes.
-pub const SHORTEST_MOVE: usize = 8;
+const SHORTEST_MOVE: usize = 8;
 /// How far bytes slide on a page that is none of a b-tree.
 const FARTHEST_SLIDE: usize = 64;
 
+/// Memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    page: Vec<u8>,
+    moves: Vec<Move>,
+}
+
 /// One of a payload: `length` bytes from `from` in the old page to `to` in the new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Move {
+struct Move {
     to: usize,
     from: usize,
     length: usize,
@@ -37,11 +44,19 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
     ranges::apply(page, payload)
 }
 
-/// Makes `scratch.trial` a payload of kind [`super::ChangeKind::Moves`]; false if nothing moved.
-pub(super) fn encode(scratch: &mut Scratch, old: &[u8], new: &[u8], header: usize) -> bool {
-    let Scratch { page, trial, moves, .. } = scratch;
+/// Makes `trial` a payload of kind moves; false if nothing moved.
+pub(super) fn encode(
+    scratch: &mut Scratch,
+    old: &[u8],
+    new: &[u8],
+    header: usize,
+    trial: &mut Vec<u8>,
+) -> bool {
+    let Scratch { page, moves } = scratch;
     moves.clear();
     match (Tree::new(old, header), Tree::new(new, header)) {
+        // As a rule no cell moves without its pointer.
+        (Some(before), Some(after)) if before.pointer_bytes() == after.pointer_bytes() => {}
         (Some(before), Some(after)) if before.kind() == after.kind() => {
             of_pointers(&before, &after, moves);
             of_cells(&before, &after, moves);
@@ -49,6 +64,9 @@ pub(super) fn encode(scratch: &mut Scratch, old: &[u8], new: &[u8], header: usiz
         _ => of_a_slide(old, new, moves),
     }
     tidy(moves);
+    if moves.is_empty() {
+        return false;
+    }
     page.clear();
     page.extend_from_slice(old);
     trial.clear();
@@ -65,7 +83,7 @@ pub(super) fn encode(scratch: &mut Scratch, old: &[u8], new: &[u8], header: usiz
         end = to + length;
     }
     ranges::encode(page, new, trial);
-    !moves.is_empty()
+    true
 }
 
 /// Orders moves, joins those that continue each other, and leaves out short and overlapping ones.
@@ -91,7 +109,7 @@ fn tidy(moves: &mut Vec<Move>) {
 /// The pointers after the first that differs, if they slid by as many as there are more or fewer.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
-    let length = common_suffix(old, new) / 2 * 2;
+    let length = diff::common_suffix(old, new) / 2 * 2;
     if old.len() != new.len() {
         let start = after.pointers();
         moves.push(Move { to: start + new.len() - length, from: start + old.len() - length, length });
@@ -120,7 +138,7 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
 /// What follows the first difference, if it was there before, not far away.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
-    let end = new.len() - common_suffix(old, new);
+    let end = new.len() - diff::common_suffix(old, new);
     let word = |page: &[u8], at: usize| -> Option<[u8; SHORTEST_MOVE]> {
         page.get(at..at + SHORTEST_MOVE)?.try_into().ok()
     };
@@ -178,14 +196,14 @@ mod tests {
         let mut new = old.clone();
         new.copy_within(40..400, 49);
         new[40..49].fill(3);
-        let mut scratch = Scratch::default();
-        assert!(encode(&mut scratch, &old, &new, 0));
-        assert_eq!(applied(&old, &scratch.trial[1..]), Ok(new.clone()));
-        assert!(scratch.trial.len() < 30, "{:?}", scratch.trial);
+        let (mut scratch, mut payload) = (Scratch::default(), Vec::new());
+        assert!(encode(&mut scratch, &old, &new, 0, &mut payload));
+        assert_eq!(applied(&old, &payload[1..]), Ok(new.clone()));
+        assert!(payload.len() < 30, "{:?}", payload);
         // And back.
-        assert!(encode(&mut scratch, &new, &old, 0));
-        assert_eq!(applied(&new, &scratch.trial[1..]), Ok(old));
-        assert!(scratch.trial.len() < 30, "{:?}", scratch.trial);
+        assert!(encode(&mut scratch, &new, &old, 0, &mut payload));
+        assert_eq!(applied(&new, &payload[1..]), Ok(old));
+        assert!(payload.len() < 30, "{:?}", payload);
     }
 
     #[test]

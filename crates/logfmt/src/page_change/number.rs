@@ -5,12 +5,17 @@
 
 use crate::FormatError;
 
+/// A payload that contradicts itself or the page.
+pub(super) const DAMAGED: FormatError = FormatError::Damaged { what: "a page change" };
+/// One that ends too early.
+const SHORT: FormatError = FormatError::Short { what: "a page change" };
+
 /// Numbers below this are their own byte. First bytes from this on have a second.
-pub const TWO_BYTES_FROM: usize = 127;
+pub(super) const TWO_BYTES_FROM: usize = 127;
 /// Numbers from this on follow [`THREE_BYTES_MARK`] as two bytes.
-pub const THREE_BYTES_FROM: usize = 32895;
+pub(super) const THREE_BYTES_FROM: usize = 32895;
 /// The first byte of three.
-pub const THREE_BYTES_MARK: u8 = 255;
+pub(super) const THREE_BYTES_MARK: u8 = 255;
 
 /// Appends a number below 65536.
 pub(super) fn put(out: &mut Vec<u8>, number: usize) {
@@ -64,9 +69,6 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 }
-
-/// What a payload that ends too early is refused with.
-const SHORT: FormatError = FormatError::Short { what: "a page change" };
 
 #[cfg(test)]
 mod tests {

@@ -1,22 +1,25 @@
 //! Operations on the cells of a b-tree page, as they stand in a payload.
 
 use super::btree::Tree;
-use super::number::{Reader, put};
-use super::{DAMAGED, ranges};
+use super::number::{DAMAGED, Reader, put};
+use super::ranges;
 use crate::FormatError;
 
 /// A cell is inserted where SQLite puts it: slot, length less one, bytes.
-pub const OP_INSERT: u8 = 1;
+pub(super) const OP_INSERT: u8 = 1;
 /// A cell is inserted at a place: place, then as [`OP_INSERT`].
-pub const OP_INSERT_AT: u8 = 2;
+pub(super) const OP_INSERT_AT: u8 = 2;
 /// Cells are dropped, the last one first: slot of the first, how many less one.
-pub const OP_DELETE: u8 = 3;
+pub(super) const OP_DELETE: u8 = 3;
 /// A cell is dropped, and one like it inserted at its slot where SQLite puts it: slot, length less one, how
 /// many bytes of the old cell's end are the new one's end, how many bytes of ranges follow, ranges over the
 /// new cell. Before its end the new cell has what the old one has there, then zeros.
-pub const OP_REPLACE: u8 = 4;
+pub(super) const OP_REPLACE: u8 = 4;
 /// The same at a place: place, then as [`OP_REPLACE`].
-pub const OP_REPLACE_AT: u8 = 5;
+pub(super) const OP_REPLACE_AT: u8 = 5;
+
+/// Most operations of a payload.
+pub(super) const MAX_OPERATIONS: usize = 255;
 
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Bytes that are laid over a page: per range the distance from the end of the one before, the length less
 //! one, the bytes. Ranges ascend, are disjoint, and end where the payload does.
 
-use super::number::{Reader, put};
+use super::number::{DAMAGED, Reader, put};
 use crate::FormatError;
 use crate::diff;
 
@@ -45,7 +45,7 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
         let length = payload.length()?;
         let bytes = payload.bytes(length)?;
         let end = at + bytes.len();
-        page.get_mut(at..end).ok_or(super::DAMAGED)?.copy_from_slice(bytes);
+        page.get_mut(at..end).ok_or(DAMAGED)?.copy_from_slice(bytes);
         at = end;
     }
     Ok(())

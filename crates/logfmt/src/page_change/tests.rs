@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::btree::Tree;
+use super::kinds::{KIND_CELLS, KIND_MOVES, KIND_RANGES, KIND_WHOLE, PAGE_ONE, ZEROED};
+use super::number::DAMAGED;
 use super::*;
 use crate::diff;
 

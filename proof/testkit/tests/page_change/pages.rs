@@ -1,6 +1,6 @@
 //! Changes of pages, as SQLite makes them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use duralite_testkit::Rng;
 use rusqlite::{Connection, ToSql, params_from_iter};
@@ -24,10 +24,13 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// `pragmas` are set before the first table.
-    pub fn new(page_bytes: usize, pragmas: &str, seed: u64) -> Self {
+    /// `pragmas` are set before the first table. Pages end with `reserved` bytes that SQLite does not use.
+    pub fn new(page_bytes: usize, reserved: u8, pragmas: &str, seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pages.db");
+        if reserved > 0 {
+            reserve(&path, page_bytes, reserved);
+        }
         let db = Connection::open(&path).unwrap();
         let start = format!(
             "PRAGMA page_size={page_bytes}; PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; {pragmas}"
@@ -67,4 +70,16 @@ impl Pages {
         let length = bytes / 2 + self.rng.below(bytes + 1);
         (0..length).map(|_| char::from(b'a' + self.rng.below(26) as u8)).collect()
     }
+}
+
+/// Makes a database without tables whose pages have reserved bytes.
+fn reserve(path: &Path, page_bytes: usize, reserved: u8) {
+    let db = Connection::open(path).unwrap();
+    db.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA user_version=1")).unwrap();
+    drop(db);
+    let mut bytes = std::fs::read(path).unwrap();
+    let content = u16::try_from(page_bytes - usize::from(reserved)).unwrap();
+    bytes[20] = reserved;
+    bytes[105..107].copy_from_slice(&content.to_be_bytes());
+    std::fs::write(path, bytes).unwrap();
 }

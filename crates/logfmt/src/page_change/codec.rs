@@ -1,0 +1,107 @@
+//! Encoding a change as the smallest of what was found, and applying one.
+
+use super::kinds::{ChangeKind, DATABASE_HEADER_BYTES, KIND_RANGES, KIND_WHOLE, PAGE_ONE, ZEROED, kind};
+use super::number::Reader;
+use super::{cells, moves, ranges};
+use crate::FormatError;
+
+/// Ranges up to this long are not worth looking for anything else.
+const SHORT_CHANGE: usize = 10;
+/// Cells that leave no more than this to ranges are not worth looking for moves.
+const FEW_LEFT_OVER: usize = 48;
+/// What is longer than this part of a page may be longer than the page without its zeros.
+const WHOLE_FROM: usize = 8;
+
+/// Memory that encoding uses again and again. It has no influence on what is encoded.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    trial: Vec<u8>,
+    cells: cells::Scratch,
+    moves: moves::Scratch,
+}
+
+/// Appends to `out` a payload that makes `new` of `old`, and returns its kind. Both are of one page size, 512 to
+/// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header comes after the database header, else
+/// 0. The payload is the smallest that was found, at most two bytes longer than what `diff::encode` makes.
+pub fn encode(
+    scratch: &mut Scratch,
+    old: &[u8],
+    new: &[u8],
+    header_bytes: usize,
+    out: &mut Vec<u8>,
+) -> ChangeKind {
+    debug_assert!(old.len() == new.len() && new.len() <= 65536);
+    debug_assert!(header_bytes == 0 || header_bytes == DATABASE_HEADER_BYTES);
+    let start = out.len();
+    out.push(KIND_RANGES);
+    ranges::encode(old, new, out);
+    let mut best = Best { start, kind: ChangeKind::Ranges, out };
+    if best.length() <= SHORT_CHANGE {
+        return best.kind;
+    }
+    let Scratch { trial, cells, moves } = scratch;
+    let left_over = cells::encode(cells, old, new, header_bytes, best.length(), trial);
+    if left_over.is_some() {
+        best.offer(trial, ChangeKind::Cells);
+    }
+    let may_move = left_over.is_none_or(|bytes| bytes > FEW_LEFT_OVER);
+    if may_move && moves::encode(moves, old, new, header_bytes, trial) {
+        best.offer(trial, ChangeKind::Moves);
+    }
+    if best.length() > new.len() / WHOLE_FROM {
+        trial.clear();
+        encode_whole(new, trial);
+        best.offer(trial, ChangeKind::Whole);
+    }
+    best.kind
+}
+
+/// The shortest payload so far, which `out` ends with.
+struct Best<'a> {
+    start: usize,
+    kind: ChangeKind,
+    out: &'a mut Vec<u8>,
+}
+
+impl Best<'_> {
+    fn length(&self) -> usize {
+        self.out.len() - self.start
+    }
+
+    fn offer(&mut self, payload: &[u8], kind: ChangeKind) {
+        if payload.len() < self.length() {
+            self.out.truncate(self.start);
+            self.out.extend_from_slice(payload);
+            self.kind = kind;
+        }
+    }
+}
+
+/// Appends `new` as a change that needs no older image: what is not zero of it.
+pub fn encode_whole(new: &[u8], out: &mut Vec<u8>) {
+    out.push(KIND_WHOLE);
+    ranges::encode_over_zeros(new, out);
+}
+
+/// Lays a payload over `page`, which holds the old image, or for a whole page anything.
+///
+/// # Errors
+/// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. `page` may then hold
+/// part of the change.
+pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
+    let kind = kind(payload)?;
+    let mut payload = Reader(payload);
+    let first = payload.byte()?;
+    match kind {
+        ChangeKind::Cells => {
+            let header = if first & PAGE_ONE == 0 { 0 } else { DATABASE_HEADER_BYTES };
+            cells::apply(page, header, first & ZEROED != 0, &mut payload)
+        }
+        ChangeKind::Moves => moves::apply(page, &mut payload),
+        ChangeKind::Ranges => ranges::apply(page, &mut payload),
+        ChangeKind::Whole => {
+            page.fill(0);
+            ranges::apply(page, &mut payload)
+        }
+    }
+}
