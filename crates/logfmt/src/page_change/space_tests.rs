@@ -183,3 +183,19 @@ fn a_chain_that_descends_or_leaves_the_page_ends() {
     page[487..491].copy_from_slice(&[0, 0, 255, 255]);
     assert_eq!(tree(&mut page).place(30).map(|(at, _)| at), Some(392), "a block past the end");
 }
+
+/// The page's first bytes, read as a link, name a place on a larger page.
+#[test]
+fn nothing_follows_the_last_freeblock() {
+    let mut page = vec![0; 4096];
+    page[..8].copy_from_slice(&[13, 0, 0, 0, 0, 16, 0, 0]);
+    for (slot, length) in [5, 20, 5].into_iter().enumerate() {
+        tree(&mut page).insert(slot, None, &cell(length, 1)).unwrap();
+    }
+    tree(&mut page).drop_cell(1, false).unwrap();
+    let tree = tree(&mut page);
+    let mut blocks = tree.freeblocks();
+    assert_eq!(blocks.next(), Some((1, 4071, 20)));
+    assert_eq!(blocks.next(), None);
+    assert_eq!(blocks.next(), None);
+}
