@@ -7,6 +7,7 @@ pub mod concurrent;
 pub mod flush;
 pub mod machine;
 pub mod nvwal;
+pub mod ppl;
 pub mod report;
 pub mod waldio;
 pub mod workload;

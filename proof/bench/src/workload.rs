@@ -253,12 +253,7 @@ impl Session {
     /// # Errors
     /// SQLite's.
     pub fn status(&self) -> Result<HashMap<String, String>> {
-        let text: String = self.conn()?.query_row("PRAGMA duralite", [], |row| row.get(0))?;
-        Ok(text
-            .lines()
-            .filter_map(|line| line.split_once('\t'))
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .collect())
+        status(self.conn()?)
     }
 
     /// A number out of [`Session::status`].
@@ -288,6 +283,19 @@ impl Drop for Session {
         self.conn = None;
         self.files.iter().for_each(|file| drop(std::fs::remove_file(file)));
     }
+}
+
+/// What `PRAGMA duralite` shows on a connection, by name.
+///
+/// # Errors
+/// SQLite's.
+pub fn status(conn: &Connection) -> Result<HashMap<String, String>> {
+    let text: String = conn.query_row("PRAGMA duralite", [], |row| row.get(0))?;
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect())
 }
 
 /// The middle of several figures.

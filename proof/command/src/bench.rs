@@ -7,13 +7,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::Table;
-use duralite_bench::{flush, machine, waldio};
+use duralite_bench::{flush, machine, ppl, waldio};
 
 use duralite_cli::output::{print_json, print_text};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to run; everything if none is named
+    /// What to run, one by one or as `waldio` or `ppl`; everything if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Directory for the databases; it decides which disk is measured
@@ -36,29 +36,60 @@ pub(crate) struct Options {
     json: bool,
 }
 
-type Measurement = fn(&Path, Effort) -> Result<Table>;
+type OneTable = fn(&Path, Effort) -> Result<Table>;
+type Tables = fn(&Path, Effort) -> Result<Vec<Table>>;
 
-const MEASUREMENTS: [(&str, Measurement); 15] = [
-    ("waldio_single", waldio::single),
-    ("waldio_crowds", waldio::crowds),
-    ("waldio_latency", waldio::latency),
-    ("waldio_figure3", waldio::figure3),
-    ("waldio_figure6_13", waldio::figure6_13),
-    ("waldio_figure14", waldio::figure14),
-    ("waldio_figure15", waldio::figure15),
-    ("headline", nvwal::headline),
-    ("sustained", nvwal::sustained),
-    ("flush_pair", |_, effort| flush::pair_cost(effort.rounds)),
-    ("table1", nvwal::table1),
-    ("table2", nvwal::table2),
-    ("figure5_6", nvwal::figures_5_and_6),
-    ("figure7", nvwal::figure7),
-    ("figure9", nvwal::figure9),
+/// What makes one table, or several of the same runs; none where an engine is not there.
+#[derive(Clone, Copy)]
+enum Measurement {
+    One(OneTable),
+    Several(Tables),
+}
+
+use Measurement::{One, Several};
+
+impl Measurement {
+    fn take(self, dir: &Path, effort: Effort) -> Result<Vec<Table>> {
+        match self {
+            One(measure) => measure(dir, effort).map(|table| vec![table]),
+            Several(measure) => measure(dir, effort),
+        }
+    }
+}
+
+/// A name selects itself, and what stands before a `_` all that begin so.
+const MEASUREMENTS: [(&str, Measurement); 21] = [
+    ("waldio_single", One(waldio::single)),
+    ("waldio_crowds", One(waldio::crowds)),
+    ("waldio_latency", One(waldio::latency)),
+    ("waldio_figure3", One(waldio::figure3)),
+    ("waldio_figure6_13", One(waldio::figure6_13)),
+    ("waldio_figure14", One(waldio::figure14)),
+    ("waldio_figure15", One(waldio::figure15)),
+    ("headline", One(nvwal::headline)),
+    ("sustained", One(nvwal::sustained)),
+    ("flush_pair", One(|_, effort| flush::pair_cost(effort.rounds))),
+    ("table1", One(nvwal::table1)),
+    ("table2", One(nvwal::table2)),
+    ("figure5_6", One(nvwal::figures_5_and_6)),
+    ("figure7", One(nvwal::figure7)),
+    ("figure9", One(nvwal::figure9)),
+    ("ppl_table3", One(ppl::table3)),
+    ("ppl_figure6", Several(ppl::figure6)),
+    ("ppl_table4", One(ppl::table4)),
+    ("ppl_figure7", Several(ppl::figure7)),
+    ("ppl_table6", One(ppl::table6)),
+    ("ppl_figure8", Several(ppl::figure8)),
 ];
+
+/// Whether a measurement is meant by a name that was given.
+fn means(given: &str, name: &str) -> bool {
+    name.strip_prefix(given).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+}
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let known: Vec<&str> = MEASUREMENTS.iter().map(|(name, _)| *name).collect();
-    if let Some(name) = options.names.iter().find(|name| !known.contains(&name.as_str())) {
+    if let Some(name) = options.names.iter().find(|given| !known.iter().any(|name| means(given, name))) {
         bail!("no measurement {name}; there are: {}", known.join(", "));
     }
     if options.rounds == 0 || options.transactions == 0 {
@@ -68,16 +99,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let effort = Effort { rounds: options.rounds, transactions: options.transactions };
     let mut tables = Vec::new();
     for (name, measure) in MEASUREMENTS {
-        if options.names.is_empty() || options.names.iter().any(|wanted| wanted == name) {
+        if options.names.is_empty() || options.names.iter().any(|given| means(given, name)) {
             eprintln!("measuring {name} …");
-            let table = measure(&options.dir, effort)?;
-            if !options.json {
-                print_text(&format!("{}\n", table.markdown()))?;
+            for table in measure.take(&options.dir, effort)? {
+                if !options.json {
+                    print_text(&format!("{}\n", table.markdown()))?;
+                }
+                if let Some(dir) = &options.csv {
+                    table.write_csv(dir)?;
+                }
+                tables.push(table);
             }
-            if let Some(dir) = &options.csv {
-                table.write_csv(dir)?;
-            }
-            tables.push(table);
         }
     }
     if options.json {
@@ -101,4 +133,15 @@ fn report(tables: &[Table]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_means_itself_and_a_paper_all_its_measurements() {
+        assert!(means("ppl_table4", "ppl_table4") && means("ppl", "ppl_table4"));
+        assert!(!means("ppl_table", "ppl_table4") && !means("ppl", "waldio_single"));
+    }
 }

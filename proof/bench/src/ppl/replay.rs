@@ -1,0 +1,196 @@
+//! Runs a workload on a configuration, from a database that is the same each time.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rusqlite::{Connection, OpenFlags, params_from_iter};
+
+use super::config::Config;
+use super::generate::{Statement, Workload};
+
+/// The databases that a workload begins with, as bytes of files.
+pub struct Template {
+    rollback: Vec<u8>,
+    wal: Vec<u8>,
+}
+
+impl Template {
+    /// Makes them, with `dir` for files meanwhile.
+    ///
+    /// # Errors
+    /// SQLite's and the file system's.
+    pub fn new(dir: &Path, workload: &Workload) -> Result<Self> {
+        let path = dir.join("template.db");
+        remove(&path);
+        let conn = Connection::open(&path)?;
+        conn.execute_batch("PRAGMA page_size=4096; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; BEGIN")?;
+        conn.execute_batch(workload.schema)?;
+        for statement in &workload.fill {
+            conn.prepare_cached(statement.sql)?
+                .execute(params_from_iter(&statement.values))
+                .with_context(|| statement.sql)?;
+        }
+        conn.execute_batch("COMMIT")?;
+        let rollback = fs::read(&path)?;
+        conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+        drop(conn);
+        let wal = fs::read(&path)?;
+        remove(&path);
+        Ok(Self { rollback, wal })
+    }
+}
+
+/// A database file, gone when dropped.
+pub struct Database {
+    path: PathBuf,
+    config: Config,
+}
+
+impl Database {
+    /// Puts one there, durable.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn new(dir: &Path, template: &Template, config: &Config) -> Result<Self> {
+        crate::register()?;
+        let path = dir.join("workload.db");
+        remove(&path);
+        fs::write(&path, if config.has_wal() { &template.wal } else { &template.rollback })?;
+        File::open(&path)?.sync_all()?;
+        File::open(dir)?.sync_all()?;
+        Ok(Self { path, config: config.clone() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens it: normal locking, `synchronous=FULL`, automatic checkpoints as they are by default.
+    ///
+    /// # Errors
+    /// SQLite's, or a journal mode that is not the one asked for.
+    pub fn open(&self) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+        let uri = self.config.uri(&self.path);
+        let conn =
+            crate::with_reason(|| Ok(Connection::open_with_flags(&uri, flags)?)).with_context(|| uri)?;
+        conn.pragma_update(None, "synchronous", "FULL")?;
+        let mode: String = conn.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+        let wanted = if self.config.has_wal() { "wal" } else { "delete" };
+        ensure!(mode == wanted, "journal mode is {mode}");
+        Ok(conn)
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+fn remove(database: &Path) {
+    for end in ["", "-wal", "-shm", "-journal"] {
+        let mut name = database.as_os_str().to_owned();
+        name.push(end);
+        let _ = fs::remove_file(name);
+    }
+}
+
+/// How a workload went.
+pub struct Run {
+    /// Time for all statements.
+    pub elapsed: Duration,
+    /// Microseconds of each statement; that of a batch's last one has its `COMMIT` in it.
+    pub latencies: Vec<f64>,
+}
+
+/// Runs all of a workload.
+///
+/// # Errors
+/// SQLite's.
+pub fn run(conn: &Connection, workload: &Workload) -> Result<Run> {
+    let plan = Plan::new(workload.statements());
+    let mut prepared = plan.prepare(conn)?;
+    let (mut begin, mut commit) = (conn.prepare("BEGIN")?, conn.prepare("COMMIT")?);
+    let mut latencies = Vec::with_capacity(workload.statement_count());
+    let mut steps = plan.steps.iter();
+    let start = Instant::now();
+    let mut last = start;
+    for transaction in &workload.transactions {
+        if transaction.batch {
+            begin.execute([])?;
+        }
+        for (position, (statement, step)) in transaction.statements.iter().zip(&mut steps).enumerate() {
+            execute(&mut prepared[*step], statement)?;
+            if transaction.batch && position + 1 == transaction.statements.len() {
+                commit.execute([])?;
+            }
+            let now = Instant::now();
+            latencies.push((now - last).as_secs_f64() * 1e6);
+            last = now;
+        }
+    }
+    Ok(Run { elapsed: last - start, latencies })
+}
+
+/// Runs all reads of a workload, and nothing else; how long that took.
+///
+/// # Errors
+/// SQLite's.
+pub fn run_reads(conn: &Connection, workload: &Workload) -> Result<Duration> {
+    let reads: Vec<&Statement> =
+        workload.statements().filter(|statement| statement.purpose.reads()).collect();
+    let plan = Plan::new(reads.iter().copied());
+    let mut prepared = plan.prepare(conn)?;
+    let start = Instant::now();
+    for (statement, step) in reads.into_iter().zip(&plan.steps) {
+        execute(&mut prepared[*step], statement)?;
+    }
+    Ok(start.elapsed())
+}
+
+/// Runs a statement; what it reads is looked at, column by column.
+fn execute(prepared: &mut rusqlite::Statement<'_>, statement: &Statement) -> Result<()> {
+    if !statement.purpose.reads() {
+        prepared.execute(params_from_iter(&statement.values)).with_context(|| statement.sql)?;
+        return Ok(());
+    }
+    let columns = prepared.column_count();
+    let mut rows = prepared.query(params_from_iter(&statement.values))?;
+    while let Some(row) = rows.next()? {
+        for column in 0..columns {
+            row.get_ref(column)?;
+        }
+    }
+    Ok(())
+}
+
+/// Which statements to prepare, and which of them comes when.
+struct Plan {
+    texts: Vec<&'static str>,
+    steps: Vec<usize>,
+}
+
+impl Plan {
+    fn new<'a>(statements: impl Iterator<Item = &'a Statement>) -> Self {
+        let mut known = HashMap::new();
+        let mut plan = Self { texts: Vec::new(), steps: Vec::new() };
+        for statement in statements {
+            let step = *known.entry(statement.sql).or_insert_with(|| {
+                plan.texts.push(statement.sql);
+                plan.texts.len() - 1
+            });
+            plan.steps.push(step);
+        }
+        plan
+    }
+
+    fn prepare<'a>(&self, conn: &'a Connection) -> Result<Vec<rusqlite::Statement<'a>>> {
+        self.texts.iter().map(|text| conn.prepare(text).with_context(|| *text)).collect()
+    }
+}

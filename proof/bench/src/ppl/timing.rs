@@ -1,0 +1,84 @@
+//! How long workloads take on several configurations, in turns.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::config::Config;
+use super::io::Bytes;
+use super::prepared::Prepared;
+use super::replay::{Database, run};
+use crate::workload::median;
+
+/// How a workload went on one configuration.
+pub struct Timing {
+    /// The configuration.
+    pub config: Config,
+    /// Milliseconds for all statements and for closing the database; the median of the rounds.
+    pub ms: f64,
+    /// Microseconds per statement, closing not included; the median of the rounds.
+    pub mean_us: f64,
+    /// Microseconds of every statement of every round, in ascending order.
+    pub latencies: Vec<f64>,
+    /// What was read and written with system calls, in the last round.
+    pub bytes: Bytes,
+}
+
+impl Timing {
+    /// The latency that so much of a hundred statements stay below, in microseconds.
+    #[must_use]
+    pub fn percentile(&self, percent: usize) -> f64 {
+        let at = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(at).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// Times a workload on each configuration, one after the other in each round, with its files in `dir`.
+///
+/// # Errors
+/// SQLite's and the file system's.
+pub fn time(dir: &Path, prepared: &Prepared, configs: &[Config], rounds: usize) -> Result<Vec<Timing>> {
+    let mut rows: Vec<Rounds> = configs.iter().map(|_| Rounds::default()).collect();
+    for _ in 0..rounds {
+        for (config, rows) in configs.iter().zip(&mut rows) {
+            rows.add(dir, prepared, config)?;
+        }
+    }
+    Ok(configs.iter().zip(rows).map(|(config, rows)| rows.timing(config)).collect())
+}
+
+#[derive(Default)]
+struct Rounds {
+    ms: Vec<f64>,
+    mean_us: Vec<f64>,
+    latencies: Vec<f64>,
+    bytes: Bytes,
+}
+
+impl Rounds {
+    fn add(&mut self, dir: &Path, prepared: &Prepared, config: &Config) -> Result<()> {
+        let database = Database::new(dir, &prepared.template, config)?;
+        let conn = database.open()?;
+        let before = Bytes::now()?;
+        let run = run(&conn, &prepared.workload)?;
+        let closing = Instant::now();
+        drop(conn);
+        self.ms.push((run.elapsed + closing.elapsed()).as_secs_f64() * 1e3);
+        self.bytes = before.since()?;
+        self.mean_us.push(run.elapsed.as_secs_f64() * 1e6 / prepared.workload.statement_count() as f64);
+        self.latencies.extend(run.latencies);
+        Ok(())
+    }
+
+    fn timing(mut self, config: &Config) -> Timing {
+        self.latencies.sort_by(f64::total_cmp);
+        Timing {
+            config: config.clone(),
+            ms: median(self.ms),
+            mean_us: median(self.mean_us),
+            latencies: self.latencies,
+            bytes: self.bytes,
+        }
+    }
+}
