@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use duralite_iotrace::{Class, Summary, Tracer};
 use duralite_testkit::LoopDisk;
 
@@ -97,7 +97,7 @@ fn traceable_disk() -> Option<LoopDisk> {
     }
 }
 
-const COLUMNS: [&str; 13] = [
+const COLUMNS: [&str; 14] = [
     "workload",
     "mode",
     "handed over",
@@ -107,6 +107,7 @@ const COLUMNS: [&str; 13] = [
     "by the file system",
     "WAL / this",
     "with the file system's",
+    "nvwal / this",
     "paper: by SQLite",
     "paper: file system",
     "paper: WAL / this",
@@ -127,17 +128,21 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
         let counts: Vec<Pages> = (configs.iter())
             .map(|config| count(dir, disk.as_ref(), &prepared, config))
             .collect::<Result<_>>()?;
-        let of_wal = configs.iter().zip(&counts).find(|(config, _)| config.in_paper == InPaper::Wal);
+        let of = |wanted: InPaper| {
+            let found = configs.iter().zip(&counts).find(|(config, _)| config.in_paper == wanted);
+            found.map(|(_, pages)| *pages).context("a mode that others are compared with is counted")
+        };
+        let bases = (of(InPaper::Wal)?, of(InPaper::Absent)?);
         for (config, pages) in configs.iter().zip(&counts) {
-            let wal = of_wal.map_or(pages, |(_, wal)| wal);
-            table.row(row(&prepared, config, pages, wal));
+            table.row(row(&prepared, config, pages, &bases));
         }
     }
     table.note = note(disk.is_some());
     Ok(table)
 }
 
-fn row(prepared: &Prepared, config: &Config, pages: &Pages, wal: &Pages) -> Vec<String> {
+/// `bases` are WAL's and `nvwal`'s pages.
+fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Pages, Pages)) -> Vec<String> {
     let ratio = |wal: u64, this: u64| format!("{:.2}x", wal as f64 / this.max(1) as f64);
     let none = || "-".to_owned();
     let of_device = |part: fn(&OnDevice) -> u64| {
@@ -161,6 +166,7 @@ fn row(prepared: &Prepared, config: &Config, pages: &Pages, wal: &Pages) -> Vec<
         of_device(|device| device.file_system),
         ratio(wal.by_sqlite(), pages.by_sqlite()),
         wal.all().zip(pages.all()).map_or_else(none, |(wal, this)| ratio(wal, this)),
+        ratio(nvwal.by_sqlite(), pages.by_sqlite()),
         of_paper(&|(sqlite, _)| sqlite.to_string()),
         of_paper(&|(_, system)| system.to_string()),
         of_paper(&|(sqlite, _)| ratio(paper_wal.0.into(), sqlite.into())),
@@ -183,4 +189,30 @@ fn note(traced: bool) -> String {
          its file system writes more in WAL mode, where here SQLite syncs with fdatasync and, from the first checkpoint on, \
          overwrites its log in place, which changes no metadata."
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ppl::apps;
+    use crate::ppl::census::Census;
+    use crate::ppl::generate::Workload;
+    use crate::ppl::replay::Template;
+
+    #[test]
+    fn what_is_written_on_closing_is_counted_as_the_databases() {
+        let Some(disk) = traceable_disk() else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let workload = Workload::new(apps::ALL[5], 1);
+        let different = Census::of(dir.path(), &workload).unwrap().different_pages as u64;
+        let prepared = Prepared { template: Template::new(dir.path(), &workload).unwrap(), workload };
+        let pages = count(dir.path(), Some(&disk), &prepared, &Config::nvwal(Latency::None)).unwrap();
+        let device = pages.device.unwrap();
+        assert_eq!(device.log, 0, "its log is elsewhere: {pages:?}");
+        assert!(device.database >= different, "{different} different pages: {pages:?}");
+        assert!(pages.asked >= different, "{different} different pages: {pages:?}");
+        assert!(device.file_system > 0, "{pages:?}");
+        let wal = count(dir.path(), Some(&disk), &prepared, &Config::wal()).unwrap();
+        assert!(wal.device.unwrap().log > device.database, "{wal:?}");
+    }
 }

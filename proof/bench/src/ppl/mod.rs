@@ -5,21 +5,25 @@
 
 mod app;
 mod apps;
+mod baseline;
 mod census;
 mod config;
 mod device;
-mod elapsed;
 mod generate;
 mod io;
+mod memory;
 mod model;
 mod paper;
 mod prepared;
 mod reads;
 mod replay;
+mod sectors;
 mod timing;
 mod traces;
 
+pub use baseline::figure6;
 pub use device::table4;
-pub use elapsed::{figure6, figure7, figure8};
+pub use memory::figure8;
 pub use reads::table6;
+pub use sectors::figure7;
 pub use traces::table3;

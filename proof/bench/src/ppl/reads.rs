@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use rusqlite::Connection;
 
 use super::config::{Config, InPaper, Latency};
+use super::paper;
 use super::prepared::Prepared;
 use super::replay::{Database, run, run_reads};
 use crate::nvwal::Effort;
@@ -62,78 +63,79 @@ fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Resul
     Ok(Reads { pages, ms: elapsed.as_secs_f64() * 1e3, rolled })
 }
 
+/// For every configuration, and besides for engines that roll pages forward.
+const COLUMNS: [&str; 5] = ["workload", "mode", "pages read", "paper: pages read", "ms"];
+const ROLLING_COLUMNS: [&str; 6] =
+    ["pages rolled forward", "ms for that", "share", "paper: rolled forward", "paper: ms", "paper: share"];
+
 /// Table 6: all reads, immediately after the whole workload.
 ///
 /// # Errors
 /// SQLite's.
 pub fn table6(dir: &Path, effort: Effort) -> Result<Table> {
-    let mut table = Table::new(
-        "ppl_table6",
-        "SQLite/PPL table 6: all reads again, right after the workload",
-        &[
-            "workload",
-            "mode",
-            "pages read",
-            "ms",
-            "pages rolled forward",
-            "ms for that",
-            "share",
-            "paper: pages",
-            "paper: ms",
-            "paper: rolled",
-            "paper: share",
-        ],
-    );
     let mut configs = vec![Config::wal()];
     for latency in [Latency::None, Latency::Pcm] {
         configs.push(Config::nvwal(latency));
         configs.extend(Config::ppl(latency));
     }
+    let rolling = configs.iter().any(|config| config.in_paper == InPaper::Ppl);
+    let mut columns = COLUMNS.to_vec();
+    columns.extend(ROLLING_COLUMNS.iter().filter(|_| rolling));
+    let title = "SQLite/PPL table 6: all reads again, right after the workload";
+    let mut table = Table::new("ppl_table6", title, &columns);
     for prepared in Prepared::all(dir)? {
-        if prepared.workload.paper.reads.is_none() {
-            continue;
-        }
+        let Some(paper) = prepared.workload.paper.reads else { continue };
         for config in &configs {
             let database = Database::new(dir, &prepared.template, config)?;
             let writer = database.open()?;
             run(&writer, &prepared.workload)?;
             let rounds: Vec<Reads> =
                 (0..effort.rounds).map(|_| read_once(&database, &prepared, config)).collect::<Result<_>>()?;
-            table.row(row(&prepared, config, &rounds));
+            let middle = |figure: &dyn Fn(&Reads) -> f64| median(rounds.iter().map(figure).collect());
+            let pages = format!("{:.0}", middle(&|reads| reads.pages));
+            let ms = middle(&|reads| reads.ms);
+            let mut cells =
+                vec![prepared.name(), config.name.clone(), pages, paper.pages.to_string(), number(ms)];
+            if rolling {
+                cells.extend(rolled_cells(&rounds, ms, (config.in_paper == InPaper::Ppl).then_some(&paper)));
+            }
+            table.row(cells);
         }
     }
-    table.note = format!(
-        "Medians of {} rounds, each on a new connection, so that nothing is in SQLite's cache; the one that ran the \
-         workload stays open, so that nothing is checkpointed. Rolling forward is what an engine counts that \
-         applies logs of pages as it reads them; the others have none. AndroBench reads nothing. The paper's traces \
-         ask for fewer pages (their reads find most in the cache), from flash; here every read goes \
-         to the operating system's cache or to the log.",
-        effort.rounds
-    );
+    table.note = note(effort, rolling);
     Ok(table)
 }
 
-fn row(prepared: &Prepared, config: &Config, rounds: &[Reads]) -> Vec<String> {
-    let middle = |figure: &dyn Fn(&Reads) -> f64| median(rounds.iter().map(figure).collect());
+fn rolled_cells(rounds: &[Reads], ms: f64, paper: Option<&paper::Reads>) -> [String; 6] {
     let none = || "-".to_owned();
-    let ms = middle(&|reads| reads.ms);
+    let share = |part: f64, whole: f64| format!("{:.1}%", 100.0 * part / whole);
     let rolled: Option<Vec<(f64, f64)>> = rounds.iter().map(|reads| reads.rolled).collect();
     let rolled = rolled.map(|all| {
         let (pages, times): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
         (median(pages), median(times))
     });
-    let paper = prepared.workload.paper.reads.filter(|_| config.in_paper == InPaper::Ppl);
-    vec![
-        prepared.name(),
-        config.name.clone(),
-        format!("{:.0}", middle(&|reads| reads.pages)),
-        number(ms),
+    [
         rolled.map_or_else(none, |(pages, _)| format!("{pages:.0}")),
         rolled.map_or_else(none, |(_, time)| number(time)),
-        rolled.map_or_else(none, |(_, time)| format!("{:.1}%", 100.0 * time / ms)),
-        paper.map_or_else(none, |paper| paper.pages.to_string()),
-        paper.map_or_else(none, |paper| number(paper.elapsed_ms)),
+        rolled.map_or_else(none, |(_, time)| share(time, ms)),
         paper.map_or_else(none, |paper| paper.rolled.to_string()),
-        paper.map_or_else(none, |paper| format!("{:.1}%", 100.0 * paper.roll_ms / paper.elapsed_ms)),
+        paper.map_or_else(none, |paper| number(paper.elapsed_ms)),
+        paper.map_or_else(none, |paper| share(paper.roll_ms, paper.elapsed_ms)),
     ]
+}
+
+fn note(effort: Effort, rolling: bool) -> String {
+    let rolling = if rolling {
+        " Rolling forward is what an engine counts that applies logs of pages as it reads them. The paper's pages \
+         come from flash, here from the operating system's cache: more of the time would be left for rolling \
+         forward."
+    } else {
+        ""
+    };
+    format!(
+        "Medians of {} rounds, each on a new connection, so that nothing is in SQLite's cache; the one that ran the \
+         workload stays open, so that nothing is checkpointed. AndroBench reads nothing. Pages are of the order of \
+         the paper's without being aimed at: a page is read once, and then found in SQLite's cache.{rolling}",
+        effort.rounds
+    )
 }

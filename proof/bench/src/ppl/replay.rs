@@ -194,3 +194,57 @@ impl Plan {
         self.texts.iter().map(|text| conn.prepare(text).with_context(|| *text)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+    use rusqlite::types::Value;
+
+    use super::*;
+    use crate::ppl::apps;
+    use crate::ppl::config::Latency;
+
+    /// Of all rows of all tables.
+    fn digest(path: &Path) -> u64 {
+        let conn = Connection::open(path).unwrap();
+        let mut tables =
+            conn.prepare("SELECT name FROM sqlite_schema WHERE type='table' ORDER BY name").unwrap();
+        let names: Vec<String> =
+            tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        let mut hasher = DefaultHasher::new();
+        for name in names {
+            let mut all = conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2")).unwrap();
+            let columns = all.column_count();
+            let mut rows = all.query([]).unwrap();
+            while let Some(row) = rows.next().unwrap() {
+                let values: Vec<Value> = (0..columns).map(|column| row.get(column).unwrap()).collect();
+                format!("{name} {values:?}").hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+
+    #[test]
+    fn a_workload_leaves_the_same_rows_whatever_keeps_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut configs = vec![Config::wal(), Config::nvwal(Latency::None)];
+        configs.extend(Config::sectors(Latency::None));
+        for app in apps::ALL {
+            let workload = Workload::new(app, 3);
+            let template = Template::new(dir.path(), &workload).unwrap();
+            let digests = configs.iter().map(|config| {
+                let database = Database::new(dir.path(), &template, config).unwrap();
+                let conn = database.open().unwrap();
+                let updates = workload.statements().filter(|statement| !statement.purpose.reads()).count();
+                assert_eq!(run(&conn, &workload).unwrap().latencies.len(), workload.statement_count());
+                assert!(conn.total_changes() >= updates as u64 * 9 / 10, "most updates find their row");
+                run_reads(&conn, &workload).unwrap();
+                drop(conn);
+                digest(database.path())
+            });
+            let digests: Vec<u64> = digests.collect();
+            assert!(digests.windows(2).all(|two| two[0] == two[1]), "{}: {digests:?}", app.paper.name);
+        }
+    }
+}

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::config::Config;
+use super::config::{Config, InPaper};
 use super::io::Bytes;
 use super::prepared::Prepared;
 use super::replay::{Database, run};
+use crate::report::number;
 use crate::workload::median;
 
 /// How a workload went on one configuration.
@@ -26,6 +27,19 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// How many times as long as this the first one took that stands beside that line of the paper.
+    #[must_use]
+    pub fn times(&self, of: InPaper, all: &[Self]) -> String {
+        let base = all.iter().find(|timing| timing.config.in_paper == of);
+        base.map_or_else(|| "-".to_owned(), |base| format!("{:.2}x", base.ms / self.ms))
+    }
+
+    /// Transactions per second.
+    #[must_use]
+    pub fn per_second(&self, prepared: &Prepared) -> String {
+        number(prepared.workload.transactions.len() as f64 * 1e3 / self.ms)
+    }
+
     /// The latency that so much of a hundred statements stay below, in microseconds.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {

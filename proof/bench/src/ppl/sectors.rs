@@ -1,0 +1,50 @@
+//! Figure 7: what the size of log sectors makes of the time.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::config::{Config, InPaper, Latency};
+use super::prepared::Prepared;
+use super::timing::time;
+use crate::nvwal::Effort;
+use crate::report::{Table, number};
+
+/// Rounds of what takes long and varies little.
+const FEW: usize = 3;
+
+/// Figure 7: sizes of log sectors. Nothing where there is no engine with sectors.
+///
+/// # Errors
+/// SQLite's.
+pub fn figure7(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
+    let sectors: Vec<Config> = [Latency::None, Latency::Pcm].into_iter().flat_map(Config::sectors).collect();
+    if sectors.is_empty() {
+        return Ok(Vec::new());
+    }
+    let configs: Vec<Config> =
+        [Config::wal(), Config::nvwal(Latency::None)].into_iter().chain(sectors).collect();
+    let rounds = effort.rounds.min(FEW);
+    let mut table = Table::new(
+        "ppl_figure7",
+        "SQLite/PPL figure 7: size of a log sector",
+        &["workload", "mode", "ms", "transactions/s", "WAL / this"],
+    );
+    for prepared in Prepared::all(dir)? {
+        let timings = time(dir, &prepared, &configs, rounds)?;
+        for timing in &timings {
+            table.row([
+                prepared.name(),
+                timing.config.name.clone(),
+                number(timing.ms),
+                timing.per_second(&prepared),
+                timing.times(InPaper::Wal, &timings),
+            ]);
+        }
+    }
+    table.note = format!(
+        "Medians of {rounds} rounds. In the paper time falls with the sector's size on every workload, and from \
+         8 KiB on hardly, but for AndroBench."
+    );
+    Ok(vec![table])
+}
