@@ -31,7 +31,7 @@ pub(super) static APP: App = App {
     schema: SCHEMA,
     fill: &[
         fill(1400, INSERT_HISTORY, visit),
-        fill(250, INSERT_IMAGE, |model| {
+        fill(260, INSERT_IMAGE, |model| {
             let (site, page) = (model.subject(SITES), model.append("images"));
             vec![model.url(&site, &page), model.blob(300..900), model.blob(3000..7000)]
         }),
@@ -57,7 +57,7 @@ pub(super) static APP: App = App {
         update((10, 10), "UPDATE cookies SET value=?2, last_access=?3 WHERE _id=?1", |model| {
             vec![model.recent("cookies", 20), model.text(20..80), model.now()]
         }),
-        update((3, 3), INSERT_IMAGE, image),
+        update((2, 2), INSERT_IMAGE, image),
         select(5, "SELECT _id, visits FROM history WHERE _id=?1", |model| vec![model.recent("history", 12)]),
         select(4, "SELECT name, value, path FROM cookies WHERE host=?1", |model| vec![host(model)]),
         select(1, "SELECT title, url FROM bookmarks WHERE deleted=0 ORDER BY position", |_| vec![]),
@@ -94,7 +94,7 @@ fn visit(model: &mut Model) -> Vec<Value> {
 /// Of a page visited lately.
 fn image(model: &mut Model) -> Vec<Value> {
     let (site, page) = (model.subject(SITES), model.recent("history", 12));
-    vec![model.url(&site, &page), model.blob(300..900), model.blob(3000..7000)]
+    vec![model.url(&site, &page), model.blob(300..900), model.blob(2500..5000)]
 }
 
 fn cookie(model: &mut Model) -> Vec<Value> {

@@ -17,7 +17,6 @@ CREATE TABLE conversations(_id INTEGER PRIMARY KEY, subject TEXT, snippet TEXT, 
 CREATE TABLE conversation_labels(_id INTEGER PRIMARY KEY, labels_id INTEGER, conversation_id INTEGER,
     sortMessageId INTEGER, isZombie INTEGER);
 CREATE INDEX conversation_labels_label ON conversation_labels(labels_id, sortMessageId);
-CREATE INDEX conversation_labels_conversation ON conversation_labels(conversation_id);
 CREATE TABLE message_labels(labels_id INTEGER, message_id INTEGER, PRIMARY KEY(message_id, labels_id)) WITHOUT ROWID;
 CREATE TABLE labels(_id INTEGER PRIMARY KEY, canonicalName TEXT, name TEXT, numConversations INTEGER,
     numUnread INTEGER, lastTouched INTEGER);
@@ -41,12 +40,13 @@ pub(super) static APP: App = App {
             vec![model.append("sync_settings"), model.text(10..30), model.text(4..20)]
         }),
         fill(40, INSERT_CONVERSATION, conversation),
-        fill(160, INSERT_MESSAGE, message),
+        fill(30, INSERT_MESSAGE, message),
     ],
     reads_alone: 3,
     order: Order::Mixed,
     kinds: &[
         update((10, 7), INSERT_MESSAGE, message),
+        update((4, 4), "DELETE FROM messages WHERE _id=?1", |model| vec![model.remove_oldest("messages")]),
         update((10, 20), INSERT_LABEL, |model| vec![model.number(LABELS), model.recent("messages", 3)]),
         update((4, 3), INSERT_CONVERSATION, conversation),
         update(
@@ -61,7 +61,7 @@ pub(super) static APP: App = App {
             let (id, label) = (model.append("conversation_labels"), model.number(LABELS));
             vec![id, label, model.recent("conversations", 6), model.newest("messages")]
         }),
-        update((4, 6), "DELETE FROM conversation_labels WHERE _id=?1", |model| {
+        update((3, 4), "DELETE FROM conversation_labels WHERE _id=?1", |model| {
             vec![model.remove_oldest("conversation_labels")]
         }),
         update(
@@ -69,14 +69,14 @@ pub(super) static APP: App = App {
             "UPDATE labels SET numConversations=?2, numUnread=?3, lastTouched=?4 WHERE _id=?1",
             |model| vec![model.subject(LABELS), model.number(90), model.number(30), model.now()],
         ),
-        update((6, 6), "INSERT INTO operations VALUES(?1, ?2, ?3, ?4, ?5)", |model| {
+        update((5, 4), "INSERT INTO operations VALUES(?1, ?2, ?3, ?4, ?5)", |model| {
             let (id, action) = (model.append("operations"), model.text(8..16));
             vec![id, action, model.recent("messages", 6), model.number(LABELS), model.now()]
         }),
-        update((6, 6), "DELETE FROM operations WHERE _id=?1", |model| {
+        update((4, 4), "DELETE FROM operations WHERE _id=?1", |model| {
             vec![model.remove_oldest("operations")]
         }),
-        update((12, 8), "UPDATE sync_settings SET value=?2 WHERE _id=?1", |model| {
+        update((8, 4), "UPDATE sync_settings SET value=?2 WHERE _id=?1", |model| {
             vec![model.number(24), model.text(4..20)]
         }),
         select(5, "SELECT * FROM conversations WHERE _id=?1", |model| {
@@ -102,9 +102,9 @@ pub(super) static APP: App = App {
 
 fn message(model: &mut Model) -> Vec<Value> {
     let id = model.append("messages");
-    let (server, conversation) = (model.server_id(), model.recent("conversations", 6));
+    let (server, conversation) = (model.ordered_id(), model.recent("conversations", 6));
     let mut values = vec![id, server, conversation, model.text(12..30), model.text(12..60), model.now()];
-    values.extend([model.text(10..50), model.text(40..90), model.blob(300..900)]);
+    values.extend([model.text(10..50), model.text(40..90), model.blob(700..2000)]);
     values
 }
 
