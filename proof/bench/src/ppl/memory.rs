@@ -7,15 +7,12 @@ use anyhow::{Context, Result};
 use super::config::{Config, InPaper, Latency, pcm_note};
 use super::paper::{PCM_LINE_BYTES, PCM_READ_NS, PCM_WRITE_NS};
 use super::prepared::Prepared;
-use super::timing::{Timing, time};
+use super::timing::{ROUNDS, Timing, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
 /// Where files in memory are.
 const MEMORY: &str = "/dev/shm";
-/// Rounds of what takes long and varies little.
-const FEW: usize = 3;
-
 /// Nanoseconds that PCM would take for what was read and written with system calls.
 fn in_pcm_ns(timing: &Timing) -> u64 {
     let lines = |bytes: u64, ns: u32| bytes.div_ceil(PCM_LINE_BYTES) * u64::from(ns);
@@ -28,7 +25,7 @@ fn in_pcm_ns(timing: &Timing) -> u64 {
 /// SQLite's, or there is no place for files in memory.
 pub fn figure8(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let memory = tempfile::tempdir_in(MEMORY).context(MEMORY)?;
-    let rounds = effort.rounds.min(FEW);
+    let rounds = effort.rounds.min(ROUNDS);
     let mut table = Table::new(
         "ppl_figure8",
         "SQLite/PPL figure 8: databases and logs in memory",

@@ -134,8 +134,8 @@ fn note(effort: Effort, rolling: bool) -> String {
     };
     format!(
         "Medians of {} rounds, each on a new connection, so that nothing is in SQLite's cache; the one that ran the \
-         workload stays open, so that nothing is checkpointed. AndroBench reads nothing. Pages are of the order of \
-         the paper's without being aimed at: a page is read once, and then found in SQLite's cache.{rolling}",
+         workload stays open, so that nothing is checkpointed. AndroBench reads nothing. The counts of pages were not \
+         aimed at and are near the paper's: a page is read once, and is in SQLite's cache then.{rolling}",
         effort.rounds
     )
 }

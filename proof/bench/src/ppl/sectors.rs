@@ -6,12 +6,9 @@ use anyhow::Result;
 
 use super::config::{Config, InPaper, Latency};
 use super::prepared::Prepared;
-use super::timing::time;
+use super::timing::{ROUNDS, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
-
-/// Rounds of what takes long and varies little.
-const FEW: usize = 3;
 
 /// Figure 7: sizes of log sectors. Nothing where there is no engine with sectors.
 ///
@@ -24,7 +21,7 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     }
     let configs: Vec<Config> =
         [Config::wal(), Config::nvwal(Latency::None)].into_iter().chain(sectors).collect();
-    let rounds = effort.rounds.min(FEW);
+    let rounds = effort.rounds.min(ROUNDS);
     let mut table = Table::new(
         "ppl_figure7",
         "SQLite/PPL figure 7: size of a log sector",

@@ -12,6 +12,9 @@ use super::replay::{Database, run};
 use crate::report::number;
 use crate::workload::median;
 
+/// Most rounds that are run: a workload is thousands of transactions already.
+pub const ROUNDS: usize = 3;
+
 /// How a workload went on one configuration.
 pub struct Timing {
     /// The configuration.
