@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use duralite_testkit::{Actor, Fixture, one, stock};
+use duralite_testkit::{Actor, Engine, Fixture, one, stock};
 
 /// What the command says, and whether it succeeds.
 fn checkpoint(arguments: &[&str], path: &Path) -> (bool, String) {
@@ -60,5 +60,39 @@ fn inv03_a_torn_first_page_is_mended_from_the_log() {
     std::fs::write(fixture.path("c.db"), &bytes).unwrap();
     let (done, said) = checkpoint(&["--log-dir", fixture.log_dir().to_str().unwrap()], &fixture.path("c.db"));
     assert!(done, "{said}");
+    assert_home(&fixture);
+}
+
+#[test]
+fn a_log_that_adopting_would_empty_stays_its_own_databases() {
+    let fixture = Fixture::on(Engine::PPL);
+    writer(&fixture).kill();
+    let (original, copy) = (fixture.path("c.db"), fixture.path("copy.db"));
+    std::fs::copy(&original, &copy).unwrap();
+    let log = fixture.log();
+    let (done, said) = checkpoint(&["--adopt", "--log-dir", fixture.log_dir().to_str().unwrap()], &copy);
+    assert!(!done && said.contains("holds pages of its own database"), "{said}");
+    std::fs::copy(&log, fixture.path("copy.db-duralite")).unwrap();
+    let (done, said) = checkpoint(&[], &copy);
+    assert!(done, "{said}");
+    fixture.assert_plain("copy.db");
+    assert_eq!(one::<i64>(&stock(&copy), "SELECT sum(a) FROM t"), 6);
+    drop(fixture.open("c.db"));
+    assert_home(&fixture);
+}
+
+/// What a killed process left is told, checked with the database file, and put home.
+#[test]
+fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
+    let fixture = Fixture::on(Engine::PPL);
+    writer(&fixture).kill();
+    for command in ["info", "verify", "checkpoint"] {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_duralite"));
+        tool.arg(command).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("c.db"));
+        let output = tool.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{command}: {said}");
+        assert!(command == "checkpoint" || said.contains("ppl"), "{command}: {said}");
+    }
     assert_home(&fixture);
 }

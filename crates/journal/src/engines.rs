@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::media::MediaSet;
 use crate::settings::{EngineSetting, media};
-use crate::{nvwal, waldio};
+use crate::{nvwal, ppl, waldio};
 
 /// The product's engines, in the order in which `journal=auto` tries them.
-pub static ENGINES: &[&Descriptor] = &[&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR];
+pub static ENGINES: &[&Descriptor] = &[&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR, &ppl::DESCRIPTOR];
 
 /// Names that are kept free.
-pub const RESERVED: [&str; 2] = ["ppl", "scratchpad"];
+pub const RESERVED: [&str; 1] = ["scratchpad"];
 
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(by_magic(&engine.magic), Some(*engine));
             assert!(!engine.needs.is_empty() && !RESERVED.contains(&engine.name));
         }
-        assert_eq!((by_name("ppl"), by_magic(b"SQLite f")), (None, None));
+        assert_eq!((by_name("scratchpad"), by_magic(b"SQLite f")), (None, None));
         assert!(add(ENGINES).is_err());
     }
 

@@ -78,6 +78,17 @@ pub enum JournalError {
         /// Where its own database was.
         owner: PathBuf,
     },
+    /// A copy was to adopt a log that cannot be emptied into it and be kept for its own database as well.
+    #[error(
+        "log {} holds pages of its own database, and would hold them no more: copy it beside {} as {}-duralite, and \
+         checkpoint that", log.display(), database.display(), database.display()
+    )]
+    NotToAdopt {
+        /// The log.
+        log: PathBuf,
+        /// The copy.
+        database: PathBuf,
+    },
     /// The first page of a database was torn, and no copy of it is left.
     #[error(
         "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
@@ -173,6 +184,7 @@ impl JournalError {
             Self::Missing { .. } | Self::NoLog(_) => ErrorKind::NotFound,
             Self::LostPlace { .. } => ErrorKind::LostPlace,
             Self::Foreign { .. }
+            | Self::NotToAdopt { .. }
             | Self::Format { .. }
             | Self::Settings
             | Self::NoFirstPage(_)

@@ -8,7 +8,7 @@
 //! | who | calls | holding |
 //! | --- | --- | --- |
 //! | SQLite, in a read transaction | `read`, `size` | SHARED |
-//! | SQLite's checkpoint | `write`, `size`, `truncate`, `sync` | CHECKPOINT, and SHARED |
+//! | SQLite's checkpoint | `write`, `checkpointed`, `size`, `truncate`, `sync` | CHECKPOINT, and SHARED |
 //! | SQLite without WAL, or in exclusive locking mode | all but `drain` | EXCLUSIVE |
 //! | the VFS, before the log starts over | `sync`; after a failed sync `write` of all pages | WRITE |
 //! | the VFS, before it lifts the guard | `read`, `sync`, `drain` | EXCLUSIVE, the mutex of the log |
@@ -123,6 +123,15 @@ pub trait Home: Send + Sync {
     /// # Errors
     /// Any; the log keeps what it holds.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError>;
+
+    /// A checkpoint has written all that it will, which need not be all that is in the log; by whoever holds CHECKPOINT. Not
+    /// every checkpoint calls `sync` after it.
+    ///
+    /// # Errors
+    /// Any; nobody is told: it will show again.
+    fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        Ok(())
+    }
 
     /// The size in bytes of the database as `read` shows it.
     ///

@@ -88,7 +88,8 @@ pub fn checkpoint_copy(
 ///
 /// # Errors
 /// `Busy` when a process has the log, `NoFirstPage` when the database's first page is damaged and neither the log nor
-/// its home holds it; otherwise as [`Log::attach`]. A crash or an error on the way leaves a database that can be
+/// its home holds it, `NotToAdopt` when another database's log that is to be kept has a home, which this would empty; otherwise
+/// as [`Log::attach`]. A crash or an error on the way leaves a database that can be
 /// checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
@@ -112,6 +113,9 @@ pub fn checkpoint_into(
     lock.try_lock().map_err(|_| busy())?;
     let own = directory::is_own(&open, db)?;
     let mut log = Log::over(open, file)?;
+    if !own && afterwards == Afterwards::Keep && log.home().is_some() {
+        return Err(JournalError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
+    }
     let pages = write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
     // Another database's log that is put aside keeps what it holds: should this end before it has its new name,

@@ -114,6 +114,24 @@ impl Pins {
         Ok(true)
     }
 
+    /// The lowest position that a living process has pinned.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which processes live.
+    pub fn oldest(&self) -> Result<Option<u64>, MediumError> {
+        let mut oldest = None;
+        for process in 0..PROCESS_SLOTS as u64 {
+            let pin = self.load(TABLE + 8 * process);
+            if pin != 0
+                && oldest.is_none_or(|oldest| pin - 1 < oldest)
+                && self.segment.is_alive(process as usize)?
+            {
+                oldest = Some(pin - 1);
+            }
+        }
+        Ok(oldest)
+    }
+
     /// Notes that the log, whose first transaction is after `oldest`, has no room for another one: it may start
     /// over whoever follows it.
     pub fn press(&self, oldest: u64) {

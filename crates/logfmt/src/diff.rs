@@ -116,9 +116,18 @@ fn all_bytes_differ(word: u64) -> bool {
 
 /// How many bytes two slices end with both.
 pub(crate) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
-    let words = a.rchunks_exact(WORD).zip(b.rchunks_exact(WORD)).take_while(|(a, b)| a == b).count() * WORD;
-    let (a, b) = (&a[..a.len() - words], &b[..b.len() - words]);
-    words + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
+    let word = |bytes: &[u8], after: usize| {
+        let end = bytes.len().checked_sub(after)?;
+        bytes.get(end.checked_sub(16)?..end)?.try_into().ok().map(u128::from_ne_bytes)
+    };
+    let mut same = 0;
+    while let (Some(one), Some(other)) = (word(a, same), word(b, same))
+        && one == other
+    {
+        same += 16;
+    }
+    let (a, b) = (&a[..a.len() - same], &b[..b.len() - same]);
+    same + a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

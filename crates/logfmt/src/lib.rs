@@ -16,6 +16,7 @@ mod id;
 pub mod nvwal;
 mod origin;
 pub mod page_change;
+pub mod ppl;
 pub mod record;
 pub mod sqlite_wal;
 pub mod waldio;

@@ -3,7 +3,6 @@
 //! A page's image after a record is the sum of its records from the last whole image on. The
 //! chains are volatile: an engine rebuilds them by scanning its log.
 
-mod images;
 mod index;
 mod record;
 
@@ -12,14 +11,15 @@ use duralite_logfmt::{FormatError, diff};
 
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
-use images::Images;
+use crate::images::Images;
 use index::Index;
+use record::RecordNumber;
 pub(crate) use record::{Apply, Committed, Record};
 
 /// The chains of one generation.
 pub(crate) struct DeltaChains {
     index: Index,
-    images: Images,
+    images: Images<RecordNumber>,
     zeros: Box<[u8]>,
 }
 

@@ -10,13 +10,14 @@ use duralite_logfmt::nvwal::{
     ACTIVE_OFFSET, GROWN_OFFSET, MAGIC, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock,
     read_active_word, read_checked_word, slot_offset,
 };
-use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
+use duralite_medium::{FileNvm, Nvm};
 
 use super::{Nvwal, NvwalOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
+use crate::log_memory::{self, Access, hooked};
 use crate::media::MediaOptions;
-use crate::{JournalError, hooks, log_file};
+use crate::{JournalError, log_file};
 
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
@@ -105,52 +106,14 @@ fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
     options
 }
 
-/// How a log is mapped.
-#[derive(Clone, Copy)]
-enum Access {
-    /// To be changed.
-    Write { dax: bool },
-    /// To be looked at.
-    Read,
-}
-
 fn map(
     access: Access,
     media: &MediaOptions,
     log: &OpenFile<'_>,
     superblock: &Superblock,
 ) -> Result<FileNvm, JournalError> {
-    let OpenFile { path, file } = *log;
-    let io = |error| JournalError::io("open", path, &error);
-    let length = file.metadata().map_err(io)?.len();
-    let mut options = MapOptions {
-        capacity: superblock.file_bytes(superblock.limit_blocks),
-        dax: matches!(access, Access::Write { dax: true }),
-        latency: media.latency,
-        persistency: media.persistency,
-        read_only: matches!(access, Access::Read),
-    };
-    loop {
-        match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
-            // Only address space is reserved, but of that too a process may be given little.
-            Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
-                let less = options.capacity / 2;
-                if less < length.max(superblock.file_bytes(1)) {
-                    let source = MediumError::Io { op: "mmap", source };
-                    return Err(JournalError::Medium { path: path.to_path_buf(), source });
-                }
-                options.capacity = less;
-            }
-            done => {
-                return done.map_err(|source| JournalError::Medium { path: path.to_path_buf(), source });
-            }
-        }
-    }
-}
-
-fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
-    hooks::nvm(path, Arc::new(nvm))
-        .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+    let capacity = superblock.file_bytes(superblock.limit_blocks);
+    log_memory::map(access, media, log, capacity, superblock.file_bytes(1))
 }
 
 fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {

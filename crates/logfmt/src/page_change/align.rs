@@ -25,6 +25,12 @@ impl Step {
 /// With more steps than this the page may have been packed, so that all places differ and few cells.
 const FEW: usize = 6;
 
+/// Cells in a row that may have come or gone where the page was packed.
+const AHEAD: usize = 8;
+
+/// Cells between the first and the last that differ, among which more is looked for.
+const MIDDLE: usize = 32;
+
 /// Fills `steps`. `None` if nothing came or went, or more than operations can say.
 pub(super) fn steps(
     before: &Tree<&[u8]>,
@@ -133,16 +139,19 @@ fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, li
     let first = (0..both).take_while(|slot| same(*slot, *slot)).count();
     let last = (1..=both - first).take_while(|i| same(cells_before - i, cells_after - i)).count();
     let (old_end, new_end) = (cells_before - last, cells_after - last);
+    if old_end.max(new_end) - first > MIDDLE {
+        return steps.extend((0..limit).map(|old| Step::Delete { old }));
+    }
     let (mut old, mut new) = (first, first);
     let end = steps.len() + limit;
     while old < old_end && new < new_end && steps.len() < end {
         let (left_old, left_new) = (old_end - old, new_end - new);
         if same(old, new) {
             (old, new) = (old + 1, new + 1);
-        } else if (1..=left_new.saturating_sub(left_old)).any(|ahead| same(old, new + ahead)) {
+        } else if (1..=left_new.saturating_sub(left_old).min(AHEAD)).any(|ahead| same(old, new + ahead)) {
             steps.push(Step::Insert { new });
             new += 1;
-        } else if (1..=left_old.saturating_sub(left_new)).any(|ahead| same(old + ahead, new)) {
+        } else if (1..=left_old.saturating_sub(left_new).min(AHEAD)).any(|ahead| same(old + ahead, new)) {
             steps.push(Step::Delete { old });
             old += 1;
         } else {

@@ -39,6 +39,12 @@ pub(super) fn apply(
     ranges::apply(page, payload)
 }
 
+/// Whether one page has a few cells more than the other.
+pub(super) fn came_or_went(old: &[u8], new: &[u8], header: usize) -> bool {
+    let cells = |page| Tree::new(page, header).map(|tree: Tree<&[u8]>| tree.cells());
+    cells(old).zip(cells(new)).is_some_and(|(old, new)| (1..=4).contains(&old.abs_diff(new)))
+}
+
 /// Makes `trial` a payload of kind cells if there is one that is shorter than
 /// `limit`; returns how many of its bytes are ranges.
 pub(super) fn encode(

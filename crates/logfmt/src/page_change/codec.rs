@@ -5,6 +5,8 @@ use super::number::Reader;
 use super::{cells, moves, ranges};
 use crate::FormatError;
 
+/// Operations on cells that leave no more than this to ranges are good enough without looking for anything else.
+const LITTLE_LEFT_OVER: usize = 8;
 /// Ranges up to this long are not worth looking for anything else.
 const SHORT_CHANGE: usize = 10;
 /// Cells that leave no more than this to ranges are not worth looking for moves.
@@ -22,7 +24,8 @@ pub struct Scratch {
 
 /// Appends to `out` a payload that makes `new` of `old`, and returns its kind. Both are of one page size, 512 to
 /// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header comes after the database header, else
-/// 0. The payload is the smallest that was found, at most two bytes longer than what `diff::encode` makes.
+/// 0. Cells that came or went are recorded as such, if that leaves little else; otherwise the payload is the smallest that was
+/// found, at most two bytes longer than what `diff::encode` makes.
 pub fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -33,13 +36,20 @@ pub fn encode(
     debug_assert!(old.len() == new.len() && new.len() <= 65536);
     debug_assert!(header_bytes == 0 || header_bytes == DATABASE_HEADER_BYTES);
     let start = out.len();
+    let Scratch { trial, cells, moves } = scratch;
+    if cells::came_or_went(old, new, header_bytes)
+        && cells::encode(cells, old, new, header_bytes, usize::MAX, trial)
+            .is_some_and(|left_over| left_over <= LITTLE_LEFT_OVER)
+    {
+        out.extend_from_slice(trial);
+        return ChangeKind::Cells;
+    }
     out.push(KIND_RANGES);
     ranges::encode(old, new, out);
     let mut best = Best { start, kind: ChangeKind::Ranges, out };
     if best.length() <= SHORT_CHANGE {
         return best.kind;
     }
-    let Scratch { trial, cells, moves } = scratch;
     let left_over = cells::encode(cells, old, new, header_bytes, best.length(), trial);
     if left_over.is_some() {
         best.offer(trial, ChangeKind::Cells);
@@ -54,6 +64,12 @@ pub fn encode(
         best.offer(trial, ChangeKind::Whole);
     }
     best.kind
+}
+
+/// Whether a payload changes nothing.
+#[must_use]
+pub fn is_empty(payload: &[u8]) -> bool {
+    payload == [KIND_RANGES]
 }
 
 /// The shortest payload so far, which `out` ends with.

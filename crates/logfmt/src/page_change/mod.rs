@@ -19,5 +19,5 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{Scratch, apply, encode, encode_whole};
+pub use codec::{Scratch, apply, encode, encode_whole, is_empty};
 pub use kinds::{ChangeKind, kind};

@@ -20,7 +20,9 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     assert!(page == new, "{as_kind:?} came out different");
     let mut plain = Vec::new();
     diff::encode(old, new, &mut plain);
-    assert!(payload.len() <= plain.len() + 2, "{} bytes for {}", payload.len(), plain.len());
+    // A cell that came may be where its bytes are left from another one.
+    let least = if as_kind == ChangeKind::Cells { new.len() } else { plain.len() + 2 };
+    assert!(payload.len() <= least, "{} bytes for {}", payload.len(), plain.len());
     (as_kind, payload)
 }
 

@@ -143,6 +143,14 @@ impl Db {
         }
     }
 
+    /// Tells the home that a checkpoint has written all that it will.
+    pub fn checkpointed(&self) {
+        if let Some(home) = self.attached_home() {
+            // What fails here fails again where somebody can be told.
+            let _ = home.checkpointed(&self.base);
+        }
+    }
+
     /// Syncs the database file for SQLite. A failure is everybody's who has the log: the kernel tells once, and a
     /// second sync that succeeds proves nothing (invariants 6 and 9).
     pub fn sync(&self, flags: c_int) -> c_int {

@@ -1,31 +1,30 @@
 //! Page images as of each page's newest record, in a bounded cache: what the next difference
-//! is taken against. A page that is not here is rebuilt from the log.
+//! is taken against. A page that is not here is rebuilt from the log. An image says by a number, of a record or of a
+//! transaction, which version of its page it is.
 
 use rustc_hash::FxHashMap;
-
-use super::record::RecordNumber;
 
 /// At least this many pages are kept, whatever the byte limit.
 const LEAST_PAGES: usize = 8;
 
-struct Slot {
+struct Slot<V> {
     page_number: u32,
-    record: RecordNumber,
+    version: V,
     /// Used since the clock hand last passed.
     used: bool,
     image: Box<[u8]>,
 }
 
 /// A cache of page images with second-chance replacement.
-pub(crate) struct Images {
-    slots: Vec<Slot>,
+pub(crate) struct Images<V> {
+    slots: Vec<Slot<V>>,
     by_page: FxHashMap<u32, usize>,
     page_bytes: usize,
     limit_pages: usize,
     hand: usize,
 }
 
-impl Images {
+impl<V: Copy + PartialEq> Images<V> {
     pub(crate) fn new(page_bytes: usize, limit_bytes: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -36,32 +35,32 @@ impl Images {
         }
     }
 
-    /// The image of a page if it is the one after `record`.
-    pub(crate) fn get(&mut self, page_number: u32, record: RecordNumber) -> Option<&mut [u8]> {
+    /// The image of a page if it is of `version`.
+    pub(crate) fn get(&mut self, page_number: u32, version: V) -> Option<&mut [u8]> {
         let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
-        if slot.record != record {
+        if slot.version != version {
             return None;
         }
         slot.used = true;
         Some(&mut slot.image)
     }
 
-    /// Declares that the page's cached image is now the one after `record`, after the caller
+    /// Declares that the page's cached image is now of `version`, after the caller
     /// has changed it through [`Images::get`].
-    pub(crate) fn advance(&mut self, page_number: u32, record: RecordNumber) {
+    pub(crate) fn advance(&mut self, page_number: u32, version: V) {
         if let Some(slot) = self.by_page.get(&page_number).and_then(|&i| self.slots.get_mut(i)) {
-            slot.record = record;
+            slot.version = version;
         }
     }
 
-    /// Keeps a copy of the page's image after `record`.
-    pub(crate) fn put(&mut self, page_number: u32, record: RecordNumber, image: &[u8]) {
+    /// Keeps a copy of the page's image of `version`.
+    pub(crate) fn put(&mut self, page_number: u32, version: V, image: &[u8]) {
         let index = match self.by_page.get(&page_number) {
             Some(&index) => index,
-            None => self.take_slot(page_number),
+            None => self.take_slot(page_number, version),
         };
         if let Some(slot) = self.slots.get_mut(index) {
-            slot.record = record;
+            slot.version = version;
             slot.used = true;
             slot.image.copy_from_slice(image);
         }
@@ -82,10 +81,10 @@ impl Images {
     }
 
     /// A slot for a page: a new one below the limit, else one that has not been used lately.
-    fn take_slot(&mut self, page_number: u32) -> usize {
+    fn take_slot(&mut self, page_number: u32, version: V) -> usize {
         let index = if self.slots.len() < self.limit_pages {
             let image = vec![0; self.page_bytes].into_boxed_slice();
-            self.slots.push(Slot { page_number, record: 0, used: true, image });
+            self.slots.push(Slot { page_number, version, used: true, image });
             self.slots.len() - 1
         } else {
             self.evict()
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stays_within_its_limit_and_serves_only_the_asked_record() {
+    fn stays_within_its_limit_and_serves_only_the_asked_version() {
         let mut images = Images::new(512, 0);
         for page in 1..=100 {
             images.put(page, page * 10, &[page as u8; 512]);

@@ -1,0 +1,278 @@
+//! A log's memory: where things are in it, the state of extents, the free ones, and growing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use duralite_logfmt::heap::{checked_word, read_checked_word};
+use duralite_logfmt::ppl::{
+    EXTENT_HEADER_BYTES, Extent, ExtentHeader, GROWN_OFFSET, Geometry, SECTORS_PER_CHUNK, Superblock,
+};
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::{MediumError, Nvm};
+
+use super::need::Need;
+use super::words::{FREE_PIECE, FREE_SECTOR, PIECES_USED, SECTORS_USED, Turn, Words};
+use crate::JournalError;
+
+/// Words of an extent's state.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum State {
+    /// The next extent of the chain, or of the free ones, as a link.
+    Next,
+    /// Of a chain's first extent: the newest committed transaction with a record in the chain.
+    Last,
+    /// … the transaction that the page is home up to.
+    Home,
+    /// … the slot with the image that the page is being merged from, and 1.
+    Slot,
+    /// … the next chain in the list of the page table, as a link to its first extent.
+    Bucket,
+    /// … the extent that the next record begins in, as a link.
+    TailExtent,
+    /// … and where in it.
+    TailOffset,
+    /// … bytes of records.
+    Bytes,
+}
+
+/// The file is grown by at least this much at a time.
+const LEAST_STEP: u64 = 1 << 20;
+
+/// The memory of one log.
+pub(super) struct Area {
+    pub(super) nvm: Arc<dyn Nvm>,
+    pub(super) id: LogId,
+    pub(super) geometry: Geometry,
+    pub(super) limit_chunks: u32,
+    pub(super) path: PathBuf,
+    /// Chunks that this process knows to be there.
+    chunks: AtomicU32,
+}
+
+impl Area {
+    pub(super) fn new(nvm: Arc<dyn Nvm>, superblock: &Superblock, path: &Path) -> Result<Self, JournalError> {
+        let area = Self {
+            nvm,
+            id: superblock.log_id,
+            geometry: superblock.geometry(),
+            limit_chunks: superblock.limit_chunks,
+            path: path.to_path_buf(),
+            chunks: AtomicU32::new(0),
+        };
+        area.refresh_chunks()?;
+        Ok(area)
+    }
+
+    pub(super) fn chunks(&self) -> u32 {
+        self.chunks.load(Ordering::Relaxed)
+    }
+
+    /// Takes in how far another process has grown the file.
+    pub(super) fn refresh_chunks(&self) -> Result<(), JournalError> {
+        let word = self.nvm.load_u64(GROWN_OFFSET);
+        let damaged = |what| JournalError::Corrupt { offset: GROWN_OFFSET, what };
+        let chunks = read_checked_word(word, "the log's size").map_err(damaged)?;
+        if chunks > self.limit_chunks {
+            return Err(damaged(FormatError::Damaged { what: "the log's size" }));
+        }
+        let bytes = self.geometry.file_bytes(chunks);
+        if bytes > self.nvm.capacity() {
+            let what = "a log that is longer than the address space that this process may use";
+            return Err(self.medium(MediumError::Unsupported { what }));
+        }
+        if self.nvm.refresh_len(bytes).is_err() {
+            return Err(damaged(FormatError::Short { what: "the log file" }));
+        }
+        self.chunks.fetch_max(chunks, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The extent that a link leads to, once it is known to be there; `None` for 0.
+    pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, JournalError> {
+        if link == 0 {
+            return Ok(None);
+        }
+        let extent = Extent::of_link(link);
+        if let Some(extent) = extent {
+            if !self.geometry.has(extent, self.chunks()) {
+                self.refresh_chunks()?;
+            }
+            if self.geometry.has(extent, self.chunks()) {
+                return Ok(Some(extent));
+            }
+        }
+        Err(JournalError::Corrupt {
+            offset: 0,
+            what: FormatError::Damaged { what: "a link between extents" },
+        })
+    }
+
+    pub(super) fn state(&self, extent: Extent, state: State) -> u64 {
+        self.nvm.load_u64(self.geometry.state_offset(extent) + 8 * state as u64)
+    }
+
+    pub(super) fn set_state(&self, extent: Extent, state: State, value: u64) {
+        self.nvm.store_u64(self.geometry.state_offset(extent) + 8 * state as u64, value);
+    }
+
+    /// Offset in the log of a place in an extent.
+    pub(super) fn at(&self, extent: Extent, offset: u32) -> u64 {
+        self.geometry.extent_offset(extent) + u64::from(offset)
+    }
+
+    /// The page whose chain an extent is in.
+    pub(super) fn page_of(&self, extent: Extent) -> u32 {
+        (self.nvm.load_u64(self.at(extent, 0)) & 0xffff_ffff) as u32
+    }
+
+    pub(super) fn header(&self, extent: Extent) -> Option<ExtentHeader> {
+        let mut bytes = [0; EXTENT_HEADER_BYTES as usize];
+        self.nvm.read(self.at(extent, 0), &mut bytes);
+        ExtentHeader::decode(&bytes, self.id, extent)
+    }
+
+    /// Stores what makes an extent one of a page's chain. Not flushed.
+    pub(super) fn store_header(&self, extent: Extent, header: &ExtentHeader, merged: u64) {
+        let bytes = header.encode(self.id, extent);
+        let at = self.at(extent, 0);
+        self.nvm.store(at + 8, &bytes[8..]);
+        self.nvm.store(at + bytes.len() as u64, &merged.to_le_bytes());
+        self.nvm.store(at, &bytes[..8]);
+    }
+
+    /// Takes an extent out of whatever it is in, for good once that is fenced.
+    pub(super) fn erase_header(&self, extent: Extent) {
+        let at = self.at(extent, 0);
+        self.nvm.store_u64(at, 0);
+        self.nvm.flush(at, 8);
+    }
+
+    fn free_list(extent: Extent) -> (u64, u64) {
+        if extent.is_piece() { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) }
+    }
+
+    /// Puts an extent among the free ones. Its header is erased.
+    pub(super) fn put_free(&self, words: &Words, _turn: &Turn<'_>, extent: Extent) {
+        let (head, _) = Self::free_list(extent);
+        self.set_state(extent, State::Next, words.load(head));
+        words.store(head, extent.to_link());
+    }
+
+    /// The same for one that was in use.
+    pub(super) fn give_back(&self, words: &Words, turn: &Turn<'_>, extent: Extent) {
+        let (_, used) = Self::free_list(extent);
+        self.put_free(words, turn, extent);
+        words.add(used, u64::MAX);
+    }
+
+    /// Takes a free extent, of the other kind if there is none of this; `None` where there is none at all.
+    pub(super) fn take(
+        &self,
+        words: &Words,
+        turn: &Turn<'_>,
+        piece: bool,
+    ) -> Result<Option<Extent>, JournalError> {
+        match self.take_of(words, turn, piece)? {
+            None => self.take_of(words, turn, !piece),
+            found => Ok(found),
+        }
+    }
+
+    /// Takes a free extent of a kind.
+    pub(super) fn take_of(
+        &self,
+        words: &Words,
+        turn: &Turn<'_>,
+        piece: bool,
+    ) -> Result<Option<Extent>, JournalError> {
+        let (head, used) = if piece { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) };
+        let mut found = self.follow(words.load(head))?;
+        if found.is_none() && self.grow(words, turn)? {
+            found = self.follow(words.load(head))?;
+        }
+        let Some(extent) = found else { return Ok(None) };
+        words.store(head, self.state(extent, State::Next));
+        for state in [State::Next, State::Last, State::Home, State::Slot, State::Bucket, State::Bytes] {
+            self.set_state(extent, state, 0);
+        }
+        // Readers find it in its chain before its first record is there.
+        self.nvm.store_u64(self.at(extent, EXTENT_HEADER_BYTES), 0);
+        words.add(used, 1);
+        Ok(Some(extent))
+    }
+
+    /// Extents that can still be taken: sectors, and pieces.
+    pub(super) fn free_counts(&self, words: &Words) -> (u64, u64) {
+        let chunks = u64::from(self.most_chunks());
+        let all = |per_chunk: u32| chunks * u64::from(per_chunk);
+        let sectors = all(SECTORS_PER_CHUNK).saturating_sub(words.load(SECTORS_USED));
+        let pieces = all(self.geometry.pieces_per_chunk).saturating_sub(words.load(PIECES_USED));
+        (sectors, pieces)
+    }
+
+    /// Most chunks that this process can have: where it may use little address space, that is the limit.
+    fn most_chunks(&self) -> u32 {
+        let mapped = self.nvm.capacity().saturating_sub(self.geometry.chunks_offset);
+        let mapped = u32::try_from(mapped / self.geometry.chunk_bytes).unwrap_or(u32::MAX);
+        self.limit_chunks.min(mapped)
+    }
+
+    /// Bytes of extents in use, and of those that there may be.
+    pub(super) fn fill(&self, words: &Words) -> (u64, u64) {
+        let sectors = words.load(SECTORS_USED) * u64::from(self.geometry.sector_bytes);
+        let pieces = words.load(PIECES_USED) * u64::from(duralite_logfmt::ppl::PIECE_BYTES);
+        (sectors + pieces, u64::from(self.most_chunks()) * self.geometry.chunk_bytes)
+    }
+
+    /// Sees to it that so much can be taken without the file growing.
+    pub(super) fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), JournalError> {
+        loop {
+            let chunks = u64::from(self.chunks());
+            let sectors = chunks * u64::from(SECTORS_PER_CHUNK) - words.load(SECTORS_USED);
+            let pieces = chunks * u64::from(self.geometry.pieces_per_chunk) - words.load(PIECES_USED);
+            if need.sectors <= sectors && need.pieces <= pieces {
+                return Ok(());
+            }
+            if !self.grow(words, turn)? {
+                return Err(JournalError::LimitReached { limit_bytes: self.fill(words).1 });
+            }
+        }
+    }
+
+    /// Makes the file longer; whether that was possible below the limit.
+    fn grow(&self, words: &Words, turn: &Turn<'_>) -> Result<bool, JournalError> {
+        self.refresh_chunks()?;
+        let (have, most) = (self.chunks(), self.most_chunks());
+        if have >= most {
+            return Ok(false);
+        }
+        let least = LEAST_STEP.div_ceil(self.geometry.chunk_bytes) as u32;
+        let wanted = have.saturating_add((have / 2).max(least)).min(most);
+        let grown = match self.nvm.grow(self.geometry.file_bytes(wanted)) {
+            Ok(()) => wanted,
+            // Nearly full: one chunk may still do.
+            Err(MediumError::NoSpace) => {
+                self.nvm.grow(self.geometry.file_bytes(have + 1)).map_err(|source| self.medium(source))?;
+                have + 1
+            }
+            Err(source) => return Err(self.medium(source)),
+        };
+        self.nvm.store_u64(GROWN_OFFSET, checked_word(grown));
+        self.nvm.flush(GROWN_OFFSET, 8);
+        self.nvm.fence();
+        self.chunks.fetch_max(grown, Ordering::Relaxed);
+        for chunk in (have..grown).rev() {
+            let extents: Vec<Extent> = self.geometry.extents_of(chunk).collect();
+            extents.into_iter().rev().for_each(|extent| self.put_free(words, turn, extent));
+        }
+        Ok(true)
+    }
+
+    pub(super) fn medium(&self, source: MediumError) -> JournalError {
+        match source {
+            MediumError::NoSpace => JournalError::NoSpace { dir: self.path.clone() },
+            source => JournalError::Medium { path: self.path.clone(), source },
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `ppl` in the registry, and its settings.
+
+use duralite_logfmt::ppl::{MAGIC, sector_size_is_valid};
+
+use super::options::{NAME, PplOptions};
+use super::{files, walk, words};
+use crate::descriptor::Descriptor;
+use crate::media::Medium;
+use crate::settings::common::{BYTES, CACHE, LOG_LIMIT};
+use crate::settings::{EngineOptions, EngineSetting, Values};
+
+/// The engine for flash that should wear less.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    needs: &[Medium::LogMemory],
+    settings: &[&SECTOR_BYTES, &OVERFLOW_BYTES, &LOG_LIMIT, &CACHE],
+    shared: words::SHARED,
+    format: files::format,
+    attach: files::attach,
+    attach_outside: files::attach_outside,
+    open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
+    inspect: files::inspect,
+    is_empty: files::is_empty,
+    walk: walk::walk,
+    flush_interval: |_| None,
+};
+
+impl PplOptions {
+    /// Its part of the options of all engines, and what it shares with others.
+    pub(super) fn of(all: &EngineOptions) -> Self {
+        let own = all.own::<Self>();
+        Self {
+            limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
+            cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            ..own
+        }
+    }
+}
+
+static SECTOR_BYTES: EngineSetting = EngineSetting::new(
+    "sector_bytes",
+    Values::Fixed("4096, 8192 or 12288"),
+    |all, given| {
+        let bytes: u32 = given.size()?;
+        if !sector_size_is_valid(bytes) {
+            return Err(given.invalid());
+        }
+        all.change(|own: &mut PplOptions| own.sector_bytes = bytes);
+        Ok(())
+    },
+    |all| all.own::<PplOptions>().sector_bytes.to_string(),
+);
+
+static OVERFLOW_BYTES: EngineSetting = EngineSetting::new(
+    "overflow_bytes",
+    BYTES,
+    |all, given| given.size().map(|bytes| all.change(|own: &mut PplOptions| own.overflow_bytes = bytes)),
+    |all| all.own::<PplOptions>().overflow_bytes.to_string(),
+)
+.shared();

@@ -1,0 +1,250 @@
+//! Log files of `ppl`: mapped memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::heap::{checked_word, read_checked_word};
+use duralite_logfmt::ppl::{GROWN_OFFSET, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
+use duralite_medium::{LocalSegment, MediumError, Nvm, Segment};
+use rustc_hash::FxHashMap;
+
+use super::area::Area;
+use super::pages::Pages;
+use super::recent::Recent;
+use super::recovery::{last_commit, scan};
+use super::store::{Figures, Store};
+use super::words::{DB_PAGES, FLOOR, GenerationWords, HOME_PAGES, SEALED, SHARED, SLOTS, Words};
+use super::{Ppl, PplOptions};
+use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::directory::PINS_OFFSET;
+use crate::engine::Engine;
+use crate::log_memory::{Access, hooked, map};
+use crate::media::MediaOptions;
+use crate::pins::Pins;
+use crate::{JournalError, log_file};
+
+/// Bytes of the memory that a log's users share.
+pub const SHARED_BYTES: u64 = SHARED.all;
+/// Bytes that a log may take where nothing else is said, at least.
+const LIMIT_BYTES: u64 = 64 << 20;
+/// Bytes of images that slots are made for.
+const SLOTS_BYTES: u32 = 512 << 10;
+
+/// The shape of a new log.
+pub(super) fn shape(options: &PplOptions, head: &LogHead, page_bytes: u32) -> Superblock {
+    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = *head;
+    let mut superblock = Superblock {
+        page_bytes,
+        log_id,
+        db_inode,
+        db_birth_ns,
+        sector_bytes: options.sector_bytes,
+        limit_chunks: 1,
+        slots: (SLOTS_BYTES / page_bytes).clamp(8, SLOTS as u32),
+        buckets: 1,
+        path: path.clone(),
+        file: made_in,
+    };
+    // Between two automatic checkpoints a thousand pages may be new.
+    let limit_bytes = match options.limit_bytes {
+        0 => LIMIT_BYTES.max(4096 * u64::from(page_bytes)),
+        bytes => bytes,
+    };
+    let chunks = limit_bytes / superblock.geometry().chunk_bytes;
+    superblock.limit_chunks = u32::try_from(chunks).unwrap_or(u32::MAX).clamp(4, 1 << 24);
+    let sectors = superblock.limit_chunks * SECTORS_PER_CHUNK;
+    superblock.buckets = (sectors / 4).next_power_of_two().min(1 << 20);
+    superblock
+}
+
+/// Writes an empty log into a new file.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+    let superblock = shape(&PplOptions::of(new.options), &new.head, new.page_bytes);
+    let access = Access::Write { dax: new.directory.is_dax() };
+    let nvm = map_log(access, &new.options.media, &new.file, &superblock)?;
+    Ppl::format(nvm.as_ref(), &superblock)
+        .map_err(|source| JournalError::Medium { path: new.file.path.to_path_buf(), source })
+}
+
+/// A log on a medium that the caller has.
+impl Ppl {
+    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
+    ///
+    /// # Errors
+    /// The medium's, of growing it.
+    pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), MediumError> {
+        nvm.grow(superblock.geometry().file_bytes(0))?;
+        nvm.store(0, &superblock.encode());
+        nvm.store_u64(GROWN_OFFSET, checked_word(0));
+        nvm.flush(0, SUPERBLOCK_BYTES);
+        nvm.fence();
+        Ok(())
+    }
+
+    /// Opens a log with the memory that its users share, [`SHARED_BYTES`] of it from `base` on; whoever is `alone`, with
+    /// memory of zeros, recovers the log.
+    ///
+    /// # Errors
+    /// `Format` and `Corrupt`; `Medium`.
+    pub fn attach(
+        nvm: Arc<dyn Nvm>,
+        path: &Path,
+        options: &PplOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+        alone: bool,
+    ) -> Result<Self, JournalError> {
+        let superblock = superblock_on(nvm.as_ref(), path)?;
+        let area = Area::new(nvm, &superblock, path)?;
+        let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, options);
+        if alone {
+            store.recover()?;
+        }
+        Self::new(store, superblock, options)
+    }
+
+    /// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
+    ///
+    /// # Errors
+    /// `Format` and `Corrupt`.
+    pub fn open_read_only(nvm: Arc<dyn Nvm>, path: &Path) -> Result<Self, JournalError> {
+        let superblock = superblock_on(nvm.as_ref(), path)?;
+        open_scanned(Area::new(nvm, &superblock, path)?, superblock)
+    }
+}
+
+fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, JournalError> {
+    let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
+    nvm.read(0, &mut bytes);
+    Superblock::decode(&bytes).map_err(|source| JournalError::Format { log: path.to_path_buf(), source })
+}
+
+/// Maps and opens a log; whoever is alone recovers it.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let Attaching { directory, options, file, segment, base, alone } = log;
+    let superblock = superblock_of(&file)?;
+    let access = Access::Write { dax: directory.is_dax() };
+    let nvm = map_log(access, &options.media, &file, &superblock)?;
+    let area = Area::new(nvm, &superblock, file.path)?;
+    let segment: Arc<dyn Segment> = segment;
+    let pins = Pins::new(Arc::clone(&segment), PINS_OFFSET);
+    let options = PplOptions::of(options);
+    let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, &options);
+    let store = Store { pins: Some(pins), ..store };
+    if alone {
+        store.recover()?;
+    } else if store.words.forget_predecessor() {
+        drop(store.lock()?);
+    }
+    Ok(Box::new(Ppl::new(store, superblock, &options)?))
+}
+
+/// Opens a log as a user who may only read it. What others commit is seen where they share their memory.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let AttachingOutside { options, file, shared, base } = log;
+    let Some(segment) = shared else { return Ok(Box::new(look_at(&file)?)) };
+    let superblock = superblock_of(&file)?;
+    let nvm = map_log(Access::Read, &options.media, &file, &superblock)?;
+    let area = Area::new(nvm, &superblock, file.path)?;
+    let options = PplOptions::of(options);
+    let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, &options);
+    Ok(Box::new(Ppl::new(store, superblock, &options)?))
+}
+
+fn open_store(
+    area: Area,
+    words: Words,
+    pages: Pages,
+    superblock: &Superblock,
+    options: &PplOptions,
+) -> Store {
+    let Superblock { page_bytes, sector_bytes, .. } = *superblock;
+    let full_bytes = u64::from(sector_bytes) - 64 + u64::from(options.overflow_bytes);
+    Store {
+        area,
+        words,
+        pages,
+        page_bytes,
+        pins: None,
+        full_bytes,
+        recent: Recent::default(),
+        figures: Figures::default(),
+    }
+}
+
+/// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, JournalError> {
+    let superblock = superblock_of(log)?;
+    let nvm: Arc<dyn Nvm> = Arc::new(map(
+        Access::Read,
+        &MediaOptions::default(),
+        log,
+        superblock.geometry().file_bytes(superblock.limit_chunks),
+        superblock.geometry().file_bytes(0),
+    )?);
+    let area = Area::new(nvm, &superblock, log.path)?;
+    open_scanned(area, superblock)
+}
+
+/// The same for a log that is mapped.
+fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError> {
+    let last = last_commit(&area)?;
+    let scanned = scan(&area, superblock.page_bytes, last.number, |_| false)?;
+    let chains: FxHashMap<_, _> =
+        scanned.chains.into_iter().map(|(page, (chain, _))| (page, chain)).collect();
+    let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
+    for (word, value) in [
+        (SEALED, last.number),
+        (FLOOR, last.number),
+        (DB_PAGES, u64::from(last.db_pages)),
+        (HOME_PAGES, u64::from(last.db_pages)),
+    ] {
+        words.store(word, value);
+    }
+    let begun = GenerationWords { position: last.number, time_ms: last.time_ms, header: None };
+    words.begin_generation(1, &begun);
+    let options = PplOptions::default();
+    let store = open_store(area, words, Pages::Scanned(chains), &superblock, &options);
+    Ppl::new(store, superblock, &options)
+}
+
+/// What a log says about itself.
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = check(log, bytes)?;
+    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+}
+
+/// Whether the log holds nothing that is not in the database file.
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+    look_at(log).is_ok_and(|log| log.is_spent())
+}
+
+fn map_log(
+    access: Access,
+    media: &MediaOptions,
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+) -> Result<Arc<dyn Nvm>, JournalError> {
+    let geometry = superblock.geometry();
+    let capacity = geometry.file_bytes(superblock.limit_chunks);
+    hooked(log.path, map(access, media, log, capacity, geometry.file_bytes(1))?)
+}
+
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
+    check(log, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
+}
+
+/// Reads the superblock and checks that the file is as long as it says.
+fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, JournalError> {
+    let format = |source| JournalError::Format { log: log.path.to_path_buf(), source };
+    let length = log.file.metadata().map_err(|error| JournalError::io("examine", log.path, &error))?.len();
+    let superblock = Superblock::decode(bytes).map_err(format)?;
+    let word = bytes.get(GROWN_OFFSET as usize..).and_then(|rest| rest.first_chunk::<8>());
+    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
+    let grown = read_checked_word(word, "the log's size").map_err(format)?;
+    if grown > superblock.limit_chunks || superblock.geometry().file_bytes(grown) > length {
+        return Err(format(FormatError::Short { what: "the log file" }));
+    }
+    Ok(superblock)
+}

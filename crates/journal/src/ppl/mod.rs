@@ -1,0 +1,320 @@
+//! SQLite/PPL: a log for each page in byte-addressable memory, for flash that should wear less (Oh et al., VLDB 2015).
+//!
+//! A commit stores what it changes of a page as a record in the page's log sector. The page in the database file is
+//! written only when its log is full: a read lays the records over it. The layout is `docs/format/ppl.md`.
+//!
+//! | module | the paper's section 3.2 |
+//! | --- | --- |
+//! | `writer` | log capturer |
+//! | `seal`, `chain` | tid manager, log writer |
+//! | `store` | log roller |
+//! | `merge` | log merger |
+//! | `recovery` | recovery manager |
+//!
+//! SQLite sees frames of a write-ahead log, as with other engines: `frames` says which page and which transaction each of
+//! them is, in memory that all users of the log share. Its checkpoint is logical (`home`).
+//!
+//! Invariants kept here: 4 to 8, 10 to 12, 17.
+
+mod area;
+mod chain;
+mod descriptor;
+mod files;
+mod frames;
+mod home;
+mod merge;
+mod need;
+mod options;
+mod pages;
+mod reader;
+mod recent;
+mod recovery;
+mod seal;
+mod staged;
+mod store;
+mod walk;
+mod words;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use duralite_logfmt::LogId;
+use duralite_logfmt::ppl::Superblock;
+use duralite_logfmt::sqlite_wal::WalHeader;
+use duralite_medium::Guarantee;
+
+use crate::engine::{
+    Clock, Commit, DurabilityWaiter, Engine, Fill, LogFile, LogReader as _, LogWriter, Ticket, wall_clock,
+};
+use crate::home::{DatabaseFile, Home};
+use crate::images::Images;
+use crate::{EngineOptions, JournalError};
+pub use descriptor::DESCRIPTOR;
+use duralite_logfmt::page_change::{ChangeKind, Scratch as Encoder};
+pub use files::SHARED_BYTES;
+use frames::{Entry, Frames};
+use home::LoggedHome;
+use merge::Cause;
+use options::NAME;
+pub use options::PplOptions;
+use seal::{Buffers, Sealing};
+use staged::Staged;
+use store::{AsOf, Scratch, Store};
+use words::{
+    CHECKPOINTED, DB_PAGES, FLOOR, FRAMES, GENERATION, GenerationWords, HOME_PAGES, PIECES_USED, SEALED,
+    SECTORS_USED,
+};
+
+/// A log in NVRAM with a chain of records for each page.
+pub struct Ppl {
+    store: Arc<Store>,
+    superblock: Superblock,
+    frames: Frames,
+    staged: Staged,
+    images: Images<u64>,
+    clock: Clock,
+    encoder: Encoder,
+    buffers: Buffers,
+    scratch: Scratch,
+    image: Vec<u8>,
+}
+
+impl Ppl {
+    fn new(store: Store, superblock: Superblock, options: &PplOptions) -> Result<Self, JournalError> {
+        let mut log = Self {
+            store: Arc::new(store),
+            frames: Frames::default(),
+            staged: Staged::default(),
+            images: Images::new(superblock.page_bytes as usize, options.cache_bytes),
+            superblock,
+            clock: wall_clock,
+            encoder: Encoder::default(),
+            buffers: Buffers::default(),
+            scratch: Scratch::default(),
+            image: Vec::new(),
+        };
+        log.refresh()?;
+        Ok(log)
+    }
+
+    /// Whether nothing is in the log that is not in the database file.
+    fn is_spent(&self) -> bool {
+        match &self.store.pages {
+            pages::Pages::Scanned(chains) => chains.is_empty(),
+            pages::Pages::Shared => self.store.words.load(SECTORS_USED) == 0,
+        }
+    }
+
+    /// Starts the log over: what SQLite has not checkpointed nobody could see, and it is taken back.
+    fn start_over(
+        &mut self,
+        file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError> {
+        self.settle_open()?;
+        self.refresh()?;
+        self.staged.clear();
+        if header.is_some_and(|header| header.page_bytes != self.superblock.page_bytes) {
+            return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
+        }
+        let pages: Vec<u32> = self.frames.newest().into_iter().map(|(page, _)| page).collect();
+        let unseen: Vec<u32> =
+            pages.into_iter().filter(|page| self.is_ahead(*page).unwrap_or(true)).collect();
+        let changes = self.changes_to(file, &unseen, AsOf::Home)?;
+        let turn = self.store.lock_for(file, &changes, 0)?;
+        let words = &self.store.words;
+        if !changes.is_empty() {
+            let db_pages = u32::try_from(words.load(HOME_PAGES)).unwrap_or(u32::MAX);
+            let entry = Entry::empty(words.load(SEALED) + 1, db_pages, (self.clock)());
+            self.store.seal(
+                &turn,
+                &Sealing { changes: &changes, entry, retired: false },
+                &mut self.buffers,
+            )?;
+        }
+        let position = words.load(SEALED);
+        words.store(FLOOR, position);
+        words.store(DB_PAGES, words.load(HOME_PAGES));
+        let pieces = self.store.area.frame_pieces(words)?;
+        let begun =
+            GenerationWords { position, time_ms: (self.clock)(), header: header.map(|header| header.bytes) };
+        words.begin_generation(words.load(GENERATION) + 1, &begun);
+        pieces.into_iter().for_each(|piece| self.store.area.give_back(words, &turn, piece));
+        drop(turn);
+        store::Figures::add(&self.store.figures.generations, 1);
+        self.refresh()
+    }
+
+    /// Whether a page's newest version is not at home.
+    fn is_ahead(&self, page_number: u32) -> Result<bool, JournalError> {
+        let area = &self.store.area;
+        let Some(first) = area.find_chain(page_number)? else { return Ok(false) };
+        let home = area.state(first, area::State::Home).max(self.store.words.load(FLOOR));
+        Ok(area.state(first, area::State::Last) > home)
+    }
+
+    /// Rebuilds every page that has records.
+    fn check_pages(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        let pages::Pages::Scanned(chains) = &self.store.pages else { return Ok(()) };
+        let mut page = vec![0; self.store.page_bytes as usize];
+        let mut scratch = Scratch::default();
+        for page_number in chains.keys() {
+            self.store.read(file, *page_number, AsOf::Home, &mut page, &mut scratch)?;
+        }
+        Ok(())
+    }
+}
+
+impl Engine for Ppl {
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        Some(Arc::new(LoggedHome(Arc::clone(&self.store))))
+    }
+}
+
+impl LogFile for Ppl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn id(&self) -> LogId {
+        self.superblock.log_id
+    }
+
+    fn page_bytes(&self) -> u32 {
+        self.superblock.page_bytes
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.store.area.nvm.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.store.area.nvm.describe()
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, String)> {
+        let (words, figures) = (&self.store.words, &self.store.figures);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let merged = |cause: Cause| words.load(cause.counter());
+        let merged_pages = merged(Cause::Full) + merged(Cause::Room) + merged(Cause::Closing);
+        let saved = (words.load(FRAMES) + words.load(CHECKPOINTED)).saturating_sub(merged_pages);
+        let (used, limit) = self.store.area.fill(words);
+        let counters = self.store.area.nvm.counters();
+        let rows: Vec<(&'static str, u64)> = vec![
+            ("sector_bytes", u64::from(self.superblock.sector_bytes)),
+            ("generation", self.frames.generation()),
+            ("log_frames", u64::from(self.frames.count())),
+            ("log_transactions", u64::from(self.transactions())),
+            ("log_bytes", used),
+            ("log_file_bytes", self.store.area.nvm.len()),
+            ("log_limit", limit),
+            ("sectors", words.load(SECTORS_USED)),
+            ("pool_pieces", words.load(PIECES_USED)),
+            ("position", self.position()),
+            ("commits", count(&figures.commits)),
+            ("frames", count(&figures.frames)),
+            ("records", figures.records.iter().map(count).sum()),
+            ("records_cells", count(&figures.records[ChangeKind::Cells as usize])),
+            ("records_moves", count(&figures.records[ChangeKind::Moves as usize])),
+            ("records_ranges", count(&figures.records[ChangeKind::Ranges as usize])),
+            ("records_whole", count(&figures.records[ChangeKind::Whole as usize])),
+            ("record_bytes", count(&figures.record_bytes)),
+            ("pages_merged", merged_pages),
+            ("pages_merged_full", merged(Cause::Full)),
+            ("pages_merged_room", merged(Cause::Room)),
+            ("pages_merged_closing", merged(Cause::Closing)),
+            ("pages_saved", saved),
+            ("pages_read", count(&figures.read_pages)),
+            ("pages_rolled", count(&figures.rolled_pages)),
+            ("roll_forward_ns", count(&figures.rolled_ns)),
+            ("log_restarts", count(&figures.generations)),
+            ("stored_bytes", counters.stored_bytes),
+            ("flushed_lines", counters.flushed_lines),
+            ("fences", counters.fences),
+            ("read_bytes", counters.read_bytes),
+        ];
+        rows.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+    }
+
+    fn configure(&mut self, options: &EngineOptions) {
+        self.store.area.nvm.set_latency(options.media.latency);
+    }
+
+    fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    fn fill(&self) -> Fill {
+        let (used_bytes, limit_bytes) = self.store.area.fill(&self.store.words);
+        Fill { used_bytes, limit_bytes }
+    }
+
+    fn wal_header(&self) -> Option<&WalHeader> {
+        self.frames.header()
+    }
+
+    fn begin_generation(
+        &mut self,
+        file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError> {
+        self.start_over(file, header)
+    }
+
+    fn clear(&mut self, file: &dyn DatabaseFile, _keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(file, None)
+    }
+
+    /// Its sectors are in use whatever generation it is.
+    fn has_surplus(&self, _keep_bytes: u64) -> bool {
+        false
+    }
+
+    fn retire(&mut self) -> Result<(), JournalError> {
+        self.settle_open()?;
+        self.refresh()?;
+        let turn = self.store.lock()?;
+        let words = &self.store.words;
+        let db_pages = u32::try_from(words.load(HOME_PAGES)).unwrap_or(u32::MAX);
+        let entry = Entry::empty(words.load(SEALED) + 1, db_pages, (self.clock)());
+        self.store.seal(&turn, &Sealing { changes: &[], entry, retired: true }, &mut self.buffers)
+    }
+}
+
+impl LogWriter for Ppl {
+    fn stage(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
+        self.stage_frame(file, frame, page_number, page)
+    }
+
+    fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    fn outgrows(&self, _bytes: usize) -> bool {
+        false
+    }
+
+    fn discard_staged(&mut self) -> Result<(), JournalError> {
+        self.staged.clear();
+        Ok(())
+    }
+
+    fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+        self.seal_staged(file, commit).map(|()| None)
+    }
+
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
+        None
+    }
+
+    fn force(&mut self) -> Result<(), JournalError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! The frame that each thread read last. SQLite's checkpoint reads a frame and writes what it has read home, in one thread:
+//! so it is known which version of the page that is, and need not be looked for.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Threads that checkpoint at once are few.
+const PLACES: usize = 8;
+
+thread_local! {
+    /// Its address tells threads apart.
+    static THREAD: u8 = const { 0 };
+}
+
+#[derive(Default)]
+struct Read {
+    thread: usize,
+    page_number: u32,
+    transaction: u64,
+    image: Vec<u8>,
+}
+
+/// What threads have read.
+#[derive(Default)]
+pub(super) struct Recent([Mutex<Read>; PLACES]);
+
+impl Recent {
+    fn place(&self) -> Option<(usize, MutexGuard<'_, Read>)> {
+        let thread = THREAD.try_with(|byte| std::ptr::from_ref(byte).addr()).ok()?;
+        let place = self.0.get((thread / 64) % PLACES)?;
+        Some((thread, place.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Notes that this thread has read a page as it is after a transaction.
+    pub(super) fn note(&self, page_number: u32, transaction: u64, page: &[u8]) {
+        let Some((thread, mut read)) = self.place() else { return };
+        (read.thread, read.page_number, read.transaction) = (thread, page_number, transaction);
+        read.image.clear();
+        read.image.extend_from_slice(page);
+    }
+
+    /// The transaction after which a page is like this, if this thread has just read it so.
+    pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
+        let (thread, read) = self.place()?;
+        let is_it = read.thread == thread && read.page_number == page_number && read.image == page;
+        is_it.then_some(read.transaction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_this_thread_read_last_is_known() {
+        let recent = Recent::default();
+        recent.note(5, 9, &[1; 512]);
+        assert_eq!(recent.version_of(5, &[1; 512]), Some(9));
+        assert_eq!(recent.version_of(5, &[2; 512]), None);
+        assert_eq!(recent.version_of(6, &[1; 512]), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(recent.version_of(5, &[1; 512]), None));
+        });
+        recent.note(6, 10, &[1; 512]);
+        assert_eq!(recent.version_of(5, &[1; 512]), None);
+    }
+}

@@ -1,0 +1,263 @@
+//! The words that the users of a log share, in their segment, and the lock of the log's structure.
+//!
+//! Nothing here outlives the last user: whoever is alone with a log derives all of it from the log.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duralite_logfmt::ppl::MOST_SLOTS;
+use duralite_medium::{MediumError, Segment};
+
+use crate::descriptor::SharedBytes;
+
+/// Who changes chains, slots, free lists and the page table: a process slot and 1, or 0.
+const LOCK: u64 = 0;
+/// Advanced before anything that a reader may be looking at is used for something else; its highest bit says that the
+/// page table is being made anew.
+pub(super) const EPOCH: u64 = 8;
+/// The newest committed transaction.
+pub(super) const SEALED: u64 = 16;
+/// The transaction that is being stored, or 0.
+pub(super) const OPEN: u64 = 24;
+/// Counts the times that the log has started over since it was attached by somebody who was alone.
+pub(super) const GENERATION: u64 = 32;
+/// Every page is home up to this transaction.
+pub(super) const FLOOR: u64 = 40;
+/// Pages of the database as its home shows it; 0 while that is what the file has.
+pub(super) const HOME_PAGES: u64 = 48;
+/// Pages of the database after the newest transaction; 0 while that is what the file has.
+pub(super) const DB_PAGES: u64 = 56;
+/// The first free log sector and the first free piece, as links, and how many are not free.
+pub(super) const FREE_SECTOR: u64 = 64;
+pub(super) const FREE_PIECE: u64 = 72;
+pub(super) const SECTORS_USED: u64 = 80;
+pub(super) const PIECES_USED: u64 = 88;
+/// The frames of the generation, if there are any: their last piece as a link, and where in that the next entry goes.
+pub(super) const FRAMES_LAST: u64 = 104;
+pub(super) const FRAMES_END: u64 = 112;
+/// Transactions up to this one may not be read one by one any more.
+pub(super) const LOST: u64 = 120;
+/// For the even and the odd generation: the transaction before it, its time, 1 if it has a WAL header, the header, the first
+/// piece of its frames as a link.
+const ORIGINS: u64 = 128;
+const ORIGIN_BYTES: u64 = 64;
+/// Pages merged, by cause, since the log was attached by somebody who was alone; checkpointed pages; frames.
+pub(super) const MERGED: u64 = 256;
+pub(super) const CHECKPOINTED: u64 = 288;
+pub(super) const FRAMES: u64 = 296;
+/// Where the frames of the generation ended before the open transaction.
+pub(super) const UNDO_LAST: u64 = 304;
+pub(super) const UNDO_END: u64 = 312;
+/// For each slot who is merging its page: a process slot and 1.
+pub(super) const SLOT_OWNERS: u64 = 320;
+/// Most slots that there can be.
+pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
+/// How many sleep for the lock.
+const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
+/// 1 where a page's log may have become full, or a merge was not completed, since somebody looked.
+pub(super) const DUE: u64 = SLEEPERS + 8;
+/// 1 once the database file was synced since the log was attached by somebody who was alone.
+pub(super) const FILE_SYNCED: u64 = DUE + 8;
+const BYTES: u64 = FILE_SYNCED + 8;
+
+/// All of it begins as zeros.
+pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES };
+
+const REBUILDING: u64 = 1 << 63;
+
+/// How long somebody who wants to change the structure sleeps before it looks again, and how often.
+const SLICE: Duration = Duration::from_millis(1);
+const SLICES: u32 = 5000;
+const SPINS: u32 = 2000;
+
+/// The words, and this process's part of the lock.
+pub(super) struct Words {
+    segment: Arc<dyn Segment>,
+    base: u64,
+    turn: Mutex<()>,
+}
+
+/// The lock. Whoever has it may change the structure.
+pub(super) struct Turn<'a> {
+    words: &'a Words,
+    _own: MutexGuard<'a, ()>,
+    /// Its last holder died with it.
+    pub(super) inherited: bool,
+}
+
+/// What a generation begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct GenerationWords {
+    pub(super) position: u64,
+    pub(super) time_ms: u64,
+    pub(super) header: Option<[u8; 32]>,
+}
+
+impl Words {
+    pub(super) fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
+        Self { segment, base, turn: Mutex::new(()) }
+    }
+
+    pub(super) fn load(&self, word: u64) -> u64 {
+        self.segment.load(self.base + word)
+    }
+
+    pub(super) fn store(&self, word: u64, value: u64) {
+        self.segment.store(self.base + word, value);
+    }
+
+    /// The word, which is 0 from now on.
+    pub(super) fn take(&self, word: u64) -> u64 {
+        self.segment.fetch_and(self.base + word, 0)
+    }
+
+    pub(super) fn add(&self, word: u64, value: u64) {
+        self.segment.fetch_add(self.base + word, value);
+    }
+
+    /// Keeps what was read before it from being read after the words that are loaded next.
+    pub(super) fn fence(&self) {
+        self.segment.fence();
+    }
+
+    /// The epoch; `None` while the page table is being made anew.
+    pub(super) fn epoch(&self) -> Option<u64> {
+        let epoch = self.load(EPOCH);
+        (epoch & REBUILDING == 0).then_some(epoch)
+    }
+
+    /// Begins or ends a time in which nobody may look at the page table.
+    pub(super) fn set_rebuilding(&self, rebuilding: bool) {
+        self.add(EPOCH, 1);
+        if rebuilding {
+            self.segment.fetch_or(self.base + EPOCH, REBUILDING);
+        } else {
+            self.segment.fetch_and(self.base + EPOCH, !REBUILDING);
+        }
+    }
+
+    pub(super) fn segment(&self) -> &Arc<dyn Segment> {
+        &self.segment
+    }
+
+    /// Takes the lock; `None` if somebody who is stopped has it.
+    ///
+    /// # Errors
+    /// When the kernel does not tell who lives.
+    pub(super) fn lock(&self) -> Result<Option<Turn<'_>>, MediumError> {
+        let own = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = self.segment.process_slot() as u64 + 1;
+        let at = self.base + LOCK;
+        for tries in 0..SPINS + SLICES {
+            let holder = match self.segment.compare_exchange(at, 0, mine) {
+                Ok(_) => return Ok(Some(Turn { words: self, _own: own, inherited: false })),
+                Err(holder) => holder,
+            };
+            // With this process's number only a dead process can have it that had the number before.
+            let is_dead = holder == mine || !self.segment.is_alive((holder - 1) as usize)?;
+            if is_dead && self.segment.compare_exchange(at, holder, mine).is_ok() {
+                return Ok(Some(Turn { words: self, _own: own, inherited: true }));
+            }
+            if tries < SPINS {
+                std::hint::spin_loop();
+            } else {
+                self.add(SLEEPERS, 1);
+                self.segment.wait(at, (holder & 0xffff_ffff) as u32, SLICE);
+                self.add(SLEEPERS, u64::MAX);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the process that merges into a slot lives.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub(super) fn is_merged_by_another(&self, slot: u32) -> Result<bool, MediumError> {
+        let owner = self.load(SLOT_OWNERS + 8 * u64::from(slot));
+        if owner == 0 {
+            return Ok(false);
+        }
+        self.segment.is_alive((owner - 1) as usize)
+    }
+
+    /// Gives up what a dead process has left that had this one's process slot before. Whether it died while it held the lock:
+    /// then the lock is to be taken.
+    pub(super) fn forget_predecessor(&self) -> bool {
+        let mine = self.segment.process_slot() as u64 + 1;
+        for slot in 0..SLOTS {
+            let owner = self.base + SLOT_OWNERS + 8 * slot;
+            let _ = self.segment.compare_exchange(owner, mine, 0);
+        }
+        self.load(LOCK) == mine
+    }
+
+    /// Notes that this process merges into a slot, or nobody does.
+    pub(super) fn own_slot(&self, slot: u32, owned: bool) {
+        let owner = if owned { self.segment.process_slot() as u64 + 1 } else { 0 };
+        self.store(SLOT_OWNERS + 8 * u64::from(slot), owner);
+    }
+
+    /// The generation in force, and what it began with.
+    pub(super) fn generation(&self) -> (u64, GenerationWords) {
+        loop {
+            let generation = self.load(GENERATION);
+            let at = self.base + ORIGINS + generation % 2 * ORIGIN_BYTES;
+            let mut header = [0; 32];
+            self.segment.read(at + 24, &mut header);
+            let has_header = self.segment.load(at + 16) == 1;
+            let found = GenerationWords {
+                position: self.segment.load(at),
+                time_ms: self.segment.load(at + 8),
+                header: has_header.then_some(header),
+            };
+            self.segment.fence();
+            if self.load(GENERATION) == generation {
+                return (generation, found);
+            }
+        }
+    }
+
+    /// The first piece of the frames of a generation, as a link; 0 if it has none.
+    pub(super) fn first_frames(&self, generation: u64) -> u64 {
+        self.load(Self::first_frames_at(generation))
+    }
+
+    pub(super) fn set_first_frames(&self, generation: u64, link: u64) {
+        self.store(Self::first_frames_at(generation), link);
+    }
+
+    /// The last piece of the frames of the generation in force as a link, or 0, and where its entries end.
+    pub(super) fn last_frames(&self) -> (u64, u64) {
+        if self.first_frames(self.load(GENERATION)) == 0 {
+            return (0, 0);
+        }
+        (self.load(FRAMES_LAST), self.load(FRAMES_END))
+    }
+
+    fn first_frames_at(generation: u64) -> u64 {
+        ORIGINS + generation % 2 * ORIGIN_BYTES + 56
+    }
+
+    /// Begins a generation, without frames: whoever sees it sees none of the one before.
+    pub(super) fn begin_generation(&self, generation: u64, begun: &GenerationWords) {
+        let at = self.base + ORIGINS + generation % 2 * ORIGIN_BYTES;
+        self.segment.store(at, begun.position);
+        self.segment.store(at + 8, begun.time_ms);
+        self.segment.write(at + 24, &begun.header.unwrap_or_default());
+        self.segment.store(at + 16, u64::from(begun.header.is_some()));
+        self.set_first_frames(generation, 0);
+        self.segment.fence();
+        self.store(GENERATION, generation);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.words.store(LOCK, 0);
+        // One that died asleep costs a system call now and then.
+        if self.words.load(SLEEPERS) > 0 {
+            self.words.segment.wake(self.words.base + LOCK, 1);
+        }
+    }
+}
