@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use duralite_journal::home::NoDatabase;
 use duralite_journal::{directory, offline};
 use duralite_logfmt::guard::{self, DatabaseHeader};
-use duralite_logfmt::{nvwal, waldio};
+use duralite_logfmt::{nvwal, ppl, waldio};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -102,6 +102,11 @@ fn repair(bytes: &mut [u8]) {
             bytes[word..word + 8].copy_from_slice(&nvwal::checked_word(value).to_le_bytes());
         }
     }
+    if bytes.starts_with(&ppl::MAGIC) {
+        let word = ppl::GROWN_OFFSET as usize;
+        let value = u32::from_le_bytes(*bytes[word..].first_chunk().unwrap());
+        bytes[word..word + 8].copy_from_slice(&nvwal::checked_word(value).to_le_bytes());
+    }
 }
 
 /// The size that a log says it has.
@@ -109,6 +114,10 @@ fn claimed_bytes(bytes: &[u8]) -> u64 {
     if let Ok(superblock) = nvwal::Superblock::decode(bytes) {
         let grown = u32::from_le_bytes(*bytes[nvwal::GROWN_OFFSET as usize..].first_chunk().unwrap());
         return superblock.file_bytes(grown);
+    }
+    if let Ok(superblock) = ppl::Superblock::decode(bytes) {
+        let grown = u32::from_le_bytes(*bytes[ppl::GROWN_OFFSET as usize..].first_chunk().unwrap());
+        return superblock.geometry().file_bytes(grown);
     }
     if waldio::Superblock::decode(bytes).is_ok() { 1 << 20 } else { 0 }
 }

@@ -216,7 +216,7 @@ impl Run<'_> {
                     format!("noticed after {states} states: {what}")
                 }
                 None => {
-                    let why = match mutation.explanation() {
+                    let why = match mutation.explanation(engine) {
                         Some(why) => {
                             explained += 1;
                             why

@@ -1,11 +1,13 @@
 //! What a workload did that durability depends on, in the order in which it happened.
 #![allow(missing_docs)] // offsets, lengths and sizes are bytes
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use duralite_crashmodel::disk::DiskEvent;
 use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines};
+use duralite_medium::LINE_BYTES;
 
 /// A file, by the number of its making: one that is deleted and made again is another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,4 +111,23 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The call sites.
     pub sites: Vec<String>,
+    /// Of each file of memory the lines that nobody has flushed: what is in them matters to nobody after a crash.
+    pub volatile: Vec<HashSet<u64>>,
+}
+
+impl Recording {
+    /// Finds the lines that are stored and never flushed.
+    pub fn find_volatile(&mut self) {
+        let mut stored: Vec<HashSet<u64>> = vec![HashSet::new(); self.files.len()];
+        let mut flushed = stored.clone();
+        for event in &self.events {
+            let (file, at, len, lines) = match event {
+                Event::Store { file, at, bytes } => (file, *at, bytes.len() as u64, &mut stored),
+                Event::Flush { file, at, len, .. } => (file, *at, *len, &mut flushed),
+                _ => continue,
+            };
+            lines[file.0 as usize].extend(at / LINE_BYTES..(at + len).div_ceil(LINE_BYTES));
+        }
+        self.volatile = stored.iter().zip(&flushed).map(|(stored, flushed)| stored - flushed).collect();
+    }
 }

@@ -2,14 +2,15 @@
 //!
 //! - Memory: of each line any prefix of the stores since it was last flushed and fenced, word by word.
 //!   Lines are written back spontaneously at any time, and one that is flushed but not yet fenced may
-//!   or may not have arrived. Words of 8 bytes are atomic.
+//!   or may not have arrived. Words of 8 bytes are atomic. Lines that are never flushed hold what need
+//!   not survive: all of them together have arrived or have not.
 //! - Files on a device: of each sector of 512 bytes any version since the last sync, and any size since
 //!   then; what no chosen version fills is as it was before, or zeros.
 //! - Names in a log's directory: any state since that directory was last synced. Names in the
 //!   database's directory are SQLite's business, and become durable with any later sync there, as on
 //!   file systems with a journal of their metadata.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use duralite_crashmodel::{Lines, SECTOR, Sectors, window};
@@ -26,6 +27,8 @@ struct File {
     visible: Vec<u8>,
     durable: Vec<u8>,
     lines: Lines,
+    /// Lines that are never flushed.
+    volatile: HashSet<u64>,
     sectors: Sectors,
     /// Sizes since the last sync.
     sizes: Vec<u64>,
@@ -59,6 +62,8 @@ pub struct Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Line(FileId, u64),
+    /// All lines that are never flushed.
+    Volatile(FileId),
     Sector(FileId, u64),
     Size(FileId),
     /// The n-th path in order.
@@ -69,11 +74,12 @@ impl Model {
     /// The state in which a recording began. Names below `home` follow the rule for the database.
     #[must_use]
     pub fn new(recording: &Recording, home: &Path) -> Self {
-        let files = recording.files.iter().map(|file| File {
+        let files = recording.files.iter().enumerate().map(|(nth, file)| File {
             kind: file.kind,
             visible: file.initial.clone(),
             durable: file.initial.clone(),
             lines: Lines::default(),
+            volatile: recording.volatile.get(nth).cloned().unwrap_or_default(),
             sectors: Sectors::default(),
             sizes: Vec::new(),
         });
@@ -178,8 +184,11 @@ impl Model {
             if !self.is_reachable(id) {
                 continue;
             }
-            let lines = file.lines.in_doubt();
+            let lines = file.lines.in_doubt().filter(|(line, _)| !file.volatile.contains(line));
             choices.extend(lines.map(|(line, states)| Choice { place: Place::Line(id, line), states }));
+            if file.lines.in_doubt().any(|(line, _)| file.volatile.contains(&line)) {
+                choices.push(Choice { place: Place::Volatile(id), states: 2 });
+            }
             let sectors = file.sectors.in_doubt();
             choices
                 .extend(sectors.map(|(sector, states)| Choice { place: Place::Sector(id, sector), states }));
@@ -217,6 +226,15 @@ impl Model {
                     let file = &self.files[id.0 as usize];
                     let image = images[id.0 as usize].get_or_insert_with(|| file.durable.clone());
                     file.lines.leave(image, line, *state);
+                }
+                Place::Volatile(id) => {
+                    let file = &self.files[id.0 as usize];
+                    let image = images[id.0 as usize].get_or_insert_with(|| file.durable.clone());
+                    for (line, states) in file.lines.in_doubt() {
+                        if file.volatile.contains(&line) {
+                            file.lines.leave(image, line, states - 1);
+                        }
+                    }
                 }
                 Place::Sector(id, sector) => {
                     let file = &self.files[id.0 as usize];

@@ -68,14 +68,35 @@ const EXPLAINED: [(&str, &str); 14] = [
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
 ];
 
+/// The same of `ppl`, with what may be left out.
+const EXPLAINED_OF_PPL: [(&str, &str, &str); 8] = [
+    ("fence", "grow", "the transaction's own fence follows before anything in the new chunks counts"),
+    ("flush", "take", "where a merge makes the log longer, its own fences come before what it moves counts"),
+    ("fence", "rebuild", AFTER_A_CRASH),
+    ("flush", "rebuild", AFTER_A_CRASH),
+    ("flush", "recover", AFTER_A_CRASH),
+    (
+        "fence",
+        "erase_slots",
+        "any later fence will do: until its page is merged again a slot that comes back holds what is on flash",
+    ),
+    ("flush", "erase_slots", "shows when the page has been merged again, later than is looked at here"),
+    ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
+];
+const AFTER_A_CRASH: &str =
+    "there is something to be made durable only after a crash: explored as states during recovery";
+
 impl Mutation {
-    /// Why it may go unnoticed.
+    /// Why it may go unnoticed with this engine.
     #[must_use]
-    pub fn explanation(&self) -> Option<&'static str> {
-        let Self::Omit { site, .. } = self else { return None };
+    pub fn explanation(&self, engine: Engine) -> Option<&'static str> {
+        let Self::Omit { kind, site } = self else { return None };
         let explains =
             |name: &str| site.split(" < ").any(|frame| frame.rsplit_once(':').is_some_and(|f| f.0 == name));
-        EXPLAINED.iter().find(|(name, _)| explains(name)).map(|(_, why)| *why)
+        let own = if engine == Engine::PPL { EXPLAINED_OF_PPL.as_slice() } else { &[] };
+        let mut own = own.iter().filter(|(of, name, _)| kind.starts_with(of) && explains(name));
+        let shared = || EXPLAINED.iter().find(|(name, _)| explains(name)).map(|(_, why)| *why);
+        own.next().map(|(_, _, why)| *why).or_else(shared)
     }
 }
 

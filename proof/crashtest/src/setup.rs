@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use duralite_journal::media::Medium;
-use duralite_journal::{Descriptor, engines, nvwal, waldio};
+use duralite_journal::{Descriptor, engines, nvwal, ppl, waldio};
 use serde::{Deserialize, Serialize};
 
 /// What keeps the commits.
@@ -25,6 +25,8 @@ impl Engine {
     pub const NVWAL: Self = Self::Own(&nvwal::DESCRIPTOR);
     /// For tests of what only `waldio` does.
     pub const WALDIO: Self = Self::Own(&waldio::DESCRIPTOR);
+    /// For tests of what only `ppl` does.
+    pub const PPL: Self = Self::Own(&ppl::DESCRIPTOR);
 
     /// Duralite's own.
     #[must_use]
@@ -98,6 +100,9 @@ pub struct Setup {
     pub waits: bool,
     /// Connections that commit at once, in threads of their own; 1 for a run that its seed reproduces.
     pub threads: u32,
+    /// Frames in the log at which SQLite checkpoints by itself; 0 for never.
+    #[serde(default)]
+    pub checkpoint_frames: u32,
 }
 
 impl Setup {
@@ -106,7 +111,8 @@ impl Setup {
     pub fn for_seed(engine: Engine, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5e70);
         let page_bytes = [512, 1024, 4096][random.usize(..3)];
-        let mut setup = Self { engine, settings: String::new(), page_bytes, waits: true, threads: 1 };
+        let settings = String::new();
+        let mut setup = Self { engine, settings, page_bytes, waits: true, threads: 1, checkpoint_frames: 0 };
         let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
         let settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
         Self { settings: settings.join("&"), ..setup }
@@ -138,7 +144,8 @@ impl Setup {
 type Choose = fn(&mut Setup, &mut fastrand::Rng) -> Vec<String>;
 
 /// By engine; any other one has its defaults.
-const CHOICES: [(&str, Choose); 2] = [("nvwal", choose_nvwal), ("waldio", choose_waldio)];
+const CHOICES: [(&str, Choose); 3] =
+    [("nvwal", choose_nvwal), ("waldio", choose_waldio), ("ppl", choose_ppl)];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     // A weaker order now and then: what it promises is a prefix.
@@ -176,6 +183,21 @@ fn choose_waldio(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
         1 => setup.threads = 3,
         _ => {}
     }
+    if random.u8(..3) == 0 {
+        settings.push("cache_bytes=0".into());
+    }
+    settings
+}
+
+/// Pages are merged only as far as they are checkpointed, and when their logs are full or there is little room.
+fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
+    setup.checkpoint_frames = [0, 3, 3, 10][random.usize(..4)];
+    let mut settings = vec![
+        format!("sector_bytes={}", 4096 * [1, 1, 2, 3][random.usize(..4)]),
+        format!("overflow_bytes={}", [0, 0, 1024, 12288][random.usize(..4)]),
+        // The least that there is: four chunks.
+        format!("log_limit={}", [1, 1, 4 << 20][random.usize(..3)]),
+    ];
     if random.u8(..3) == 0 {
         settings.push("cache_bytes=0".into());
     }

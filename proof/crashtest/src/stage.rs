@@ -108,9 +108,10 @@ impl Stage {
     pub fn connect(&self, setup: &Setup) -> rusqlite::Result<Connection> {
         let conn = Connection::open(setup.uri(&self.database(), &self.log_dir()))?;
         conn.busy_timeout(std::time::Duration::ZERO)?;
-        let (page_bytes, synchronous) = (setup.page_bytes, setup.synchronous());
+        let (page_bytes, frames, synchronous) =
+            (setup.page_bytes, setup.checkpoint_frames, setup.synchronous());
         conn.execute_batch(&format!(
-            "PRAGMA page_size={page_bytes}; PRAGMA cache_size=8; PRAGMA wal_autocheckpoint=0;
+            "PRAGMA page_size={page_bytes}; PRAGMA cache_size=8; PRAGMA wal_autocheckpoint={frames};
              PRAGMA synchronous={synchronous}"
         ))?;
         Ok(conn)

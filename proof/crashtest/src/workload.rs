@@ -45,7 +45,9 @@ pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bo
             Script::new(stage, setup, seed, &recorder)?.run(length)
         }
     })?;
-    Ok(Run { recording: recorder.finish(), begun })
+    let mut recording = recorder.finish();
+    recording.find_volatile();
+    Ok(Run { recording, begun })
 }
 
 /// Runs something on a stage while its files and logs are recorded.

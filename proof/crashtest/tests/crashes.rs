@@ -74,6 +74,11 @@ fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
 }
 
 #[test]
+fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
+    hold("ppl", || explore(&memory(Engine::PPL, 50_000)));
+}
+
+#[test]
 fn inv07_images_of_power_cuts_recover() {
     for (file_system, images) in [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100)] {
         for engine in Engine::own() {
@@ -143,6 +148,17 @@ fn control_changed_orders_and_missing_calls_are_noticed() {
             [("fence", "seal_staged:"), ("flush", "flush_all:"), ("sync", "sync_file:")].as_slice(),
         ),
         (Engine::WALDIO, [("sync", "write_group:"), ("sync", "sync_file:")].as_slice()),
+        (
+            Engine::PPL,
+            [
+                ("fence", "seal:"),
+                ("flush", "seal:"),
+                ("flush", "store_image:"),
+                ("fence", "publish:"),
+                ("sync", "write_batch:"),
+            ]
+            .as_slice(),
+        ),
     ] {
         let mutants = Mutants::record(engine, seed()..seed() + 2, Length { steps: 24 }).unwrap();
         let all = mutants.all();

@@ -91,8 +91,19 @@ const WALDIO: [&str; 10] = [
     "durability=normal&background_checkpoint=on",
     "access=buffered&read_durable=on",
 ];
+/// Pages are merged where their logs are full, or where there is little room.
+const PPL: [&str; 6] = [
+    "",
+    "overflow_bytes=0",
+    "overflow_bytes=0&log_limit=1",
+    "sector_bytes=8192&overflow_bytes=1024&background_checkpoint=1",
+    "overflow_bytes=0&background_checkpoint=60",
+    "cache_bytes=0&log_limit=1",
+];
 /// By engine; of any other one the defaults are tried.
-const CHOICES: [(&str, &[&str]); 2] = [("nvwal", &NVWAL), ("waldio", &WALDIO)];
+const CHOICES: [(&str, &[&str]); 3] = [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL)];
+/// Frames at which SQLite checkpoints, where that is what has pages written home.
+const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// Between two strikes, where nothing else is said.
 const LONGEST_MS: u64 = 20;
 const PAGES: [u32; 5] = [4096, 4096, 4096, 1024, 16384];
@@ -138,7 +149,7 @@ impl Plan {
         let own = CHOICES.iter().find(|(name, _)| *name == engine.name());
         let choices = own.map_or([""].as_slice(), |(_, choices)| choices);
         let settings = choices[rng.usize(..choices.len())];
-        Self {
+        let mut plan = Self {
             settings: settings.to_owned(),
             page_bytes: PAGES[rng.usize(..PAGES.len())],
             writers: rng.u32(1..=5),
@@ -146,7 +157,11 @@ impl Plan {
             openers: rng.u32(1..=3),
             readers: rng.u32(0..=2),
             ..Self::new(engine, kills, seed)
+        };
+        if engine == Engine::PPL {
+            plan.autocheckpoint = Some(CHECKPOINT_FRAMES[rng.usize(..CHECKPOINT_FRAMES.len())]);
         }
+        plan
     }
 
     /// Reads `name=value` arguments. `engine`, `kills` and `seed` come first; `settings` and others

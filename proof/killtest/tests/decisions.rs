@@ -8,7 +8,7 @@ fn steps(plan: &Plan) -> Vec<Step> {
 
 #[test]
 fn the_same_seed_decides_the_same() {
-    for engine in [Engine::NVWAL, Engine::WALDIO] {
+    for engine in Engine::all() {
         for seed in 0..20 {
             let plan = Plan::varied(engine, 100, seed);
             assert_eq!(steps(&plan), steps(&Plan::varied(engine, 100, seed)));
@@ -34,7 +34,7 @@ fn the_text_of_a_plan_repeats_it() {
     }
     assert!(Plan::parse(["seed"]).is_err());
     assert!(Plan::parse(["colour=red"]).is_err());
-    assert!(Plan::parse(["engine=ppl"]).is_err());
+    assert!(Plan::parse(["engine=none"]).is_err());
 }
 
 #[test]

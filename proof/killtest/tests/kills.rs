@@ -31,9 +31,18 @@ fn inv07_150_kills_on_waldio() {
 }
 
 #[test]
+fn inv07_150_kills_on_ppl() {
+    let report = kills(&Plan { autocheckpoint: Some(20), ..Plan::new(Engine::PPL, 150, seed(1)) });
+    assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
+}
+
+#[test]
 fn inv11_kills_with_threads_in_the_background() {
     let settings = String::from("background_checkpoint=60&layout=embedded");
     kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(2)) });
+    // Pages are merged by whoever finds their logs full.
+    let settings = String::from("background_checkpoint=1&overflow_bytes=0&log_limit=1");
+    kills(&Plan { settings, autocheckpoint: Some(3), ..Plan::new(Engine::PPL, 60, seed(2)) });
 }
 
 #[test]
@@ -67,6 +76,11 @@ fn inv04_an_early_acknowledgement_on_waldio_is_found() {
     an_early_acknowledgement_is_found(Engine::WALDIO);
 }
 
+#[test]
+fn inv04_an_early_acknowledgement_on_ppl_is_found() {
+    an_early_acknowledgement_is_found(Engine::PPL);
+}
+
 /// Everything that a soak does, for a short time.
 fn everything(engine: Engine) {
     for seed in seed(5)..seed(5) + 2 {
@@ -83,4 +97,9 @@ fn inv14_forks_renames_and_stops_on_nvwal() {
 #[test]
 fn inv14_forks_renames_and_stops_on_waldio() {
     everything(Engine::WALDIO);
+}
+
+#[test]
+fn inv14_forks_renames_and_stops_on_ppl() {
+    everything(Engine::PPL);
 }

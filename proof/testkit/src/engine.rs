@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Once;
 
 use duralite_journal::media::Medium;
-use duralite_journal::{Descriptor, engines, nvwal, waldio};
+use duralite_journal::{Descriptor, engines, nvwal, ppl, waldio};
 
 use crate::{side_engine, vec_engine};
 
@@ -28,6 +28,8 @@ impl Engine {
     pub const NVWAL: Self = Self(&nvwal::DESCRIPTOR);
     /// For tests of what only `waldio` does.
     pub const WALDIO: Self = Self(&waldio::DESCRIPTOR);
+    /// For tests of what only `ppl` does.
+    pub const PPL: Self = Self(&ppl::DESCRIPTOR);
 
     /// The product's engines.
     #[must_use]

@@ -27,10 +27,15 @@ fn inv14_children_commit_beside_their_parent_on_waldio() {
     family(Engine::WALDIO);
 }
 
+#[test]
+fn inv14_children_commit_beside_their_parent_on_ppl() {
+    family(Engine::PPL);
+}
+
 /// Two names, and another one while both are open: every process sees what the other one has committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {
-    for engine in [Engine::NVWAL, Engine::WALDIO] {
+    for engine in Engine::all() {
         let fixture = Fixture::on(engine);
         let one_name = fixture.open("one.db");
         run(&one_name, "CREATE TABLE t(a)").unwrap();

@@ -1,7 +1,7 @@
 """Runs programs on an engine, keeps what they acknowledged, and checks the database afterwards.
 
-A method ``scenario_x`` of a `Case` becomes the tests ``test_x__stock``, ``test_x__waldio`` and
-``test_x__nvwal``. Stock SQLite is the judge: an engine's test fails if stock does not pass the
+A method ``scenario_x`` of a `Case` becomes the tests ``test_x__stock``, ``test_x__waldio``,
+``test_x__nvwal`` and ``test_x__ppl``. Stock SQLite is the judge: an engine's test fails if stock does not pass the
 same scenario, unless that is marked with `beyond_stock`. Time-outs are a safety net only.
 """
 
@@ -20,7 +20,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
-ENGINES = ("stock", "waldio", "nvwal")
+ENGINES = ("stock", "waldio", "nvwal", "ppl")
+#: Those whose logs are in memory, which is emulated here.
+IN_MEMORY = ("nvwal", "ppl")
 PATIENCE = float(os.environ.get("DROPIN_PATIENCE", "40"))
 #: What may lie beside an open database: Duralite's files carry its name, and SQLite's do.
 SQLITES = ("-wal", "-shm", "-journal")
@@ -255,6 +257,11 @@ class Case(unittest.TestCase):
             raise verdict
         if verdict:
             self.fail(verdict)
+
+    @property
+    def is_in_memory(self):
+        """Whether the engine keeps its logs in memory."""
+        return self.engine in IN_MEMORY
 
     def setUp(self):
         self.acked = set()

@@ -19,6 +19,7 @@ import traceback
 
 ENGINE = os.environ["DROPIN_ENGINE"]
 LOG_DIR = os.environ["DROPIN_LOG_DIR"]
+IS_IN_MEMORY = ENGINE in ("nvwal", "ppl")
 TABLE = "CREATE TABLE IF NOT EXISTS t (who TEXT, n INTEGER, pad BLOB, PRIMARY KEY (who, n))"
 
 if ENGINE != "stock":
@@ -29,8 +30,8 @@ if ENGINE != "stock":
 
 def settings():
     """What the engine under test needs in a URI."""
-    if ENGINE == "nvwal":
-        return {"nvram": "emulate", "nvram_dir": LOG_DIR}
+    if IS_IN_MEMORY:
+        return {"journal": ENGINE, "nvram": "emulate", "nvram_dir": LOG_DIR}
     return {}
 
 

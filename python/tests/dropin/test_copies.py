@@ -256,7 +256,7 @@ class CopyOpenedBesideItsOriginal(CopyCase):
             assert conn.execute("PRAGMA journal_mode=DELETE").fetchone()[0] == "delete"
             conn.execute("BEGIN IMMEDIATE")
             conn.execute("INSERT INTO t VALUES ('base', 3, '')")
-            log_dir = {"nvram_dir": sys.argv[2] + "/nvram"} if ENGINE == "nvwal" else {}
+            log_dir = {"nvram_dir": sys.argv[2] + "/nvram"} if IS_IN_MEMORY else {}
             copy = connect(os.path.join(sys.argv[2], "app.db"), wal=False, **log_dir)
             assert rows(copy) == 3
             say("locked")

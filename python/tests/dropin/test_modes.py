@@ -103,7 +103,16 @@ class Leftovers(harness.Case):
         self.run_program(program, self.path, code=-9)
         garbage = random.Random(8).randbytes(512) if how == "random" else bytes(512)
         with open(self.path, "r+b") as file:
+            good = file.read(512)
+            file.seek(0)
             file.write(garbage)
+        if self.engine == "ppl":
+            # It leaves nothing like this: what it writes into the database it keeps in the log until that is durable. So this is
+            # damage, and told.
+            (line,) = self.run_program("say(*attempt(lambda: rows(connect(sys.argv[1], wal=False))))", self.path)
+            self.assertEqual(line[0], "error", line)
+            with open(self.path, "r+b") as file:
+                file.write(good)
         self.check(exact=self.acked)
 
 

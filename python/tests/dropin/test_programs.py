@@ -69,7 +69,8 @@ class Shell(ProgramCase):
                 capture_output=True,
                 check=True,
             ).stdout.strip()
-            more = f"&nvram=emulate&nvram_dir={self.log_dir}" if self.engine == "nvwal" else ""
+            nvram = f"&journal={self.engine}&nvram=emulate&nvram_dir={self.log_dir}"
+            more = nvram if self.is_in_memory else ""
             begin += [f".load {library}", f".open file:{path}?vfs=duralite{more}"]
         begin.append(".timeout 20000")
         script = "\n".join([*begin, *lines]) + "\n"
@@ -373,7 +374,7 @@ class Containers(ProgramCase):
         self.go(one)
         text = 'say(*attempt(lambda: insert(connect(sys.argv[1], timeout=1), "two", 5)))'
         (line,) = self.run_program(text, self.path, interpreter=private)
-        if self.engine == "nvwal":
+        if self.is_in_memory:
             self.assertEqual(line[0], "error", line)
         else:
             self.assertEqual(line[0], "ok", line)
@@ -411,7 +412,7 @@ class Reboots(ProgramCase):
     @beyond_stock("stock has no log outside the directory")
     def scenario_emulated_memory_is_gone(self):
         # The documented loss: refused with a reason, and going back to the last checkpoint is asked for by name.
-        if self.engine != "nvwal":
+        if not self.is_in_memory:
             self.skipTest("waldio keeps nothing in memory alone")
         self.create(rows=5)
         self.run_program("conn = connect(sys.argv[1]); insert(conn, 'gone', 5); die()", self.path, code=-9)

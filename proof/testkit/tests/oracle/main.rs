@@ -5,17 +5,26 @@
 mod pair;
 mod statements;
 
-use duralite_testkit::{Fixture, Rng, dump, for_seeds, integrity, stock};
+use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
 const SEEDS: u64 = 16;
 const STATEMENTS: u64 = 500;
+/// Settings of `ppl`: with the last ones pages are merged again and again.
+const OWN: &[&str] = &["", "&sector_bytes=12288", "&overflow_bytes=0"];
 
 fn settings(rng: &mut Rng) -> String {
     let sync = rng.pick(&["lazy", "eager", "checksum"]);
     let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
-    format!("sync={sync}{more}")
+
+    // Of an engine whose logs have a limit where nothing is said: what fits is the engine's affair.
+    let own = if Engine::under_test() == Engine::PPL {
+        format!("&log_limit=1g{}", rng.pick(OWN))
+    } else {
+        String::new()
+    };
+    format!("sync={sync}{more}{own}")
 }
 
 fn compare(seed: u64, connections: usize) {
