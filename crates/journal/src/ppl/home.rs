@@ -231,6 +231,11 @@ impl Store {
                 break;
             }
         }
+        for (page_number, _) in self.area.all_chains()? {
+            if self.has_to_merge(page_number)? {
+                return Err(JournalError::Unexpected("a page that cannot be merged"));
+            }
+        }
         let size = self.home_pages(file)? * u64::from(self.page_bytes);
         let now = file.size()?;
         if now < size {

@@ -73,10 +73,17 @@ impl Store {
         pages: &[u32],
         cause: Cause,
     ) -> Result<Merged, JournalError> {
-        let mut left = pages;
+        // First those whose merge has begun: the others may wait for their slots.
+        let mut pages = pages.to_vec();
+        let has_slot = |page: &u32| {
+            let first = self.area.find_chain(*page).ok().flatten();
+            first.is_some_and(|first| self.area.state(first, State::Slot) != 0)
+        };
+        pages.sort_by_cached_key(|page| !has_slot(page));
+        let mut left = pages.as_slice();
         let mut merged = Merged::default();
         while !left.is_empty() {
-            let Published { batch, taken, is_other_merging } = self.publish(file, left)?;
+            let Published { batch, taken, is_other_merging } = self.publish(file, left, cause)?;
             merged.is_other_merging |= is_other_merging;
             if taken == 0 {
                 break;
@@ -147,10 +154,15 @@ impl Store {
     }
 
     /// Step 1, for as many of these pages as there are slots for.
-    fn publish(&self, file: &dyn DatabaseFile, pages: &[u32]) -> Result<Published, JournalError> {
+    fn publish(
+        &self,
+        file: &dyn DatabaseFile,
+        pages: &[u32],
+        cause: Cause,
+    ) -> Result<Published, JournalError> {
         let turn = self.lock()?;
         let mut stored = Vec::new();
-        let published = self.store_images(file, pages, &mut stored);
+        let published = self.store_images(file, pages, cause, &mut stored);
         if published.is_err() {
             // A slot that nobody knows would pass for its page's after a crash.
             self.erase_slots(stored.into_iter());
@@ -171,6 +183,7 @@ impl Store {
         &self,
         file: &dyn DatabaseFile,
         pages: &[u32],
+        cause: Cause,
         stored: &mut Vec<u32>,
     ) -> Result<Published, JournalError> {
         let mut free = self.free_slots();
@@ -178,7 +191,8 @@ impl Store {
         let mut chain = Chain::default();
         let mut scratch = Scratch::default();
         let mut image = vec![0; self.page_bytes as usize];
-        let limit = self.merge_limit()?;
+        // Nobody is left for whom it would be kept.
+        let limit = if cause == Cause::Closing { u64::MAX } else { self.merge_limit()? };
         for &page_number in pages {
             if self.area.load_chain(page_number, &mut chain)?
                 && let Some(first) = chain.extents.first().copied()
@@ -210,6 +224,16 @@ impl Store {
 
     fn is_merged_by_another(&self, slot: u32) -> Result<bool, JournalError> {
         self.words.is_merged_by_another(slot).map_err(|source| self.area.medium(source))
+    }
+
+    /// Whether a page has records, or an image in a slot, that have to go into it.
+    pub(super) fn has_to_merge(&self, page_number: u32) -> Result<bool, JournalError> {
+        let mut chain = Chain::default();
+        if !self.area.load_chain(page_number, &mut chain)? {
+            return Ok(false);
+        }
+        let upto = chain.home.max(self.words.load(FLOOR));
+        Ok(chain.slot.is_some() || upto > chain.merged && upto >= self.first_transaction(&chain)?)
     }
 
     /// The transaction of the first record of a chain.
