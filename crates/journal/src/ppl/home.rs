@@ -126,7 +126,6 @@ impl Store {
             None => self.find_version(file, page_number, page)?,
         };
         if found == Found::Nowhere {
-            eprintln!("DBG nowhere page {page_number} sealed {}", self.words.load(SEALED));
             return self.write_directly(file, page_number, page);
         }
         let _turn = self.lock()?;
