@@ -90,7 +90,7 @@ class Demo:
         progress.finish(done)
         after = inserts.counters(conn)
         run = Run(mode.label, done, done / seconds, 0.0)
-        if mode.duralite and not mode.nvram:
+        if mode.duralite and not mode.engine:
             run.logged_bytes = (int(after["device_bytes"]) - int(before["device_bytes"])) / done
         elif mode.duralite:
             spent = {name: (int(after[name]) - int(before[name])) / done for name in ("stored_bytes", "flushed_lines", "fences")}
@@ -249,10 +249,11 @@ class Demo:
         runs["warm"].logged_bytes = runs["cold"].logged_bytes
         self.durability("waldio")
         self.durability("nvwal")
+        self.durability("ppl")
         if self.options.rows is None:
             self.crowd()
         print("\nCounting system calls with strace ...")
-        for key in ("cold", "waldio", "nvwal", "exclusive"):
+        for key in ("cold", "waldio", "nvwal", "exclusive", "ppl"):
             runs[key].system_calls = self.system_calls(key)
         runs["warm"].system_calls = runs["cold"].system_calls
         self.report(list(runs.values()))
@@ -271,11 +272,12 @@ class Demo:
         ]
         print("\nFigures from `bytes logged` on are per commit.\n")
         print(table(heading, rows))
-        cold, warm, disk, shared, exclusive = (run.rate for run in runs)
+        cold, warm, disk, shared, exclusive, pages = (run.rate for run in runs)
         print(f"\n  On the disk, with one connection: {disk / cold:.1f} times the commits/s of stock SQLite with a growing log,")
         print(f"  {disk / warm:.1f} times with a recycled one: as fast as the disk's own durable write; and it survives a power loss.")
         print(f"  In NVRAM: {shared / cold:.0f} times the commits/s, {exclusive / cold:.0f} times with")
         print(f"  locking_mode=EXCLUSIVE; with a recycled log: {shared / warm:.0f} and {exclusive / warm:.0f} times.")
+        print(f"  With a log for each page, which spares the flash: {pages / cold:.0f} and {pages / warm:.0f} times.")
         print(f"  A run ends after {RUN_SECONDS:.0f} s; the cold one never checkpoints, the others as SQLite does by itself.")
         print("  System calls: commits only, no checkpoints. Python's own time is in all runs.")
         print("  Emulated NVRAM survives a process crash, not a power loss; stock SQLite's commits here survive both.")

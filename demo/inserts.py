@@ -33,7 +33,7 @@ class Mode:
 
     label: str
     duralite: bool = False
-    nvram: bool = False
+    engine: str | None = None
     exclusive: bool = False
     checkpoints: bool = True
 
@@ -42,8 +42,9 @@ MODES = {
     "cold": Mode("stock WAL, log growing (cold)", checkpoints=False),
     "warm": Mode("stock WAL, log recycled (warm)"),
     "waldio": Mode("Duralite, nothing else set (waldio)", duralite=True),
-    "nvwal": Mode("Duralite nvwal", duralite=True, nvram=True),
-    "exclusive": Mode("Duralite nvwal, exclusive", duralite=True, nvram=True, exclusive=True),
+    "nvwal": Mode("Duralite nvwal", duralite=True, engine="nvwal"),
+    "exclusive": Mode("Duralite nvwal, exclusive", duralite=True, engine="nvwal", exclusive=True),
+    "ppl": Mode("Duralite ppl", duralite=True, engine="ppl"),
 }
 
 
@@ -56,10 +57,10 @@ def read_rows(limit=None):
 
 def connect(mode, path, pool, checkpoints=True):
     """Opens a database: WAL, synchronous=FULL, one transaction per statement."""
-    if mode.duralite and not mode.nvram:
+    if mode.duralite and not mode.engine:
         conn = duralite.connect(path, isolation_level=None)
     elif mode.duralite:
-        conn = duralite.connect(path, journal="nvwal", nvram="emulate", nvram_dir=pool, isolation_level=None)
+        conn = duralite.connect(path, journal=mode.engine, nvram="emulate", nvram_dir=pool, isolation_level=None)
     else:
         conn = sqlite3.connect(path, isolation_level=None)
     if mode.exclusive:

@@ -95,10 +95,10 @@ const WALDIO: [&str; 10] = [
 const PPL: [&str; 6] = [
     "",
     "overflow_bytes=0",
-    "overflow_bytes=0&log_limit=4194304",
+    "overflow_bytes=0&log_limit=33554432",
     "sector_bytes=8192&overflow_bytes=1024&background_checkpoint=1",
     "overflow_bytes=0&background_checkpoint=60",
-    "cache_bytes=0&log_limit=4194304",
+    "cache_bytes=0&log_limit=33554432",
 ];
 /// By engine; of any other one the defaults are tried.
 const CHOICES: [(&str, &[&str]); 3] = [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL)];

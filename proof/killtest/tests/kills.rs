@@ -41,7 +41,7 @@ fn inv11_kills_with_threads_in_the_background() {
     let settings = String::from("background_checkpoint=60&layout=embedded");
     kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(2)) });
     // Pages are merged by whoever finds their logs full.
-    let settings = String::from("background_checkpoint=1&overflow_bytes=0&log_limit=4194304");
+    let settings = String::from("background_checkpoint=1&overflow_bytes=0&log_limit=33554432");
     kills(&Plan { settings, autocheckpoint: Some(3), ..Plan::new(Engine::PPL, 60, seed(2)) });
 }
 
