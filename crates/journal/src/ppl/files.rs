@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::heap::{checked_word, read_checked_word};
-use duralite_logfmt::ppl::{GROWN_OFFSET, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
+use duralite_logfmt::ppl::{Extent, GROWN_OFFSET, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
 use duralite_medium::{LocalSegment, MediumError, Nvm, Segment};
 use rustc_hash::FxHashMap;
 
@@ -14,7 +14,9 @@ use super::pages::Pages;
 use super::recent::Recent;
 use super::recovery::{last_commit, scan};
 use super::store::{Figures, Store};
-use super::words::{DB_PAGES, FLOOR, GenerationWords, HOME_PAGES, SEALED, SHARED, SLOTS, Words};
+use super::words::{
+    DB_PAGES, FLOOR, GenerationWords, HOME_PAGES, PIECES_USED, SEALED, SECTORS_USED, SHARED, SLOTS, Words,
+};
 use super::{Ppl, PplOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::directory::PINS_OFFSET;
@@ -194,7 +196,11 @@ fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError>
     let chains: FxHashMap<_, _> =
         scanned.chains.into_iter().map(|(page, (chain, _))| (page, chain)).collect();
     let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
+    let extents = chains.values().flat_map(|chain| &chain.extents);
+    let (pieces, sectors): (Vec<Extent>, Vec<Extent>) = extents.partition(|extent| extent.is_piece());
     for (word, value) in [
+        (SECTORS_USED, sectors.len() as u64),
+        (PIECES_USED, pieces.len() as u64),
         (SEALED, last.number),
         (FLOOR, last.number),
         (DB_PAGES, u64::from(last.db_pages)),
