@@ -94,9 +94,15 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     assert!(lost);
 }
 
+/// Those with which SQLite's checkpoint writes the database. `ppl` writes what it merges, and its faults are in
+/// [`crate::faults`].
+fn that_write_when_checkpointed() -> impl Iterator<Item = Engine> {
+    Engine::own().into_iter().filter(|engine| *engine != Engine::PPL)
+}
+
 #[test]
 fn inv06_a_sync_that_failed_is_everybodys() {
-    for engine in Engine::own() {
+    for engine in that_write_when_checkpointed() {
         for closes in [false, true] {
             somebody_else_syncs(engine, "FULL", closes);
         }
@@ -105,7 +111,7 @@ fn inv06_a_sync_that_failed_is_everybodys() {
 
 #[test]
 fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
-    for engine in Engine::own() {
+    for engine in that_write_when_checkpointed() {
         for closes in [false, true] {
             somebody_else_syncs(engine, "OFF", closes);
         }

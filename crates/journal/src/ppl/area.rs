@@ -227,10 +227,13 @@ impl Area {
 
     /// Sees to it that so much can be taken without the file growing.
     pub(super) fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), JournalError> {
+        self.refresh_chunks()?;
         loop {
             let chunks = u64::from(self.chunks());
-            let sectors = chunks * u64::from(SECTORS_PER_CHUNK) - words.load(SECTORS_USED);
-            let pieces = chunks * u64::from(self.geometry.pieces_per_chunk) - words.load(PIECES_USED);
+            let free =
+                |per_chunk: u32, used| (chunks * u64::from(per_chunk)).saturating_sub(words.load(used));
+            let sectors = free(SECTORS_PER_CHUNK, SECTORS_USED);
+            let pieces = free(self.geometry.pieces_per_chunk, PIECES_USED);
             if need.sectors <= sectors && need.pieces <= pieces {
                 return Ok(());
             }

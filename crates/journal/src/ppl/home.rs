@@ -5,18 +5,20 @@
 
 use std::sync::Arc;
 
+use duralite_logfmt::page_change;
+
 use super::area::State;
 use super::chain::Walk;
 use super::frames::Entry;
 use super::merge::Cause;
 use super::pages::Chain;
+use super::recent::is_same;
 use super::seal::{Buffers, Change, Sealing};
 use super::store::{AsOf, Scratch, Store};
 use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, FLOOR, HOME_PAGES, SEALED};
 use crate::JournalError;
 use crate::engine::wall_clock;
 use crate::home::{DatabaseFile, Home};
-use duralite_logfmt::page_change;
 
 /// The home of a log's pages.
 pub(super) struct LoggedHome(pub(super) Arc<Store>);
@@ -122,8 +124,8 @@ impl Store {
     fn move_home(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
         self.words.add(CHECKPOINTED, 1);
         let found = match self.recent.version_of(page_number, page) {
-            Some(number) => Found::After(number),
-            None => self.find_version(file, page_number, page)?,
+            Some(number) if self.is_home_before(page_number, number)? => Found::After(number),
+            _ => self.find_version(file, page_number, page)?,
         };
         if found == Found::Nowhere {
             return self.write_directly(file, page_number, page);
@@ -143,6 +145,12 @@ impl Store {
         Ok(())
     }
 
+    /// Whether a page is home as far as a transaction, and no further.
+    fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, JournalError> {
+        let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
+        Ok(self.area.state(first, State::Home).max(self.words.load(FLOOR)) <= number)
+    }
+
     /// The first version of a page, from that at home on, that looks like this.
     fn find_version(
         &self,
@@ -156,15 +164,15 @@ impl Store {
         loop {
             let epoch = self.words.epoch();
             let version = self.read(file, page_number, AsOf::Home, &mut image, &mut scratch)?;
-            if image == page {
+            if is_same(page_number, &image, page) {
                 return Ok(Found::Home);
             }
             // What is committed by now is all in the extents that are found next.
             let range = (version.transaction, self.words.load(SEALED));
-            let found = if self.pages.load(&self.area, page_number, &mut chain)? {
-                self.find_in(&chain, page_number, range, page, &mut image, &mut payload)
-            } else {
-                Ok(Found::Nowhere)
+            let found = match self.pages.load(&self.area, page_number, &mut chain) {
+                Ok(true) => self.find_in(&chain, page_number, range, page, &mut image, &mut payload),
+                Ok(false) => Ok(Found::Nowhere),
+                Err(error) => Err(error),
             };
             if epoch.is_some() && self.words.epoch() == epoch {
                 return found;
@@ -190,7 +198,7 @@ impl Store {
             walk.payload(&record, page_number, payload)?;
             page_change::apply(image, payload)
                 .map_err(|what| JournalError::Corrupt { offset: record.at, what })?;
-            if image == page {
+            if is_same(page_number, image, page) {
                 return Ok(Found::After(record.transaction));
             }
         }
@@ -209,8 +217,15 @@ impl Store {
         let changes = [Change { page_number, payload }];
         let turn = self.lock_for(file, &changes, 0)?;
         let number = self.words.load(SEALED) + 1;
+        if let Some(first) = self.area.find_chain(page_number)?
+            && self.area.state(first, State::Last)
+                > self.area.state(first, State::Home).max(self.words.load(FLOOR))
+        {
+            // It would take the place of what has been committed since.
+            return Err(JournalError::Unexpected("a page that was changed on its way to the database"));
+        }
         let pages = self.home_pages(file)?.max(u64::from(page_number));
-        let db_pages = u32::try_from(pages).unwrap_or(u32::MAX);
+        let db_pages = u32::try_from(pages.max(self.words.load(DB_PAGES))).unwrap_or(u32::MAX);
         let entry = Entry::empty(number, db_pages, wall_clock());
         self.seal(&turn, &Sealing { changes: &changes, entry, retired: false }, &mut Buffers::default())?;
         if let Some(first) = self.area.find_chain(page_number)? {

@@ -165,9 +165,15 @@ impl Store {
         let published = self.store_images(file, pages, cause, &mut stored);
         if published.is_err() {
             // A slot that nobody knows would pass for its page's after a crash.
-            self.erase_slots(stored.into_iter());
+            self.erase_slots(stored.iter().copied());
         }
-        let published = published?;
+        let mut published = published?;
+        let upto = published.batch.iter().map(|merging| merging.upto).max().unwrap_or(0);
+        if cause != Cause::Closing && self.loses_a_follower(upto)? {
+            self.erase_slots(stored.iter().copied());
+            published.batch.clear();
+            return Ok(published);
+        }
         self.area.nvm.fence();
         for merging in &published.batch {
             self.words.own_slot(merging.slot, true);
@@ -266,6 +272,15 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
+    /// Announces that transactions up to one cannot be read one by one any more, and looks whether somebody has pinned one
+    /// of them meanwhile: whoever pins stores the pin first, and then looks what is announced.
+    fn loses_a_follower(&self, upto: u64) -> Result<bool, JournalError> {
+        if upto > self.words.load(LOST) {
+            self.words.store(LOST, upto);
+        }
+        Ok(upto > self.merge_limit()?)
+    }
+
     /// The transaction that nothing may be merged beyond: what a follower has pinned is kept for it, unless the log is
     /// nearly full.
     fn merge_limit(&self) -> Result<u64, JournalError> {
@@ -310,15 +325,26 @@ impl Store {
 
     /// Step 3; of a batch that could not be written, only that nobody merges it any more.
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), JournalError> {
-        let turn = self.lock()?;
-        if !written {
-            batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
+        let retired = if written { self.detach_batch(batch, cause) } else { Ok(false) };
+        // Whatever has become of it, it is nobody's.
+        batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
+        if !matches!(retired, Ok(true)) {
             self.words.store(DUE, 1);
-            return Ok(());
         }
+        retired.map(|_| ())
+    }
+
+    fn detach_batch(&self, batch: &[Merging], cause: Cause) -> Result<bool, JournalError> {
+        let turn = self.lock()?;
         let mut done = Vec::new();
         for merging in batch {
-            done.push(self.detach(&turn, merging)?);
+            match self.detach(&turn, merging) {
+                Ok(change) => done.push(change),
+                Err(error) => {
+                    self.undo_relocations(&turn, &done);
+                    return Err(error);
+                }
+            }
         }
         self.area.nvm.fence();
         let mut gone = Vec::new();
@@ -332,10 +358,21 @@ impl Store {
         gone.iter().for_each(|extent| self.area.erase_header(*extent));
         self.area.nvm.fence();
         self.erase_slots(batch.iter().map(|merging| merging.slot));
-        batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
         gone.into_iter().for_each(|extent| self.area.give_back(&self.words, &turn, extent));
         self.words.add(cause.counter(), batch.len() as u64);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Takes back new log sectors that are in no chain: to recovery they would be their pages' newest.
+    fn undo_relocations(&self, turn: &Turn<'_>, done: &[Detached]) {
+        let new = done.iter().filter_map(|change| match change {
+            Detached::Replaced { new, .. } => *new,
+            Detached::Noted => None,
+        });
+        let new: Vec<Extent> = new.collect();
+        new.iter().for_each(|extent| self.area.erase_header(*extent));
+        self.area.nvm.fence();
+        new.into_iter().for_each(|extent| self.area.give_back(&self.words, turn, extent));
     }
 
     /// Frees the extents of a chain that is in no table any more. It is cut before it goes, and goes from its end, so that a crash
@@ -391,7 +428,8 @@ impl Store {
         if sectors == 0 || bytes > self.area.geometry.sector_bytes - EXTENT_HEADER_BYTES {
             return Ok(None);
         }
-        let Some(new) = self.area.take_of(&self.words, turn, false)? else { return Ok(None) };
+        // Where there is no room for a longer file, what is newer stays where it is.
+        let Ok(Some(new)) = self.area.take_of(&self.words, turn, false) else { return Ok(None) };
         self.begin_chain(new);
         let mut dirty = Vec::new();
         let mut payload = Vec::new();

@@ -118,13 +118,19 @@ impl Ppl {
         if header.is_some_and(|header| header.page_bytes != self.superblock.page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
-        let pages: Vec<u32> = self.frames.newest().into_iter().map(|(page, _)| page).collect();
+        // What is beyond the end comes back as a whole page if it does.
+        let end = match self.store.words.load(HOME_PAGES) {
+            0 => u64::MAX,
+            pages => pages,
+        };
+        let pages = self.frames.newest().into_iter().map(|(page, _)| page);
         let unseen: Vec<u32> =
-            pages.into_iter().filter(|page| self.is_ahead(*page).unwrap_or(true)).collect();
+            pages.filter(|page| u64::from(*page) <= end && self.is_ahead(*page).unwrap_or(true)).collect();
         let changes = self.changes_to(file, &unseen, AsOf::Home)?;
         let turn = self.store.lock_for(file, &changes, 0)?;
         let words = &self.store.words;
-        if !changes.is_empty() {
+        let is_other_size = end != u64::MAX && words.load(DB_PAGES) != end;
+        if !changes.is_empty() || is_other_size {
             let db_pages = u32::try_from(words.load(HOME_PAGES)).unwrap_or(u32::MAX);
             let entry = Entry::empty(words.load(SEALED) + 1, db_pages, (self.clock)());
             self.store.seal(

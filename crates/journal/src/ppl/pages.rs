@@ -125,8 +125,9 @@ impl Area {
         self.extents_from(first, &mut chain.extents)?;
         chain.last = self.state(first, State::Last);
         chain.home = self.state(first, State::Home);
-        chain.merged = self.merged(first);
+        // Before what is merged: that is noted before the slot is given up.
         chain.slot = u32::try_from(self.state(first, State::Slot)).ok().and_then(|slot| slot.checked_sub(1));
+        chain.merged = self.merged(first);
         Ok(true)
     }
 

@@ -3,6 +3,18 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use duralite_logfmt::guard;
+
+/// Whether two images of a page are the same. The versions in page 1 have been the guard's in one of them, so nobody knows
+/// there what SQLite wrote.
+pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
+    if page_number != 1 || one.len() != other.len() {
+        return one == other;
+    }
+    let (start, end) = (guard::VERSIONS.start, guard::VERSIONS.end);
+    one.get(..start) == other.get(..start) && one.get(end..) == other.get(end..)
+}
+
 /// Threads that checkpoint at once are few.
 const PLACES: usize = 8;
 
@@ -41,7 +53,9 @@ impl Recent {
     /// The transaction after which a page is like this, if this thread has just read it so.
     pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
         let (thread, read) = self.place()?;
-        let is_it = read.thread == thread && read.page_number == page_number && read.image == page;
+        let is_it = read.thread == thread
+            && read.page_number == page_number
+            && is_same(page_number, &read.image, page);
         is_it.then_some(read.transaction)
     }
 }

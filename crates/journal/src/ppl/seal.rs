@@ -123,13 +123,17 @@ impl Store {
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);
         let bytes = begun.encode(self.area.id);
-        nvm.store(at, &bytes);
+        // In this order: of a torn record the mark is not that of the transaction which was there before.
+        let mark = TransactionRecord::mark_offset(number);
+        nvm.store_u64(mark, 0);
+        nvm.store(at + 16, &bytes[16..]);
+        nvm.store_u64(at, number);
+        nvm.store_u64(mark, kind.mark(self.area.id, number));
         dirty.push((at, at + bytes.len() as u64));
         for (from, to) in &*dirty {
             nvm.flush(*from, to - from);
         }
         nvm.fence();
-        let mark = TransactionRecord::mark_offset(number);
         nvm.store_u64(mark, TransactionKind::Commit.mark(self.area.id, number));
         nvm.flush(mark, 8);
         nvm.fence();

@@ -10,7 +10,8 @@ use duralite_medium::{MediumError, Segment};
 
 use crate::descriptor::SharedBytes;
 
-/// Who changes chains, slots, free lists and the page table: a process slot and 1, or 0.
+/// Who changes chains, slots, free lists and the page table, or 0: in the lower half a process slot and 1, in the upper one a
+/// number that tells it from those who had the process slot before.
 const LOCK: u64 = 0;
 /// Advanced before anything that a reader may be looking at is used for something else; its highest bit says that the
 /// page table is being made anew.
@@ -48,7 +49,7 @@ pub(super) const FRAMES: u64 = 296;
 /// Where the frames of the generation ended before the open transaction.
 pub(super) const UNDO_LAST: u64 = 304;
 pub(super) const UNDO_END: u64 = 312;
-/// For each slot who is merging its page: a process slot and 1.
+/// For each slot who is merging its page, as in the lock.
 pub(super) const SLOT_OWNERS: u64 = 320;
 /// Most slots that there can be.
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
@@ -58,7 +59,9 @@ const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
 pub(super) const DUE: u64 = SLEEPERS + 8;
 /// 1 once the database file was synced since the log was attached by somebody who was alone.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
-const BYTES: u64 = FILE_SYNCED + 8;
+/// How often somebody has attached the log.
+const ATTACHED: u64 = FILE_SYNCED + 8;
+const BYTES: u64 = ATTACHED + 8;
 
 /// All of it begins as zeros.
 pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES };
@@ -74,6 +77,8 @@ const SPINS: u32 = 2000;
 pub(super) struct Words {
     segment: Arc<dyn Segment>,
     base: u64,
+    /// What this user puts into the lock.
+    id: u64,
     turn: Mutex<()>,
 }
 
@@ -93,9 +98,16 @@ pub(super) struct GenerationWords {
     pub(super) header: Option<[u8; 32]>,
 }
 
+/// The process slot in a word of [`LOCK`]'s kind.
+fn slot_of(word: u64) -> usize {
+    (word & 0xffff_ffff).saturating_sub(1) as usize
+}
+
 impl Words {
     pub(super) fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
-        Self { segment, base, turn: Mutex::new(()) }
+        let attached = segment.fetch_add(base + ATTACHED, 1).wrapping_add(1) & 0x7fff_ffff;
+        let id = attached << 32 | (segment.process_slot() as u64 + 1);
+        Self { segment, base, id, turn: Mutex::new(()) }
     }
 
     pub(super) fn load(&self, word: u64) -> u64 {
@@ -146,15 +158,15 @@ impl Words {
     /// When the kernel does not tell who lives.
     pub(super) fn lock(&self) -> Result<Option<Turn<'_>>, MediumError> {
         let own = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = self.segment.process_slot() as u64 + 1;
+        let mine = self.id;
         let at = self.base + LOCK;
         for tries in 0..SPINS + SLICES {
             let holder = match self.segment.compare_exchange(at, 0, mine) {
                 Ok(_) => return Ok(Some(Turn { words: self, _own: own, inherited: false })),
                 Err(holder) => holder,
             };
-            // With this process's number only a dead process can have it that had the number before.
-            let is_dead = holder == mine || !self.segment.is_alive((holder - 1) as usize)?;
+            // With this process's slot only a dead process can have it that had the slot before.
+            let is_dead = slot_of(holder) == slot_of(mine) || !self.segment.is_alive(slot_of(holder))?;
             if is_dead && self.segment.compare_exchange(at, holder, mine).is_ok() {
                 return Ok(Some(Turn { words: self, _own: own, inherited: true }));
             }
@@ -178,23 +190,25 @@ impl Words {
         if owner == 0 {
             return Ok(false);
         }
-        self.segment.is_alive((owner - 1) as usize)
+        self.segment.is_alive(slot_of(owner))
     }
 
     /// Gives up what a dead process has left that had this one's process slot before. Whether it died while it held the lock:
     /// then the lock is to be taken.
     pub(super) fn forget_predecessor(&self) -> bool {
-        let mine = self.segment.process_slot() as u64 + 1;
+        let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
         for slot in 0..SLOTS {
-            let owner = self.base + SLOT_OWNERS + 8 * slot;
-            let _ = self.segment.compare_exchange(owner, mine, 0);
+            let owner = self.load(SLOT_OWNERS + 8 * slot);
+            if is_predecessor(owner) {
+                let _ = self.segment.compare_exchange(self.base + SLOT_OWNERS + 8 * slot, owner, 0);
+            }
         }
-        self.load(LOCK) == mine
+        is_predecessor(self.load(LOCK))
     }
 
     /// Notes that this process merges into a slot, or nobody does.
     pub(super) fn own_slot(&self, slot: u32, owned: bool) {
-        let owner = if owned { self.segment.process_slot() as u64 + 1 } else { 0 };
+        let owner = if owned { self.id } else { 0 };
         self.store(SLOT_OWNERS + 8 * u64::from(slot), owner);
     }
 
@@ -254,7 +268,7 @@ impl Words {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.words.store(LOCK, 0);
+        let _ = self.words.segment.compare_exchange(self.words.base + LOCK, self.words.id, 0);
         // One that died asleep costs a system call now and then.
         if self.words.load(SLEEPERS) > 0 {
             self.words.segment.wake(self.words.base + LOCK, 1);

@@ -58,6 +58,9 @@ impl Ppl {
     pub(super) fn settle_open(&mut self) -> Result<(), JournalError> {
         if self.store.has_open_transaction() {
             drop(self.store.lock()?);
+        }
+        // Somebody else may have completed it, after this process has looked.
+        if self.store.words.load(SEALED) != self.frames.known() {
             self.frames.refresh(&self.store.area, &self.store.words)?;
         }
         Ok(())

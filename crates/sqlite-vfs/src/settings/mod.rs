@@ -153,8 +153,8 @@ mod tests {
     #[test]
     fn wrong_values_say_what_to_use() {
         for (name, value, hint) in [
-            ("journal", "fast", "auto, nvwal, waldio or off"),
-            ("journal", "ppl", "not available"),
+            ("journal", "fast", "auto, nvwal, waldio, ppl or off"),
+            ("journal", "scratchpad", "not available"),
             ("sync", "never", "lazy"),
             ("diff", "yes", "on or off"),
             ("heap", "", "user"),
@@ -218,6 +218,8 @@ mod tests {
             ("device_block", "512"),
             ("group_synch", "4"),
             ("group_interval_ms", "3"),
+            ("sector_bytes", "8192"),
+            ("overflow_bytes", "4096"),
             ("read_durable", "on"),
             ("background_checkpoint", "250"),
             ("strict", "on"),

@@ -31,7 +31,8 @@ impl Sum {
         page_change::apply(&mut page, &payload).unwrap();
         assert!(page == change.new, "{kind:?} came out different");
         diff::encode(&change.old, &change.new, &mut plain);
-        assert!(payload.len() <= plain.len() + 2);
+        // A cell that came may be where its bytes are left from another one.
+        assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
         self.changes += 1;
         self.bytes += payload.len();
         self.plain += plain.len();

@@ -154,5 +154,5 @@ pub const WORKLOADS: [Workload; 13] = [
     Workload { name: "index insert", prepare: indexed, step: insert_indexed, percent: 60 },
     Workload { name: "index change", prepare: indexed, step: change_indexed, percent: 30 },
     Workload { name: "long rows", prepare: table, step: long_rows, percent: 95 },
-    Workload { name: "several rows", prepare: table, step: several_rows, percent: 65 },
+    Workload { name: "several rows", prepare: table, step: several_rows, percent: 72 },
 ];
