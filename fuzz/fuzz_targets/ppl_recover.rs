@@ -101,7 +101,7 @@ fn attach(nvm: &Arc<RecordingNvm>) -> Result<Ppl, JournalError> {
 fn commit(log: &mut Ppl, file: &Database, page_number: u32, page: &[u8]) -> Result<u32, JournalError> {
     let frame = log.committed() + 1;
     log.stage(file, frame, page_number, page)?;
-    let db_pages = 40;
+    let db_pages = 100;
     log.seal(file, &Commit { first_frame: frame, last_frame: frame, db_pages, checksum: [0; 2] })?;
     Ok(frame)
 }
