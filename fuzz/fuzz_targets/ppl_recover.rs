@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_journal::engine::{Commit, Engine as _};
 use duralite_journal::engine::prelude::*;
+use duralite_journal::engine::{Commit, Engine as _};
 use duralite_journal::home::DatabaseFile;
 use duralite_journal::ppl::{Ppl, SHARED_BYTES};
 use duralite_journal::{JournalError, PplOptions};
