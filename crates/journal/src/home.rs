@@ -149,8 +149,8 @@ pub trait Home: Send + Sync {
     /// itself is the database, of the same size, as a program without this library reads it, and survives a power
     /// loss. The guard stays as it is in `file`: a header that is held is put there by [`write_past_guard`]. The caller
     /// has everybody else kept from the database. A crash on the way leaves what `read` shows as it was; a second call
-    /// changes nothing. What is held stays: [`crate::engine::LogFile::retire`] lets it go. For where a copy of the
-    /// database takes the log over, `file` is the copy, and the log may be another database's afterwards.
+    /// changes nothing. What is in `file` then need not be held any more: so a log that stays another database's is not
+    /// drained into a copy of it ([`crate::offline`] refuses that).
     ///
     /// # Errors
     /// Any; guard and log stay.

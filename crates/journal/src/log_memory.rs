@@ -1,4 +1,4 @@
-//! Log files in memory: how they are mapped.
+//! Log files in memory: how they are mapped, and written back.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -58,4 +58,11 @@ pub(crate) fn map(
 pub(crate) fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
     hooks::nvm(path, Arc::new(nvm))
         .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+}
+
+/// Starts writing back ranges, each from one offset up to another; durable after the next fence.
+pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
+    for &(from, to) in ranges {
+        nvm.flush(from, to - from);
+    }
 }

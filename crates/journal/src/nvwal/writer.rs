@@ -16,6 +16,7 @@ use crate::delta_chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
 use crate::heap::BlockList;
+use crate::log_memory::flush_all;
 
 impl Nvwal {
     /// Stores one record behind those of the open transaction. Returns where.
@@ -316,11 +317,5 @@ impl Nvwal {
         let at = self.append(&header, payload)?;
         self.activity.records += 1;
         self.chains.stored(at, &header, page)
-    }
-}
-
-fn flush_all(nvm: &dyn duralite_medium::Nvm, ranges: &[(u64, u64)]) {
-    for &(from, to) in ranges {
-        nvm.flush(from, to - from);
     }
 }

@@ -148,20 +148,21 @@ impl Area {
         self.nvm.flush(at, 8);
     }
 
-    fn free_list(extent: Extent) -> (u64, u64) {
-        if extent.is_piece() { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) }
+    /// The words of the free extents of a kind: the first of them, and how many are in use.
+    fn free_list(piece: bool) -> (u64, u64) {
+        if piece { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) }
     }
 
     /// Puts an extent among the free ones. Its header is erased.
     pub(super) fn put_free(&self, words: &Words, _turn: &Turn<'_>, extent: Extent) {
-        let (head, _) = Self::free_list(extent);
+        let (head, _) = Self::free_list(extent.is_piece());
         self.set_state(extent, State::Next, words.load(head));
         words.store(head, extent.to_link());
     }
 
     /// The same for one that was in use.
     pub(super) fn give_back(&self, words: &Words, turn: &Turn<'_>, extent: Extent) {
-        let (_, used) = Self::free_list(extent);
+        let (_, used) = Self::free_list(extent.is_piece());
         self.put_free(words, turn, extent);
         words.add(used, u64::MAX);
     }
@@ -186,7 +187,7 @@ impl Area {
         turn: &Turn<'_>,
         piece: bool,
     ) -> Result<Option<Extent>, JournalError> {
-        let (head, used) = if piece { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) };
+        let (head, used) = Self::free_list(piece);
         let mut found = self.follow(words.load(head))?;
         if found.is_none() && self.grow(words, turn)? {
             found = self.follow(words.load(head))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use duralite_logfmt::FormatError;
 use duralite_logfmt::heap::{checked_word, read_checked_word};
 use duralite_logfmt::ppl::{Extent, GROWN_OFFSET, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
-use duralite_medium::{LocalSegment, MediumError, Nvm, Segment};
+use duralite_medium::{FileNvm, LocalSegment, MediumError, Nvm, Segment};
 use rustc_hash::FxHashMap;
 
 use super::area::Area;
@@ -14,9 +14,7 @@ use super::pages::Pages;
 use super::recent::Recent;
 use super::recovery::{last_commit, scan};
 use super::store::{Figures, Store};
-use super::words::{
-    DB_PAGES, FLOOR, GenerationWords, HOME_PAGES, PIECES_USED, SEALED, SECTORS_USED, SHARED, SLOTS, Words,
-};
+use super::words::{PIECES_USED, SECTORS_USED, SHARED, SLOTS, Words};
 use super::{Ppl, PplOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::directory::PINS_OFFSET;
@@ -99,11 +97,7 @@ impl Ppl {
     ) -> Result<Self, JournalError> {
         let superblock = superblock_on(nvm.as_ref(), path)?;
         let area = Area::new(nvm, &superblock, path)?;
-        let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, options);
-        if alone {
-            store.recover()?;
-        }
-        Self::new(store, superblock, options)
+        join(area, superblock, options, Words::new(segment, base), None, alone)
     }
 
     /// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
@@ -132,14 +126,26 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let segment: Arc<dyn Segment> = segment;
     let pins = Pins::new(Arc::clone(&segment), PINS_OFFSET);
     let options = PplOptions::of(options);
-    let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, &options);
-    let store = Store { pins: Some(pins), ..store };
+    Ok(Box::new(join(area, superblock, &options, Words::new(segment, base), Some(pins), alone)?))
+}
+
+/// Joins those who use a log; whoever is alone recovers it.
+fn join(
+    area: Area,
+    superblock: Superblock,
+    options: &PplOptions,
+    words: Words,
+    pins: Option<Pins>,
+    alone: bool,
+) -> Result<Ppl, JournalError> {
+    let store = open_store(area, words, Pages::Shared, &superblock, options);
+    let store = Store { pins, ..store };
     if alone {
         store.recover()?;
     } else if store.words.forget_predecessor() {
         drop(store.lock()?);
     }
-    Ok(Box::new(Ppl::new(store, superblock, &options)?))
+    Ppl::new(store, superblock, options)
 }
 
 /// Opens a log as a user who may only read it. What others commit is seen where they share their memory.
@@ -178,13 +184,7 @@ fn open_store(
 /// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, JournalError> {
     let superblock = superblock_of(log)?;
-    let nvm: Arc<dyn Nvm> = Arc::new(map(
-        Access::Read,
-        &MediaOptions::default(),
-        log,
-        superblock.geometry().file_bytes(superblock.limit_chunks),
-        superblock.geometry().file_bytes(0),
-    )?);
+    let nvm = Arc::new(map_file(Access::Read, &MediaOptions::default(), log, &superblock)?);
     let area = Area::new(nvm, &superblock, log.path)?;
     open_scanned(area, superblock)
 }
@@ -198,18 +198,9 @@ fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError>
     let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
     let extents = chains.values().flat_map(|chain| &chain.extents);
     let (pieces, sectors): (Vec<Extent>, Vec<Extent>) = extents.partition(|extent| extent.is_piece());
-    for (word, value) in [
-        (SECTORS_USED, sectors.len() as u64),
-        (PIECES_USED, pieces.len() as u64),
-        (SEALED, last.number),
-        (FLOOR, last.number),
-        (DB_PAGES, u64::from(last.db_pages)),
-        (HOME_PAGES, u64::from(last.db_pages)),
-    ] {
-        words.store(word, value);
-    }
-    let begun = GenerationWords { position: last.number, time_ms: last.time_ms, header: None };
-    words.begin_generation(1, &begun);
+    words.store(SECTORS_USED, sectors.len() as u64);
+    words.store(PIECES_USED, pieces.len() as u64);
+    words.begin_after(&last);
     let options = PplOptions::default();
     let store = open_store(area, words, Pages::Scanned(chains), &superblock, &options);
     Ppl::new(store, superblock, &options)
@@ -232,9 +223,17 @@ fn map_log(
     log: &OpenFile<'_>,
     superblock: &Superblock,
 ) -> Result<Arc<dyn Nvm>, JournalError> {
+    hooked(log.path, map_file(access, media, log, superblock)?)
+}
+
+fn map_file(
+    access: Access,
+    media: &MediaOptions,
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+) -> Result<FileNvm, JournalError> {
     let geometry = superblock.geometry();
-    let capacity = geometry.file_bytes(superblock.limit_chunks);
-    hooked(log.path, map(access, media, log, capacity, geometry.file_bytes(1))?)
+    map(access, media, log, geometry.file_bytes(superblock.limit_chunks), geometry.file_bytes(1))
 }
 
 fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {

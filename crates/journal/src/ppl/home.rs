@@ -15,7 +15,7 @@ use super::pages::Chain;
 use super::recent::is_same;
 use super::seal::{Buffers, Change, Sealing};
 use super::store::{AsOf, Scratch, Store};
-use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, FLOOR, HOME_PAGES, SEALED};
+use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, HOME_PAGES, SEALED};
 use crate::JournalError;
 use crate::engine::wall_clock;
 use crate::home::{DatabaseFile, Home};
@@ -148,7 +148,7 @@ impl Store {
     /// Whether a page is home as far as a transaction, and no further.
     fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, JournalError> {
         let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
-        Ok(self.area.state(first, State::Home).max(self.words.load(FLOOR)) <= number)
+        Ok(self.home_position(self.area.state(first, State::Home)) <= number)
     }
 
     /// The first version of a page, from that at home on, that looks like this.
@@ -189,7 +189,7 @@ impl Store {
         image: &mut [u8],
         payload: &mut Vec<u8>,
     ) -> Result<Found, JournalError> {
-        let home = chain.home.max(self.words.load(FLOOR));
+        let home = self.home_position(chain.home);
         let mut walk = Walk::new(&self.area, &chain.extents, self.page_bytes).upto(sealed);
         while let Some(record) = walk.next()? {
             if record.transaction <= after || record.transaction <= home {
@@ -217,10 +217,7 @@ impl Store {
         let changes = [Change { page_number, payload }];
         let turn = self.lock_for(file, &changes, 0)?;
         let number = self.words.load(SEALED) + 1;
-        if let Some(first) = self.area.find_chain(page_number)?
-            && self.area.state(first, State::Last)
-                > self.area.state(first, State::Home).max(self.words.load(FLOOR))
-        {
+        if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
             // It would take the place of what has been committed since.
             return Err(JournalError::Unexpected("a page that was changed on its way to the database"));
         }

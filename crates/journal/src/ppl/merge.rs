@@ -19,9 +19,10 @@ use super::area::State;
 use super::chain::{NewRecord, RELOCATED, Walk};
 use super::pages::Chain;
 use super::store::{AsOf, Scratch, Store};
-use super::words::{DUE, EPOCH, FLOOR, LOST, MERGED, Turn};
+use super::words::{DUE, EPOCH, LOST, MERGED, SEALED, Turn};
 use crate::JournalError;
 use crate::home::{self, DatabaseFile};
+use crate::log_memory::flush_all;
 
 /// Why pages are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,13 +130,10 @@ impl Store {
     /// Merges pages that were logged least recently until half of the room is free, as far as they are home; returns how
     /// many have been merged.
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, JournalError> {
-        let floor = self.words.load(FLOOR);
         let mut pages = Vec::new();
         for (page_number, first) in self.area.all_chains()? {
-            let last = self.area.state(first, State::Last);
-            let home = self.area.state(first, State::Home).max(floor);
             // Those of which nothing would stay come first.
-            pages.push((home < last, last, page_number));
+            pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
         pages.sort_unstable();
         let mut merged = Merged::default();
@@ -162,18 +160,17 @@ impl Store {
     ) -> Result<Published, JournalError> {
         let turn = self.lock()?;
         let mut stored = Vec::new();
-        let published = self.store_images(file, pages, cause, &mut stored);
-        if published.is_err() {
+        let published = self.store_images(file, pages, cause, &mut stored).and_then(|published| {
+            let upto = published.batch.iter().map(|merging| merging.upto).max().unwrap_or(0);
+            let is_kept = cause != Cause::Closing && self.loses_a_follower(upto)?;
+            Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
+        });
+        if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
             // A slot that nobody knows would pass for its page's after a crash.
-            self.erase_slots(stored.iter().copied());
+            self.erase_slots(stored.into_iter());
+            return published;
         }
-        let mut published = published?;
-        let upto = published.batch.iter().map(|merging| merging.upto).max().unwrap_or(0);
-        if cause != Cause::Closing && self.loses_a_follower(upto)? {
-            self.erase_slots(stored.iter().copied());
-            published.batch.clear();
-            return Ok(published);
-        }
+        let published = published?;
         self.area.nvm.fence();
         for merging in &published.batch {
             self.words.own_slot(merging.slot, true);
@@ -203,7 +200,7 @@ impl Store {
             if self.area.load_chain(page_number, &mut chain)?
                 && let Some(first) = chain.extents.first().copied()
             {
-                let upto = chain.home.max(self.words.load(FLOOR)).min(limit);
+                let upto = self.home_position(chain.home).min(limit);
                 match chain.slot {
                     Some(slot) if self.is_merged_by_another(slot)? => is_other_merging = true,
                     Some(slot) => {
@@ -238,7 +235,7 @@ impl Store {
         if !self.area.load_chain(page_number, &mut chain)? {
             return Ok(false);
         }
-        let upto = chain.home.max(self.words.load(FLOOR));
+        let upto = self.home_position(chain.home);
         Ok(chain.slot.is_some() || upto > chain.merged && upto >= self.first_transaction(&chain)?)
     }
 
@@ -291,7 +288,7 @@ impl Store {
         if !self.is_short() {
             return Ok(pinned);
         }
-        self.words.store(LOST, self.words.load(super::words::SEALED));
+        self.words.store(LOST, self.words.load(SEALED));
         Ok(u64::MAX)
     }
 
@@ -439,7 +436,7 @@ impl Store {
             let record = NewRecord { page_number, transaction, payload: &payload };
             self.area.append(&self.words, turn, new, &record, &mut dirty)?;
         }
-        dirty.iter().for_each(|(from, to)| self.area.nvm.flush(*from, to - from));
+        flush_all(self.area.nvm.as_ref(), &dirty);
         self.area.nvm.fence();
         self.area.set_state(new, State::Last, chain.last);
         self.area.set_state(new, State::Home, chain.home);

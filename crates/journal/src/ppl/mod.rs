@@ -123,9 +123,13 @@ impl Ppl {
             0 => u64::MAX,
             pages => pages,
         };
-        let pages = self.frames.newest().into_iter().map(|(page, _)| page);
-        let unseen: Vec<u32> =
-            pages.filter(|page| u64::from(*page) <= end && self.is_ahead(*page).unwrap_or(true)).collect();
+        let mut unseen = Vec::new();
+        for (page_number, _) in self.frames.newest() {
+            let chain = self.store.area.find_chain(page_number)?;
+            if u64::from(page_number) <= end && chain.is_some_and(|first| self.store.is_ahead(first)) {
+                unseen.push(page_number);
+            }
+        }
         let changes = self.changes_to(file, &unseen, AsOf::Home)?;
         let turn = self.store.lock_for(file, &changes, 0)?;
         let words = &self.store.words;
@@ -150,14 +154,6 @@ impl Ppl {
         drop(turn);
         store::Figures::add(&self.store.figures.generations, 1);
         self.refresh()
-    }
-
-    /// Whether a page's newest version is not at home.
-    fn is_ahead(&self, page_number: u32) -> Result<bool, JournalError> {
-        let area = &self.store.area;
-        let Some(first) = area.find_chain(page_number)? else { return Ok(false) };
-        let home = area.state(first, area::State::Home).max(self.store.words.load(FLOOR));
-        Ok(area.state(first, area::State::Last) > home)
     }
 
     /// Rebuilds every page that has records.

@@ -1,6 +1,7 @@
 //! Reading frames, and following what other processes commit.
 
 use duralite_logfmt::Origin;
+use duralite_logfmt::page_change::{self, ChangeKind};
 
 use super::Ppl;
 use super::staged::StagedFrame;
@@ -8,7 +9,6 @@ use super::store::{AsOf, Scratch};
 use crate::JournalError;
 use crate::engine::{Frame, LogReader, Transaction};
 use crate::home::DatabaseFile;
-use duralite_logfmt::page_change::{self, ChangeKind};
 
 impl LogReader for Ppl {
     fn refresh(&mut self) -> Result<(), JournalError> {

@@ -16,8 +16,8 @@ use super::chain::{RELOCATED, Walk};
 use super::pages::Chain;
 use super::store::Store;
 use super::words::{
-    DB_PAGES, DUE, FLOOR, FRAMES_END, FRAMES_LAST, FREE_PIECE, FREE_SECTOR, GENERATION, GenerationWords,
-    HOME_PAGES, OPEN, PIECES_USED, SEALED, SECTORS_USED, Turn, UNDO_END, UNDO_LAST,
+    DB_PAGES, DUE, FRAMES_END, FRAMES_LAST, FREE_PIECE, FREE_SECTOR, GENERATION, OPEN, PIECES_USED, SEALED,
+    SECTORS_USED, Turn, UNDO_END, UNDO_LAST,
 };
 use crate::JournalError;
 
@@ -238,16 +238,7 @@ impl Store {
         // It may be seen and not durable.
         let at = TransactionRecord::offset(last.number);
         self.area.nvm.flush(at, TRANSACTION_BYTES as u64);
-        for (word, value) in [
-            (SEALED, last.number),
-            (FLOOR, last.number),
-            (DB_PAGES, u64::from(last.db_pages)),
-            (HOME_PAGES, u64::from(last.db_pages)),
-        ] {
-            self.words.store(word, value);
-        }
-        let begun = GenerationWords { position: last.number, time_ms: last.time_ms, header: None };
-        self.words.begin_generation(1, &begun);
+        self.words.begin_after(&last);
         self.rebuild(&turn, last.number, &FxHashSet::default())
     }
 

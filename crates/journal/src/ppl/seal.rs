@@ -15,6 +15,7 @@ use super::store::{Figures, Store};
 use super::words::{DB_PAGES, DUE, FRAMES, OPEN, SEALED, Turn, UNDO_END, UNDO_LAST};
 use crate::JournalError;
 use crate::home::DatabaseFile;
+use crate::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
@@ -130,9 +131,7 @@ impl Store {
         nvm.store_u64(at, number);
         nvm.store_u64(mark, kind.mark(self.area.id, number));
         dirty.push((at, at + bytes.len() as u64));
-        for (from, to) in &*dirty {
-            nvm.flush(*from, to - from);
-        }
+        flush_all(nvm.as_ref(), dirty);
         nvm.fence();
         nvm.store_u64(mark, TransactionKind::Commit.mark(self.area.id, number));
         nvm.flush(mark, 8);

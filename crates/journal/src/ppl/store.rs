@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use duralite_logfmt::guard;
-use duralite_logfmt::ppl::{SLOT_HEADER_BYTES, SlotHeader};
+use duralite_logfmt::page_change::{self, ChangeKind};
+use duralite_logfmt::ppl::{Extent, SLOT_HEADER_BYTES, SlotHeader};
 
-use super::area::Area;
+use super::area::{Area, State};
 use super::chain::{Record, Walk};
 use super::pages::{Chain, Pages};
 use super::recent::Recent;
@@ -18,7 +19,6 @@ use super::words::{FLOOR, HOME_PAGES, Turn, Words};
 use crate::JournalError;
 use crate::home::DatabaseFile;
 use crate::pins::Pins;
-use duralite_logfmt::page_change::{self, ChangeKind};
 
 /// Times that a reader begins again before it lets others run, and before it gives up.
 const SPINS: u32 = 100;
@@ -122,7 +122,17 @@ impl Store {
         Ok(())
     }
 
-    /// Reads a page. `known` is a version that `page` holds already, if it holds one.
+    /// The transaction that a page is home up to, by the word of its chain ([`State::Home`]).
+    pub(super) fn home_position(&self, word: u64) -> u64 {
+        word.max(self.words.load(FLOOR))
+    }
+
+    /// Whether the newest version of a chain's page is not at home.
+    pub(super) fn is_ahead(&self, first: Extent) -> bool {
+        self.area.state(first, State::Last) > self.home_position(self.area.state(first, State::Home))
+    }
+
+    /// Reads a page, which `page` holds on return; anything if that fails.
     pub(super) fn read(
         &self,
         file: &dyn DatabaseFile,
@@ -165,7 +175,7 @@ impl Store {
         }
         let chain = &scratch.chain;
         let upto = match as_of {
-            AsOf::Home => chain.home.max(self.words.load(FLOOR)),
+            AsOf::Home => self.home_position(chain.home),
             AsOf::Transaction(number) => number,
         };
         let mut base = chain.merged;
@@ -221,12 +231,8 @@ impl Store {
             let what = duralite_logfmt::FormatError::Damaged { what: "the number of a slot" };
             return Err(JournalError::Corrupt { offset: at, what });
         }
-        let mut bytes = [0; 24];
-        self.area.nvm.read(at, &mut bytes);
-        let transaction = u64::from_le_bytes([
-            bytes[8], bytes[9], bytes[10], bytes[11], bytes[12], bytes[13], bytes[14], bytes[15],
-        ]);
-        Ok(SlotHeader { page_number: SlotHeader::page_of(&bytes), transaction })
+        let page_number = (self.area.nvm.load_u64(at) & 0xffff_ffff) as u32;
+        Ok(SlotHeader { page_number, transaction: self.area.nvm.load_u64(at + 8) })
     }
 
     pub(super) fn read_slot(&self, slot: u32, page: &mut [u8]) -> Result<(), JournalError> {

@@ -1,6 +1,7 @@
 //! Walking a log, for `duralite verify`: by the code that recovers.
 
-use duralite_logfmt::ppl::TransactionRecord;
+use duralite_logfmt::page_change::{self, ChangeKind};
+use duralite_logfmt::ppl::{RECORD_HEADER_BYTES, TransactionRecord};
 
 use super::chain::Walk;
 use super::pages::Pages;
@@ -10,7 +11,6 @@ use crate::descriptor::OpenFile;
 use crate::engine::prelude::*;
 use crate::home::DatabaseFile;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use duralite_logfmt::page_change::{self, ChangeKind};
 
 /// Visits every committed transaction of which there are records, in order; checks every record, and rebuilds every page
 /// over the one in the database file. Stores nothing.
@@ -70,7 +70,7 @@ fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, JournalError> {
                 break;
             }
             walk.payload(&record, *page_number, &mut payload)?;
-            let record_bytes = duralite_logfmt::ppl::RECORD_HEADER_BYTES + record.payload_bytes;
+            let record_bytes = RECORD_HEADER_BYTES + record.payload_bytes;
             let whole = page_change::kind(&payload) == Ok(ChangeKind::Whole);
             let page_number = *page_number;
             let walked =

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duralite_logfmt::ppl::MOST_SLOTS;
+use duralite_logfmt::ppl::{MOST_SLOTS, TransactionRecord};
 use duralite_medium::{MediumError, Segment};
 
 use crate::descriptor::SharedBytes;
@@ -230,6 +230,17 @@ impl Words {
                 return (generation, found);
             }
         }
+    }
+
+    /// Begins everything after the newest commit of a log that nobody has: all pages are home, and SQLite's log is empty.
+    pub(super) fn begin_after(&self, last: &TransactionRecord) {
+        let pages = u64::from(last.db_pages);
+        let number = last.number;
+        for (word, value) in [(SEALED, number), (FLOOR, number), (DB_PAGES, pages), (HOME_PAGES, pages)] {
+            self.store(word, value);
+        }
+        let begun = GenerationWords { position: number, time_ms: last.time_ms, header: None };
+        self.begin_generation(1, &begun);
     }
 
     /// The first piece of the frames of a generation, as a link; 0 if it has none.
