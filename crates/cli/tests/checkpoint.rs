@@ -81,11 +81,27 @@ fn a_log_that_adopting_would_empty_stays_its_own_databases() {
     assert_home(&fixture);
 }
 
+/// Nobody has died: the last close has left the log.
+#[test]
+fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
+    let fixture = Fixture::on(Engine::PPL);
+    let conn = fixture.open_with("c.db", "on_close=keep");
+    conn.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(1), (2), (3)").unwrap();
+    conn.close().unwrap();
+    assert!(fixture.is_guarded("c.db"));
+    tools_serve(&fixture);
+}
+
 /// What a killed process left is told, checked with the database file, and put home.
 #[test]
 fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
     writer(&fixture).kill();
+    tools_serve(&fixture);
+}
+
+/// Looks at it and puts it home with each command.
+fn tools_serve(fixture: &Fixture) {
     for command in ["info", "verify", "checkpoint"] {
         let mut tool = Command::new(env!("CARGO_BIN_EXE_duralite"));
         tool.arg(command).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("c.db"));
@@ -94,5 +110,5 @@ fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
         assert!(output.status.success(), "{command}: {said}");
         assert!(command == "checkpoint" || said.contains("ppl"), "{command}: {said}");
     }
-    assert_home(&fixture);
+    assert_home(fixture);
 }

@@ -161,6 +161,12 @@ pub trait LogFile: Send {
     /// How near the log is to its limit.
     fn fill(&self) -> Fill;
 
+    /// Whether guard and log stay when the last connection closes, for the next one to find: what the log holds is not
+    /// put home then.
+    fn stays_at_close(&self) -> bool {
+        false
+    }
+
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
@@ -337,6 +343,7 @@ delegate! {
         fn wal_header(&self) -> Option<&WalHeader>;
         fn has_surplus(&self, keep_bytes: u64) -> bool;
         fn fill(&self) -> Fill;
+        fn stays_at_close(&self) -> bool;
     }
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();

@@ -431,6 +431,12 @@ impl Log {
         directory::where_now(&self.path, &self.file, self.id())
     }
 
+    /// Whether guard and log stay when the last connection closes; what the log holds is not put home then.
+    #[must_use]
+    pub fn stays_at_close(&self) -> bool {
+        self.stream.engine().stays_at_close()
+    }
+
     /// Takes settings that may change while the log is in use, from the next transaction on.
     pub fn configure(&mut self, options: &EngineOptions) {
         self.stream.engine_mut().configure(options);

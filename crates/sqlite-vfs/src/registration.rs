@@ -63,6 +63,13 @@ impl Registration {
         checked.find(Result::is_err).unwrap_or(Ok(()))
     }
 
+    /// The databases with this rollback journal whose logs are kept until SQLite shows whether it closes them.
+    pub fn kept_with_journal(&self, journal: &Path) -> Vec<Arc<Db>> {
+        let databases = self.databases();
+        let kept = databases.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);
+        kept.cloned().collect()
+    }
+
     pub fn remember(&self, db: &Arc<Db>) {
         self.databases().insert(db.wal_name.address(), Arc::clone(db));
     }

@@ -32,6 +32,23 @@ fn inv14_children_commit_beside_their_parent_on_ppl() {
     family(Engine::PPL);
 }
 
+/// The last that closes is a child, whose parent has an older connection; the log stays for the next one.
+#[test]
+fn inv14_a_child_that_closes_last_keeps_the_log() {
+    for inherited in INHERITED {
+        let fixture = Fixture::on(Engine::PPL);
+        let uri = fixture.uri("app.db", "on_close=keep");
+        drop(fixture.open_with("app.db", "on_close=keep"));
+        Actor::start_with(&["family", &uri, inherited, "3"], &[("MALLOC_PERTURB_", "165")]).finish();
+        assert!(fixture.is_guarded("app.db"), "{inherited}");
+        assert_eq!(fixture.logs().len(), 1, "{inherited}: {:?}", fixture.logs());
+        let conn = fixture.open("app.db");
+        integrity(&conn);
+        conn.close().unwrap();
+        fixture.assert_plain("app.db");
+    }
+}
+
 /// Two names, and another one while both are open: every process sees what the other one has committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {

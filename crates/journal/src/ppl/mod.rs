@@ -57,7 +57,7 @@ use frames::{Entry, Frames};
 use home::LoggedHome;
 use merge::Cause;
 use options::NAME;
-pub use options::PplOptions;
+pub use options::{OnClose, PplOptions};
 use seal::{Buffers, Sealing};
 use staged::Staged;
 use store::{AsOf, Scratch, Store};
@@ -78,6 +78,7 @@ pub struct Ppl {
     buffers: Buffers,
     scratch: Scratch,
     image: Vec<u8>,
+    on_close: OnClose,
 }
 
 impl Ppl {
@@ -93,6 +94,7 @@ impl Ppl {
             buffers: Buffers::default(),
             scratch: Scratch::default(),
             image: Vec::new(),
+            on_close: options.on_close,
         };
         log.refresh()?;
         Ok(log)
@@ -241,6 +243,7 @@ impl LogFile for Ppl {
 
     fn configure(&mut self, options: &EngineOptions) {
         self.store.area.nvm.set_latency(options.media.latency);
+        self.on_close = options.own::<PplOptions>().on_close;
     }
 
     fn set_clock(&mut self, clock: Clock) {
@@ -250,6 +253,11 @@ impl LogFile for Ppl {
     fn fill(&self) -> Fill {
         let (used_bytes, limit_bytes) = self.store.area.fill(&self.store.words);
         Fill { used_bytes, limit_bytes }
+    }
+
+    /// Whoever attaches it next finds every page home as of the last commit, whatever SQLite has checkpointed.
+    fn stays_at_close(&self) -> bool {
+        self.on_close == OnClose::Keep
     }
 
     fn wal_header(&self) -> Option<&WalHeader> {

@@ -1,7 +1,8 @@
 //! A thread per log that works beside the commits: it checkpoints, so that none of them has to, and makes what
 //! Group Synch has acknowledged durable in time. [`Maintenance`] says when it may.
 
-use std::ffi::{CString, c_int};
+use std::ffi::c_int;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,8 +23,7 @@ struct Worker {
     maintenance: Arc<Maintenance>,
     attachment: Weak<Attachment>,
     sqlite: &'static Sqlite,
-    /// The database with the settings that it is open with.
-    uri: CString,
+    path: PathBuf,
     flush_interval: Duration,
 }
 
@@ -49,13 +49,12 @@ pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Fail
 }
 
 fn start(db: &Db, attachment: &Arc<Attachment>) -> Result<Arc<Maintenance>, Failure> {
-    let settings = attachment.in_force().clone();
     let maintenance = Arc::new(Maintenance::default());
     let worker = Worker {
         maintenance: Arc::clone(&maintenance),
         attachment: Arc::downgrade(attachment),
         sqlite: db.sqlite,
-        uri: uri_of(&db.path, &settings.parameters())?,
+        path: db.path.clone(),
         flush_interval: attachment.flush_interval().unwrap_or_default(),
     };
     let thread = std::thread::Builder::new().name("duralite".to_owned());
@@ -95,11 +94,13 @@ impl Worker {
     /// without them, so that the next one starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
-        if self.attachment.strong_count() == 0 {
+        // As they are by now: some can be changed while the log is in use.
+        let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {
             return Ok(());
-        }
+        };
         let purpose = "cannot checkpoint in the background";
-        let own = OwnConnection::open(&self.sqlite.api, &self.uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)?;
+        let uri = uri_of(&self.path, &settings.parameters())?;
+        let own = OwnConnection::open(&self.sqlite.api, &uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)?;
         own.run(c"PRAGMA wal_autocheckpoint=0")?;
         own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
         own.run(c"PRAGMA wal_checkpoint(RESTART)")?;

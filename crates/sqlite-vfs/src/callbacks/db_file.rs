@@ -12,6 +12,7 @@ use super::pragma;
 use crate::database::{Db, lock, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;
+use crate::guard::lift_kept;
 use crate::registration::Registration;
 use crate::shield::shield;
 
@@ -106,6 +107,18 @@ macro_rules! with_db {
     };
 }
 
+/// As [`with_db`], for what SQLite does not call between deleting the WAL and closing the database.
+macro_rules! with_open_db {
+    ($file:ident, $default:expr, |$db:ident| $body:expr) => {
+        with_db!($file, $default, |$db| {
+            if $db.is_kept() {
+                lift_kept($db);
+            }
+            $body
+        })
+    };
+}
+
 /// Passes a call on to the base VFS's file.
 macro_rules! forward {
     ($db:ident, $method:ident, $missing:expr, $($arg:expr),*) => {
@@ -152,7 +165,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 }
 
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
-    with_db!(file, ffi::IOERR_READ, |db| {
+    with_open_db!(file, ffi::IOERR_READ, |db| {
         let code = if db.has_home() {
             // SAFETY: SQLite's buffer of this length.
             answer(db, unsafe { read_home(db, buf, len, offset) })
@@ -189,7 +202,7 @@ unsafe fn read_home(db: &Db, buf: *mut c_void, len: c_int, offset: i64) -> Resul
 }
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
-    with_db!(file, ffi::IOERR_WRITE, |db| {
+    with_open_db!(file, ffi::IOERR_WRITE, |db| {
         let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
             return ffi::IOERR_WRITE;
         };
@@ -200,15 +213,15 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
 }
 
 unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
-    with_db!(file, ffi::IOERR_TRUNCATE, |db| answer(db, db.truncate(size)))
+    with_open_db!(file, ffi::IOERR_TRUNCATE, |db| answer(db, db.truncate(size)))
 }
 
 unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_FSYNC, |db| db.sync(flags))
+    with_open_db!(file, ffi::IOERR_FSYNC, |db| db.sync(flags))
 }
 
 unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
-    with_db!(file, ffi::IOERR_FSTAT, |db| {
+    with_open_db!(file, ffi::IOERR_FSTAT, |db| {
         if !db.has_home() {
             return forward!(db, file_size, ffi::IOERR_FSTAT, size);
         }
@@ -225,11 +238,22 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
 }
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_LOCK, |db| answer(db, lock::lock(db, level)))
+    with_open_db!(file, ffi::IOERR_LOCK, |db| answer(db, lock::lock(db, level)))
 }
 
 unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
-    with_db!(file, ffi::IOERR_UNLOCK, |db| lock::unlock(db, level), in_child: ffi::OK)
+    with_db!(
+        file,
+        ffi::IOERR_UNLOCK,
+        |db| {
+            // Who closes gives all of it back at once.
+            if level > ffi::LOCK_NONE && db.is_kept() {
+                lift_kept(db);
+            }
+            lock::unlock(db, level)
+        },
+        in_child: ffi::OK
+    )
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut File, held: *mut c_int) -> c_int {

@@ -98,6 +98,9 @@ unsafe extern "C" fn open(
         if flags & ffi::OPEN_WAL != 0
             && let Some(db) = registration.database_of_wal(name)
         {
+            if db.is_kept() {
+                guard::lift_kept(&db);
+            }
             match guard::open_wal(&db) {
                 Ok(WalServer::Base) => {
                     if let Err(failure) = strict::check_wal(&db) {
@@ -127,7 +130,9 @@ unsafe extern "C" fn open(
         if !name.is_null() && flags & ffi::OPEN_MAIN_JOURNAL != 0 {
             // SAFETY: the name ends with a zero, and lives across the call.
             let journal = unsafe { path_of(name) };
-            if let Err(failure) = registration.check_journal(journal) {
+            let lifted =
+                registration.kept_with_journal(journal).iter().try_for_each(|db| guard::lift_for_journal(db));
+            if let Err(failure) = lifted.and_then(|()| registration.check_journal(journal)) {
                 return registration.sqlite.fail(&failure);
             }
         }
@@ -268,6 +273,9 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
         if flags == ffi::ACCESS_EXISTS
             && let Some(db) = registration.database_of_wal(name)
         {
+            if db.is_kept() {
+                guard::lift_kept(&db);
+            }
             match db.header() {
                 Ok(duralite_logfmt::guard::DatabaseHeader::Guarded { .. }) => {
                     // SAFETY: SQLite passes where it wants the answer.

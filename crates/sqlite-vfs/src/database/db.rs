@@ -68,6 +68,8 @@ pub struct Db {
     has_home: AtomicBool,
     /// Whether this user may only read that log.
     outside: AtomicBool,
+    /// SQLite has deleted the WAL, and guard and log are to stay should it close the database next.
+    kept: AtomicBool,
     pub(crate) patience: Patience,
     /// Whether a connection has it attached whose super-journals are not seen here.
     has_main_elsewhere: AtomicBool,
@@ -137,6 +139,7 @@ impl Db {
             refused_exclusive: Mutex::default(),
             has_home: AtomicBool::new(false),
             outside: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
             patience: Patience::default(),
             has_main_elsewhere: AtomicBool::new(false),
         }
@@ -291,6 +294,7 @@ impl Db {
     pub fn detach(&self) {
         let previous = std::mem::take(&mut *self.state());
         self.has_home.store(false, Ordering::Relaxed);
+        self.kept.store(false, Ordering::Relaxed);
         let Some(used) = &previous.attached else { return };
         used.flush_group();
         let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };
@@ -323,6 +327,27 @@ impl Db {
         if lingering {
             self.detach();
         }
+    }
+
+    /// SQLite deletes the WAL of a log that stays at the last close: whether this is one, it shows only by what
+    /// SQLite calls next. `false` where the log does not stay.
+    pub fn keep_log(&self) -> bool {
+        let state = self.state();
+        let stays =
+            state.lingering && state.attached.as_ref().is_some_and(|used| used.log().stays_at_close());
+        self.kept.store(stays, Ordering::Relaxed);
+        stays
+    }
+
+    /// Whether guard and log stay should SQLite close the database next.
+    #[inline]
+    pub fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed)
+    }
+
+    /// SQLite goes on: whether the log was kept until now.
+    pub fn end_keeping(&self) -> bool {
+        self.kept.swap(false, Ordering::Relaxed)
     }
 
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only

@@ -129,7 +129,8 @@ fn absorb(db: &Db) -> Result<(), Failure> {
     absorbed
 }
 
-/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1).
+/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1). One that stays at the
+/// last close is left as it is until SQLite has shown whether it closes: [`lift_kept`].
 /// `false` when the database is not guarded, and the deletion is the base's.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, .. } = db.header()? else {
@@ -139,6 +140,40 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     if db.attached().is_none_or(|attachment| attachment.id() != log_id) {
         db.attach(attach(db, log_id)?.enter(true)?);
     }
+    if db.lock_level() >= ffi::LOCK_EXCLUSIVE && db.keep_log() {
+        return Ok(true);
+    }
+    lift_and_detach(db)
+}
+
+/// SQLite goes on with a database after it has deleted the WAL whose log was kept: it was no close, but leaves WAL
+/// mode. EXCLUSIVE is held still, so the guard comes off now. If it cannot, it stays, as where [`delete_wal`] fails.
+#[cold]
+pub fn lift_kept(db: &Db) {
+    if db.end_keeping()
+        && let Err(failure) = lift_and_detach(db)
+    {
+        db.sqlite.report(ffi::WARNING, &failure.message);
+    }
+}
+
+/// As [`lift_kept`], before SQLite opens a rollback journal, which never meets the guard.
+pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
+    lift_kept(db);
+    match db.header()? {
+        DatabaseHeader::Guarded { .. } => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "the guard of {} could not be lifted; nothing is lost: open the database again",
+                db.path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Lifts the guard of the attached log and lets go of it, lifted or not; `false` where none is attached.
+fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = if db.lock_level() < ffi::LOCK_EXCLUSIVE {
         Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))

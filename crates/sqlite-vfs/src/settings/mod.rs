@@ -170,6 +170,7 @@ mod tests {
             ("access", "mapped", "direct"),
             ("device_block", "1000", "512"),
             ("group_synch", "-1", "frames"),
+            ("on_close", "leave", "drain or keep"),
             ("read_durable", "maybe", "on or off"),
             ("log_dir", "/does/not/exist", "not a directory"),
         ] {
@@ -220,6 +221,7 @@ mod tests {
             ("group_interval_ms", "3"),
             ("sector_bytes", "8192"),
             ("overflow_bytes", "4096"),
+            ("on_close", "keep"),
             ("read_durable", "on"),
             ("background_checkpoint", "250"),
             ("strict", "on"),

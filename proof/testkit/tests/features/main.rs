@@ -3,6 +3,7 @@
 
 mod controls;
 mod durability;
+mod keeping;
 mod maintenance;
 mod opening;
 mod rights;
