@@ -12,7 +12,7 @@ use crate::locate;
 use crate::target::Target;
 
 /// The figures of a log that say what is in it.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 15] = [
     "layout",
     "generation",
     "retired",
@@ -21,6 +21,13 @@ const SHOWN: [&str; 8] = [
     "log_bytes",
     "log_limit",
     "block_bytes",
+    "logged_pages",
+    "sectors",
+    "sectors_limit",
+    "pool_pieces",
+    "pool_pieces_limit",
+    "slots_used",
+    "slots",
 ];
 
 pub(crate) fn run(target: &Target) -> Result<ExitCode> {
@@ -51,7 +58,7 @@ pub(crate) fn run(target: &Target) -> Result<ExitCode> {
     } else {
         let line = |(name, value): (&String, &Value)| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            format!("{name:<16} {text}\n")
+            format!("{name:<17} {text}\n")
         };
         print_text(&facts.iter().map(line).collect::<String>())?;
     }

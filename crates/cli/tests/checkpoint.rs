@@ -102,13 +102,32 @@ fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
 
 /// Looks at it and puts it home with each command.
 fn tools_serve(fixture: &Fixture) {
-    for command in ["info", "verify", "checkpoint"] {
+    let run = |arguments: &[&str]| {
         let mut tool = Command::new(env!("CARGO_BIN_EXE_duralite"));
-        tool.arg(command).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("c.db"));
+        tool.args(arguments).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("c.db"));
         let output = tool.output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert!(output.status.success(), "{command}: {said}");
-        assert!(command == "checkpoint" || said.contains("ppl"), "{command}: {said}");
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        said
+    };
+    // Of two pages: the schema's and the table's.
+    let told = run(&["info", "--json"]);
+    let facts: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(facts["engine"], "ppl", "{told}");
+    assert_eq!((&facts["logged_pages"], &facts["sectors"]), (&2.into(), &2.into()), "{told}");
+    assert_eq!(
+        (&facts["pool_pieces"], &facts["slots_used"], &facts["slots"]),
+        (&0.into(), &0.into(), &128.into())
+    );
+    let most = |name: &str| facts[name].as_u64().unwrap();
+    assert_eq!(most("sectors_limit"), most("pool_pieces_limit"), "as many pieces as sectors of 4096 bytes");
+    assert!(most("sectors_limit") > 1000, "{told}");
+    let told = run(&["info"]);
+    for line in ["logged_pages      2", "sectors           2", "slots_used        0"] {
+        assert!(told.contains(line), "{told}");
     }
+    assert!(run(&["verify"]).contains("would recover"));
+    let said = run(&["checkpoint"]);
+    assert!(said.starts_with("2 pages written; "), "{said}");
     assert_home(fixture);
 }

@@ -1,5 +1,7 @@
 //! Work on a database and its log without SQLite: for tools, while nobody has them open.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
@@ -166,7 +168,39 @@ fn open_alone(database: &Path) -> Result<OpenDatabase, JournalError> {
     }
 }
 
-/// Writes every committed page home, and has the home put all that it holds into the file. Durable on return.
+/// A database file, with the pages that are written to it.
+struct Counted<'a> {
+    file: &'a dyn DatabaseFile,
+    page_bytes: u64,
+    pages: RefCell<HashSet<u64>>,
+}
+
+impl DatabaseFile for Counted<'_> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        self.file.read(buf, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        self.pages.borrow_mut().extend(offset / self.page_bytes..end.div_ceil(self.page_bytes));
+        self.file.write(bytes, offset)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.file.sync()
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.file.size()
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.file.truncate(bytes)
+    }
+}
+
+/// Writes every committed page home, and has the home put all that it holds into the file; returns how many pages of the file
+/// were written. Durable on return.
 fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result<usize, JournalError> {
     let page_bytes = u64::from(log.page_bytes());
     let pages = log.committed_pages()?;
@@ -174,6 +208,7 @@ fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result
     if !in_log && !header_is_legible(file)? && !home_has_header(log, file)? {
         return Err(JournalError::NoFirstPage(database.to_path_buf()));
     }
+    let file = &Counted { file, page_bytes, pages: RefCell::default() };
     let home = Homed::new(file, log.home());
     let mut page = vec![0; page_bytes as usize];
     for &(page_number, frame) in &pages {
@@ -190,7 +225,7 @@ fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result
     }
     home.sync()?;
     home.drain()?;
-    Ok(pages.len())
+    Ok(file.pages.borrow().len())
 }
 
 fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {

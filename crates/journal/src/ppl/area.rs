@@ -205,11 +205,14 @@ impl Area {
 
     /// Extents that can still be taken: sectors, and pieces.
     pub(super) fn free_counts(&self, words: &Words) -> (u64, u64) {
+        let (sectors, pieces) = self.most_extents();
+        (sectors.saturating_sub(words.load(SECTORS_USED)), pieces.saturating_sub(words.load(PIECES_USED)))
+    }
+
+    /// Extents that there may be, in use or not: sectors, and pieces.
+    pub(super) fn most_extents(&self) -> (u64, u64) {
         let chunks = u64::from(self.most_chunks());
-        let all = |per_chunk: u32| chunks * u64::from(per_chunk);
-        let sectors = all(SECTORS_PER_CHUNK).saturating_sub(words.load(SECTORS_USED));
-        let pieces = all(self.geometry.pieces_per_chunk).saturating_sub(words.load(PIECES_USED));
-        (sectors, pieces)
+        (chunks * u64::from(SECTORS_PER_CHUNK), chunks * u64::from(self.geometry.pieces_per_chunk))
     }
 
     /// Most chunks that this process can have: where it may use little address space, that is the limit.

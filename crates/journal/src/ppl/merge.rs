@@ -245,7 +245,7 @@ impl Store {
         Ok(first.map_or(u64::MAX, |record| record.transaction))
     }
 
-    fn free_slots(&self) -> Vec<u32> {
+    pub(super) fn free_slots(&self) -> Vec<u32> {
         let is_free = |slot: &u32| self.area.nvm.load_u64(self.area.geometry.slot_offset(*slot)) == 0;
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }

@@ -204,6 +204,8 @@ impl LogFile for Ppl {
         let merged_pages = merged(Cause::Full) + merged(Cause::Room) + merged(Cause::Closing);
         let saved = (words.load(FRAMES) + words.load(CHECKPOINTED)).saturating_sub(merged_pages);
         let (used, limit) = self.store.area.fill(words);
+        let (sectors, pieces) = self.store.area.most_extents();
+        let slots = u64::from(self.superblock.slots);
         let counters = self.store.area.nvm.counters();
         let rows: Vec<(&'static str, u64)> = vec![
             ("sector_bytes", u64::from(self.superblock.sector_bytes)),
@@ -213,8 +215,13 @@ impl LogFile for Ppl {
             ("log_bytes", used),
             ("log_file_bytes", self.store.area.nvm.len()),
             ("log_limit", limit),
+            ("logged_pages", self.store.logged_pages()),
             ("sectors", words.load(SECTORS_USED)),
+            ("sectors_limit", sectors),
             ("pool_pieces", words.load(PIECES_USED)),
+            ("pool_pieces_limit", pieces),
+            ("slots_used", slots.saturating_sub(self.store.free_slots().len() as u64)),
+            ("slots", slots),
             ("position", self.position()),
             ("commits", count(&figures.commits)),
             ("frames", count(&figures.frames)),

@@ -97,6 +97,14 @@ impl Store {
         Ok(turn)
     }
 
+    /// Pages that have a log; 0 where that cannot be told just now.
+    pub(super) fn logged_pages(&self) -> u64 {
+        match &self.pages {
+            Pages::Scanned(chains) => chains.len() as u64,
+            Pages::Shared => self.area.all_chains().map_or(0, |chains| chains.len() as u64),
+        }
+    }
+
     /// Where a page begins in the database.
     pub(super) fn page_offset(&self, page_number: u32) -> u64 {
         u64::from(page_number.saturating_sub(1)) * u64::from(self.page_bytes)
