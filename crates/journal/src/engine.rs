@@ -161,6 +161,13 @@ pub trait LogFile: Send {
     /// How near the log is to its limit.
     fn fill(&self) -> Fill;
 
+    /// Whether the log is to start over before long, so that transactions go on finding room: the VFS then runs a checkpoint
+    /// before one begins.
+    fn is_short(&self) -> bool {
+        let fill = self.fill();
+        fill.used_bytes >= fill.limit_bytes / 2
+    }
+
     /// Whether guard and log stay when the last connection closes, for the next one to find: what the log holds is not
     /// put home then.
     fn stays_at_close(&self) -> bool {
@@ -343,6 +350,7 @@ delegate! {
         fn wal_header(&self) -> Option<&WalHeader>;
         fn has_surplus(&self, keep_bytes: u64) -> bool;
         fn fill(&self) -> Fill;
+        fn is_short(&self) -> bool;
         fn stays_at_close(&self) -> bool;
     }
     exclusive {

@@ -9,7 +9,7 @@ use duralite_medium::{FileSegment, Guarantee, Segment};
 
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
-use crate::engine::{Clock, DurabilityWaiter, Engine, Ticket};
+use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
 use crate::home::{DatabaseFile, Home, NoDatabase};
 use crate::pins::{Pins, Recycling};
 use crate::stream::WalStream;
@@ -429,6 +429,13 @@ impl Log {
     /// `Io`.
     pub fn path_now(&self) -> Result<Option<PathBuf>, JournalError> {
         directory::where_now(&self.path, &self.file, self.id())
+    }
+
+    /// How much of it is in use, as of the last operation, and whether it is to start over before long.
+    #[must_use]
+    pub fn fill(&self) -> (Fill, bool) {
+        let engine = self.stream.engine();
+        (engine.fill(), engine.is_short())
     }
 
     /// Whether guard and log stay when the last connection closes; what the log holds is not put home then.

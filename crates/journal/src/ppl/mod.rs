@@ -63,7 +63,7 @@ use staged::Staged;
 use store::{AsOf, Scratch, Store};
 use words::{
     CHECKPOINTED, DB_PAGES, FLOOR, FRAMES, GENERATION, GenerationWords, HOME_PAGES, PIECES_USED, SEALED,
-    SECTORS_USED,
+    SECTORS_USED, USED_BEFORE,
 };
 
 /// A log in NVRAM with a chain of records for each page.
@@ -153,6 +153,7 @@ impl Ppl {
             GenerationWords { position, time_ms: (self.clock)(), header: header.map(|header| header.bytes) };
         words.begin_generation(words.load(GENERATION) + 1, &begun);
         pieces.into_iter().for_each(|piece| self.store.area.give_back(words, &turn, piece));
+        words.store(USED_BEFORE, self.store.area.fill(words).0);
         drop(turn);
         store::Figures::add(&self.store.figures.generations, 1);
         self.refresh()
@@ -260,6 +261,14 @@ impl LogFile for Ppl {
     fn fill(&self) -> Fill {
         let (used_bytes, limit_bytes) = self.store.area.fill(&self.store.words);
         Fill { used_bytes, limit_bytes }
+    }
+
+    /// What a checkpoint helps against: pages that are home are merged when there is no room for others, and until then
+    /// they may have logs.
+    fn is_short(&self) -> bool {
+        let (used, limit) = self.store.area.fill(&self.store.words);
+        let since = used.saturating_sub(self.store.words.load(USED_BEFORE));
+        used >= limit / 2 && since >= limit / 8
     }
 
     /// Whoever attaches it next finds every page home as of the last commit, whatever SQLite has checkpointed.

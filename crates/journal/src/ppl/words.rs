@@ -61,7 +61,9 @@ pub(super) const DUE: u64 = SLEEPERS + 8;
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
 /// How often somebody has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;
-const BYTES: u64 = ATTACHED + 8;
+/// Bytes in use when the log started over last.
+pub(super) const USED_BEFORE: u64 = ATTACHED + 8;
+const BYTES: u64 = USED_BEFORE + 8;
 
 /// All of it begins as zeros.
 pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES };

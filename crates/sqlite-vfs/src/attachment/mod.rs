@@ -2,6 +2,7 @@
 
 pub mod bound;
 pub mod maintenance;
+pub mod room;
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -25,6 +26,7 @@ use crate::errors::{During, Failure};
 use crate::settings::Settings;
 use bound::Bound;
 use maintenance::Maintenance;
+use room::Room;
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
@@ -75,6 +77,7 @@ pub struct Attachment {
     locks: Arc<Table>,
     usage: Mutex<Usage>,
     bound: Bound,
+    room: Room,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
     /// The longest that an acknowledged commit stays where it is not durable, if it may.
@@ -121,6 +124,9 @@ impl Attachment {
             let message = "read_durable needs the right to write the log, which this user may only read";
             return Err(Failure::cannot_open(message));
         }
+        let room = Room::default();
+        let (fill, is_short) = log.fill();
+        room.seen(fill, is_short);
         let new = Arc::new(Self {
             key,
             // Who may only read can make nothing durable, and cannot wait for who does.
@@ -131,6 +137,7 @@ impl Attachment {
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
             bound: Bound::default(),
+            room,
             maintenance: OnceLock::new(),
             flush_interval: settings.flush_interval(log.engine()),
             log: Mutex::new(log),
@@ -279,11 +286,21 @@ impl Attachment {
         &self.bound
     }
 
+    /// What is known of the room that is left in it.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
     /// Makes it this thread's to start the log over, in all processes, for at most so long; whether it is.
     pub fn take_restart(&self, limit_ns: u64) -> bool {
         let now = self.segment.clock_ns();
         let until = self.segment.load(RESTART_UNTIL);
         until <= now && self.segment.compare_exchange(RESTART_UNTIL, until, now + limit_ns).is_ok()
+    }
+
+    /// A clock that goes on for all users of the log alike.
+    pub fn clock_ns(&self) -> u64 {
+        self.segment.clock_ns()
     }
 
     /// Whether it is somebody's.

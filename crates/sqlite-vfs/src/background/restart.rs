@@ -1,4 +1,4 @@
-//! Keeps the log from growing without bound while many commit (invariant 10).
+//! Keeps the log from growing without bound while many commit, and within its limit (invariant 10).
 //!
 //! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which nobody reads
 //! it. Where many commit there is no such moment: somebody always waits for durability under a read mark. So when
@@ -6,6 +6,11 @@
 //! and holds nothing yet, first runs a checkpoint that keeps new writers out for as long as it takes those that
 //! are there to finish (`RESTART`). A reader that stays longer ends that; it is then tried again later, at ever
 //! longer distances.
+//!
+//! The same is done when a log is short of room ([`crate::attachment::room`]), whether or not the application ever checkpoints:
+//! before the next transaction of a connection begins, on its thread, within the same bounds of time. So a commit fails
+//! for want of room only where a reader keeps what would have to go, where a transaction is larger than what was left
+//! (then the next one finds all of it), and in exclusive locking mode, where no other connection can checkpoint.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -31,24 +36,36 @@ thread_local! {
     static RESTARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts the log over if it is time, before a transaction of `db` begins, which holds none of the log's locks.
-pub fn keep(db: &Db, attachment: &Attachment) {
-    let bound = attachment.bound();
-    if !bound.is_outgrown() || RESTARTING.get() || is_worker() || !attachment.take_restart(TURN_NS) {
-        return;
+/// Gets the log to start over if it is time, before a transaction of `db` begins, which holds none of the log's locks.
+/// Whether it will: whoever writes next starts it over, if it takes its snapshot only now.
+pub fn keep(db: &Db, attachment: &Attachment) -> bool {
+    let (bound, room) = (attachment.bound(), attachment.room());
+    let (is_outgrown, is_short) = (bound.is_outgrown(), room.is_wanted());
+    if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() || !attachment.take_restart(TURN_NS) {
+        return false;
     }
+    let now_ns = attachment.clock_ns();
+    let is_patient = is_outgrown || room.is_patient(now_ns);
     RESTARTING.set(true);
-    let restarted = restart(db);
+    let restarted = restart(db, is_patient);
     RESTARTING.set(false);
     attachment.end_restart();
     match restarted {
-        Ok(true) => bound.committed(0),
-        Ok(false) => bound.postpone(),
-        Err(failure) => {
-            bound.postpone();
-            db.sqlite.report(ffi::NOTICE, &failure.message);
+        Ok(true) => {
+            bound.committed(0);
+            room.made();
+            return true;
         }
+        Ok(false) => {}
+        Err(failure) => db.sqlite.report(ffi::NOTICE, &failure.message),
     }
+    if is_outgrown {
+        bound.postpone();
+    }
+    if is_short {
+        room.postpone(is_patient.then_some(now_ns));
+    }
+    false
 }
 
 /// Whether a checkpoint on this thread would be in the way of the one that starts the log over: all others wait
@@ -57,18 +74,21 @@ pub fn yields(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_is_taken()
 }
 
-fn restart(db: &Db) -> Result<bool, Failure> {
+/// With patience for those who are in the way, or without.
+fn restart(db: &Db, is_patient: bool) -> Result<bool, Failure> {
+    let (busy_timeout_ms, try_for) =
+        if is_patient { (BUSY_TIMEOUT_MS, TRY_FOR) } else { (0, Duration::ZERO) };
     let parameters = db.settings().parameters();
     let purpose = "cannot checkpoint a log that has outgrown its bound";
     let uri = uri_of(&db.path, &parameters)?;
-    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)?;
+    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, busy_timeout_ms, purpose)?;
     // A checkpoint that runs already is not waited for by SQLite.
     let start = Instant::now();
     loop {
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
             return Ok(true);
         }
-        if start.elapsed() >= TRY_FOR {
+        if start.elapsed() >= try_for {
             return Ok(false);
         }
         std::thread::sleep(PAUSE);

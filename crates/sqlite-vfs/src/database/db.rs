@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duralite_journal::engine::Ticket;
 use duralite_journal::home::Home;
-use duralite_journal::{DatabaseIdentity, JournalError, LogDirectory};
+use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
 use duralite_locks::Holder;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
@@ -355,14 +355,20 @@ impl Db {
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         let mut log = attachment.log_for_write(data.len())?;
         let before = log.version();
-        log.write(&self.base, offset, data)?;
-        let (frames, version, ticket, commit) =
-            (log.frames(), log.version(), log.take_ticket(), log.newest_commit());
-        drop(log);
+        if let Err(error) = log.write(&self.base, offset, data) {
+            if error.kind() == ErrorKind::Full {
+                attachment.room().refused();
+            }
+            return Err(error);
+        }
         // Not by the number of frames: a transaction may take the place of one whose process died.
-        if version == before {
+        if log.version() == before {
             return Ok(());
         }
+        let (frames, ticket, commit) = (log.frames(), log.take_ticket(), log.newest_commit());
+        let (fill, is_short) = log.fill();
+        drop(log);
+        attachment.room().seen(fill, is_short);
         attachment.committed(frames, ticket.is_none());
         if let Some(ticket) = ticket
             && (super_journal::is_open() || self.has_main_elsewhere.load(Ordering::Relaxed))

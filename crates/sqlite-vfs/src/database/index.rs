@@ -127,8 +127,12 @@ impl Db {
         if outside.is_some() {
             // Nothing else is to be done before such a lock.
         } else if shared && first >= FIRST_READ && holder.is_idle() {
-            restart::keep(self, &attachment);
-        } else if first == CHECKPOINT && flags & ffi::SHM_UNLOCK == 0 {
+            // All is home now, and SQLite has chosen this mark before: under it the log would be appended to.
+            if restart::keep(self, &attachment) && first > FIRST_READ {
+                return Some(ffi::BUSY);
+            }
+        } else if (first, count) == (CHECKPOINT, 1) {
+            // Along with others it is taken to recover.
             attachment.bound().checkpoints();
             if restart::yields(&attachment) {
                 return Some(ffi::BUSY);

@@ -112,3 +112,105 @@ fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
     drop(conn);
     assert_eq!(found(&connect(&fixture.uri_with_log_dir("f.db", log_dir.path(), "")).unwrap()), rows);
 }
+
+const LIMIT: u64 = 4 << 20;
+
+fn limited(fixture: &Fixture, checkpoint: u32) -> Connection {
+    let conn = fixture.open_with("l.db", &format!("log_limit={LIMIT}"));
+    conn.execute_batch(&format!(
+        "PRAGMA wal_autocheckpoint={checkpoint}; CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, b BLOB)"
+    ))
+    .unwrap();
+    conn
+}
+
+/// One row of so many bytes more.
+fn insert(conn: &Connection, bytes: u64) -> Result<(), i32> {
+    run(conn, &format!("INSERT INTO t(b) VALUES(randomblob({bytes}))"))
+        .map(drop)
+        .map_err(|error| code(&error))
+}
+
+fn rows(conn: &Connection) -> u64 {
+    one::<i64>(conn, "SELECT count(*) FROM t WHERE length(b) > 0").unsigned_abs()
+}
+
+/// Whether anybody checkpoints for the application or not.
+#[test]
+fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
+    for checkpoint in [0, 1000] {
+        let fixture = Fixture::new();
+        let conn = limited(&fixture, checkpoint);
+        let idle = limited(&fixture, checkpoint);
+        let count = 10 * LIMIT / 60_000 + 1;
+        for n in 0..count {
+            assert_eq!(insert(&conn, 60_000), Ok(()), "row {n}, wal_autocheckpoint={checkpoint}");
+        }
+        assert!(space(&fixture) <= LIMIT + LIMIT / 2, "{} bytes", space(&fixture));
+        assert_eq!((rows(&conn), rows(&idle)), (count, count));
+        assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
+        drop((conn, idle));
+        fixture.assert_plain("l.db");
+    }
+}
+
+#[test]
+fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
+    let fixture = Fixture::new();
+    let conn = limited(&fixture, 0);
+    insert(&conn, 60_000).unwrap();
+    let reader = limited(&fixture, 0);
+    run(&reader, "BEGIN").unwrap();
+    assert_eq!(rows(&reader), 1);
+    let mut count = 1;
+    let refused = loop {
+        match insert(&conn, 60_000) {
+            Ok(()) => count += 1,
+            Err(code) => break code,
+        }
+        assert!(count < 10 * LIMIT / 60_000, "the reader does not pin the log");
+    };
+    assert_eq!(refused, ffi::SQLITE_FULL);
+    assert_eq!(insert(&conn, 60_000), Err(ffi::SQLITE_FULL), "the reader is still there");
+    assert_eq!((rows(&conn), rows(&reader)), (count, 1));
+    run(&reader, "COMMIT").unwrap();
+    for n in 0..100 {
+        assert_eq!(insert(&conn, 60_000), Ok(()), "row {n} after the reader");
+    }
+    assert_eq!((rows(&conn), rows(&reader)), (count + 100, count + 100));
+    assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
+    drop((conn, reader));
+    fixture.assert_plain("l.db");
+}
+
+/// It may be refused for what the log held before. Then the next one has the log to itself.
+#[test]
+fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tried_again() {
+    let fixture = Fixture::new();
+    let conn = limited(&fixture, 0);
+    for _ in 0..4 {
+        for _ in 0..4 {
+            insert(&conn, LIMIT / 10).unwrap();
+        }
+        let large = || insert(&conn, LIMIT * 5 / 8);
+        assert_eq!(large().or_else(|_| large()), Ok(()));
+    }
+    assert_eq!(rows(&conn), 20);
+    assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
+}
+
+/// No other connection can checkpoint then: it is left to SQLite's own, by frames.
+#[test]
+fn inv10_in_exclusive_locking_mode_sqlite_checkpoints() {
+    let fixture = Fixture::new();
+    let conn = limited(&fixture, 0);
+    run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+    let refused = (0..10 * LIMIT / 60_000).find_map(|_| insert(&conn, 60_000).err());
+    assert_eq!(refused, Some(ffi::SQLITE_FULL), "nobody checkpoints");
+    run(&conn, "PRAGMA wal_checkpoint").unwrap();
+    run(&conn, "PRAGMA wal_autocheckpoint=100").unwrap();
+    for n in 0..10 * LIMIT / 60_000 {
+        assert_eq!(insert(&conn, 60_000), Ok(()), "row {n}");
+    }
+    assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
+}
