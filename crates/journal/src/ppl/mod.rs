@@ -32,6 +32,8 @@ mod recovery;
 mod seal;
 mod staged;
 mod store;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod words;
 mod writer;

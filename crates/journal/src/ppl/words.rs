@@ -288,3 +288,33 @@ impl Drop for Turn<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use duralite_medium::LocalSegment;
+
+    use super::*;
+
+    /// A process has died that had the process slot which another one has now.
+    #[test]
+    fn inv11_a_process_slot_that_is_used_again_is_another_process() {
+        let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(SHARED.all));
+        let dead = Words::new(Arc::clone(&segment), 0);
+        let held = dead.lock().ok().flatten();
+        assert!(held.as_ref().is_some_and(|turn| !turn.inherited));
+        dead.own_slot(3, true);
+        let alive = Words::new(segment, 0);
+        alive.own_slot(5, true);
+        assert!(alive.forget_predecessor(), "it died while it held the lock");
+        assert_eq!(alive.is_merged_by_another(3), Ok(false));
+        assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
+        let taken = alive.lock().ok().flatten();
+        assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
+        // Were it late instead of dead, it would not give away what is not its own.
+        drop(held);
+        assert_eq!(alive.load(LOCK), alive.id);
+        drop(taken);
+        assert_eq!(alive.load(LOCK), 0);
+        assert!(!alive.forget_predecessor());
+    }
+}
