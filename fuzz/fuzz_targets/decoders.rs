@@ -2,17 +2,20 @@
 //! encoder wrote comes back, and bytes that are neither are refused without a panic.
 #![no_main]
 
+#[path = "decoders/ppl.rs"]
+mod ppl_log;
+
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::sqlite_wal::{
     FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader, make_wal_header,
 };
-use duralite_logfmt::{GENERATION_LIMIT, LogId, PATH_LIMIT, diff, nvwal, waldio};
+use duralite_logfmt::{GENERATION_LIMIT, LogId, PATH_LIMIT, diff, nvwal, ppl, waldio};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-const DECODERS: [fn(&mut Unstructured) -> Result<()>; 14] = [
+const DECODERS: [fn(&mut Unstructured) -> Result<()>; 19] = [
     nvwal_superblocks,
     waldio_superblocks,
     any_superblock_bytes,
@@ -27,6 +30,11 @@ const DECODERS: [fn(&mut Unstructured) -> Result<()>; 14] = [
     differences,
     guards,
     sqlite_headers,
+    ppl_log::superblocks,
+    ppl_log::extents,
+    ppl_log::record_words,
+    ppl_log::slots,
+    ppl_log::transactions,
 ];
 
 fuzz_target!(|data: &[u8]| {
@@ -159,7 +167,7 @@ fn flip(input: &mut Unstructured, bytes: &mut [u8]) -> Result<()> {
 
 /// Any bytes whose checksum is right, so that the fields behind it are looked at.
 fn any_superblock_bytes(input: &mut Unstructured) -> Result<()> {
-    let magic = *input.choose(&[nvwal::MAGIC, waldio::MAGIC, [0; 8]])?;
+    let magic = *input.choose(&[nvwal::MAGIC, waldio::MAGIC, ppl::MAGIC, [0; 8]])?;
     let version = if input.ratio(7, 8)? { 1 } else { input.arbitrary::<u32>()? };
     let sum_is_right = input.ratio(7, 8)?;
     let mut bytes = vec![0; input.int_in_range(0..=4097)?];
@@ -177,6 +185,11 @@ fn any_superblock_bytes(input: &mut Unstructured) -> Result<()> {
         let mut again = it.encode();
         again.resize(nvwal::SUPERBLOCK_BYTES as usize, 0);
         assert_eq!(nvwal::Superblock::decode(&again), Ok(it));
+    }
+    if let Ok(it) = ppl::Superblock::decode(&bytes) {
+        let mut again = it.encode();
+        again.resize(ppl::SUPERBLOCK_BYTES as usize, 0);
+        assert_eq!(ppl::Superblock::decode(&again), Ok(it));
     }
     if let Ok(it) = waldio::Superblock::decode(&bytes) {
         assert_eq!(waldio::Superblock::decode(&it.encode()), Ok(it));

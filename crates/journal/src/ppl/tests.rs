@@ -20,11 +20,13 @@ use crate::home::DatabaseFile;
 const PAGE: usize = 512;
 const PAGES: u32 = 9;
 
+type Meanwhile = Box<dyn FnOnce(&Database)>;
+
 /// A database file in memory, in which something else happens while it is synced.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
-    meanwhile: RefCell<Option<Box<dyn FnOnce(&Self)>>>,
+    meanwhile: RefCell<Option<Meanwhile>>,
 }
 
 impl DatabaseFile for Database {
