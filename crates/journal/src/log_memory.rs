@@ -34,6 +34,7 @@ pub(crate) fn map(
         dax: matches!(access, Access::Write { dax: true }),
         latency: media.latency,
         persistency: media.persistency,
+        durable_on_store: false,
         read_only: matches!(access, Access::Read),
     };
     loop {

@@ -118,6 +118,19 @@ impl Nvm for Fused<Arc<dyn Nvm>> {
         self.1.burn();
         self.0.store_u64(at, value);
     }
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.1.burn();
+        self.0.compare_exchange_u64(at, current, new)
+    }
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.0.shrink(len)
+    }
+    fn check(&self) -> Result<(), MediumError> {
+        self.0.check()
+    }
+    fn is_durable_on_store(&self) -> bool {
+        self.0.is_durable_on_store()
+    }
     fn stream(&self, at: u64, bytes: &[u8]) {
         self.0.stream(at, bytes);
     }

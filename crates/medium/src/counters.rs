@@ -16,6 +16,8 @@ pub struct Counters {
     /// Lines flushed, and lines that a stream touched. A line flushed twice counts twice. Where
     /// the persistency model has no flushes, none is counted.
     pub flushed_lines: u64,
+    /// Of those, the lines that were stored past the cache.
+    pub streamed_lines: u64,
     /// Persist barriers. Where the persistency model has none, none is counted.
     pub fences: u64,
     /// Bytes read, without single words loaded.
@@ -32,6 +34,7 @@ impl Sub for Counters {
             stored_bytes: self.stored_bytes.wrapping_sub(earlier.stored_bytes),
             stores: self.stores.wrapping_sub(earlier.stores),
             flushed_lines: self.flushed_lines.wrapping_sub(earlier.flushed_lines),
+            streamed_lines: self.streamed_lines.wrapping_sub(earlier.streamed_lines),
             fences: self.fences.wrapping_sub(earlier.fences),
             read_bytes: self.read_bytes.wrapping_sub(earlier.read_bytes),
             lines_read: self.lines_read.wrapping_sub(earlier.lines_read),
@@ -46,6 +49,7 @@ struct Written {
     bytes: AtomicU64,
     stores: AtomicU64,
     flushed_lines: AtomicU64,
+    streamed_lines: AtomicU64,
     fences: AtomicU64,
 }
 
@@ -83,6 +87,13 @@ impl CounterCells {
         bump(&self.written.flushed_lines, lines);
     }
 
+    /// Lines that were stored past the cache, which count as flushed too.
+    #[inline(always)]
+    pub(crate) fn streamed(&self, lines: u64) {
+        self.flushed(lines);
+        bump(&self.written.streamed_lines, lines);
+    }
+
     #[inline(always)]
     pub(crate) fn fenced(&self) {
         bump(&self.written.fences, 1);
@@ -99,6 +110,7 @@ impl CounterCells {
             stored_bytes: self.written.bytes.load(Ordering::Relaxed),
             stores: self.written.stores.load(Ordering::Relaxed),
             flushed_lines: self.written.flushed_lines.load(Ordering::Relaxed),
+            streamed_lines: self.written.streamed_lines.load(Ordering::Relaxed),
             fences: self.written.fences.load(Ordering::Relaxed),
             read_bytes: self.read.bytes.load(Ordering::Relaxed),
             lines_read: self.read.lines.load(Ordering::Relaxed),
@@ -125,6 +137,7 @@ mod tests {
                 stored_bytes: 7,
                 stores: 1,
                 flushed_lines: 0,
+                streamed_lines: 0,
                 fences: 1,
                 read_bytes: 100,
                 lines_read: 3,

@@ -44,6 +44,13 @@ pub enum MediumError {
         /// Its error.
         source: Errno,
     },
+    /// The file was made shorter while it was mapped, by somebody who did not ask: an access has found nothing
+    /// there. What the mapping holds from there on is worth nothing.
+    #[error("{} was cut while it was mapped", path.display())]
+    Cut {
+        /// The file.
+        path: PathBuf,
+    },
     /// Every process slot is taken.
     #[error(
         "{most} processes have the database open already, and there can be no more; close it in one of them"

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // the time stamp counter is read with an intrinsic
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Nanoseconds added to what the memory itself takes.
@@ -14,9 +14,17 @@ pub struct Latency {
     pub fence_ns: u32,
     /// Per line touched by a read, in nanoseconds.
     pub read_ns: u32,
+    /// Per line streamed past the cache, in nanoseconds; `write_ns` if nothing is said.
+    pub stream_ns: Option<u32>,
 }
 
 impl Latency {
+    /// What a line streamed past the cache takes longer, in nanoseconds.
+    #[must_use]
+    pub fn per_streamed_line(&self) -> u32 {
+        self.stream_ns.unwrap_or(self.write_ns)
+    }
+
     /// Whether nothing is added.
     #[must_use]
     pub fn is_zero(&self) -> bool {
@@ -30,6 +38,8 @@ pub(crate) struct LatencyCell {
     write_ns: AtomicU32,
     fence_ns: AtomicU32,
     read_ns: AtomicU32,
+    /// One more than the latency; 0 if nothing is said.
+    stream_ns: AtomicU64,
 }
 
 impl LatencyCell {
@@ -37,6 +47,8 @@ impl LatencyCell {
         self.write_ns.store(latency.write_ns, Ordering::Relaxed);
         self.fence_ns.store(latency.fence_ns, Ordering::Relaxed);
         self.read_ns.store(latency.read_ns, Ordering::Relaxed);
+        let stream_ns = latency.stream_ns.map_or(0, |ns| u64::from(ns) + 1);
+        self.stream_ns.store(stream_ns, Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> Latency {
@@ -44,6 +56,11 @@ impl LatencyCell {
             write_ns: self.write_ns.load(Ordering::Relaxed),
             fence_ns: self.fence_ns.load(Ordering::Relaxed),
             read_ns: self.read_ns.load(Ordering::Relaxed),
+            stream_ns: self
+                .stream_ns
+                .load(Ordering::Relaxed)
+                .checked_sub(1)
+                .and_then(|ns| u32::try_from(ns).ok()),
         }
     }
 }
@@ -146,9 +163,12 @@ mod tests {
     fn cell_holds_what_was_set() {
         let cell = LatencyCell::default();
         assert!(cell.get().is_zero());
-        let latency = Latency { write_ns: 1, fence_ns: 2, read_ns: 3 };
-        cell.set(latency);
-        assert_eq!(cell.get(), latency);
-        assert!(!latency.is_zero());
+        for stream_ns in [None, Some(0), Some(u32::MAX)] {
+            let latency = Latency { write_ns: 1, fence_ns: 2, read_ns: 3, stream_ns };
+            cell.set(latency);
+            assert_eq!(cell.get(), latency);
+            assert!(!latency.is_zero());
+            assert_eq!(latency.per_streamed_line(), stream_ns.unwrap_or(1));
+        }
     }
 }

@@ -14,9 +14,11 @@
 pub mod block;
 mod cacheline;
 mod counters;
+mod domain;
 mod error;
 mod latency;
 mod mapped;
+mod mapping;
 mod persistency;
 pub mod process;
 mod segment;
@@ -25,9 +27,11 @@ use std::fmt;
 
 pub use cacheline::{FlushInstruction, detect_flush_instruction};
 pub use counters::Counters;
+pub use domain::{PersistenceDomain, persistence_domain};
 pub use error::MediumError;
 pub use latency::Latency;
-pub use mapped::{FileNvm, MapOptions, is_dax};
+pub use mapped::{FileNvm, MapOptions};
+pub use mapping::is_dax;
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use segment::{FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment};
 
@@ -83,6 +87,10 @@ impl fmt::Display for Guarantee {
 ///   durable in any order;
 /// - stores to one line become durable in the order of the calls.
 ///
+/// Where caches are in the persistence domain ([`is_durable_on_store`](Nvm::is_durable_on_store)) a store is durable
+/// without a flush, which does nothing there: it *is* durable once a fence has returned after it, and not after any store
+/// that follows the fence.
+///
 /// A process that dies loses no store.
 ///
 /// # Sharing
@@ -120,6 +128,31 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// stays as it was.
     fn grow(&self, len: u64) -> Result<(), MediumError>;
 
+    /// Cuts the medium, and the file behind it, to `len` bytes; does nothing when it is no longer than that. Nobody
+    /// may be using what goes, here or in another process, whose [`len`](Nvm::len) stays as it is.
+    ///
+    /// On return the new length is visible to every process; it is durable after the file's next sync.
+    ///
+    /// # Errors
+    ///
+    /// An error of the file system; then the length stays.
+    fn shrink(&self, len: u64) -> Result<(), MediumError>;
+
+    /// Whether everything read or stored so far was there: a file that is cut by somebody who does not ask ends no
+    /// process where the medium can prevent that, and what was read is worth nothing then.
+    ///
+    /// # Errors
+    ///
+    /// [`MediumError::Cut`], from the first access on that has found nothing.
+    fn check(&self) -> Result<(), MediumError> {
+        Ok(())
+    }
+
+    /// Whether a store is durable without a flush.
+    fn is_durable_on_store(&self) -> bool {
+        false
+    }
+
     /// Learns the present length when it is known to be shorter than `at_least`: another process
     /// may have grown the file.
     ///
@@ -155,6 +188,19 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     ///
     /// When the word is out of bounds or not aligned.
     fn store_u64(&self, at: u64, value: u64);
+
+    /// Stores `new` in the word at `at`, which must be a multiple of 8, if it is `current`: one atomic operation,
+    /// sequentially consistent among all processes. `Ok(current)` says that it was stored, as by
+    /// [`store_u64`](Nvm::store_u64); else the result is what the word is.
+    ///
+    /// # Errors
+    ///
+    /// The word, if it is another one.
+    ///
+    /// # Panics
+    ///
+    /// When the word is out of bounds or not aligned.
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
     /// Stores bytes past the cache where the range covers whole lines, and stores and flushes
     /// the rest: durable after the next fence. Other processes are sure to see it after the next

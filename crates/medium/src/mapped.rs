@@ -2,20 +2,20 @@
 #![allow(unsafe_code)] // memory mapping, and copies to and from shared memory
 
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, ProtFlags};
 
 use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
 use crate::counters::CounterCells;
 use crate::latency::{self, LatencyCell};
+use crate::mapping::{check_options, is_dax_refusal, map_shared, write_zeros};
 use crate::process::{self, OwnFile};
 use crate::{
     Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
@@ -34,6 +34,9 @@ pub struct MapOptions {
     pub latency: Latency,
     /// The persistency model to emulate.
     pub persistency: Persistency,
+    /// Whether a store is durable without a flush: the caches are in the persistence domain, or memory of that kind
+    /// is emulated. Flushing then does nothing, and no latency is added for it or for a fence.
+    pub durable_on_store: bool,
     /// Whether the mapping only reads. Storing, flushing through it, or growing it is an error of
     /// the caller.
     pub read_only: bool,
@@ -48,7 +51,7 @@ pub struct MapOptions {
 pub struct FileNvm {
     base: NonNull<u8>,
     mapped_bytes: usize,
-    /// Bytes known to be backed; never shrinks.
+    /// Bytes known to be backed; never shrinks but by [`Nvm::shrink`].
     len: AtomicU64,
     /// Of `SLOW_*`: what keeps a call off the short path.
     slow: AtomicU8,
@@ -70,6 +73,8 @@ const SLOW_LATENCY: u8 = 1;
 const SLOW_MODEL: u8 = 2;
 /// The mapping cannot be stored to.
 const SLOW_READ_ONLY: u8 = 4;
+/// A store is durable without a flush.
+const SLOW_DURABLE_ON_STORE: u8 = 8;
 
 // SAFETY: the mapping belongs to this object alone and stays where it is until the drop; all
 // accesses to it are copies or atomic, and the rest of the object is `Send`.
@@ -89,14 +94,7 @@ impl FileNvm {
     pub fn map(file: impl Into<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         let file = file.into();
         let instruction = detect_flush_instruction();
-        if options.dax && instruction == FlushInstruction::None {
-            return Err(MediumError::Unsupported {
-                what: "direct access without an instruction that flushes a line",
-            });
-        }
-        if options.dax && options.persistency != Persistency::X86 {
-            return Err(MediumError::Unsupported { what: "an emulated persistency model on direct access" });
-        }
+        check_options(options, instruction)?;
         let mapped_bytes = match isize::try_from(options.capacity) {
             Ok(bytes) => bytes.unsigned_abs(),
             Err(_) => {
@@ -113,18 +111,11 @@ impl FileNvm {
         })?;
         // SAFETY: the whole of the mapping made above.
         unsafe { process::keep_from_children(base.as_ptr(), mapped_bytes) };
-        let mut slow = 0;
-        if options.persistency != Persistency::X86 {
-            slow |= SLOW_MODEL;
-        }
-        if options.read_only {
-            slow |= SLOW_READ_ONLY;
-        }
         let nvm = Self {
             base,
             mapped_bytes,
             len: AtomicU64::new(0),
-            slow: AtomicU8::new(slow),
+            slow: AtomicU8::new(slow_reasons(options)),
             instruction,
             persistency: options.persistency,
             dax: options.dax,
@@ -197,6 +188,10 @@ impl FileNvm {
         if self.is_slow(SLOW_MODEL | SLOW_READ_ONLY) {
             self.store_slowly(at, len);
         }
+    }
+
+    fn needs_flush(&self) -> bool {
+        !self.is_slow(SLOW_MODEL | SLOW_DURABLE_ON_STORE)
     }
 
     fn wait_for_lines(&self, lines: u64) {
@@ -292,6 +287,22 @@ impl Nvm for FileNvm {
         self.back(from, len)
     }
 
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.check_writable()?;
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+        if u64::try_from(stat.st_size).unwrap_or(0) > len {
+            rustix::fs::ftruncate(&self.file, len)
+                .map_err(|errno| MediumError::from_errno("ftruncate", errno))?;
+        }
+        self.len.fetch_min(len, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn is_durable_on_store(&self) -> bool {
+        self.is_slow(SLOW_DURABLE_ON_STORE)
+    }
+
     fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
         if self.len() >= at_least || self.learn_len()? >= at_least {
             return Ok(());
@@ -357,12 +368,24 @@ impl Nvm for FileNvm {
         self.counters.stored(8);
     }
 
+    #[inline]
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let word = self.word_at(at);
+        self.before_store(at, 8);
+        // SAFETY: as in `store_u64`.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        let exchanged =
+            word.compare_exchange(current.to_le(), new.to_le(), Ordering::SeqCst, Ordering::SeqCst);
+        self.counters.stored(if exchanged.is_ok() { 8 } else { 0 });
+        exchanged.map(u64::from_le).map_err(u64::from_le)
+    }
+
     fn stream(&self, at: u64, bytes: &[u8]) {
         let len = bytes.len() as u64;
         let to = self.at(at, len);
         self.before_store(at, len);
         self.counters.stored(len);
-        if self.persistency != Persistency::X86 {
+        if !self.needs_flush() {
             // SAFETY: as in `store`.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
             return;
@@ -380,9 +403,9 @@ impl Nvm for FileNvm {
             cacheline::stream_lines(self.instruction, body_to, body.as_ptr(), body_lines);
             std::ptr::copy_nonoverlapping(tail.as_ptr(), tail_to, tail.len());
         }
-        self.counters.flushed(body_lines);
+        self.counters.streamed(body_lines);
         if self.is_slow(SLOW_LATENCY) {
-            self.wait_for_lines(body_lines);
+            latency::spin(u64::from(self.latency.get().per_streamed_line()).saturating_mul(body_lines));
         }
         if !head.is_empty() {
             self.flush_now(to, 1);
@@ -395,7 +418,7 @@ impl Nvm for FileNvm {
     #[inline]
     fn flush(&self, at: u64, len: u64) {
         let first = self.at(at, len);
-        if self.is_slow(SLOW_MODEL) {
+        if !self.needs_flush() {
             return;
         }
         self.flush_now(first, lines_touched(at, len));
@@ -408,7 +431,7 @@ impl Nvm for FileNvm {
         }
         cacheline::fence();
         self.counters.fenced();
-        if self.is_slow(SLOW_LATENCY) {
+        if self.is_slow(SLOW_LATENCY) && !self.is_slow(SLOW_DURABLE_ON_STORE) {
             let latency = self.latency.get();
             let mut ns = u64::from(latency.fence_ns);
             if self.epoch_stored.load(Ordering::Relaxed) {
@@ -472,14 +495,19 @@ impl Nvm for FileNvm {
 
     fn describe(&self) -> String {
         let kind = if self.dax { "NVRAM" } else { "emulated NVRAM" };
-        let mut text = format!("{kind}, {} ({}", self.path.display(), self.instruction.as_str());
+        let how = if self.is_durable_on_store() { "durable on store" } else { self.instruction.as_str() };
+        let mut text = format!("{kind}, {} ({how}", self.path.display());
         if self.persistency != Persistency::X86 {
             text += &format!(", {} persistency", self.persistency);
         }
         let latency = self.latency.get();
-        for (ns, per) in
-            [(latency.write_ns, "line"), (latency.fence_ns, "fence"), (latency.read_ns, "line read")]
-        {
+        let streamed = latency.stream_ns.unwrap_or(0);
+        for (ns, per) in [
+            (latency.write_ns, "line"),
+            (streamed, "line streamed"),
+            (latency.fence_ns, "fence"),
+            (latency.read_ns, "line read"),
+        ] {
             if ns != 0 {
                 text += &format!(", +{ns} ns per {per}");
             }
@@ -527,50 +555,15 @@ impl Drop for FileNvm {
     }
 }
 
-fn map_shared(file: &File, bytes: usize, protection: ProtFlags, dax: bool) -> Result<NonNull<u8>, Errno> {
-    let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
-    // SAFETY: the kernel chooses the address, so no memory in use is replaced.
-    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
-    NonNull::new(base.cast()).ok_or(Errno::NOMEM)
+/// What keeps calls off the short path from the start.
+fn slow_reasons(options: &MapOptions) -> u8 {
+    let reasons = [
+        (options.persistency != Persistency::X86, SLOW_MODEL),
+        (options.read_only, SLOW_READ_ONLY),
+        (options.durable_on_store, SLOW_DURABLE_ON_STORE),
+    ];
+    reasons.iter().filter(|(given, _)| *given).fold(0, |all, (_, reason)| all | reason)
 }
 
-/// Writes zeros to `from..to`, which nobody has stored in.
-pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumError> {
-    static PIECE: [u8; 1 << 16] = [0; 1 << 16];
-    let mut at = from;
-    while at < to {
-        let piece = &PIECE[..PIECE.len().min((to - at) as usize)];
-        let written = rustix::io::pwrite(file, piece, at);
-        at += written.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
-    }
-    Ok(())
-}
-
-/// How kernels with and without `MAP_SYNC` refuse it.
-fn is_dax_refusal(errno: Errno) -> bool {
-    matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
-}
-
-/// Whether files in `dir` can be accessed directly, found out by mapping a temporary file that
-/// has no name. `false` also where such a file cannot be made.
-#[must_use]
-pub fn is_dax(dir: &Path) -> bool {
-    const PROBE_BYTES: u16 = 4096;
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let Ok(descriptor) = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) else {
-        return false;
-    };
-    let file = File::from(descriptor);
-    if file.set_len(PROBE_BYTES.into()).is_err() {
-        return false;
-    }
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    match map_shared(&file, PROBE_BYTES.into(), protection, true) {
-        Ok(base) => {
-            // SAFETY: the mapping was made just now and was never used.
-            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), PROBE_BYTES.into()) };
-            true
-        }
-        Err(_) => false,
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use duralite_medium::{FileNvm, LINE_BYTES, Latency, MapOptions, Nvm, Persistency};
+use duralite_medium::{FileNvm, LINE_BYTES, MapOptions, Nvm};
 
 use crate::report::{Table, number};
 use crate::workload::median;
@@ -22,13 +22,7 @@ pub fn pair_cost(rounds: usize) -> Result<Table> {
     let path = dir.join(format!("duralite-bench-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
-    let options = MapOptions {
-        capacity: LINES * LINE_BYTES,
-        dax: false,
-        latency: Latency::default(),
-        persistency: Persistency::X86,
-        read_only: false,
-    };
+    let options = MapOptions { capacity: LINES * LINE_BYTES, ..MapOptions::default() };
     let nvm = FileNvm::map(file, &path, &options).context("map")?;
     nvm.grow(LINES * LINE_BYTES).context("grow")?;
     let (mut raw, mut through) = (Vec::new(), Vec::new());

@@ -63,6 +63,21 @@ impl Lines {
         });
     }
 
+    /// The medium was cut to `len` bytes, which takes the stores beyond along.
+    pub fn cut(&mut self, len: u64) {
+        self.0.retain(|_, line| {
+            let mut nth = 0;
+            let flushed = line.flushed;
+            line.stores.retain(|(at, _)| {
+                let stays = *at < len;
+                line.flushed -= usize::from(!stays && nth < flushed);
+                nth += 1;
+                stays
+            });
+            !line.stores.is_empty()
+        });
+    }
+
     /// The lines in doubt, and how many states each has.
     pub fn in_doubt(&self) -> impl Iterator<Item = (u64, usize)> {
         self.0.iter().map(|(line, stores)| (*line, stores.stores.len() + 1))

@@ -6,7 +6,11 @@
 //!
 //! - [`Persistency::X86`]: as [`Lines`] says;
 //! - [`Persistency::Epoch`]: the same for the stores since the last barrier, and all before it;
-//! - [`Persistency::Strict`]: every store.
+//! - [`Persistency::Strict`]: every store;
+//! - memory that is [durable on store](RecordingNvm::durable_on_store): as with epochs. No store waits for a flush, but
+//!   one that no fence has followed may still be in the processor.
+//!
+//! Streamed lines are in doubt until a fence, like flushed ones, wherever the model has flushes.
 //!
 //! [`Crashes::crash_before`] takes such a state in the middle of whatever runs on the medium. Knobs
 //! leave out the n-th flush or fence, so that a test can show that its checks would notice.
@@ -14,7 +18,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_medium::{
-    Counters, Guarantee, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
+    Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
 };
 
 use crate::{Chance, Crashes, DueCrash, Lines};
@@ -27,6 +31,7 @@ pub struct RecordingNvm {
     due: DueCrash,
     capacity: u64,
     persistency: Persistency,
+    durable_on_store: bool,
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +59,20 @@ impl RecordingNvm {
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, capacity: u64) -> Self {
         let state = State { visible: bytes.clone(), durable: bytes, ..State::default() };
-        Self { state: Mutex::new(state), due: DueCrash::default(), capacity, persistency: Persistency::X86 }
+        Self {
+            state: Mutex::new(state),
+            due: DueCrash::default(),
+            capacity,
+            persistency: Persistency::X86,
+            durable_on_store: false,
+        }
+    }
+
+    /// The same medium, whose stores are durable without a flush.
+    #[must_use]
+    pub fn durable_on_store(mut self) -> Self {
+        self.durable_on_store = true;
+        self
     }
 
     /// The same medium under another persistency model.
@@ -85,7 +103,8 @@ impl RecordingNvm {
     /// Another medium of this kind, on which these bytes are durable.
     #[must_use]
     pub fn over(&self, bytes: Vec<u8>) -> Self {
-        Self::from_bytes(bytes, self.capacity).with_persistency(self.persistency)
+        let over = Self::from_bytes(bytes, self.capacity).with_persistency(self.persistency);
+        Self { durable_on_store: self.durable_on_store, ..over }
     }
 
     /// Makes growing beyond `len` fail with [`MediumError::NoSpace`].
@@ -163,19 +182,24 @@ impl State {
         }
     }
 
-    fn fence(&mut self, persistency: Persistency) {
+    fn fence(&mut self, all: bool) {
         let call = self.fence_calls;
         self.fence_calls += 1;
         self.counters.fences += 1;
         if self.dropped_fence == Some(call) {
             return;
         }
-        if persistency == Persistency::Epoch {
+        if all {
             self.lines.fence_all(&mut self.durable);
         } else {
             self.lines.fence(&mut self.durable);
         }
     }
+}
+
+/// How many lines a range covers whole.
+fn whole_lines(at: u64, len: u64) -> u64 {
+    ((at + len) / LINE_BYTES).saturating_sub(at.div_ceil(LINE_BYTES))
 }
 
 impl Nvm for RecordingNvm {
@@ -198,6 +222,19 @@ impl Nvm for RecordingNvm {
             state.durable.resize(len as usize, 0);
         }
         Ok(())
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        let mut state = self.step();
+        // Like a file's size, at once: what a power loss leaves of a cut is the caller's to record.
+        state.visible.truncate(len as usize);
+        state.durable.truncate(len as usize);
+        state.lines.cut(len);
+        Ok(())
+    }
+
+    fn is_durable_on_store(&self) -> bool {
+        self.durable_on_store
     }
 
     fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
@@ -230,18 +267,40 @@ impl Nvm for RecordingNvm {
         self.store(at, &value.to_le_bytes());
     }
 
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        assert!(at.is_multiple_of(8), "a word at {at} is not aligned");
+        let mut state = self.step();
+        state.check(at, 8);
+        let mut word = [0; 8];
+        word.copy_from_slice(&state.visible[at as usize..at as usize + 8]);
+        let found = u64::from_le_bytes(word);
+        if found != current {
+            return Err(found);
+        }
+        state.store(at, &new.to_le_bytes(), self.persistency);
+        Ok(found)
+    }
+
     fn stream(&self, at: u64, bytes: &[u8]) {
         let mut state = self.step();
         state.store(at, bytes, self.persistency);
-        state.flush(at, bytes.len() as u64);
+        if !self.durable_on_store {
+            state.flush(at, bytes.len() as u64);
+            state.counters.streamed_lines += whole_lines(at, bytes.len() as u64);
+        }
     }
 
     fn flush(&self, at: u64, len: u64) {
-        self.step().flush(at, len);
+        let mut state = self.step();
+        if self.durable_on_store {
+            state.check(at, len);
+        } else {
+            state.flush(at, len);
+        }
     }
 
     fn fence(&self) {
-        self.step().fence(self.persistency);
+        self.step().fence(self.durable_on_store || self.persistency == Persistency::Epoch);
     }
 
     fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {
@@ -338,6 +397,31 @@ mod tests {
         strict.store_u64(0, 5);
         assert_eq!(outcomes(&strict, 8).len(), 1);
         assert_eq!(strict.crash(0).load_u64(0), 5);
+    }
+
+    #[test]
+    fn durable_on_store_needs_a_fence_and_no_flush() {
+        let nvm = RecordingNvm::new(128, 128).durable_on_store();
+        nvm.store_u64(0, 5);
+        nvm.flush(0, 8);
+        assert_eq!((outcomes(&nvm, 8).len(), nvm.counters().flushed_lines), (2, 0));
+        nvm.fence();
+        assert_eq!(outcomes(&nvm, 8).len(), 1);
+        assert!(nvm.crash(0).is_durable_on_store());
+    }
+
+    #[test]
+    fn exchanges_store_only_what_was_expected_and_cuts_take_stores_along() {
+        let nvm = RecordingNvm::new(128, 128);
+        assert_eq!(nvm.compare_exchange_u64(8, 1, 2), Err(0));
+        assert_eq!((nvm.compare_exchange_u64(8, 0, 7), nvm.load_u64(8)), (Ok(0), 7));
+        assert_eq!(outcomes(&nvm, 16).len(), 2);
+        nvm.store(64, &[1; 64]);
+        nvm.shrink(64).unwrap();
+        nvm.grow(128).unwrap();
+        assert_eq!(nvm.crash(1).to_bytes()[64..], [0; 64]);
+        nvm.stream(1, &[2; 127]);
+        assert_eq!(nvm.counters().streamed_lines, 1);
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub enum Event {
     Store { file: FileId, at: u64, bytes: Box<[u8]> },
     /// Lines began to be written back.
     Flush { file: FileId, at: u64, len: u64, site: SiteId },
-    /// What was flushed became durable.
-    Fence { file: FileId, site: SiteId },
+    /// What was flushed became durable; in memory that is durable on store, `all` that was stored.
+    Fence { file: FileId, all: bool, site: SiteId },
     /// Bytes were written to a file.
     Write { file: FileId, at: u64, bytes: Box<[u8]> },
     /// What was written became durable.
@@ -121,6 +121,11 @@ impl Recording {
         let mut stored: Vec<HashSet<u64>> = vec![HashSet::new(); self.files.len()];
         let mut flushed = stored.clone();
         for event in &self.events {
+            if let Event::Fence { file, all: true, .. } = event {
+                let stored = stored[file.0 as usize].clone();
+                flushed[file.0 as usize].extend(stored);
+                continue;
+            }
             let (file, at, len, lines) = match event {
                 Event::Store { file, at, bytes } => (file, *at, bytes.len() as u64, &mut stored),
                 Event::Flush { file, at, len, .. } => (file, *at, *len, &mut flushed),

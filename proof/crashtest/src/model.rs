@@ -109,9 +109,9 @@ impl Model {
         match event {
             Event::Store { file, at, bytes } => self.files[file.0 as usize].store(*at, bytes),
             Event::Flush { file, at, len, .. } => self.files[file.0 as usize].lines.flush(*at, *len),
-            Event::Fence { file, .. } => {
-                let file = &mut self.files[file.0 as usize];
-                file.lines.fence(&mut file.durable);
+            Event::Fence { file, all, .. } => {
+                let File { lines, durable, .. } = &mut self.files[file.0 as usize];
+                if *all { lines.fence_all(durable) } else { lines.fence(durable) }
             }
             Event::Write { file, at, bytes } => self.files[file.0 as usize].write(*at, bytes),
             Event::Truncate { file, size } => self.files[file.0 as usize].truncate(*size),

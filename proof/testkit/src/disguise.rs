@@ -37,6 +37,10 @@ impl Nvm for Disguised {
         fn load_u64(&self, at: u64) -> u64;
         fn store(&self, at: u64, bytes: &[u8]) -> ();
         fn store_u64(&self, at: u64, value: u64) -> ();
+        fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
+        fn shrink(&self, len: u64) -> Result<(), MediumError>;
+        fn check(&self) -> Result<(), MediumError>;
+        fn is_durable_on_store(&self) -> bool;
         fn stream(&self, at: u64, bytes: &[u8]) -> ();
         fn flush(&self, at: u64, len: u64) -> ();
         fn fence(&self) -> ();

@@ -91,7 +91,7 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
         read_only,
         latency,
         persistency,
-        dax: false,
+        ..MapOptions::default()
     };
     let nvm = FileNvm::map(file, log.path, &options)
         .map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })?;

@@ -5,7 +5,8 @@ use crate::media::{Medium, Nvram};
 
 /// Those of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
-    static MEMORY: [&EngineSetting; 6] = [&NVRAM, &NVRAM_DIR, &WRITE_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
+    static MEMORY: [&EngineSetting; 7] =
+        [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
     match medium {
         Medium::LogMemory => &MEMORY,
@@ -44,6 +45,15 @@ static WRITE_NS: EngineSetting = EngineSetting::new(
     NANOSECONDS,
     |all, given| given.parsed().map(|value| all.media.latency.write_ns = value),
     |all| all.media.latency.write_ns.to_string(),
+)
+.shared()
+.changeable();
+
+static STREAM_NS: EngineSetting = EngineSetting::new(
+    "nvram_stream_ns",
+    NANOSECONDS,
+    |all, given| given.parsed().map(|value| all.media.latency.stream_ns = Some(value)),
+    |all| all.media.latency.per_streamed_line().to_string(),
 )
 .shared()
 .changeable();

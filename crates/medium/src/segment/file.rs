@@ -18,7 +18,7 @@ use rustix::thread::futex;
 use super::index::Index;
 use super::locks::{self, Kind};
 use super::{PROCESS_SLOTS, Segment};
-use crate::mapped::write_zeros;
+use crate::mapping::write_zeros;
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 

@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::mapped::write_zeros;
+use crate::mapping::write_zeros;
 use crate::{MediumError, process};
 
 /// Bytes in a region of a wal-index.

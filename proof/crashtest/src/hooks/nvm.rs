@@ -52,6 +52,24 @@ impl Nvm for TappedNvm {
         self.allocate("fallocate", len, || self.inner.grow(len))
     }
 
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        let mut step = self.recorder.step();
+        if let Some(failure) = step.due(Call::Allocate) {
+            return Err(medium_error("ftruncate", failure));
+        }
+        self.inner.shrink(len)?;
+        step.push(Event::Truncate { file: self.file, size: len });
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), MediumError> {
+        self.inner.check()
+    }
+
+    fn is_durable_on_store(&self) -> bool {
+        self.inner.is_durable_on_store()
+    }
+
     fn refresh_len(&self, at_least: u64) -> Result<(), MediumError> {
         self.inner.refresh_len(at_least)
     }
@@ -76,26 +94,39 @@ impl Nvm for TappedNvm {
         step.push(Event::Store { file: self.file, at, bytes: Box::new(value.to_le_bytes()) });
     }
 
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        let mut step = self.recorder.step();
+        let exchanged = self.inner.compare_exchange_u64(at, current, new);
+        if exchanged.is_ok() {
+            step.push(Event::Store { file: self.file, at, bytes: Box::new(new.to_le_bytes()) });
+        }
+        exchanged
+    }
+
     fn stream(&self, at: u64, bytes: &[u8]) {
         let mut step = self.recorder.step();
         let site = step.site();
         self.inner.stream(at, bytes);
         step.push(Event::Store { file: self.file, at, bytes: bytes.into() });
-        step.push(Event::Flush { file: self.file, at, len: bytes.len() as u64, site });
+        if !self.is_durable_on_store() {
+            step.push(Event::Flush { file: self.file, at, len: bytes.len() as u64, site });
+        }
     }
 
     fn flush(&self, at: u64, len: u64) {
         let mut step = self.recorder.step();
         let site = step.site();
         self.inner.flush(at, len);
-        step.push(Event::Flush { file: self.file, at, len, site });
+        if !self.is_durable_on_store() {
+            step.push(Event::Flush { file: self.file, at, len, site });
+        }
     }
 
     fn fence(&self) {
         let mut step = self.recorder.step();
         let site = step.site();
         self.inner.fence();
-        step.push(Event::Fence { file: self.file, site });
+        step.push(Event::Fence { file: self.file, all: self.inner.is_durable_on_store(), site });
     }
 
     fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError> {

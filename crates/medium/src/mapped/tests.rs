@@ -1,0 +1,83 @@
+use std::path::Path;
+
+use super::*;
+
+const LEN: u64 = 8192;
+
+fn map(options: &MapOptions) -> FileNvm {
+    let file = tempfile::tempfile().unwrap();
+    let nvm = FileNvm::map(file, Path::new("nvm"), &MapOptions { capacity: LEN * 4, ..*options }).unwrap();
+    nvm.grow(LEN).unwrap();
+    nvm
+}
+
+#[test]
+fn what_is_durable_on_store_is_never_flushed_nor_waited_for() {
+    let latency = Latency { write_ns: u32::MAX, fence_ns: u32::MAX, read_ns: 0, stream_ns: None };
+    let nvm = map(&MapOptions { durable_on_store: true, latency, ..MapOptions::default() });
+    nvm.store(1, &[7; 200]);
+    nvm.stream(1, &[7; 200]);
+    nvm.flush(1, 200);
+    nvm.fence();
+    let counters = nvm.counters();
+    assert_eq!((counters.stored_bytes, counters.flushed_lines, counters.fences), (400, 0, 1));
+    assert!(nvm.is_durable_on_store());
+    assert!(nvm.describe().contains("durable on store"), "{}", nvm.describe());
+    let model = MapOptions {
+        durable_on_store: true,
+        persistency: Persistency::Strict,
+        capacity: LEN,
+        ..MapOptions::default()
+    };
+    assert!(FileNvm::map(tempfile::tempfile().unwrap(), Path::new("nvm"), &model).is_err());
+}
+
+#[test]
+fn streamed_lines_have_a_latency_of_their_own() {
+    let latency = Latency { write_ns: 0, fence_ns: 0, read_ns: 0, stream_ns: Some(1_000_000) };
+    let nvm = map(&MapOptions { latency, ..MapOptions::default() });
+    let start = std::time::Instant::now();
+    nvm.stream(64, &[7; 192]);
+    assert!(start.elapsed() >= std::time::Duration::from_micros(2_980));
+    // A part of a line is stored and flushed.
+    nvm.stream(1, &[7; 10]);
+    assert_eq!((nvm.counters().flushed_lines, nvm.counters().streamed_lines), (4, 3));
+    assert!(nvm.describe().contains("per line streamed"), "{}", nvm.describe());
+}
+
+#[test]
+fn words_are_exchanged_once() {
+    let nvm = map(&MapOptions::default());
+    assert_eq!(nvm.compare_exchange_u64(8, 0, 5), Ok(0));
+    assert_eq!(nvm.compare_exchange_u64(8, 0, 6), Err(5));
+    assert_eq!((nvm.load_u64(8), nvm.counters().stored_bytes), (5, 8));
+    let wins: usize = std::thread::scope(|scope| {
+        let takers: Vec<_> = (1..=4)
+            .map(|me| {
+                scope.spawn({
+                    let nvm = &nvm;
+                    move || nvm.compare_exchange_u64(16, 0, me)
+                })
+            })
+            .collect();
+        takers.into_iter().map(|taker| usize::from(taker.join().unwrap().is_ok())).sum()
+    });
+    assert_eq!(wins, 1);
+}
+
+#[test]
+fn what_is_cut_off_is_gone_and_comes_back_as_zeros() {
+    let nvm = map(&MapOptions::default());
+    nvm.store(4096, &[9; 4096]);
+    nvm.shrink(4096).unwrap();
+    assert_eq!(nvm.len(), 4096);
+    nvm.shrink(LEN).unwrap();
+    assert_eq!(nvm.len(), 4096);
+    nvm.grow(LEN).unwrap();
+    let mut page = [1; 4096];
+    nvm.read(4096, &mut page);
+    assert_eq!((page, nvm.check()), ([0; 4096], Ok(())));
+    let read_only = MapOptions { capacity: LEN, read_only: true, ..MapOptions::default() };
+    let read_only = FileNvm::map(tempfile::tempfile().unwrap(), Path::new("nvm"), &read_only).unwrap();
+    assert!(read_only.shrink(0).is_err());
+}

@@ -1,0 +1,84 @@
+//! Mapping files, by direct access or not.
+#![allow(unsafe_code)] // memory mapping
+
+use std::fs::File;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::mapped::MapOptions;
+use crate::{FlushInstruction, MediumError, Persistency};
+
+/// Refuses what does not go together, or not on this machine.
+pub(crate) fn check_options(options: &MapOptions, instruction: FlushInstruction) -> Result<(), MediumError> {
+    let needs_flush = options.dax && !options.durable_on_store;
+    let refused = if needs_flush && instruction == FlushInstruction::None {
+        "direct access without an instruction that flushes a line"
+    } else if options.persistency == Persistency::X86 {
+        return Ok(());
+    } else if options.dax {
+        "an emulated persistency model on direct access"
+    } else if options.durable_on_store {
+        "an emulated persistency model on memory that is durable on store"
+    } else {
+        return Ok(());
+    };
+    Err(MediumError::Unsupported { what: refused })
+}
+
+/// Maps the first `bytes` of a file, shared with everybody.
+pub(crate) fn map_shared(
+    file: &File,
+    bytes: usize,
+    protection: ProtFlags,
+    dax: bool,
+) -> Result<NonNull<u8>, Errno> {
+    let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+    // SAFETY: the kernel chooses the address, so no memory in use is replaced.
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+    NonNull::new(base.cast()).ok_or(Errno::NOMEM)
+}
+
+/// Writes zeros to `from..to`, which nobody has stored in.
+pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumError> {
+    static PIECE: [u8; 1 << 16] = [0; 1 << 16];
+    let mut at = from;
+    while at < to {
+        let piece = &PIECE[..PIECE.len().min((to - at) as usize)];
+        let written = rustix::io::pwrite(file, piece, at);
+        at += written.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
+    }
+    Ok(())
+}
+
+/// How kernels with and without `MAP_SYNC` refuse it.
+pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
+}
+
+/// Whether files in `dir` can be accessed directly, found out by mapping a temporary file that
+/// has no name. `false` also where such a file cannot be made.
+#[must_use]
+pub fn is_dax(dir: &Path) -> bool {
+    const PROBE_BYTES: u16 = 4096;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(descriptor) = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) else {
+        return false;
+    };
+    let file = File::from(descriptor);
+    if file.set_len(PROBE_BYTES.into()).is_err() {
+        return false;
+    }
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    match map_shared(&file, PROBE_BYTES.into(), protection, true) {
+        Ok(base) => {
+            // SAFETY: the mapping was made just now and was never used.
+            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), PROBE_BYTES.into()) };
+            true
+        }
+        Err(_) => false,
+    }
+}
