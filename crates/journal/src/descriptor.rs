@@ -131,6 +131,8 @@ pub struct Attaching<'a> {
     pub options: &'a EngineOptions,
     /// Its file.
     pub file: OpenFile<'a>,
+    /// The database's file, as it is: for an engine whose home has it mapped. It is the connection's own, and not kept.
+    pub database: &'a dyn DatabaseFile,
     /// The memory that its users share.
     pub segment: Arc<FileSegment>,
     /// Where the engine's part of that memory begins.
@@ -191,6 +193,12 @@ impl LogDirectory {
         {
             memory.kind = MemoryKind::Dax;
         }
+        if let Some(memory) = &mut self.media.home_memory
+            && memory.kind == MemoryKind::Dax
+            && !duralite_medium::is_dax(&memory.dir)
+        {
+            memory.kind = MemoryKind::Emulated;
+        }
         self
     }
 
@@ -198,6 +206,13 @@ impl LogDirectory {
     #[must_use]
     pub fn media(&self) -> &MediaSet {
         &self.media
+    }
+
+    /// What the database's pages are mapped as, where the engine has them in memory: what `named` said, and where
+    /// nothing did, as for tools, memory of which nothing is expected.
+    #[must_use]
+    pub fn home_kind(&self) -> MemoryKind {
+        self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
     }
 
     /// Whether the log is in persistent memory.

@@ -23,9 +23,10 @@
 //!
 //! The guard (invariant 1) is always in the file itself, where everybody looks for it who has not attached the log: its
 //! own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], are never a home's. Of the rest of the first [`HEADER_BYTES`]
-//! each home says whether it [holds](Home::holds_header) them. If not, [`Homed`] reads and writes them in the file,
-//! past the home. If so, the home is handed page 1 whole, as it is without a guard, and [`Homed`] lays the guard from
-//! the file over what it reads of it. The header in the file is then
+//! each home says [where](Home::header) they are. In the file: [`Homed`] reads and writes them there,
+//! past the home. Shared with the file, which the home has mapped: everything goes by the home, the guard as it is in the
+//! file included, as for a database without a home. Held: the home is handed page 1 whole, as it is without a guard, and
+//! [`Homed`] lays the guard from the file over what it reads of it. The header in the file is then
 //!
 //! | when | header in the file |
 //! | --- | --- |
@@ -44,12 +45,15 @@
 //! only after `sync` (6).
 
 mod files;
+pub mod memory;
 
 use std::sync::Arc;
 
 use duralite_logfmt::guard::{self, HEADER_BYTES};
+use duralite_medium::{MediumError, Nvm};
 
 use crate::JournalError;
+pub use crate::media::MemoryKind as HomeKind;
 pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
 
 /// An open database file, as it is: no home is before it.
@@ -88,6 +92,28 @@ pub trait DatabaseFile {
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn truncate(&self, bytes: u64) -> Result<(), JournalError>;
+
+    /// The file as memory, which everybody in this process shares who maps it: what is stored there is in the file, and
+    /// the other way round. It is for reading only where this user may not write. The locks that SQLite has of
+    /// the file stay when it goes ([`memory`]).
+    ///
+    /// # Errors
+    /// `Medium`: the file system has no direct access, or not enough space for what the file has of holes; `Io`.
+    fn map(&self, _memory: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
+        let source = MediumError::Unsupported { what: "mapping this database file" };
+        Err(JournalError::Medium { path: "the database".into(), source })
+    }
+}
+
+/// Where the header is of a database that has a home: see [this module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Header {
+    /// In the file, and never the home's.
+    File,
+    /// The home's, like the pages; the file has an older one.
+    Held,
+    /// In the file, which is what the home reads and writes.
+    Shared,
 }
 
 /// What an engine puts before the database file. The same for all connections of a process, each of which passes
@@ -98,10 +124,10 @@ pub trait DatabaseFile {
 /// everything committed is written anew before the log starts over or the guard is lifted.
 ///
 /// With a home, SQLite maps nothing of the file: `xFetch` answers that there is no mapping, and it reads instead. Hints
-/// at how large the file will be are kept from it.
+/// at how large the file will be are kept from it, and told the home.
 pub trait Home: Send + Sync {
-    /// Whether the header is held like the pages: see [this module](self). It never changes for a log.
-    fn holds_header(&self) -> bool;
+    /// Where the header is: see [this module](self). It never changes for a log.
+    fn header(&self) -> Header;
 
     /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches; returns how
     /// many bytes that were. Mostly whole pages; SQLite may ask for parts of one.
@@ -110,8 +136,8 @@ pub trait Home: Send + Sync {
     /// Any; the statement that reads fails.
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError>;
 
-    /// Takes a page, which `read` gives back from now on, in every process; of the first one only what follows the
-    /// header, unless that is held. Not durable.
+    /// Takes a page, which `read` gives back from now on, in every process; of the first one only what follows a
+    /// header that is in the file. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
@@ -138,6 +164,14 @@ pub trait Home: Send + Sync {
     /// # Errors
     /// Any.
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError>;
+
+    /// SQLite is about to make the database so large, or so it believes: it may end, or crash, before that.
+    ///
+    /// # Errors
+    /// Any; nobody is told: writing will show it.
+    fn hint(&self, _file: &dyn DatabaseFile, _bytes: u64) -> Result<(), JournalError> {
+        Ok(())
+    }
 
     /// Cuts the database to so many bytes, at least a page: what was beyond is gone. Not durable.
     ///
@@ -212,9 +246,9 @@ fn of_header(len: usize, offset: u64) -> usize {
 impl DatabaseFile for Homed<'_> {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
         let Some(home) = &self.home else { return self.file.read(buf, offset) };
-        if home.holds_header() {
+        if home.header() != Header::File {
             let count = home.read(self.file, buf, offset)?;
-            if guard::touches(offset, count) {
+            if home.header() == Header::Held && guard::touches(offset, count) {
                 show_guard(self.file, &mut buf[..count], offset)?;
             }
             return Ok(count);
@@ -229,8 +263,8 @@ impl DatabaseFile for Homed<'_> {
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
         let Some(home) = &self.home else { return self.file.write(bytes, offset) };
-        if home.holds_header() {
-            if !guard::touches(offset, bytes.len()) {
+        if home.header() != Header::File {
+            if home.header() == Header::Shared || !guard::touches(offset, bytes.len()) {
                 return home.write(self.file, bytes, offset);
             }
             let mut bare = bytes.to_vec();

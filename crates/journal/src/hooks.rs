@@ -45,6 +45,14 @@ pub trait Hook: Send + Sync {
     /// The one that mapping is to fail with.
     fn nvm(&self, log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError>;
 
+    /// Stands before a database file that is mapped as the home of a log.
+    ///
+    /// # Errors
+    /// The one that mapping is to fail with.
+    fn home(&self, _database: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        Ok(nvm)
+    }
+
     /// Stands before the blocks of a log that is being opened.
     ///
     /// # Errors
@@ -59,7 +67,7 @@ pub struct Hooked {
     dir: PathBuf,
 }
 
-/// Puts a hook before every log in a directory that is opened from now on.
+/// Puts a hook before every log in a directory, and every database there that is mapped, that is opened from now on.
 #[must_use]
 pub fn hook(dir: &Path, hook: Arc<dyn Hook>) -> Hooked {
     let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);
@@ -90,6 +98,13 @@ pub(crate) fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumE
     match of(log) {
         None => Ok(nvm),
         Some(hook) => hook.nvm(log, nvm),
+    }
+}
+
+pub(crate) fn home(database: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+    match of(database) {
+        None => Ok(nvm),
+        Some(hook) => hook.home(database, nvm),
     }
 }
 

@@ -25,6 +25,7 @@ mod images;
 mod log;
 mod log_file;
 mod log_memory;
+pub mod mapped_home;
 pub mod media;
 pub mod nvwal;
 pub mod offline;

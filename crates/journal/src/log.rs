@@ -10,7 +10,7 @@ use duralite_medium::{FileSegment, Guarantee, Segment};
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
-use crate::home::{DatabaseFile, Home, NoDatabase};
+use crate::home::{DatabaseFile, Home};
 use crate::pins::{Pins, Recycling};
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
@@ -38,18 +38,18 @@ pub struct Log {
 }
 
 impl Log {
-    /// Makes a log for a database. Durable on return, its directory entry included.
+    /// Makes a log for a database, whose file is `file`. Durable on return, its directory entry included.
     ///
     /// # Errors
     /// `NoSpace`, `Io` (log directory missing or read-only), `Medium` (not DAX).
     pub fn create(
+        file: &dyn DatabaseFile,
         log_dir: &LogDirectory,
         options: &EngineOptions,
         db: &DatabaseIdentity,
         page_bytes: u32,
     ) -> Result<Self, JournalError> {
-        // What has no frames needs no pages.
-        directory::create(log_dir, options, db, page_bytes).and_then(|open| Self::over(open, &NoDatabase))
+        directory::create(file, log_dir, options, db, page_bytes).and_then(|open| Self::over(open, file))
     }
 
     /// Attaches the log that a guarded database names, recovering it if nobody else has it. Other processes are
@@ -66,7 +66,8 @@ impl Log {
         id: LogId,
         pause: Pause<'_>,
     ) -> Result<Self, JournalError> {
-        directory::attach(log_dir, options, db, id, false, pause).and_then(|open| Self::over(open, file))
+        directory::attach(file, log_dir, options, db, id, false, pause)
+            .and_then(|open| Self::over(open, file))
     }
 
     pub(crate) fn over(open: OpenLog, file: &dyn DatabaseFile) -> Result<Self, JournalError> {

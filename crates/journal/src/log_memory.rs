@@ -34,8 +34,8 @@ pub(crate) fn map(
         dax: matches!(access, Access::Write { dax: true }),
         latency: media.latency,
         persistency: media.persistency,
-        durable_on_store: false,
         read_only: matches!(access, Access::Read),
+        ..MapOptions::default()
     };
     loop {
         match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {

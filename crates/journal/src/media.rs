@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use duralite_medium::block::check_filesystem;
-use duralite_medium::{Latency, Persistency};
+use duralite_medium::{Latency, Persistency, is_dax};
+
+use crate::mapped_home::HomeSync;
 
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
@@ -64,6 +66,10 @@ pub struct MediaOptions {
     pub nvram_dir: Option<PathBuf>,
     /// The directory of block files; the database's own if there is none.
     pub log_dir: Option<PathBuf>,
+    /// Whether a database on an ordinary file system is mapped like memory, where an engine has its pages there.
+    pub home_emulated: bool,
+    /// When pages in memory become durable.
+    pub home_sync: HomeSync,
     /// Added latency of memory, for experiments.
     pub latency: Latency,
     /// Persistency model of memory, for experiments.
@@ -95,8 +101,8 @@ impl MediaOptions {
                 "{who} needs NVRAM: set nvram=DIR to a directory on a DAX file \
                  system, or nvram=emulate (survives a process crash, not a power loss)"
             )),
-            Medium::HomeMemory => Err(format!("{who} needs memory for pages, which cannot be named yet")),
-            Medium::LogMemory | Medium::LogBlocks => Ok(()),
+            // Where the database is.
+            Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks => Ok(()),
         }
     }
 }
@@ -124,8 +130,10 @@ impl MediaSet {
             Nvram::Directory(dir) => Memory { kind: MemoryKind::Dax, dir: dir.clone() },
         });
         let beside = || database.parent().map(Path::to_path_buf).unwrap_or_default();
+        let kind = if options.home_emulated { MemoryKind::Emulated } else { MemoryKind::Dax };
+        let home_memory = Some(Memory { kind, dir: beside() });
         let log_blocks = Some(options.log_dir.clone().unwrap_or_else(beside));
-        Self { log_memory, home_memory: None, log_blocks }
+        Self { log_memory, home_memory, log_blocks }
     }
 
     /// Checks that a medium is among them and can be used.
@@ -137,12 +145,15 @@ impl MediaSet {
             Medium::LogMemory if self.log_memory.is_none() => {
                 Err("no NVRAM; set nvram=DIR or nvram=emulate".to_owned())
             }
-            Medium::HomeMemory if self.home_memory.is_none() => Err("no memory for pages".to_owned()),
+            Medium::HomeMemory => match &self.home_memory {
+                Some(memory) => check_home(memory),
+                None => Err("no memory for pages".to_owned()),
+            },
             Medium::LogBlocks => match &self.log_blocks {
                 Some(dir) => check_filesystem(dir).map(|_| ()).map_err(|error| error.to_string()),
                 None => Err("no directory for blocks".to_owned()),
             },
-            Medium::LogMemory | Medium::HomeMemory => Ok(()),
+            Medium::LogMemory => Ok(()),
         }
     }
 
@@ -192,6 +203,19 @@ impl MediaSet {
         };
         (kind(&self.home_memory) << 8 | log).max(1)
     }
+}
+
+/// Whether a database in this directory can be mapped as its log's home.
+fn check_home(memory: &Memory) -> Result<(), String> {
+    let dir = if memory.dir.as_os_str().is_empty() { Path::new(".") } else { &memory.dir };
+    if memory.kind == MemoryKind::Dax && !is_dax(dir) {
+        return Err(format!(
+            "{} is not on a DAX file system, so its databases cannot be mapped as persistent memory: move them to \
+             one, or set home=emulate (survives a process crash, not a power loss)",
+            dir.display()
+        ));
+    }
+    check_filesystem(dir).map(|_| ()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity, Pause, pause};
-use crate::home::{DatabaseAt, DatabaseFile, Homed, OpenDatabase};
+use crate::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::{EngineOptions, JournalError, Log};
 
 /// What checkpointing a log into its database did.
@@ -103,7 +103,7 @@ pub fn checkpoint_into(
     pause: Pause<'_>,
 ) -> Result<Checkpointed, JournalError> {
     let database = &db.path;
-    let open = directory::attach(log_dir, &EngineOptions::default(), db, id, adopt, pause)?;
+    let open = directory::attach(file, log_dir, &EngineOptions::default(), db, id, adopt, pause)?;
     let busy = || JournalError::Busy {
         path: database.clone(),
         what: "a process has the database open; close it first",
@@ -235,7 +235,7 @@ fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {
 /// Whether a home that holds the header shows one: what became of it in the file, in a power loss while the home
 /// wrote it there, it puts right when it is drained.
 fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, JournalError> {
-    let Some(home) = log.home().filter(|home| home.holds_header()) else { return Ok(false) };
+    let Some(home) = log.home().filter(|home| home.header() == Header::Held) else { return Ok(false) };
     let mut header = [0; HEADER_BYTES];
     let length = home.read(file, &mut header, 0)?;
     guard::unmask(0, &mut header);

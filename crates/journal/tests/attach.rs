@@ -37,7 +37,8 @@ impl Place {
     }
 
     fn create(&self) -> Log {
-        Log::create(&self.log_dir, &EngineOptions::default(), &self.identity, 4096).expect("create")
+        Log::create(&NoDatabase, &self.log_dir, &EngineOptions::default(), &self.identity, 4096)
+            .expect("create")
     }
 
     fn attach(&self, id: LogId) -> Result<Log, JournalError> {

@@ -30,7 +30,8 @@ impl Rig {
         let bytes = make_wal_header(PAGE as u32, 0, [3, 4]);
         let rig = Self { dir, engine, header: WalHeader::parse(&bytes).expect("header") };
         let (identity, options) = (rig.identity(), EngineOptions::default());
-        let mut log = Log::create(&rig.directory(), &options, &identity, PAGE as u32).expect("create");
+        let mut log =
+            Log::create(&NoDatabase, &rig.directory(), &options, &identity, PAGE as u32).expect("create");
         log.write(&NoDatabase, 0, &bytes).expect("WAL header");
         (rig, log)
     }

@@ -32,7 +32,8 @@ impl Fixture {
         fs::write(&database, [0; 4096]).expect("database");
         let log_dir = LogDirectory::at(engine, &dir.path().join(logs), &MediaSet::default());
         let identity = DatabaseIdentity::of(&database).expect("identity");
-        let log = Log::create(&log_dir, &EngineOptions::default(), &identity, 4096).expect("create");
+        let log =
+            Log::create(&NoDatabase, &log_dir, &EngineOptions::default(), &identity, 4096).expect("create");
         let log = FoundLog { log_dir, path: log.path().to_path_buf(), id: log.id() };
         let mut page = [0; 4096];
         page[..18].copy_from_slice(b"SQLite format 3\0\x10\0");

@@ -47,7 +47,8 @@ impl Fixture {
     }
 
     fn create(&self) -> Writer {
-        let log = Log::create(&self.logs, &self.options, &self.identity, PAGE as u32).expect("create");
+        let log =
+            Log::create(&NoDatabase, &self.logs, &self.options, &self.identity, PAGE as u32).expect("create");
         Writer { log, model: Model::new(PAGE, PAGES), rng: Rng(16), keeps_time: self.keeps_time() }
     }
 

@@ -181,7 +181,7 @@ fn rig(engine: &'static Descriptor) -> Rig {
     let fuse = Arc::new(Fuse::default());
     fuse.set(-1);
     let hooked = hook(dir.path(), Arc::new(FuseHook(fuse.clone())));
-    let log = Log::create(&log_dir, &EngineOptions::default(), &identity, 512).expect("create");
+    let log = Log::create(&NoDatabase, &log_dir, &EngineOptions::default(), &identity, 512).expect("create");
     Rig { log, fuse, log_dir, identity, _hooked: hooked, _dir: dir }
 }
 

@@ -17,7 +17,8 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     std::fs::write(&database, [0; 4096]).expect("database");
     let log_dir = directory(&nvwal::DESCRIPTOR, dir.path());
     let identity = DatabaseIdentity::of(&database).expect("identity");
-    let mut log = Log::create(&log_dir, &EngineOptions::default(), &identity, 512).expect("create");
+    let mut log =
+        Log::create(&NoDatabase, &log_dir, &EngineOptions::default(), &identity, 512).expect("create");
     let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
     log.write(&NoDatabase, offset, &data).expect("restart");

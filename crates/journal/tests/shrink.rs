@@ -139,8 +139,8 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
         std::fs::write(&database, [0; 4096]).expect("database");
         let log_dir = directory(engine, dir.path());
         let identity = DatabaseIdentity::of(&database).expect("identity");
-        let mut log =
-            Log::create(&log_dir, &EngineOptions::default(), &identity, PAGE as u32).expect("create");
+        let mut log = Log::create(&NoDatabase, &log_dir, &EngineOptions::default(), &identity, PAGE as u32)
+            .expect("create");
         let path = log.path().to_path_buf();
         let space = || std::fs::metadata(&path).expect("log").blocks() * 512;
         let (mut model, mut rng) = (Model::new(PAGE, 40), Rng(12));

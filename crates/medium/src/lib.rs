@@ -14,6 +14,7 @@
 pub mod block;
 mod cacheline;
 mod counters;
+mod cut;
 mod domain;
 mod error;
 mod latency;

@@ -4,9 +4,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -14,6 +13,7 @@ use rustix::mm::{Advice, ProtFlags};
 
 use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
 use crate::counters::CounterCells;
+use crate::cut::Watched;
 use crate::latency::{self, LatencyCell};
 use crate::mapping::{check_options, is_dax_refusal, map_shared, write_zeros};
 use crate::process::{self, OwnFile};
@@ -37,6 +37,8 @@ pub struct MapOptions {
     /// Whether a store is durable without a flush: the caches are in the persistence domain, or memory of that kind
     /// is emulated. Flushing then does nothing, and no latency is added for it or for a fence.
     pub durable_on_store: bool,
+    /// Whether the process survives that somebody cuts the file: [`Nvm::check`] tells then.
+    pub watched: bool,
     /// Whether the mapping only reads. Storing, flushing through it, or growing it is an error of
     /// the caller.
     pub read_only: bool,
@@ -47,7 +49,8 @@ pub struct MapOptions {
 /// With [`MapOptions::dax`] flushed and fenced bytes survive a power failure; without, the file's
 /// pages are ordinary memory, and stored bytes survive the death of the process.
 ///
-/// Nothing else may shorten the file while it is mapped: touching what is gone kills the process.
+/// Nothing else may shorten the file while it is mapped: touching what is gone kills the process, unless the mapping is
+/// [watched](MapOptions::watched).
 pub struct FileNvm {
     base: NonNull<u8>,
     mapped_bytes: usize,
@@ -62,7 +65,8 @@ pub struct FileNvm {
     /// Whether anything was stored in the current epoch.
     epoch_stored: AtomicBool,
     counters: CounterCells,
-    file: OwnFile,
+    watched: Option<Watched>,
+    file: Arc<OwnFile>,
     path: PathBuf,
     growing: Mutex<()>,
 }
@@ -92,7 +96,16 @@ impl FileNvm {
     /// flushed, when a model other than [`Persistency::X86`] was asked for on direct access, or
     /// when the capacity exceeds the address space, or an error of the system.
     pub fn map(file: impl Into<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
-        let file = file.into();
+        Self::map_open(Arc::new(file.into()), path, options)
+    }
+
+    /// The same for a file that stays open as long as anybody else has it: closing any descriptor of a file gives back
+    /// the POSIX locks that the process has of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileNvm::map`].
+    pub fn map_open(file: Arc<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         let instruction = detect_flush_instruction();
         check_options(options, instruction)?;
         let mapped_bytes = match isize::try_from(options.capacity) {
@@ -122,6 +135,7 @@ impl FileNvm {
             latency: LatencyCell::default(),
             epoch_stored: AtomicBool::new(false),
             counters: CounterCells::default(),
+            watched: options.watched.then(|| Watched::new(base.as_ptr(), mapped_bytes)),
             file,
             path: path.to_owned(),
             growing: Mutex::new(()),
@@ -144,7 +158,7 @@ impl FileNvm {
     }
 
     fn learn_len(&self) -> Result<u64, MediumError> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|e| MediumError::from_errno("fstat", e))?;
+        let stat = rustix::fs::fstat(&*self.file).map_err(|e| MediumError::from_errno("fstat", e))?;
         let backed = u64::try_from(stat.st_size).unwrap_or(0).min(self.capacity());
         Ok(self.len.fetch_max(backed, Ordering::AcqRel).max(backed))
     }
@@ -212,7 +226,7 @@ impl FileNvm {
     /// `fallocate` with all the patience that signals ask for.
     fn fallocate(&self, mode: FallocateFlags, at: u64, len: u64) -> Result<(), MediumError> {
         loop {
-            match rustix::fs::fallocate(&self.file, mode, at, len) {
+            match rustix::fs::fallocate(&*self.file, mode, at, len) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(MediumError::from_errno("fallocate", e)),
@@ -222,14 +236,14 @@ impl FileNvm {
 
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
-        let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+        let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
             // Blocks that are allocated and not initialised would each commit the file system's
             // journal when they are touched first. What the file had already may be in use: another
             // process has grown it.
             write_zeros(&self.file, from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
-            rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
+            rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
         self.populate(from, to)?;
         self.len.fetch_max(to, Ordering::AcqRel);
@@ -290,12 +304,19 @@ impl Nvm for FileNvm {
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         self.check_writable()?;
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+        let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
         if u64::try_from(stat.st_size).unwrap_or(0) > len {
-            rustix::fs::ftruncate(&self.file, len)
+            rustix::fs::ftruncate(&*self.file, len)
                 .map_err(|errno| MediumError::from_errno("ftruncate", errno))?;
         }
         self.len.fetch_min(len, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), MediumError> {
+        if self.watched.as_ref().is_some_and(Watched::is_cut) {
+            return Err(MediumError::Cut { path: self.path.clone() });
+        }
         Ok(())
     }
 
@@ -326,11 +347,11 @@ impl Nvm for FileNvm {
 
     fn next_data(&self, at: u64) -> u64 {
         // Only a file that must have holes is asked where they are.
-        let sparse = rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
+        let sparse = rustix::fs::fstat(&*self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
         if !sparse || at >= self.len() {
             return at;
         }
-        match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+        match rustix::fs::seek(&*self.file, SeekFrom::Data(at)) {
             Ok(data) => data.clamp(at, self.len()),
             Err(Errno::NXIO) => self.len(),
             Err(_) => at,
@@ -478,7 +499,7 @@ impl Nvm for FileNvm {
         if self.dax {
             // As when growing.
             write_zeros(&self.file, at, end)?;
-            rustix::fs::fsync(&self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
+            rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
         self.populate(at, end)?;
         self.len.fetch_max(end, Ordering::AcqRel);
@@ -545,6 +566,8 @@ impl fmt::Debug for FileNvm {
 
 impl Drop for FileNvm {
     fn drop(&mut self) {
+        // Something else may soon be there.
+        self.watched = None;
         if !self.file.is_own() {
             // A child has no such mapping, and may have another one there.
             return;

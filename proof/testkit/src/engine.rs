@@ -7,7 +7,7 @@ use std::sync::Once;
 use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines, nvwal, ppl, waldio};
 
-use crate::{side_engine, vec_engine};
+use crate::{mapped_engine, side_engine, vec_engine};
 
 /// The variable that says which engine is tested: the registry's first if it is not set.
 const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
@@ -15,7 +15,8 @@ const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
 /// Adds the engines of the tests to the registry. Doing it again changes nothing.
 pub(crate) fn register() {
     static ONCE: Once = Once::new();
-    static ENGINES: [&Descriptor; 2] = [&vec_engine::DESCRIPTOR, &side_engine::DESCRIPTOR];
+    static ENGINES: [&Descriptor; 3] =
+        [&vec_engine::DESCRIPTOR, &side_engine::DESCRIPTOR, &mapped_engine::DESCRIPTOR];
     ONCE.call_once(|| engines::add(&ENGINES).unwrap());
 }
 
@@ -76,7 +77,8 @@ impl Engine {
     pub fn settings(self, log_dir: &Path) -> String {
         let log_dir = log_dir.display();
         let media = self.0.needs.iter().map(|medium| match medium {
-            Medium::LogMemory | Medium::HomeMemory => format!("&nvram=emulate&nvram_dir={log_dir}"),
+            Medium::LogMemory => format!("&nvram=emulate&nvram_dir={log_dir}"),
+            Medium::HomeMemory => "&home=emulate".to_owned(),
             Medium::LogBlocks => format!("&log_dir={log_dir}"),
         });
         format!("journal={}{}", self.name(), media.collect::<String>())

@@ -11,6 +11,7 @@ mod fork;
 mod gate;
 mod ledger;
 mod loop_disk;
+mod mapped_engine;
 mod register;
 mod rig;
 mod rng;

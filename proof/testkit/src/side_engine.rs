@@ -14,6 +14,7 @@ use duralite_journal::engine::{
 use duralite_journal::home::{DatabaseFile, Home};
 use duralite_journal::media::MediaOptions;
 use duralite_journal::nvwal::{self, Nvwal, NvwalOptions};
+use duralite_journal::walk::{WalkSummary, WalkedTransaction};
 use duralite_journal::{EngineOptions, JournalError};
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::sqlite_wal::WalHeader;
@@ -30,27 +31,36 @@ const MAGIC: [u8; 8] = *b"DURALSID";
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
-    format,
+    format: |new| {
+        format(new, MAGIC)?;
+        beside(new.file.path).make()
+    },
     attach,
-    attach_outside: |log| Ok(Box::new(SideLog::open(&log.file, log.options, false)?)),
-    open_read_only: |file| Ok(Box::new(SideLog::open(file, &EngineOptions::default(), false)?)),
-    inspect: |file, bytes| (nvwal::DESCRIPTOR.inspect)(file, &as_nvwal(bytes)),
+    attach_outside: |log| Ok(Box::new(open(&log.file, log.options, false)?)),
+    open_read_only: |file| Ok(Box::new(open(file, &EngineOptions::default(), false)?)),
+    inspect: |file, bytes| (nvwal::DESCRIPTOR.inspect)(file, &as_nvwal(bytes, MAGIC)),
     is_empty: |file| {
-        let log = SideLog::open(file, &EngineOptions::default(), false);
-        log.is_ok_and(|log| log.transactions() == 0 && log.side.is_empty().is_ok_and(|empty| empty))
+        let log = open(file, &EngineOptions::default(), false);
+        log.is_ok_and(|log| log.transactions() == 0) && beside(file.path).is_empty().is_ok_and(|empty| empty)
     },
-    walk: |file, database, visit| {
-        let nvm = map(file, &EngineOptions::default(), true)?;
-        nvwal::walk(nvm, file.path, database, visit)
-    },
+    walk,
     ..nvwal::DESCRIPTOR
 };
 
-fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+/// Makes a log of `nvwal`, under this magic number.
+pub(crate) fn format(new: &NewLog<'_>, magic: [u8; 8]) -> Result<(), JournalError> {
     (nvwal::DESCRIPTOR.format)(new)?;
     let path = new.file.path;
-    new.file.file.write_all_at(&MAGIC, 0).map_err(|error| JournalError::io("write", path, &error))?;
-    beside(path).make()
+    new.file.file.write_all_at(&magic, 0).map_err(|error| JournalError::io("write", path, &error))
+}
+
+pub(crate) fn walk(
+    file: &OpenFile<'_>,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, JournalError> {
+    let nvm = map(file, &EngineOptions::default(), true)?;
+    nvwal::walk(nvm, file.path, database, visit)
 }
 
 fn beside(log: &Path) -> SideFile {
@@ -58,18 +68,26 @@ fn beside(log: &Path) -> SideFile {
 }
 
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let mut side = SideLog::open(&log.file, log.options, true)?;
+    let mut side = open(&log.file, log.options, true)?;
     if log.alone {
         side.log.recover_heap()?;
     }
     Ok(Box::new(side))
 }
 
-/// The first bytes of a log, as `nvwal` has them.
-fn as_nvwal(bytes: &[u8]) -> Vec<u8> {
+fn open(file: &OpenFile<'_>, options: &EngineOptions, write: bool) -> Result<HomedNvwal, JournalError> {
+    let side = Arc::new(beside(file.path));
+    let mut log = HomedNvwal::open(NAME, file, options, write)?;
+    log.home = Some(side.clone());
+    log.side = Some(side);
+    Ok(log)
+}
+
+/// The first bytes of a log, as `nvwal` has them, if they are those of this engine.
+pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; 8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    if bytes.starts_with(&MAGIC) {
-        bytes[..MAGIC.len()].copy_from_slice(&nvwal::DESCRIPTOR.magic);
+    if bytes.starts_with(&magic) {
+        bytes[..magic.len()].copy_from_slice(&nvwal::DESCRIPTOR.magic);
     }
     bytes
 }
@@ -78,8 +96,8 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
     let failed = |error| JournalError::io("read", log.path, &error);
     let mut bytes = vec![0; HEAD_BYTES as usize];
     log.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
-    Superblock::decode(&as_nvwal(&bytes))
-        .map_err(|source| JournalError::Format { log: log.path.to_path_buf(), source })
+    bytes[..MAGIC.len()].copy_from_slice(&nvwal::DESCRIPTOR.magic);
+    Superblock::decode(&bytes).map_err(|source| JournalError::Format { log: log.path.to_path_buf(), source })
 }
 
 fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<Arc<dyn Nvm>, JournalError> {
@@ -98,24 +116,32 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     Ok(Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic)))
 }
 
-/// A log, and the pages beside it.
-struct SideLog {
-    log: Nvwal,
-    side: Arc<SideFile>,
+/// A log of `nvwal` with a home.
+pub(crate) struct HomedNvwal {
+    name: &'static str,
+    pub(crate) log: Nvwal,
+    pub(crate) home: Option<Arc<dyn Home>>,
+    /// Pages beside the log.
+    side: Option<Arc<SideFile>>,
 }
 
-impl SideLog {
-    fn open(file: &OpenFile<'_>, options: &EngineOptions, write: bool) -> Result<Self, JournalError> {
+impl HomedNvwal {
+    pub(crate) fn open(
+        name: &'static str,
+        file: &OpenFile<'_>,
+        options: &EngineOptions,
+        write: bool,
+    ) -> Result<Self, JournalError> {
         let nvm = map(file, options, !write)?;
         let own = options.own::<NvwalOptions>();
         let own = NvwalOptions { cache_bytes: options.cache_bytes.unwrap_or(own.cache_bytes), ..own };
-        Ok(Self { log: Nvwal::open(nvm, file.path, own)?, side: Arc::new(beside(file.path)) })
+        Ok(Self { name, log: Nvwal::open(nvm, file.path, own)?, home: None, side: None })
     }
 }
 
-impl Engine for SideLog {
+impl Engine for HomedNvwal {
     fn home(&self) -> Option<Arc<dyn Home>> {
-        Some(self.side.clone())
+        self.home.clone()
     }
 }
 
@@ -128,14 +154,14 @@ macro_rules! of_the_log {
     };
 }
 
-impl LogFile for SideLog {
+impl LogFile for HomedNvwal {
     fn name(&self) -> &'static str {
-        NAME
+        self.name
     }
 
     fn retire(&mut self) -> Result<(), JournalError> {
         self.log.retire()?;
-        self.side.release()
+        self.side.as_ref().map_or(Ok(()), |side| side.release())
     }
 
     of_the_log! {
@@ -158,7 +184,7 @@ impl LogFile for SideLog {
     }
 }
 
-impl LogReader for SideLog {
+impl LogReader for HomedNvwal {
     of_the_log! {
         fn version(&self) -> u64;
         fn committed(&self) -> u32;
@@ -176,7 +202,7 @@ impl LogReader for SideLog {
     }
 }
 
-impl LogWriter for SideLog {
+impl LogWriter for HomedNvwal {
     of_the_log! {
         fn has_staged(&self) -> bool;
         fn outgrows(&self, bytes: usize) -> bool;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use duralite_journal::JournalError;
-use duralite_journal::home::{DatabaseFile, Home, write_past_guard};
+use duralite_journal::home::{DatabaseFile, Header, Home, write_past_guard};
 use duralite_logfmt::guard::HEADER_BYTES;
 
 /// What is held and what is not is told by the sector. Pages and their starts are multiples of it.
@@ -121,8 +121,8 @@ impl SideFile {
 }
 
 impl Home for SideFile {
-    fn holds_header(&self) -> bool {
-        self.holds_header
+    fn header(&self) -> Header {
+        if self.holds_header { Header::Held } else { Header::File }
     }
 
     fn read(

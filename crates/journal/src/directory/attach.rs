@@ -16,12 +16,14 @@ use super::waiting::{self, Lock, Pause};
 use super::words::{MAGIC, is_complete};
 use super::{DatabaseIdentity, files, leftovers, names, outside};
 use crate::descriptor::LogDirectory;
+use crate::home::DatabaseFile;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
 /// everybody leaves committed transactions as they are. Other processes are waited for as long as `pause` has
 /// patience; then they are `Busy`.
 pub(crate) fn attach(
+    database: &dyn DatabaseFile,
     log_dir: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
@@ -63,7 +65,7 @@ pub(crate) fn attach(
         file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
     }
     let segment = place.join(files::open_segment(&place.segment_path, db)?, alone)?;
-    let mut log = place.open(options, file, segment, alone)?;
+    let mut log = place.open(options, database, file, segment, alone)?;
     log.attaching = Some(attaching);
     // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot
     // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.

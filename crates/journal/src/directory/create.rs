@@ -9,6 +9,7 @@ use super::leftovers;
 use super::shared::{OpenLog, Place};
 use super::{DatabaseIdentity, files, identity, names};
 use crate::descriptor::{LogDirectory, LogHead, NewLog, OpenFile};
+use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
 
 /// Makes a log for a database that names none. It and its directory entry are durable on return.
@@ -16,6 +17,7 @@ use crate::{EngineOptions, JournalError};
 /// Nothing of it has a name before it is complete, and its shared memory gets one last: a crash on the way
 /// leaves nothing, or a log without commits that [`leftovers::collect`] deletes.
 pub(crate) fn create(
+    database: &dyn DatabaseFile,
     log_dir: &LogDirectory,
     options: &EngineOptions,
     db: &DatabaseIdentity,
@@ -50,7 +52,7 @@ pub(crate) fn create(
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
             .map_err(|error| JournalError::io("make", &segment_path, &error))?;
-        place.open(options, file, segment, true)
+        place.open(options, database, file, segment, true)
     };
     make()
         .map_err(|error| at_directory(error, &log_dir.dir))

@@ -15,6 +15,7 @@ use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET,
 use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
+use crate::home::DatabaseFile;
 use crate::hooks::{self, FileStep};
 use crate::pins::Pins;
 use crate::{EngineOptions, JournalError};
@@ -123,6 +124,7 @@ impl<'a> Place<'a> {
     pub(super) fn open(
         self,
         options: &EngineOptions,
+        database: &dyn DatabaseFile,
         file: OwnFile,
         segment: Arc<FileSegment>,
         alone: bool,
@@ -131,6 +133,7 @@ impl<'a> Place<'a> {
             directory: self.log_dir,
             options,
             file: OpenFile { path: self.path, file: &file },
+            database,
             segment: segment.clone(),
             base: ENGINE_OFFSET,
             alone,

@@ -4,13 +4,19 @@ use std::cell::OnceCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::DatabaseFile;
-use crate::JournalError;
+use duralite_medium::Nvm;
+use duralite_medium::process::OwnFile;
+use rustix::fs::OFlags;
+
+use super::{DatabaseFile, HomeKind, memory};
+use crate::{JournalError, hooks};
 
 /// A database file that this library has opened by itself, outside SQLite.
 pub struct OpenDatabase {
-    file: File,
+    /// Shared with its mapping, so that its locks stay until both are gone.
+    file: Arc<OwnFile>,
     path: PathBuf,
 }
 
@@ -18,7 +24,7 @@ impl OpenDatabase {
     /// The file at `path`, which is only named in errors.
     #[must_use]
     pub fn new(file: File, path: &Path) -> Self {
-        Self { file, path: path.to_path_buf() }
+        Self { file: Arc::new(OwnFile::from(file)), path: path.to_path_buf() }
     }
 
     fn answer<T>(&self, op: &'static str, result: std::io::Result<T>) -> Result<T, JournalError> {
@@ -52,6 +58,15 @@ impl DatabaseFile for OpenDatabase {
 
     fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
         self.answer("truncate", self.file.set_len(bytes))
+    }
+
+    fn map(&self, memory: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
+        let flags = rustix::fs::fcntl_getfl(&*self.file);
+        let flags = flags.map_err(|errno| JournalError::io("examine", &self.path, &errno.into()))?;
+        let writable = flags.contains(OFlags::RDWR);
+        let failed = |source| JournalError::Medium { path: self.path.clone(), source };
+        let nvm = memory::map_open(&self.file, writable, &self.path, memory).map_err(failed)?;
+        hooks::home(&self.path, Arc::new(nvm)).map_err(failed)
     }
 }
 
@@ -97,6 +112,10 @@ impl DatabaseFile for DatabaseAt {
 
     fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
         self.file()?.truncate(bytes)
+    }
+
+    fn map(&self, memory: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
+        self.file()?.map(memory)
     }
 }
 

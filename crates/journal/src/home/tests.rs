@@ -76,8 +76,8 @@ const KEY: u8 = 0x5A;
 struct Xor;
 
 impl Home for Xor {
-    fn holds_header(&self) -> bool {
-        false
+    fn header(&self) -> Header {
+        Header::File
     }
 
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
@@ -116,8 +116,8 @@ impl Home for Xor {
 struct Held(Mutex<Option<Vec<u8>>>);
 
 impl Home for Held {
-    fn holds_header(&self) -> bool {
-        true
+    fn header(&self) -> Header {
+        Header::Held
     }
 
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
@@ -218,7 +218,7 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
     struct Untouched;
     #[rustfmt::skip]
     impl Home for Untouched {
-        fn holds_header(&self) -> bool { false }
+        fn header(&self) -> Header { Header::File }
         fn read(&self, _: &dyn DatabaseFile, _: &mut [u8], _: u64) -> Result<usize, JournalError> { panic!("read") }
         fn write(&self, _: &dyn DatabaseFile, _: &[u8], _: u64) -> Result<(), JournalError> { panic!("write") }
         fn sync(&self, _: &dyn DatabaseFile) -> Result<(), JournalError> { panic!("sync") }

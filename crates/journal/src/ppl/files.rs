@@ -118,7 +118,7 @@ fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, JournalError>
 
 /// Maps and opens a log; whoever is alone recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let Attaching { directory, options, file, segment, base, alone } = log;
+    let Attaching { directory, options, file, segment, base, alone, .. } = log;
     let superblock = superblock_of(&file)?;
     let access = Access::Write { dax: directory.is_dax() };
     let nvm = map_log(access, &options.media, &file, &superblock)?;

@@ -18,7 +18,7 @@ use super::store::{AsOf, Scratch, Store};
 use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, HOME_PAGES, SEALED};
 use crate::JournalError;
 use crate::engine::wall_clock;
-use crate::home::{DatabaseFile, Home};
+use crate::home::{DatabaseFile, Header, Home};
 
 /// The home of a log's pages.
 pub(super) struct LoggedHome(pub(super) Arc<Store>);
@@ -45,8 +45,8 @@ fn pages_of(
 }
 
 impl Home for LoggedHome {
-    fn holds_header(&self) -> bool {
-        true
+    fn header(&self) -> Header {
+        Header::Held
     }
 
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {

@@ -1,16 +1,18 @@
 //! Settings that say where media are, and how those work that are emulated.
 
 use super::{EngineSetting, Values, text_of};
+use crate::mapped_home::HomeSync;
 use crate::media::{Medium, Nvram};
 
 /// Those of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
     static MEMORY: [&EngineSetting; 7] =
         [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
+    static HOME_MEMORY: [&EngineSetting; 2] = [&HOME, &HOME_SYNC];
     static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
     match medium {
         Medium::LogMemory => &MEMORY,
-        Medium::HomeMemory => &[],
+        Medium::HomeMemory => &HOME_MEMORY,
         Medium::LogBlocks => &BLOCKS,
     }
 }
@@ -81,6 +83,28 @@ static PERSISTENCY: EngineSetting = EngineSetting::new(
     Values::Fixed("x86, epoch or strict"),
     |all, given| given.parsed().map(|value| all.media.persistency = value),
     |all| all.media.persistency.as_str().to_owned(),
+)
+.shared();
+
+static HOME: EngineSetting = EngineSetting::new(
+    "home",
+    Values::Fixed("emulate, or nothing for a database on a DAX file system"),
+    |all, given| {
+        all.media.home_emulated = match given.value {
+            "emulate" => true,
+            "" => false,
+            _ => return Err(given.invalid()),
+        };
+        Ok(())
+    },
+    |all| if all.media.home_emulated { "emulate" } else { "" }.to_owned(),
+);
+
+static HOME_SYNC: EngineSetting = EngineSetting::new(
+    "home_sync",
+    Values::Fixed("adaptive, wb or wt"),
+    |all, given| given.named(&HomeSync::NAMES).map(|value| all.media.home_sync = value),
+    |all| all.media.home_sync.as_str().to_owned(),
 )
 .shared();
 

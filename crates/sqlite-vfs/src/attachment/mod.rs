@@ -71,6 +71,8 @@ pub struct Attachment {
     segment: Arc<FileSegment>,
     /// What is before the database file, where anything is.
     home: Mutex<Option<Arc<dyn Home>>>,
+    /// Why what is in the home is worth nothing any more.
+    home_cut: OnceLock<String>,
     /// For a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
@@ -133,6 +135,7 @@ impl Attachment {
             committer: log.durability_waiter().filter(|_| outside.is_none()),
             outside,
             home: Mutex::new(log.home()),
+            home_cut: OnceLock::new(),
             segment: Arc::clone(log.segment()),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
@@ -155,6 +158,7 @@ impl Attachment {
     /// The log, for a write of so many bytes by the holder of the WRITE lock. What such a write would wait for
     /// is waited for here, where it holds up nobody who reads.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, JournalError> {
+        self.check_home()?;
         let Some(committer) = self.durability_waiter() else { return Ok(self.log()) };
         committer.make_room()?;
         let log = self.log();
@@ -168,6 +172,7 @@ impl Attachment {
 
     /// To be called before a page is written to the database file (invariant 5).
     pub fn before_home_write(&self) -> Result<(), JournalError> {
+        self.check_home()?;
         match self.durability_waiter() {
             Some(committer) => {
                 committer.force()?;
@@ -263,6 +268,18 @@ impl Attachment {
     /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15).
     pub fn acknowledge(&self, commit: u64) {
         follow::acknowledge(&*self.segment, commit);
+    }
+
+    /// Notes that the file was cut under the home that has it mapped: everything committed has to be written anew, into a
+    /// mapping of what is there, once the log has been attached again.
+    pub fn home_cut(&self, why: &str) {
+        if self.home_cut.set(why.to_owned()).is_ok() {
+            self.home_failed();
+        }
+    }
+
+    fn check_home(&self) -> Result<(), JournalError> {
+        self.home_cut.get().map_or(Ok(()), |why| Err(JournalError::Poisoned(why.clone())))
     }
 
     /// How often syncing the database has failed since all was written to it anew, in any process.

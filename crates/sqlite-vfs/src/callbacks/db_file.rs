@@ -148,6 +148,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             lifter = Lifter::of(&db);
             db.release_shared_memory();
             db.detach();
+            db.close_left_mapping();
         } else {
             // What the base VFS believes of the parent's connections is put right while all their files are there.
             registration.enter();
@@ -305,6 +306,9 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
         }
         if op == ffi::FCNTL_SIZE_HINT && db.has_home() {
             // How far the file reaches is the home's affair.
+            // SAFETY: SQLite passes the size.
+            let bytes = unsafe { arg.cast::<i64>().as_ref() };
+            db.hint(bytes.and_then(|bytes| u64::try_from(*bytes).ok()).unwrap_or(0));
             return ffi::OK;
         }
         if op == ffi::FCNTL_VFSNAME {

@@ -39,7 +39,9 @@ pub struct Db {
     process: ProcessId,
     /// Tells which file it is, wherever its path leads to by now. It is opened for nothing else: closing it
     /// gives none of the locks back that SQLite holds of the file.
-    file: Option<OwnedFd>,
+    pub(super) file: Option<OwnedFd>,
+    /// Whether this connection has had it mapped.
+    pub(super) mapped: AtomicBool,
     settings: Mutex<Settings>,
     /// Where a new log goes; found out once.
     log_dir: OnceLock<Result<LogDirectory, String>>,
@@ -123,6 +125,7 @@ impl Db {
             read_only,
             process: ProcessId::current(),
             file,
+            mapped: AtomicBool::new(false),
             strict: settings.strict,
             settings: Mutex::new(settings),
             log_dir: OnceLock::new(),

@@ -7,9 +7,10 @@
 use std::ffi::c_int;
 use std::path::Path;
 
-use duralite_journal::home::{DatabaseFile, Homed};
+use duralite_journal::home::{DatabaseFile, Header, Homed};
 use duralite_journal::{JournalError, Log};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
 use super::Db;
@@ -30,6 +31,13 @@ impl Db {
         let mut header = [0; HEADER_BYTES];
         let failed =
             |code: c_int| Failure::new(code, format!("cannot read the header of {}", self.path.display()));
+        if self.has_home()
+            && let Some(home) = self.attached_home().filter(|home| home.header() == Header::Shared)
+        {
+            // What is in memory is the file, and takes no call of the system.
+            let read = home.read(&self.base, &mut header, 0);
+            return read.map(|len| (header, len)).map_err(|error| self.home_failure(&error, During::Read));
+        }
         match self.base.read(&mut header, 0) {
             ffi::OK => Ok((header, HEADER_BYTES)),
             ffi::IOERR_SHORT_READ => {
@@ -89,7 +97,7 @@ impl Db {
         match self.homed() {
             None => Ok(self.base.read(buf, offset)),
             Some(homed) => {
-                read_as_sqlite(&homed, buf, offset).map_err(|error| Failure::of(&error, During::Read))
+                read_as_sqlite(&homed, buf, offset).map_err(|error| self.home_failure(&error, During::Read))
             }
         }
     }
@@ -98,7 +106,7 @@ impl Db {
     fn put(&self, data: &[u8], offset: u64) -> Result<c_int, Failure> {
         match self.homed() {
             None => Ok(self.base.write(data, offset)),
-            Some(homed) => done(homed.write(data, offset), During::Write),
+            Some(homed) => self.done(homed.write(data, offset), During::Write),
         }
     }
 
@@ -109,7 +117,7 @@ impl Db {
                 .base
                 .size()
                 .map_err(|code| Failure::new(code, format!("cannot examine {}", self.path.display()))),
-            Some(homed) => homed.size().map_err(|error| Failure::of(&error, During::Size)),
+            Some(homed) => homed.size().map_err(|error| self.home_failure(&error, During::Size)),
         }
     }
 
@@ -139,7 +147,31 @@ impl Db {
         }
         match self.homed() {
             None => Ok(self.base.truncate(size)),
-            Some(homed) => done(homed.truncate(u64::try_from(size).unwrap_or(0)), During::Truncate),
+            Some(homed) => self.done(homed.truncate(u64::try_from(size).unwrap_or(0)), During::Truncate),
+        }
+    }
+
+    /// What SQLite is told of an operation of the home.
+    fn done(&self, result: Result<(), JournalError>, during: During) -> Result<c_int, Failure> {
+        result.map(|()| ffi::OK).map_err(|error| self.home_failure(&error, during))
+    }
+
+    /// What SQLite is told of a failure of the home. If the file was cut under its mapping, nothing more is acknowledged
+    /// until the log is attached anew (invariant 9).
+    fn home_failure(&self, error: &JournalError, during: During) -> Failure {
+        if let JournalError::Medium { source: MediumError::Cut { .. }, .. } = error
+            && let Some(attachment) = self.attached()
+        {
+            attachment.home_cut(&error.to_string());
+        }
+        Failure::of(error, during)
+    }
+
+    /// Tells the home how large SQLite is about to make the database.
+    pub fn hint(&self, bytes: u64) {
+        if let Some(home) = self.attached_home() {
+            // The write that finds no space tells SQLite.
+            let _ = home.hint(&self.base, bytes);
         }
     }
 
@@ -156,7 +188,7 @@ impl Db {
     pub fn sync(&self, flags: c_int) -> c_int {
         match self.homed() {
             None => self.sync_file(flags),
-            Some(homed) => self.note_sync(self.answer(done(homed.sync(), During::Sync))),
+            Some(homed) => self.note_sync(self.answer(self.done(homed.sync(), During::Sync))),
         }
     }
 
@@ -180,7 +212,7 @@ impl Db {
         let Some(homed) = self.homed() else { return Ok(false) };
         homed.drain().map_err(|error| {
             self.note_sync(ffi::IOERR_FSYNC);
-            Failure::of(&error, During::Sync)
+            self.home_failure(&error, During::Sync)
         })?;
         Ok(true)
     }
@@ -301,11 +333,6 @@ impl DatabaseFile for BaseFile {
 
 fn succeeded(op: &'static str, code: c_int) -> Result<(), JournalError> {
     if code == ffi::OK { Ok(()) } else { Err(JournalError::BaseVfs { op, code }) }
-}
-
-/// What SQLite is told of an operation of a home.
-fn done(result: Result<(), JournalError>, during: During) -> Result<c_int, Failure> {
-    result.map(|()| ffi::OK).map_err(|error| Failure::of(&error, during))
 }
 
 /// As `xRead` does: what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`.

@@ -5,6 +5,7 @@ mod first_region;
 mod home;
 mod index;
 pub mod lock;
+mod mappable;
 mod patience;
 pub mod strict;
 pub mod super_journal;

@@ -106,7 +106,7 @@ fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let settings = db.settings().clone();
     let log_dir = places::find(db, &identity, id)?.log_dir;
     let pause = |tries| db.patience.pause(tries);
-    let attach = || Log::attach(&db.base, &log_dir, &settings.options, &identity, id, &pause);
+    let attach = || Log::attach(&db.mappable(), &log_dir, &settings.options, &identity, id, &pause);
     Attachment::get(&identity, id, &settings, &pause, attach)
 }
 
@@ -219,7 +219,7 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
-    let mut log = Log::create(log_dir, &settings.options, &identity, page_bytes)
+    let mut log = Log::create(&db.mappable(), log_dir, &settings.options, &identity, page_bytes)
         .map_err(|error| Failure::of(&error, During::Open))?;
     for (from, to) in log.moved() {
         let (from, to) = (from.display(), to.display());

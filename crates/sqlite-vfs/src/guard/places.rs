@@ -106,8 +106,16 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
             return Err(opening::in_use(db));
         }
         let pause = |tries| db.patience.pause(tries);
-        offline::checkpoint_into(&db.base, &log.log_dir, identity, log.id, adopt, Afterwards::Delete, &pause)
-            .map_err(|error| Failure::of(&error, During::Open))
+        offline::checkpoint_into(
+            &db.mappable(),
+            &log.log_dir,
+            identity,
+            log.id,
+            adopt,
+            Afterwards::Delete,
+            &pause,
+        )
+        .map_err(|error| Failure::of(&error, During::Open))
     });
     db.base.unlock(ffi::LOCK_NONE);
     let checkpointed = checkpointed?;

@@ -203,6 +203,7 @@ mod tests {
             ("nvram", "emulate"),
             ("nvram_dir", "/"),
             ("nvram_write_ns", "1"),
+            ("nvram_stream_ns", "4"),
             ("nvram_fence_ns", "2"),
             ("nvram_read_ns", "3"),
             ("persistency", "epoch"),

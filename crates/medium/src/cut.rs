@@ -1,0 +1,237 @@
+//! Mappings of files that somebody may cut.
+//!
+//! Touching a page of a mapping that the file has no longer, or that the file system has no room for, sends SIGBUS,
+//! which ends the process. Mappings that are [watched](Watched) survive it: the handler puts zeros in the place of the
+//! rest of the mapping and marks it as cut, and whoever uses it finds the mark after the access.
+//!
+//! The handler is installed when the first mapping is watched, before which nothing is changed. It acts on faults inside
+//! watched mappings of this process only, and hands everything else to the handler that was there before, as that was
+//! installed: with or without `SA_SIGINFO`, on the thread's signal stack if it has one, the default action, or none. A host
+//! that installs one later is before this one, and reaches it if it hands on what it does not know. One that does not
+//! has taken the protection away, and ends by SIGBUS as it would have without this library.
+//!
+//! Everything in the handler may be done there: it reads words of static memory, and makes system calls.
+#![allow(unsafe_code)] // a handler of signals, and what it does
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+use libc::{c_int, c_void, siginfo_t};
+
+/// One mapping that is watched, or room for one: then `start` is 0.
+struct Place {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    process: AtomicI32,
+    cut: AtomicBool,
+}
+
+impl Place {
+    const FREE: usize = 0;
+    /// Somebody is about to fill it in.
+    const TAKEN: usize = 1;
+
+    const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(Self::FREE),
+            end: AtomicUsize::new(0),
+            process: AtomicI32::new(0),
+            cut: AtomicBool::new(false),
+        }
+    }
+}
+
+struct Places {
+    places: [Place; 32],
+    next: AtomicPtr<Places>,
+}
+
+static PLACES: Places = Places::new();
+
+impl Places {
+    const fn new() -> Self {
+        Self { places: [const { Place::new() }; 32], next: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn all() -> impl Iterator<Item = &'static Place> {
+        // SAFETY: null, or leaked by `take_place`.
+        let next = |chunk: &&'static Self| unsafe { chunk.next.load(Ordering::Acquire).as_ref() };
+        std::iter::successors(Some(&PLACES), next).flat_map(|chunk| &chunk.places)
+    }
+}
+
+fn take_place() -> &'static Place {
+    let free = |place: &&Place| {
+        place.start.compare_exchange(Place::FREE, Place::TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    loop {
+        if let Some(place) = Places::all().find(free) {
+            return place;
+        }
+        let more = Box::into_raw(Box::new(Places::new()));
+        let mut last = &PLACES;
+        // SAFETY: null, or leaked here: what is put there is never freed.
+        while let Err(next) =
+            last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Acquire)
+        {
+            // SAFETY: as above.
+            last = unsafe { &*next };
+        }
+    }
+}
+
+/// A mapping that survives that its file is cut. It is forgotten when this is dropped, which has to be before it is
+/// unmapped.
+pub(crate) struct Watched(&'static Place);
+
+impl Watched {
+    /// Watches a mapping of whole pages.
+    pub(crate) fn new(base: *const u8, bytes: usize) -> Self {
+        install();
+        let place = take_place();
+        let start = base.addr();
+        place.cut.store(false, Ordering::Relaxed);
+        place.end.store(start + bytes, Ordering::Relaxed);
+        // A child has no such mapping, and may have another one there.
+        place.process.store(own_pid(), Ordering::Relaxed);
+        place.start.store(start, Ordering::Release);
+        Self(place)
+    }
+
+    /// Whether an access has found nothing there.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.0.cut.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.0.start.store(Place::FREE, Ordering::Release);
+    }
+}
+
+fn own_pid() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::getpid() }
+}
+
+/// The action that was in force before ours; written once, before ours is.
+struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: written before `INSTALLED` says so, and only read after that.
+unsafe impl Sync for Before {}
+
+static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::uninit()));
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+fn install() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        // SAFETY: plain structures of numbers and pointers, for which zeros are valid; the handler does only what is
+        // allowed in one. What was there is known before ours can be called.
+        unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {
+                return;
+            }
+            (*BEFORE.0.get()).write(before);
+            INSTALLED.store(true, Ordering::Release);
+            let mut ours: libc::sigaction = std::mem::zeroed();
+            let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_sigbus;
+            ours.sa_sigaction = handler as *const () as usize;
+            // What it hands on has the signals blocked that its handler asked for.
+            ours.sa_mask = before.sa_mask;
+            let kept = before.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | kept;
+            libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut());
+        }
+    });
+}
+
+extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes what it tells; a fault has an address. Signals that processes send have codes that are
+    // not positive.
+    let fault = unsafe {
+        let info = &*info;
+        (info.si_code > 0).then(|| info.si_addr().addr())
+    };
+    // SAFETY: the address of this thread's `errno`, which what is interrupted may be about to look at.
+    let errno = unsafe { *libc::__errno_location() };
+    let survived = fault.is_some_and(survive);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    if !survived {
+        hand_on(signal, info, context);
+    }
+}
+
+/// Puts zeros in the place of a watched mapping from the page of this address on; `false` where none is.
+fn survive(address: usize) -> bool {
+    let found = Places::all().find(|place| {
+        let start = place.start.load(Ordering::Acquire);
+        start > Place::TAKEN && start <= address && address < place.end.load(Ordering::Relaxed)
+    });
+    let Some(place) = found.filter(|place| place.process.load(Ordering::Relaxed) == own_pid()) else {
+        return false;
+    };
+    // Before anybody can read the zeros.
+    place.cut.store(true, Ordering::Release);
+    // SAFETY: takes nothing but the name of a constant.
+    let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let page = address - address % page_bytes;
+    // The rest; where the system does not grant so much memory, though none of it is used, the page.
+    put_zeros(page, place.end.load(Ordering::Relaxed) - page) || put_zeros(page, page_bytes)
+}
+
+fn put_zeros(page: usize, bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let at = ptr::with_exposed_provenance_mut::<c_void>(page);
+    // SAFETY: whole pages of a mapping that is watched, so it is not unmapped before the access that is interrupted
+    // here has ended. Nobody has a reference into it: all accesses are copies, or atomic.
+    let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    mapped != libc::MAP_FAILED
+}
+
+/// Calls the handler that was there before, or does what it said.
+fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    if !INSTALLED.load(Ordering::Acquire) {
+        return;
+    }
+    // SAFETY: written before that was set, and never after.
+    let before = unsafe { (*BEFORE.0.get()).assume_init_ref() };
+    // SAFETY: the kernel passes what it tells.
+    let is_fault = unsafe { (*info).si_code } > 0;
+    match before.sa_sigaction {
+        libc::SIG_IGN if !is_fault => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The kernel ends a process that ignores a fault.
+            // SAFETY: the default action instead of this handler; a fault comes again on return, and a signal that was
+            // sent is sent again, delivered on return.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if !is_fault {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: who installed it said that it takes these three.
+            let handler = unsafe {
+                std::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)
+            };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: who installed it said that it takes the signal alone.
+            let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
+            handler(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! The database file as an engine may have it mapped.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use duralite_journal::JournalError;
+use duralite_journal::home::{DatabaseFile, HomeKind, memory};
+use duralite_medium::Nvm;
+use duralite_sqlite_ffi as ffi;
+
+use super::Db;
+use crate::sqlite::base::BaseFile;
+
+/// The base's file, and what tells which file that is.
+pub struct Mappable<'a> {
+    base: BaseFile,
+    file: Option<&'a OwnedFd>,
+    path: &'a Path,
+    mapped: &'a AtomicBool,
+}
+
+impl Db {
+    /// The database file for who attaches a log: it can be mapped.
+    pub fn mappable(&self) -> Mappable<'_> {
+        Mappable { base: self.base, file: self.file.as_ref(), path: &self.path, mapped: &self.mapped }
+    }
+
+    /// Closes the descriptor that a mapping of the file has left, if no connection of this process holds a lock: all of them
+    /// would be given back. To be called by a connection that is being closed, and holds none. If somebody has a lock, here or
+    /// in another process, the descriptor stays until another connection is closed.
+    pub fn close_left_mapping(&self) {
+        let may_have_mapped = self.was_served() || self.mapped.load(Ordering::Relaxed);
+        let Some(file) = self.file.as_ref().filter(|_| may_have_mapped) else { return };
+        if !memory::is_left_open(file) {
+            return;
+        }
+        if self.base.lock(ffi::LOCK_SHARED) == ffi::OK && self.base.lock(ffi::LOCK_EXCLUSIVE) == ffi::OK {
+            memory::close_left(file);
+        }
+        self.base.unlock(ffi::LOCK_NONE);
+    }
+}
+
+impl DatabaseFile for Mappable<'_> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        DatabaseFile::read(&self.base, buf, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        DatabaseFile::write(&self.base, bytes, offset)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        DatabaseFile::sync(&self.base)
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        DatabaseFile::size(&self.base)
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        DatabaseFile::truncate(&self.base, bytes)
+    }
+
+    fn map(&self, memory: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
+        let Some(file) = self.file else {
+            let what = "it was replaced while it was being opened; open it again";
+            return Err(JournalError::Busy { path: self.path.to_path_buf(), what });
+        };
+        self.mapped.store(true, Ordering::Relaxed);
+        memory::map(file, self.path, memory)
+    }
+}
