@@ -176,11 +176,14 @@ impl LogDirectory {
     }
 
     /// A directory in which there may be logs of an engine, memory being emulated; what else the engine needs is
-    /// taken from `media`.
+    /// taken from `media`, and memory for pages, if that has none, is emulated too, wherever the database is.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);
-        let media = engine.needs.first().map_or_else(MediaSet::default, |medium| media.with(*medium, dir));
+        let mut media = engine.needs.first().map_or_else(MediaSet::default, |medium| media.with(*medium, dir));
+        if engine.needs.contains(&Medium::HomeMemory) && media.home_memory.is_none() {
+            media = media.with(Medium::HomeMemory, Path::new(""));
+        }
         Self { engine, dir: dir.to_path_buf(), media }
     }
 
@@ -208,8 +211,7 @@ impl LogDirectory {
         &self.media
     }
 
-    /// What the database's pages are mapped as, where the engine has them in memory: what `named` said, and where
-    /// nothing did, as for tools, memory of which nothing is expected.
+    /// What the database's pages are mapped as, where the engine has them in memory.
     #[must_use]
     pub fn home_kind(&self) -> MemoryKind {
         self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
