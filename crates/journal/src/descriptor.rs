@@ -180,7 +180,8 @@ impl LogDirectory {
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);
-        let mut media = engine.needs.first().map_or_else(MediaSet::default, |medium| media.with(*medium, dir));
+        let mut media =
+            engine.needs.first().map_or_else(MediaSet::default, |medium| media.with(*medium, dir));
         if engine.needs.contains(&Medium::HomeMemory) && media.home_memory.is_none() {
             media = media.with(Medium::HomeMemory, Path::new(""));
         }

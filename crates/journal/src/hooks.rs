@@ -94,7 +94,11 @@ pub(crate) fn step(step: FileStep, log: &Path) -> io::Result<()> {
     of(log).map_or(Ok(()), |hook| hook.step(step, log))
 }
 
-pub(crate) fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+/// Puts the hook before the memory of a log that is there when an engine maps it, if any is.
+///
+/// # Errors
+/// The one that mapping is to fail with.
+pub fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
     match of(log) {
         None => Ok(nvm),
         Some(hook) => hook.nvm(log, nvm),

@@ -100,6 +100,9 @@ fn put(image: &mut [u8], stores: &[Store]) {
     for (at, word) in stores {
         let at = *at as usize;
         let end = (at + WORD_BYTES).min(image.len());
-        image[at..end].copy_from_slice(&word[..end - at]);
+        // The medium may have been cut.
+        if at < end {
+            image[at..end].copy_from_slice(&word[..end - at]);
+        }
     }
 }

@@ -5,7 +5,8 @@
 //!   or may not have arrived. Words of 8 bytes are atomic. Lines that are never flushed hold what need
 //!   not survive: all of them together have arrived or have not.
 //! - Files on a device: of each sector of 512 bytes any version since the last sync, and any size since
-//!   then; what no chosen version fills is as it was before, or zeros.
+//!   then; what no chosen version fills is as it was before, or zeros. Where such a file is mapped as memory besides,
+//!   its lines are in doubt as those of memory, until they are flushed and fenced, or the file is synced.
 //! - Names in a log's directory: any state since that directory was last synced. Names in the
 //!   database's directory are SQLite's business, and become durable with any later sync there, as on
 //!   file systems with a journal of their metadata.
@@ -304,6 +305,7 @@ impl File {
 
     fn truncate(&mut self, size: u64) {
         if size != self.visible.len() as u64 {
+            self.lines.cut(size);
             self.visible.resize(size as usize, 0);
             self.sizes.push(size);
         }
@@ -332,12 +334,16 @@ impl File {
         self.visible.clone_from(&self.durable);
         self.visible.resize(bytes, 0);
         self.sectors.clear();
+        for (line, states) in self.lines.in_doubt() {
+            self.lines.leave(&mut self.visible, line, states - 1);
+        }
     }
 
     fn sync(&mut self) {
         if self.kind != FileKind::Sectors {
             return;
         }
+        self.lines.fence_all(&mut self.durable);
         if self.sizes.is_empty() {
             self.sectors.sync(&mut self.durable, &self.visible, &(0..u64::MAX));
         } else {

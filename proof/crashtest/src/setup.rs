@@ -66,6 +66,7 @@ impl FromStr for Engine {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::all().into_iter().find(|engine| engine.as_str() == name);
+        let known = known.or_else(|| engines::by_name(name).map(Self::Own));
         known.ok_or_else(|| {
             let own: Vec<&str> = Self::own().into_iter().map(Self::as_str).collect();
             format!("{name} is no engine; there are {}, stock and stock-off", own.join(", "))
@@ -114,7 +115,11 @@ impl Setup {
         let settings = String::new();
         let mut setup = Self { engine, settings, page_bytes, waits: true, threads: 1, checkpoint_frames: 0 };
         let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
-        let settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
+        let mut settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
+        if matches!(engine, Engine::Own(engine) if engine.needs.contains(&Medium::HomeMemory)) {
+            setup.checkpoint_frames = [0, 3, 10][random.usize(..3)];
+            settings.push(format!("home_sync={}", ["adaptive", "wb", "wt"][random.usize(..3)]));
+        }
         Self { settings: settings.join("&"), ..setup }
     }
 
@@ -126,7 +131,8 @@ impl Setup {
             return format!("file:{database}?vfs=duralite-recorded");
         };
         let media = engine.needs.iter().map(|medium| match medium {
-            Medium::LogMemory | Medium::HomeMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
+            Medium::LogMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
+            Medium::HomeMemory => "home=emulate&".to_owned(),
             Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
         let media: String = media.collect();

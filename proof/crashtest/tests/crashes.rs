@@ -78,6 +78,13 @@ fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
     hold("ppl", || explore(&memory(Engine::PPL, 50_000)));
 }
 
+/// The home's memory is recorded like the log's.
+#[test]
+fn inv07_states_that_a_crash_leaves_recover_with_a_home_in_memory() {
+    let engine = duralite_testkit::Engine::named("mapped").unwrap();
+    hold("mapped", || explore(&memory(Engine::Own(engine.descriptor()), 30_000)));
+}
+
 #[test]
 fn inv07_images_of_power_cuts_recover() {
     for (file_system, images) in [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100)] {

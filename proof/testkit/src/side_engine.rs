@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_journal::descriptor::{Attaching, Descriptor, HEAD_BYTES, NewLog, OpenFile};
+use duralite_journal::directory::hooked_nvm;
 use duralite_journal::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
@@ -50,8 +51,11 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 /// Makes a log of `nvwal`, under this magic number.
 pub(crate) fn format(new: &NewLog<'_>, magic: [u8; 8]) -> Result<(), JournalError> {
     (nvwal::DESCRIPTOR.format)(new)?;
-    let path = new.file.path;
-    new.file.file.write_all_at(&magic, 0).map_err(|error| JournalError::io("write", path, &error))
+    let nvm = map(&new.file, new.options, false)?;
+    nvm.store(0, &magic);
+    nvm.flush(0, magic.len() as u64);
+    nvm.fence();
+    Ok(())
 }
 
 pub(crate) fn walk(
@@ -113,7 +117,10 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     };
     let nvm = FileNvm::map(file, log.path, &options)
         .map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })?;
-    Ok(Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic)))
+    let nvm = Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic));
+    // What is only looked at is not hooked, as with the product's engines.
+    let hooked = if read_only { Ok(nvm as Arc<dyn Nvm>) } else { hooked_nvm(log.path, nvm) };
+    hooked.map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })
 }
 
 /// A log of `nvwal` with a home.

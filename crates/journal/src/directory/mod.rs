@@ -23,7 +23,7 @@ use crate::JournalError;
 use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
-pub use crate::hooks::{FileStep, Hook, Hooked, hook};
+pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::create;

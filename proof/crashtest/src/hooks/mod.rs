@@ -76,7 +76,17 @@ impl Hook for DirectoryHook {
         let file = recorded.file(log, FileKind::Memory);
         // A new one was not known as that yet.
         recorded.set_kind(file, FileKind::Memory);
-        Ok(Arc::new(nvm::TappedNvm { inner, file, recorder: Arc::clone(&self.recorder) }))
+        Ok(Arc::new(nvm::TappedNvm { inner, survives: false, file, recorder: Arc::clone(&self.recorder) }))
+    }
+
+    fn home(&self, database: &Path, inner: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        let mut recorded = self.recorder.step();
+        if let Some(failure) = recorded.due(Call::Map) {
+            return Err(medium_error("mmap", failure));
+        }
+        // It is written and synced as a file too.
+        let file = recorded.file(database, FileKind::Sectors);
+        Ok(Arc::new(nvm::TappedNvm { inner, survives: true, file, recorder: Arc::clone(&self.recorder) }))
     }
 
     fn block(&self, log: &Path, inner: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {

@@ -12,6 +12,8 @@ use crate::recorder::{Call, Recorder};
 /// Records what is done to the memory below.
 pub struct TappedNvm {
     pub inner: Arc<dyn Nvm>,
+    /// Whether it is to behave as memory that survives a power loss, which is the model's.
+    pub survives: bool,
     pub file: FileId,
     pub recorder: Arc<Recorder>,
 }
@@ -155,7 +157,7 @@ impl Nvm for TappedNvm {
     }
 
     fn guarantee(&self) -> Guarantee {
-        self.inner.guarantee()
+        if self.survives { Guarantee::PowerLoss } else { self.inner.guarantee() }
     }
 
     fn describe(&self) -> String {
