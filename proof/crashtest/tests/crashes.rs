@@ -149,7 +149,9 @@ fn control_without_barriers_ext4_loses_commits() {
 #[test]
 fn control_changed_orders_and_missing_calls_are_noticed() {
     register().unwrap();
+    let mapped = Engine::Own(duralite_testkit::Engine::named("mapped").unwrap().descriptor());
     for (engine, calls) in [
+        (mapped, [("flush", "< flush:"), ("fence", "< checkpointed:")].as_slice()),
         (
             Engine::NVWAL,
             [("fence", "seal_staged:"), ("flush", "flush_all:"), ("sync", "sync_file:")].as_slice(),

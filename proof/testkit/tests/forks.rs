@@ -49,6 +49,11 @@ fn inv14_a_child_that_closes_last_keeps_the_log() {
     }
 }
 
+#[test]
+fn inv14_children_commit_beside_their_parent_with_a_home_in_memory() {
+    family(Engine::named("mapped").unwrap());
+}
+
 /// Two names, and another one while both are open: every process sees what the other one has committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {

@@ -1,0 +1,279 @@
+//! A database file that its log's home has mapped, under real SQLite.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+#![allow(unsafe_code)] // file controls
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use duralite_journal::directory::{FileStep, Hook, hook};
+use duralite_medium::block::Block;
+use duralite_medium::{MediumError, Nvm};
+use duralite_testkit::{
+    Actor, Engine, Fixture, TinyDirectory, code, connect, integrity, one, run, skip, stock,
+};
+use rusqlite::{Connection, ffi};
+
+const NAME: &str = "m.db";
+
+fn fixture() -> Fixture {
+    Fixture::on(Engine::named("mapped").unwrap())
+}
+
+/// Takes note of the memory of homes.
+#[derive(Default)]
+struct Watch(Mutex<Vec<Arc<dyn Nvm>>>);
+
+impl Hook for Watch {
+    fn step(&self, _: FileStep, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn nvm(&self, _: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        Ok(nvm)
+    }
+
+    fn home(&self, _: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        self.0.lock().unwrap().push(Arc::clone(&nvm));
+        Ok(nvm)
+    }
+
+    fn block(&self, _: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        Ok(block)
+    }
+}
+
+/// Locks that this process has of a file, as the kernel tells them: to ask in any other way would give them back.
+fn locks(path: &Path) -> usize {
+    let (pid, inode) = (std::process::id().to_string(), fs::metadata(path).unwrap().ino());
+    let ends = format!(":{inode}");
+    let all = fs::read_to_string("/proc/locks").unwrap();
+    all.lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.contains(&"POSIX") && words.contains(&&*pid))
+        .filter(|words| words.iter().any(|word| word.ends_with(&ends)))
+        .count()
+}
+
+/// Descriptors that this process has of a file.
+fn descriptors(path: &Path) -> usize {
+    let all = fs::read_dir("/proc/self/fd").unwrap();
+    all.filter(|entry| fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path)).count()
+}
+
+fn fill(conn: &Connection, rows: usize) {
+    conn.execute_batch(&format!(
+        "CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, b);
+         WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+         INSERT INTO t(b) SELECT randomblob(1000) FROM n"
+    ))
+    .unwrap();
+}
+
+/// What SQLite says of the database's size.
+fn bytes_of(conn: &Connection) -> u64 {
+    let bytes = one::<i64>(conn, "PRAGMA page_count") * one::<i64>(conn, "PRAGMA page_size");
+    u64::try_from(bytes).unwrap()
+}
+
+fn checkpoint(conn: &Connection) {
+    assert_eq!(one::<i64>(conn, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
+}
+
+#[test]
+fn pages_are_read_and_written_in_memory_that_all_connections_share() {
+    let fixture = fixture();
+    let watch = Arc::new(Watch::default());
+    let _hooked = hook(fixture.path(NAME).parent().unwrap(), watch.clone());
+    let conn = fixture.open(NAME);
+    fill(&conn, 50);
+    let other = fixture.open(NAME);
+    run(&other, "PRAGMA mmap_size=1048576").unwrap();
+    let homes = watch.0.lock().unwrap().clone();
+    assert_eq!(homes.len(), 1);
+    let before = homes[0].counters();
+    checkpoint(&conn);
+    let stored = homes[0].counters() - before;
+    assert!(stored.stored_bytes > 50_000 && stored.fences > 0, "{stored:?}");
+    assert_eq!(one::<i64>(&other, "SELECT sum(length(b)) FROM t"), 50_000);
+    assert!(homes[0].counters().read_bytes - before.read_bytes > 50_000);
+    drop(other);
+    run(&conn, "PRAGMA journal_mode=DELETE").unwrap();
+    fixture.assert_plain(NAME);
+    integrity(&stock(&fixture.path(NAME)));
+}
+
+#[test]
+fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
+    let fixture = fixture();
+    let path = fixture.path(NAME);
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let mut all: Vec<_> = (0..3).map(|_| Some(fixture.open(NAME))).collect();
+        run(all[0].as_ref().unwrap(), "CREATE TABLE IF NOT EXISTS t(a, b)").unwrap();
+        for conn in all.iter().flatten() {
+            assert_eq!(one::<i64>(conn, "SELECT count(*) FROM t"), 0);
+        }
+        for (closed, which) in order.into_iter().enumerate() {
+            assert!(locks(&path) > 0, "{closed} connections are closed");
+            all[which].take().unwrap().close().unwrap();
+        }
+        fixture.assert_plain(NAME);
+        assert_eq!((locks(&path), descriptors(&path)), (0, 0), "nothing is left");
+    }
+}
+
+/// A connection that is not ours has a lock when the descriptor of the mapping could go.
+#[test]
+fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
+    let fixture = fixture();
+    let path = fixture.path(NAME);
+    let conn = fixture.open(NAME);
+    conn.execute_batch("CREATE TABLE t(a, b); PRAGMA journal_mode=DELETE").unwrap();
+    fixture.assert_plain(NAME);
+    let reader = stock(&path);
+    reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
+    assert_eq!(locks(&path), 1);
+    conn.close().unwrap();
+    assert_eq!(locks(&path), 1, "the reader still has its lock");
+    run(&reader, "COMMIT").unwrap();
+    drop(reader);
+    assert!(descriptors(&path) > 0);
+    let conn = fixture.open(NAME);
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 0);
+    conn.close().unwrap();
+    assert_eq!(descriptors(&path), 0, "it goes with the next connection that is closed");
+}
+
+#[test]
+fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
+    let fixture = fixture();
+    let path = fixture.path(NAME);
+    let conn = fixture.open(NAME);
+    run(&conn, "PRAGMA cache_size=5").unwrap();
+    fill(&conn, 500);
+    checkpoint(&conn);
+    // By another process: this one's locks would go with the file that it closes.
+    let cut = Command::new("truncate").args(["-s", "8192"]).arg(&path).status();
+    if !cut.is_ok_and(|status| status.success()) {
+        return skip("no file is cut", "there is no truncate");
+    }
+    let failed = run(&conn, "SELECT sum(length(b)) FROM t").unwrap_err();
+    assert_eq!(code(&failed) & 0xff, ffi::SQLITE_IOERR, "{failed}");
+    let refused = run(&conn, "CREATE TABLE more(a)").unwrap_err();
+    assert_eq!(code(&refused) & 0xff, ffi::SQLITE_IOERR, "nothing more is acknowledged: {refused}");
+    drop(conn);
+    // As for stock SQLite, what is left is not a sound database; it is looked at anew.
+    let conn = connect(&fixture.uri(NAME, "")).unwrap();
+    let found = run(&conn, "SELECT sum(length(b)) FROM t");
+    assert!(found.is_err());
+    drop(conn);
+    let other = fixture.open("other.db");
+    fill(&other, 5);
+    integrity(&other);
+}
+
+#[test]
+fn a_file_system_that_is_full_says_so_and_nothing_is_lost() {
+    let Some(tiny) = TinyDirectory::new(512) else { return };
+    let fixture = fixture();
+    let database = tiny.path().join(NAME);
+    let uri =
+        format!("file:{}?vfs=duralite&{}", database.display(), fixture.engine().settings(fixture.log_dir()));
+    let conn = connect(&uri).unwrap();
+    conn.execute_batch("PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=0").unwrap();
+    fs::write(tiny.path().join("ballast"), vec![1; 300 << 10]).unwrap();
+    fill(&conn, 400);
+    let full = run(&conn, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap_err();
+    assert_eq!(code(&full) & 0xff, ffi::SQLITE_FULL, "{full}");
+    assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 400_000);
+    run(&conn, "DELETE FROM t WHERE a > 100").unwrap();
+    fs::remove_file(tiny.path().join("ballast")).unwrap();
+    run(&conn, "VACUUM").unwrap();
+    checkpoint(&conn);
+    assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 100_000);
+    integrity(&conn);
+    conn.close().unwrap();
+    integrity(&stock(&database));
+}
+
+#[test]
+fn others_follow_when_the_file_is_cut_and_grows_again() {
+    let fixture = fixture();
+    let conn = fixture.open(NAME);
+    fill(&conn, 300);
+    checkpoint(&conn);
+    let size = || fs::metadata(fixture.path(NAME)).unwrap().len();
+    let mut other = Actor::sql(&fixture.uri(NAME, ""));
+    assert_eq!(other.run("SELECT sum(length(b)) FROM t"), "300000");
+    let largest = size();
+    for round in 1..=5 {
+        conn.execute_batch("DELETE FROM t WHERE a > 10; VACUUM").unwrap();
+        checkpoint(&conn);
+        assert!(size() < largest / 4);
+        assert_eq!(size(), bytes_of(&conn), "the file has the size of the database");
+        assert_eq!(other.run("SELECT sum(length(b)) FROM t"), "10000");
+        // Now the other process makes it long again.
+        let sql = "INSERT INTO t(b) SELECT randomblob(1000) FROM t a, t b, t c WHERE c.a <= 3";
+        assert_eq!(other.run(sql), "");
+        assert!(other.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with('0'), "round {round}");
+        assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 310_000);
+        integrity(&conn);
+    }
+    other.kill();
+    conn.close().unwrap();
+    integrity(&stock(&fixture.path(NAME)));
+}
+
+/// Chunks are those of the VFS below, whose file is not grown by way of it.
+#[test]
+fn chunks_do_not_make_the_file_longer_than_the_database() {
+    let fixture = fixture();
+    let conn = fixture.open(NAME);
+    let mut chunk: i32 = 1 << 20;
+    // SAFETY: an open connection, the name of its database, and a number as the control wants it.
+    let set = unsafe {
+        ffi::sqlite3_file_control(
+            conn.handle(),
+            c"main".as_ptr(),
+            ffi::SQLITE_FCNTL_CHUNK_SIZE,
+            (&raw mut chunk).cast(),
+        )
+    };
+    assert_eq!(set, ffi::SQLITE_OK);
+    fill(&conn, 100);
+    checkpoint(&conn);
+    assert_eq!(fs::metadata(fixture.path(NAME)).unwrap().len(), bytes_of(&conn));
+}
+
+#[test]
+fn inv20_without_direct_access_a_home_has_to_be_asked_for_before_anything_is_made() {
+    let fixture = fixture();
+    if duralite_medium::is_dax(fixture.path(NAME).parent().unwrap()) {
+        return skip("a home that is refused", "the directory is on a DAX file system");
+    }
+    let uri = fixture.uri(NAME, "").replace("&home=emulate", "");
+    assert!(connect(&uri).is_err());
+    let told: String = one(&connect(&fixture.uri("other.db", "")).unwrap(), "SELECT duralite_last_error()");
+    assert!(told.contains("home=emulate"), "{told}");
+    assert!(!fixture.path(NAME).exists() && fixture.logs().is_empty());
+}
+
+#[test]
+fn every_way_to_make_pages_durable_serves() {
+    for sync in ["adaptive", "wb", "wt"] {
+        let fixture = fixture();
+        let conn = fixture.open_with(NAME, &format!("home_sync={sync}"));
+        run(&conn, "PRAGMA wal_autocheckpoint=20").unwrap();
+        for _ in 0..40 {
+            fill(&conn, 20);
+            run(&conn, "UPDATE t SET b = randomblob(900) WHERE a % 7 = 3").unwrap();
+        }
+        let sum = one::<i64>(&conn, "SELECT sum(length(b)) FROM t");
+        conn.close().unwrap();
+        let plain = stock(&fixture.path(NAME));
+        integrity(&plain);
+        assert_eq!(one::<i64>(&plain, "SELECT sum(length(b)) FROM t"), sum, "{sync}");
+    }
+}
