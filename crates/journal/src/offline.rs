@@ -115,7 +115,9 @@ pub fn checkpoint_into(
     lock.try_lock().map_err(|_| busy())?;
     let own = directory::is_own(&open, db)?;
     let mut log = Log::over(open, file)?;
-    if !own && afterwards == Afterwards::Keep && log.home().is_some() {
+    // One that is the file itself holds nothing.
+    let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
+    if !own && afterwards == Afterwards::Keep && holds_pages {
         return Err(JournalError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
     }
     let pages = write_home(&mut log, file, database)?;

@@ -2,7 +2,7 @@
 //!
 //! Touching a page of a mapping that the file has no longer, or that the file system has no room for, sends SIGBUS,
 //! which ends the process. Mappings that are [watched](Watched) survive it: the handler puts zeros in the place of the
-//! rest of the mapping and marks it as cut, and whoever uses it finds the mark after the access.
+//! rest of the mapping and marks it as cut, and whoever uses it finds the mark after the access (invariant 19).
 //!
 //! The handler is installed when the first mapping is watched, before which nothing is changed. It acts on faults inside
 //! watched mappings of this process only, and hands everything else to the handler that was there before, as that was

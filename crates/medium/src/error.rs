@@ -44,9 +44,9 @@ pub enum MediumError {
         /// Its error.
         source: Errno,
     },
-    /// The file was made shorter while it was mapped, by somebody who did not ask: an access has found nothing
-    /// there. What the mapping holds from there on is worth nothing.
-    #[error("{} was cut while it was mapped", path.display())]
+    /// The file was made shorter while it was mapped, by somebody who did not ask, or lost a page: an access has found
+    /// nothing there. What the mapping holds from there on is worth nothing.
+    #[error("{} was cut by another program while it was open, or cannot be read there", path.display())]
     Cut {
         /// The file.
         path: PathBuf,

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use duralite_journal::directory::{FileStep, Hook, hook};
+use duralite_journal::directory::{self, FileStep, Hook, hook};
+use duralite_journal::media::MediaSet;
+use duralite_journal::{LogDirectory, offline};
 use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use duralite_testkit::{
@@ -224,6 +226,29 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
     other.kill();
     conn.close().unwrap();
     integrity(&stock(&fixture.path(NAME)));
+}
+
+/// Nothing but frames is in the log: the original keeps them.
+#[test]
+fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
+    let fixture = fixture();
+    let mut actor = Actor::sql(&fixture.uri(NAME, ""));
+    assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(actor.run("CREATE TABLE t(a, b)"), "");
+    assert!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with('0'));
+    assert_eq!(actor.run("INSERT INTO t VALUES(6, zeroblob(20000))"), "");
+    actor.kill();
+    let (log, copy) = (fixture.log(), fixture.path("copy.db"));
+    fs::copy(fixture.path(NAME), &copy).unwrap();
+    let engine = fixture.engine().descriptor();
+    let logs = LogDirectory::at(engine, fixture.log_dir(), &MediaSet::default());
+    let id = directory::describe(&log).unwrap().id;
+    let done = offline::checkpoint(&logs, &copy, id, true).unwrap();
+    assert_eq!(one::<i64>(&stock(&copy), "SELECT sum(a) FROM t"), 6);
+    fs::rename(done.kept.unwrap(), &log).unwrap();
+    let conn = fixture.open(NAME);
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+    integrity(&conn);
 }
 
 /// Chunks are those of the VFS below, whose file is not grown by way of it.

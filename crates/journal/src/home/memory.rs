@@ -2,7 +2,7 @@
 //!
 //! Closing *any* descriptor of a file gives back the POSIX locks that the process has of it, and SQLite's are such. So the
 //! descriptor that a mapping needs is not closed with the mapping: it stays, for the next mapping of the same file, until
-//! whoever closes a connection shows by EXCLUSIVE that nobody in this process holds a lock ([`close_left`]). A child of
+//! whoever closes a connection shows by EXCLUSIVE that nobody in this process holds a lock ([`close_left`], invariant 18). A child of
 //! the process begins with nothing: there the descriptors are closed at once, and none of its own locks go with them.
 //!
 //! Address space is reserved far beyond the file, since a mapping never moves while others use it.

@@ -1,4 +1,5 @@
-//! A home that is the database file itself, mapped: reads are loads, writes are stores, and a sync is a fence.
+//! A home that is the database file itself, mapped: reads are loads, writes are stores, and a sync is a fence (invariants
+//! 5, 6, 19 and 20). It has nothing that is not in the file, so that nothing of it survives or needs recovery.
 //!
 //! # What is durable when
 //!

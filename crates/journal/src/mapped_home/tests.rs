@@ -116,7 +116,7 @@ fn what_goes_past_the_cache_is_not_flushed_again() {
 
 /// A process that dies before its sync may leave lines that everybody sees and that are not durable.
 #[test]
-fn lines_that_another_process_may_have_stored_are_flushed() {
+fn inv20_lines_that_another_process_may_have_stored_are_flushed() {
     let fixture = Fixture::new(2);
     let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(4096));
     let home = || fixture.home(HomeSync::WriteBack).sharing(Arc::clone(&segment), 0);
@@ -137,7 +137,7 @@ fn lines_that_another_process_may_have_stored_are_flushed() {
 }
 
 #[test]
-fn the_file_is_as_long_as_the_database_for_everybody() {
+fn inv20_the_file_is_as_long_as_the_database_for_everybody() {
     let fixture = Fixture::new(4);
     let (file, home, other) =
         (&fixture.file, fixture.home(HomeSync::WriteBack), fixture.home(HomeSync::WriteBack));
@@ -155,7 +155,7 @@ fn the_file_is_as_long_as_the_database_for_everybody() {
 }
 
 #[test]
-fn a_file_that_is_cut_ends_in_an_error_and_a_new_mapping_reads_what_is_left() {
+fn inv19_a_file_that_is_cut_ends_in_an_error_and_a_new_mapping_reads_what_is_left() {
     let fixture = Fixture::new(64);
     let (file, home) = (&fixture.file, fixture.home(HomeSync::WriteBack));
     let mut page = [0; PAGE];
@@ -171,7 +171,7 @@ fn a_file_that_is_cut_ends_in_an_error_and_a_new_mapping_reads_what_is_left() {
 }
 
 #[test]
-fn stores_into_what_has_been_cut_end_in_an_error_too() {
+fn inv19_stores_into_what_has_been_cut_end_in_an_error_too() {
     let fixture = Fixture::new(64);
     let (file, home) = (&fixture.file, fixture.home(HomeSync::WriteThrough));
     fixture.cut(0);

@@ -18,14 +18,14 @@ fn run(case: &str) -> ExitStatus {
 }
 
 #[test]
-fn a_cut_ends_in_an_error_and_the_rest_of_the_process_is_as_it_was() {
+fn inv19_a_cut_ends_in_an_error_and_the_rest_of_the_process_is_as_it_was() {
     assert_eq!(run("survives").code(), Some(0));
     assert_eq!(run("survives on a thread with a signal stack").code(), Some(0));
     assert_eq!(run("a child").code(), Some(0));
 }
 
 #[test]
-fn what_is_not_ours_is_as_without_us() {
+fn inv19_what_is_not_ours_is_as_without_us() {
     assert_eq!(run("not watched").signal(), Some(libc::SIGBUS));
     assert_eq!(run("forgotten").signal(), Some(libc::SIGBUS));
     assert_eq!(run("raised").signal(), Some(libc::SIGBUS));
