@@ -124,7 +124,7 @@ mod tests {
             ..waldio::DESCRIPTOR
         };
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory { kind: MemoryKind::Emulated, dir: "/memory".into() };
+        let memory = Memory { kind: MemoryKind::Emulated, dir: dir.path().to_path_buf() };
         let blocks = MediaSet { log_blocks: Some(dir.path().to_path_buf()), ..MediaSet::default() };
         assert!(LogDirectory::of(&TWO, &blocks).is_err());
         let all = MediaSet { home_memory: Some(memory.clone()), log_memory: Some(memory.clone()), ..blocks };

@@ -223,6 +223,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn inv20_pages_are_in_memory_where_that_is_or_where_it_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = |home_emulated| {
+            let options = MediaOptions { home_emulated, ..MediaOptions::default() };
+            MediaSet::named(&options, &dir.path().join("app.db"))
+        };
+        assert_eq!(named(true).check(Medium::HomeMemory), Ok(()));
+        if !is_dax(dir.path()) {
+            let why = named(false).check(Medium::HomeMemory).unwrap_err();
+            assert!(why.contains("home=emulate"), "{why}");
+        }
+        assert!(MediaSet::default().check(Medium::HomeMemory).is_err());
+        assert_ne!(named(true).word(), named(false).word());
+    }
+
+    #[test]
     fn the_words_of_sets_differ_and_those_of_one_medium_stay() {
         let memory = |kind| Some(Memory { kind, dir: PathBuf::new() });
         let (dax, emulated, blocks) =
