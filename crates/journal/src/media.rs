@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use duralite_medium::block::check_filesystem;
 use duralite_medium::{Latency, Persistency, is_dax};
 
-use crate::mapped_home::HomeSync;
-
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
@@ -35,6 +33,34 @@ impl MemoryKind {
         match self {
             Self::Dax => 1,
             Self::Emulated => 2,
+        }
+    }
+}
+
+/// When home pages become durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HomeSync {
+    /// Page by page, as it is written.
+    #[default]
+    Adaptive,
+    /// Stored through the cache, and flushed at the sync.
+    WriteBack,
+    /// Stored past the cache.
+    WriteThrough,
+}
+
+impl HomeSync {
+    /// The names in settings.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("adaptive", Self::Adaptive), ("wb", Self::WriteBack), ("wt", Self::WriteThrough)];
+
+    /// `"adaptive"`, `"wb"` or `"wt"`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::WriteBack => "wb",
+            Self::WriteThrough => "wt",
         }
     }
 }
@@ -221,6 +247,13 @@ fn check_home(memory: &Memory) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_ways_to_make_pages_durable() {
+        for (name, sync) in HomeSync::NAMES {
+            assert_eq!(sync.as_str(), name);
+        }
+    }
 
     #[test]
     fn inv20_pages_are_in_memory_where_that_is_or_where_it_was_asked_for() {

@@ -20,6 +20,7 @@ mod error;
 mod latency;
 mod mapped;
 mod mapping;
+mod options;
 mod persistency;
 pub mod process;
 mod segment;
@@ -31,8 +32,9 @@ pub use counters::Counters;
 pub use domain::{PersistenceDomain, persistence_domain};
 pub use error::MediumError;
 pub use latency::Latency;
-pub use mapped::{FileNvm, MapOptions};
+pub use mapped::FileNvm;
 pub use mapping::is_dax;
+pub use options::MapOptions;
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use segment::{FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment};
 

@@ -15,34 +15,12 @@ use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
 use crate::counters::CounterCells;
 use crate::cut::Watched;
 use crate::latency::{self, LatencyCell};
-use crate::mapping::{check_options, is_dax_refusal, map_shared, write_zeros};
+use crate::mapping::{is_dax_refusal, map_shared, write_zeros};
+use crate::options::MapOptions;
 use crate::process::{self, OwnFile};
 use crate::{
     Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
 };
-
-/// How a file is mapped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MapOptions {
-    /// Bytes of address space to reserve; the mapping never moves. The file may be shorter, and
-    /// what lies beyond this in a longer one is not used.
-    pub capacity: u64,
-    /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a
-    /// power failure.
-    pub dax: bool,
-    /// Added latency.
-    pub latency: Latency,
-    /// The persistency model to emulate.
-    pub persistency: Persistency,
-    /// Whether a store is durable without a flush: the caches are in the persistence domain, or memory of that kind
-    /// is emulated. Flushing then does nothing, and no latency is added for it or for a fence.
-    pub durable_on_store: bool,
-    /// Whether the process survives that somebody cuts the file: [`Nvm::check`] tells then.
-    pub watched: bool,
-    /// Whether the mapping only reads. Storing, flushing through it, or growing it is an error of
-    /// the caller.
-    pub read_only: bool,
-}
 
 /// A shared mapping of a file.
 ///
@@ -107,7 +85,7 @@ impl FileNvm {
     /// As [`FileNvm::map`].
     pub fn map_open(file: Arc<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         let instruction = detect_flush_instruction();
-        check_options(options, instruction)?;
+        options.check(instruction)?;
         let mapped_bytes = match isize::try_from(options.capacity) {
             Ok(bytes) => bytes.unsigned_abs(),
             Err(_) => {

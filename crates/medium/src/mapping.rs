@@ -9,25 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::mapped::MapOptions;
-use crate::{FlushInstruction, MediumError, Persistency};
-
-/// Refuses what does not go together, or not on this machine.
-pub(crate) fn check_options(options: &MapOptions, instruction: FlushInstruction) -> Result<(), MediumError> {
-    let needs_flush = options.dax && !options.durable_on_store;
-    let refused = if needs_flush && instruction == FlushInstruction::None {
-        "direct access without an instruction that flushes a line"
-    } else if options.persistency == Persistency::X86 {
-        return Ok(());
-    } else if options.dax {
-        "an emulated persistency model on direct access"
-    } else if options.durable_on_store {
-        "an emulated persistency model on memory that is durable on store"
-    } else {
-        return Ok(());
-    };
-    Err(MediumError::Unsupported { what: refused })
-}
+use crate::MediumError;
 
 /// Maps the first `bytes` of a file, shared with everybody.
 pub(crate) fn map_shared(

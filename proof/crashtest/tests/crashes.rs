@@ -78,11 +78,14 @@ fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
     hold("ppl", || explore(&memory(Engine::PPL, 50_000)));
 }
 
-/// The home's memory is recorded like the log's.
+/// The tests' engine whose home is the database file, mapped: its memory is recorded like the log's.
+fn mapped() -> Engine {
+    Engine::Own(duralite_testkit::Engine::named("mapped").unwrap().descriptor())
+}
+
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_with_a_home_in_memory() {
-    let engine = duralite_testkit::Engine::named("mapped").unwrap();
-    hold("mapped", || explore(&memory(Engine::Own(engine.descriptor()), 30_000)));
+    hold("mapped", || explore(&memory(mapped(), 30_000)));
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn inv07_images_of_power_cuts_recover() {
 
 #[test]
 fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
-    for engine in Engine::own() {
+    for engine in [Engine::own(), vec![mapped()]].concat() {
         for offset in 0..2 {
             let (seed, length) = (seed() + offset, Length { steps: 12 });
             let plan = FaultPlan { engine, seed, length, every: 1, every_allocation: 16, crashes: 3 };
@@ -149,9 +152,8 @@ fn control_without_barriers_ext4_loses_commits() {
 #[test]
 fn control_changed_orders_and_missing_calls_are_noticed() {
     register().unwrap();
-    let mapped = Engine::Own(duralite_testkit::Engine::named("mapped").unwrap().descriptor());
     for (engine, calls) in [
-        (mapped, [("flush", "< flush:"), ("fence", "< checkpointed:")].as_slice()),
+        (mapped(), [("flush", "< flush:"), ("fence", "< checkpointed:")].as_slice()),
         (
             Engine::NVWAL,
             [("fence", "seal_staged:"), ("flush", "flush_all:"), ("sync", "sync_file:")].as_slice(),

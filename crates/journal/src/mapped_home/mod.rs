@@ -39,8 +39,8 @@ use duralite_medium::{Guarantee, LINE_BYTES, MediumError, Nvm, Segment};
 
 use crate::JournalError;
 use crate::home::{DatabaseFile, Header, Home};
+pub use crate::media::HomeSync;
 use dirty::Dirty;
-pub use policy::HomeSync;
 use policy::Policy;
 use shared::Writers;
 

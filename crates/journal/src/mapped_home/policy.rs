@@ -8,34 +8,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// When home pages become durable.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum HomeSync {
-    /// Page by page, as it is written.
-    #[default]
-    Adaptive,
-    /// Stored through the cache, and flushed at the sync.
-    WriteBack,
-    /// Stored past the cache.
-    WriteThrough,
-}
-
-impl HomeSync {
-    /// The names in settings.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("adaptive", Self::Adaptive), ("wb", Self::WriteBack), ("wt", Self::WriteThrough)];
-
-    /// `"adaptive"`, `"wb"` or `"wt"`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Adaptive => "adaptive",
-            Self::WriteBack => "wb",
-            Self::WriteThrough => "wt",
-        }
-    }
-}
-
 /// Writes of pages that are counted: as many as some hundred transactions make, so that the average means something.
 const SAMPLE_WRITES: u32 = 2048;
 /// Writes of pages from the end of one sampling to the beginning of the next: sampling then costs write-back, at worst, for
@@ -134,8 +106,5 @@ mod tests {
             policy.written(u64::from(n % 64));
         }
         assert_eq!(policy.written_back(), Some(64));
-        for (name, sync) in HomeSync::NAMES {
-            assert_eq!(sync.as_str(), name);
-        }
     }
 }

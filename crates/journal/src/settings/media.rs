@@ -1,8 +1,7 @@
 //! Settings that say where media are, and how those work that are emulated.
 
 use super::{EngineSetting, Values, text_of};
-use crate::mapped_home::HomeSync;
-use crate::media::{Medium, Nvram};
+use crate::media::{HomeSync, Medium, Nvram};
 
 /// Those of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {

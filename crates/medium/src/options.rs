@@ -1,0 +1,45 @@
+//! How files are mapped.
+
+use crate::{FlushInstruction, Latency, MediumError, Persistency};
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapOptions {
+    /// Bytes of address space to reserve; the mapping never moves. The file may be shorter, and
+    /// what lies beyond this in a longer one is not used.
+    pub capacity: u64,
+    /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a
+    /// power failure.
+    pub dax: bool,
+    /// Added latency.
+    pub latency: Latency,
+    /// The persistency model to emulate.
+    pub persistency: Persistency,
+    /// Whether a store is durable without a flush: the caches are in the persistence domain, or memory of that kind
+    /// is emulated. Flushing then does nothing, and no latency is added for it or for a fence.
+    pub durable_on_store: bool,
+    /// Whether the process survives that somebody cuts the file: [`Nvm::check`](crate::Nvm::check) tells then.
+    pub watched: bool,
+    /// Whether the mapping only reads. Storing, flushing through it, or growing it is an error of
+    /// the caller.
+    pub read_only: bool,
+}
+
+impl MapOptions {
+    /// Refuses what does not go together, or not on this machine.
+    pub(crate) fn check(&self, instruction: FlushInstruction) -> Result<(), MediumError> {
+        let needs_flush = self.dax && !self.durable_on_store;
+        let refused = if needs_flush && instruction == FlushInstruction::None {
+            "direct access without an instruction that flushes a line"
+        } else if self.persistency == Persistency::X86 {
+            return Ok(());
+        } else if self.dax {
+            "an emulated persistency model on direct access"
+        } else if self.durable_on_store {
+            "an emulated persistency model on memory that is durable on store"
+        } else {
+            return Ok(());
+        };
+        Err(MediumError::Unsupported { what: refused })
+    }
+}
