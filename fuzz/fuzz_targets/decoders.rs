@@ -5,7 +5,7 @@
 #[path = "decoders/ppl.rs"]
 mod ppl_log;
 
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::sqlite_wal::{
     FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader, make_wal_header,
@@ -503,7 +503,7 @@ fn guards(input: &mut Unstructured) -> Result<()> {
         header[..16].copy_from_slice(b"SQLite format 3\0");
     }
     if shape & 2 != 0 {
-        header[18..20].fill(guard::GUARD);
+        header[18..20].fill(if shape & 16 == 0 { guard::GUARD } else { guard::ROLLBACK_GUARD });
     }
     if shape & 4 != 0 {
         let check = xxh3_64(&header[72..88]);
@@ -512,24 +512,26 @@ fn guards(input: &mut Unstructured) -> Result<()> {
     if shape & 8 != 0 {
         header[16..18].copy_from_slice(&[2, 0]);
     }
-    if let DatabaseHeader::Guarded { page_bytes, log_id } = guard::inspect(&header) {
+    if let DatabaseHeader::Guarded { page_bytes, log_id, kind } = guard::inspect(&header) {
         assert!(guard::page_size_is_valid(page_bytes));
         let mut shown = header;
         guard::unmask(0, &mut shown);
-        assert_eq!(guard::inspect(&shown), DatabaseHeader::Plain { page_bytes, wal: true });
+        assert_eq!(guard::inspect(&shown), DatabaseHeader::Plain { page_bytes, wal: kind == JournalKind::Wal });
+        assert_eq!(guard::kind_of_page(0, &shown), Some(kind));
         let mut lifted = header;
         guard::lift(&mut lifted);
         assert_eq!(lifted, shown);
-        guard::mask(0, &mut shown, log_id);
+        guard::mask_as(kind, 0, &mut shown, log_id);
         assert_eq!(shown, header);
     }
-    // What SQLite can have written: WAL mode, and zeros in the reserved bytes.
+    // What SQLite can have written: one mode or the other, and zeros in the reserved bytes.
     let mut plain = header;
     guard::lift(&mut plain);
+    let kind = guard::kind_of_page(0, &plain).unwrap();
     let mut disk = plain;
-    guard::mask(0, &mut disk, id);
-    if let DatabaseHeader::Plain { page_bytes, wal: true } = guard::inspect(&plain) {
-        let guarded = DatabaseHeader::Guarded { page_bytes, log_id: id };
+    guard::mask_as(kind, 0, &mut disk, id);
+    if let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&plain) {
+        let guarded = DatabaseHeader::Guarded { page_bytes, log_id: id, kind };
         let found = guard::inspect(&disk);
         let valid = guard::page_size_is_valid(page_bytes);
         assert_eq!(found, if valid { guarded } else { DatabaseHeader::Damaged });
@@ -538,9 +540,9 @@ fn guards(input: &mut Unstructured) -> Result<()> {
     let from = usize::from(shape >> 4) * 6;
     let to = from + given.first().map_or(0, |byte| usize::from(*byte)).min(HEADER_BYTES - from);
     let mut piece = plain[from..to].to_vec();
-    guard::mask(from as u64, &mut piece, id);
+    guard::mask_as(kind, from as u64, &mut piece, id);
     assert_eq!(piece, disk[from..to]);
-    guard::unmask(from as u64, &mut piece);
+    guard::unmask_as(kind, from as u64, &mut piece);
     assert_eq!(piece, plain[from..to]);
     // Behind the header everything is the page's own.
     let far = guard::MASKED_END + u64::from_le_bytes(*id.0.first_chunk().unwrap()) / 2;

@@ -40,7 +40,7 @@ pub(crate) fn run(target: &Target) -> Result<ExitCode> {
             DatabaseHeader::Plain { page_bytes, .. } => {
                 facts.insert("page_bytes".into(), json!(page_bytes));
             }
-            DatabaseHeader::Guarded { page_bytes, log_id } => {
+            DatabaseHeader::Guarded { page_bytes, log_id, .. } => {
                 facts.insert("page_bytes".into(), json!(page_bytes));
                 facts.insert("log_id".into(), json!(log_id.to_string()));
                 match locate::find(target, log_id) {

@@ -7,7 +7,7 @@ use duralite_journal::directory::{self, FoundLog};
 use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
 use duralite_journal::{DatabaseIdentity, Descriptor, LogDirectory, engines, offline};
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
 
 use crate::target::Target;
 
@@ -85,7 +85,12 @@ pub(crate) fn describe(header: DatabaseHeader) -> &'static str {
         DatabaseHeader::NotSqlite => "not a SQLite database",
         DatabaseHeader::Plain { wal: true, .. } => "a plain SQLite database in WAL mode",
         DatabaseHeader::Plain { wal: false, .. } => "a plain SQLite database",
-        DatabaseHeader::Guarded { .. } => "guarded: its newest commits are in a Duralite log",
+        DatabaseHeader::Guarded { kind: JournalKind::Wal, .. } => {
+            "guarded: its newest commits are in a Duralite log"
+        }
+        DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => {
+            "guarded: its rollback journal is in a Duralite log"
+        }
         DatabaseHeader::Damaged => "guarded, but the guard is damaged",
     }
 }

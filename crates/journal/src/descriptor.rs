@@ -31,6 +31,8 @@ pub struct Descriptor {
     pub needs: &'static [Medium],
     /// Its settings, those that it shares with other engines too, in the order in which they are told.
     pub settings: &'static [&'static EngineSetting],
+    /// Whether it keeps rollback journals ([`crate::rollback`]): so that nobody looks for one where there is none.
+    pub rollback_journals: bool,
     /// What it keeps in memory that the log's users share.
     pub shared: SharedBytes,
     /// Writes an empty log into a new file. What it stored is durable on return, as far as the medium is; the

@@ -20,6 +20,7 @@ use duralite_medium::Guarantee;
 
 use crate::JournalError;
 use crate::home::{DatabaseFile, Home};
+use crate::rollback::RollbackJournal;
 
 /// A committed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,6 +312,13 @@ pub trait Engine: LogFile + LogReader + LogWriter {
     fn home(&self) -> Option<Arc<dyn Home>> {
         None
     }
+
+    /// What keeps the database's rollback journal; `None` where SQLite keeps it in a file. Whether there is one never
+    /// changes for an engine, which says so in its descriptor too
+    /// ([`rollback_journals`](crate::Descriptor::rollback_journals)).
+    fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        None
+    }
 }
 
 /// The methods of an engine's parts, for who has one of a known type.
@@ -335,6 +343,10 @@ macro_rules! delegate {
 impl Engine for Box<dyn Engine> {
     fn home(&self) -> Option<Arc<dyn Home>> {
         (**self).home()
+    }
+
+    fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        (**self).rollback_journal()
     }
 }
 

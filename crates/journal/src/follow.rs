@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
 use duralite_medium::Segment;
 use duralite_medium::process::ProcessId;
 
@@ -67,7 +67,7 @@ impl Follower {
     /// is dropped ([`Follower::open_log`] opens none).
     ///
     /// # Errors
-    /// `NoLog` when the database names none; otherwise as [`Follower::open_log`].
+    /// `NoLog` when the database names none, `Busy` when it is not in WAL mode; otherwise as [`Follower::open_log`].
     pub fn open(
         directory: &LogDirectory,
         options: &EngineOptions,
@@ -76,6 +76,11 @@ impl Follower {
         let db = DatabaseIdentity::of(database)?;
         let file = Box::new(DatabaseAt::new(database));
         match offline::inspect_file(&*file)? {
+            DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => {
+                let what =
+                    "it is not in WAL mode: what is committed with rollback journals cannot be followed";
+                Err(JournalError::Busy { path: db.path, what })
+            }
             DatabaseHeader::Guarded { log_id, .. } => Self::open_log(file, directory, options, &db, log_id),
             _ => Err(JournalError::NoLog(db.path)),
         }

@@ -32,10 +32,11 @@
 //! | --- | --- |
 //! | the guard goes on | that of the database, written anew and synced: SQLite has made page 1 without a log |
 //! | under the guard | as the home wrote it last ([`write_past_guard`]), or as it was; with the guard |
+//! | SQLite changes page size or mode | what it writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
 //!
-//! However old it is, magic number and page size are right in it, since they do not change under a guard; of the rest
+//! However old it is, magic number, page size and kind of guard are right in it; of the rest
 //! nobody makes use: SQLite reads what may be old (its size, the bytes reserved in pages) before it has opened the WAL,
 //! and looks again in page 1 when it has. A home keeps it whole: the file always has its first page. Should a power loss
 //! tear that while the home writes it, the log is found by its owner, and drained (`offline`) from what the home shows.
@@ -55,6 +56,9 @@ use duralite_medium::{MediumError, Nvm};
 use crate::JournalError;
 pub use crate::media::MemoryKind as HomeKind;
 pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
+
+/// The page size, the guard, and how much of each page is not SQLite's: what is looked at in the file.
+const SHAPE: std::ops::Range<usize> = 16..21;
 
 /// An open database file, as it is: no home is before it.
 ///
@@ -204,6 +208,18 @@ impl<'a> Homed<'a> {
         Self { file, home }
     }
 
+    /// Where a home holds the header: puts that of a first page into the file if those who have not attached the log
+    /// would see a wrong one there. Outside of WAL mode SQLite changes the page size, and the mode.
+    fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
+        let mut old = [0; HEADER_BYTES];
+        let length = self.file.read(&mut old, 0)?;
+        if length < HEADER_BYTES || old[SHAPE] != new[SHAPE] {
+            return self.file.write(new, 0);
+        }
+        Ok(())
+    }
+
     /// Has the home put everything into the file; see [`Home::drain`]. Without a home nothing is done: then the caller
     /// has synced the file.
     ///
@@ -269,6 +285,7 @@ impl DatabaseFile for Homed<'_> {
             }
             let mut bare = bytes.to_vec();
             guard::unmask(offset, &mut bare);
+            self.renew_header(bytes, offset)?;
             return home.write(self.file, &bare, offset);
         }
         let (header, rest) = bytes.split_at(of_header(bytes.len(), offset));

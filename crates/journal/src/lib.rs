@@ -4,7 +4,7 @@
 //! file that SQLite believes in. Below it [`stream`] turns bytes into frames and decides when
 //! a transaction is sealed, and an [`engine::Engine`] keeps the frames. [`engines`] is the registry of them,
 //! each by its [`descriptor`], and [`media`] what they keep logs in. [`directory`] finds, makes and identifies log
-//! files; [`home`] is what stands between pages and the database file; [`offline`] works on them without SQLite.
+//! files; [`home`] is what stands between pages and the database file, [`rollback`] what keeps its rollback journals; [`offline`] works on them without SQLite.
 //!
 //! The numbered invariants are those of `docs/invariants.md`.
 
@@ -31,6 +31,7 @@ pub mod nvwal;
 pub mod offline;
 pub mod pins;
 pub mod ppl;
+pub mod rollback;
 pub mod settings;
 pub mod stream;
 pub mod waldio;

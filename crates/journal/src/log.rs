@@ -12,6 +12,7 @@ use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
 use crate::home::{DatabaseFile, Home};
 use crate::pins::{Pins, Recycling};
+use crate::rollback::RollbackJournal;
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
@@ -148,6 +149,12 @@ impl Log {
     #[must_use]
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.stream.engine().home()
+    }
+
+    /// What keeps the database's rollback journal; `None` where SQLite keeps it in a file.
+    #[must_use]
+    pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        self.stream.engine().rollback_journal()
     }
 
     /// Memory shared with the other processes that use the log.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity, Pause, pause};
 use crate::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
+use crate::rollback::play_back;
 use crate::{EngineOptions, JournalError, Log};
 
 /// What checkpointing a log into its database did.
@@ -51,7 +52,7 @@ pub enum Afterwards {
     Keep,
 }
 
-/// Writes everything in the log home, lifts the guard and deletes the log: the file is then an
+/// Rolls back what a hot rollback journal in the log holds, writes everything else in the log home, lifts the guard and deletes the log: the file is then an
 /// ordinary SQLite database, synced, and a home of the log's holds nothing back. With `adopt` a copy of the
 /// original database may take the log over, which is then put aside instead of deleted. Nobody else may have the
 /// database open.
@@ -120,7 +121,11 @@ pub fn checkpoint_into(
     if !own && afterwards == Afterwards::Keep && holds_pages {
         return Err(JournalError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
     }
-    let pages = write_home(&mut log, file, database)?;
+    let played = match log.rollback_journal() {
+        Some(journal) => play_back(&*journal, &Homed::new(file, log.home()), log.id())?.pages,
+        None => 0,
+    };
+    let pages = played + write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
     // Another database's log that is put aside keeps what it holds: should this end before it has its new name,
     // it is still the log of its own database, which then finds it as it was.

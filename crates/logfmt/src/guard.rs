@@ -4,17 +4,24 @@
 //! "file is not a database". The guard makes a program without Duralite stop there instead of
 //! reading a stale database (invariant 1). The 20 bytes from 72, which SQLite reserves
 //! and leaves zero, name the log.
+//!
+//! It has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for one with
+//! rollback journals. Programs that are outside of a transaction hold no lock of the latter, and what they have read of
+//! it counts as long as the change counter stays what it was. So under that guard the counter is masked as well: they
+//! read page 1 again, and stop there (invariant 22).
 
 use std::ops::Range;
 
 use crate::LogId;
-use crate::bytes::{array, put, u32_le};
+use crate::bytes::{array, u32_le};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of a database header.
 pub const HEADER_BYTES: usize = 100;
-/// What bytes 18 and 19 hold on disk while a log is attached.
+/// What bytes 18 and 19 hold on disk while the log of a database in WAL mode is attached.
 pub const GUARD: u8 = 0xD7;
+/// What they hold while a database with rollback journals has its journal in a log.
+pub const ROLLBACK_GUARD: u8 = 0xD8;
 /// The end of the bytes that differ between disk and what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
@@ -22,11 +29,62 @@ pub const MASKED_END: u64 = 92;
 pub const VERSIONS: Range<usize> = 18..20;
 /// Where page 1 names the log.
 pub const LOG_ID: Range<usize> = 72..92;
+/// The change counter, by which SQLite knows that a database with rollback journals is what it has read.
+pub const COUNTER: Range<usize> = 24..28;
+/// What the counter on disk differs by under [`ROLLBACK_GUARD`]: no counter comes by so much later.
+const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
 const ID_CHECK: usize = 88;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Both versions of a database in WAL mode.
 const WAL_VERSION: u8 = 2;
+/// Both versions of one with rollback journals.
+const ROLLBACK_VERSION: u8 = 1;
+
+/// How a guarded database keeps its transactions, as page 1 says without the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalKind {
+    /// In WAL mode.
+    Wal,
+    /// With rollback journals.
+    Rollback,
+}
+
+impl JournalKind {
+    /// What the versions of a page 1 that SQLite wrote say; `None` for versions that no guard stands for.
+    #[must_use]
+    pub fn of_versions(versions: &[u8]) -> Option<Self> {
+        match versions {
+            [WAL_VERSION, WAL_VERSION] => Some(Self::Wal),
+            [ROLLBACK_VERSION, ROLLBACK_VERSION] => Some(Self::Rollback),
+            _ => None,
+        }
+    }
+
+    /// Which guard stands in the place of the versions; `None` where none does.
+    #[must_use]
+    pub fn of_guard(versions: &[u8]) -> Option<Self> {
+        match versions {
+            [GUARD, GUARD] => Some(Self::Wal),
+            [ROLLBACK_GUARD, ROLLBACK_GUARD] => Some(Self::Rollback),
+            _ => None,
+        }
+    }
+
+    fn guard(self) -> u8 {
+        match self {
+            Self::Wal => GUARD,
+            Self::Rollback => ROLLBACK_GUARD,
+        }
+    }
+
+    fn version(self) -> u8 {
+        match self {
+            Self::Wal => WAL_VERSION,
+            Self::Rollback => ROLLBACK_VERSION,
+        }
+    }
+}
 
 /// What the first bytes of a file say about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +106,8 @@ pub enum DatabaseHeader {
         page_bytes: u32,
         /// The log.
         log_id: LogId,
+        /// What the database is without the guard.
+        kind: JournalKind,
     },
     /// The guard is there, but what it says does not check.
     Damaged,
@@ -66,18 +126,19 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
         1 => 65536,
         size => u32::from(size),
     };
-    match (header[VERSIONS.start], header[VERSIONS.start + 1]) {
-        (GUARD, GUARD) => match array(header, ID).map(LogId) {
+    let versions = &header[VERSIONS];
+    if let Some(kind) = JournalKind::of_guard(versions) {
+        return match array(header, ID).map(LogId) {
             Some(id) if u32_le(header, ID_CHECK) == id_check(id) && page_size_is_valid(page_bytes) => {
-                DatabaseHeader::Guarded { page_bytes, log_id: id }
+                DatabaseHeader::Guarded { page_bytes, log_id: id, kind }
             }
             _ => DatabaseHeader::Damaged,
-        },
-        (GUARD, _) | (_, GUARD) => DatabaseHeader::Damaged,
-        (write, read) => {
-            DatabaseHeader::Plain { page_bytes, wal: write == WAL_VERSION && read == WAL_VERSION }
-        }
+        };
     }
+    if versions.contains(&GUARD) || versions.contains(&ROLLBACK_GUARD) {
+        return DatabaseHeader::Damaged;
+    }
+    DatabaseHeader::Plain { page_bytes, wal: JournalKind::of_versions(versions) == Some(JournalKind::Wal) }
 }
 
 /// Whether SQLite can have a page of this size: a power of two from 512 to 65536.
@@ -86,39 +147,78 @@ pub fn page_size_is_valid(page_bytes: u32) -> bool {
     page_bytes.is_power_of_two() && (512..=65536).contains(&page_bytes)
 }
 
-/// Turns bytes read at `offset` of a guarded database into what SQLite wrote.
+/// Turns bytes read at `offset` of a guarded database into what SQLite wrote. The guard is the one that is among them,
+/// or that of a database in WAL mode where they hold none.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
-    overlay(offset, buf, VERSIONS.start, &[WAL_VERSION; 2]);
-    overlay(offset, buf, ID, &[0; 20]);
+    unmask_as(kind_within(offset, buf, JournalKind::of_guard).unwrap_or(JournalKind::Wal), offset, buf);
 }
 
-/// Turns bytes that SQLite writes at `offset` into what goes to disk while `id` is attached.
+/// The same under a guard that is known.
+pub fn unmask_as(kind: JournalKind, offset: u64, buf: &mut [u8]) {
+    overlay(offset, buf, VERSIONS.start, &[kind.version(); 2]);
+    overlay(offset, buf, ID, &[0; 20]);
+    mask_counter(kind, offset, buf);
+}
+
+/// Turns bytes that SQLite writes at `offset` into what goes to disk while `id` is attached to a database in WAL mode.
 pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
-    overlay(offset, buf, VERSIONS.start, &[GUARD; 2]);
+    mask_as(JournalKind::Wal, offset, buf, id);
+}
+
+/// The same under the guard of this kind.
+pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
+    overlay(offset, buf, VERSIONS.start, &[kind.guard(); 2]);
     overlay(offset, buf, ID, &id.0);
     overlay(offset, buf, ID_CHECK, &id_check(id).to_le_bytes());
+    mask_counter(kind, offset, buf);
 }
 
-/// Whether `len` bytes from `offset` on have a byte of the guard's own: of [`VERSIONS`] or [`LOG_ID`].
+/// What the versions say that SQLite writes with these bytes at `offset`; `None` where they are not all among them, or
+/// no guard stands for them.
+#[must_use]
+pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
+    kind_within(offset, buf, JournalKind::of_versions)
+}
+
+fn kind_within(
+    offset: u64,
+    buf: &[u8],
+    of: impl FnOnce(&[u8]) -> Option<JournalKind>,
+) -> Option<JournalKind> {
+    let at = usize::try_from((VERSIONS.start as u64).checked_sub(offset)?).ok()?;
+    of(buf.get(at..at.checked_add(VERSIONS.len())?)?)
+}
+
+/// Whether `len` bytes from `offset` on have a byte that a guard changes: of [`VERSIONS`], [`COUNTER`] or [`LOG_ID`].
 #[must_use]
 pub fn touches(offset: u64, len: usize) -> bool {
     let end = offset.saturating_add(len as u64);
-    len > 0 && [VERSIONS, LOG_ID].iter().any(|own| offset < own.end as u64 && (own.start as u64) < end)
+    len > 0
+        && [VERSIONS, COUNTER, LOG_ID].iter().any(|own| offset < own.end as u64 && (own.start as u64) < end)
 }
 
-/// Lays the guard's own bytes, as the first bytes of a file have them, over those that belong at `offset`. Others
+/// Lays the guard, as the first bytes of a file have it, over what SQLite wrote at `offset`. Other bytes
 /// stay as they are, and so do those that the file is too short for.
 pub fn show(header: &[u8], offset: u64, buf: &mut [u8]) {
     for own in [VERSIONS, LOG_ID] {
         let end = own.end.min(header.len());
         overlay(offset, buf, own.start, header.get(own.start..end).unwrap_or_default());
     }
+    if let Some(kind) = header.get(VERSIONS).and_then(JournalKind::of_guard) {
+        mask_counter(kind, offset, buf);
+    }
 }
 
 /// Takes the guard off a header that is about to be written back.
 pub fn lift(header: &mut [u8; HEADER_BYTES]) {
-    put(header, VERSIONS.start, &[WAL_VERSION; 2]);
-    put(header, ID, &[0; 20]);
+    unmask(0, header);
+}
+
+/// Masks the counter, or shows it again.
+fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
+    if kind == JournalKind::Rollback {
+        each_of(offset, buf, COUNTER.start, &COUNTER_MASK, |byte, mask| *byte ^= mask);
+    }
 }
 
 fn id_check(id: LogId) -> u32 {
@@ -128,12 +228,17 @@ fn id_check(id: LogId) -> u32 {
 
 /// Lays `patch`, which belongs at `patch_at` of the file, over the part of it that `buf` holds.
 fn overlay(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8]) {
+    each_of(offset, buf, patch_at, patch, |byte, new| *byte = new);
+}
+
+/// Changes each byte of `buf`, which is at `offset` of the file, by that of `patch`, which belongs at `patch_at`.
+fn each_of(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8], change: impl Fn(&mut u8, u8)) {
     for (i, byte) in patch.iter().enumerate() {
         let at = (patch_at + i) as u64;
         if let Some(i) = at.checked_sub(offset).and_then(|i| usize::try_from(i).ok())
             && let Some(slot) = buf.get_mut(i)
         {
-            *slot = *byte;
+            change(slot, *byte);
         }
     }
 }
@@ -141,6 +246,7 @@ fn overlay(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bytes::put;
 
     fn plain() -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
@@ -156,7 +262,10 @@ mod tests {
         let mut header = plain();
         assert_eq!(inspect(&header), DatabaseHeader::Plain { page_bytes: 4096, wal: true });
         mask(0, &mut header, id);
-        assert_eq!(inspect(&header), DatabaseHeader::Guarded { page_bytes: 4096, log_id: id });
+        assert_eq!(
+            inspect(&header),
+            DatabaseHeader::Guarded { page_bytes: 4096, log_id: id, kind: JournalKind::Wal }
+        );
         let mut lifted = header;
         unmask(0, &mut header);
         lift(&mut lifted);
@@ -190,7 +299,8 @@ mod tests {
                     if VERSIONS.contains(&at) || LOG_ID.contains(&at) { disk[at] } else { newer[at] }
                 });
                 assert_eq!(piece, expected.collect::<Vec<_>>(), "{offset}..{end}");
-                let own = (offset..end).any(|at| VERSIONS.contains(&at) || LOG_ID.contains(&at));
+                let own = (offset..end)
+                    .any(|at| VERSIONS.contains(&at) || COUNTER.contains(&at) || LOG_ID.contains(&at));
                 assert_eq!(touches(offset as u64, end - offset), own, "{offset}..{end}");
             }
         }
@@ -202,15 +312,48 @@ mod tests {
         assert_eq!(short, newer[..100]);
     }
 
+    fn in_rollback_mode() -> [u8; HEADER_BYTES] {
+        let mut header = plain();
+        put(&mut header, VERSIONS.start, &[1, 1]);
+        put(&mut header, COUNTER.start, &[0, 0, 1, 7]);
+        header
+    }
+
+    #[test]
+    fn inv22_the_guard_of_a_rollback_journal_masks_the_counter_in_every_part_of_a_page() {
+        let id = LogId([9; 16]);
+        let mut disk = in_rollback_mode();
+        assert_eq!(inspect(&disk), DatabaseHeader::Plain { page_bytes: 4096, wal: false });
+        assert_eq!(kind_of_page(0, &disk), Some(JournalKind::Rollback));
+        mask_as(JournalKind::Rollback, 0, &mut disk, id);
+        let guarded = DatabaseHeader::Guarded { page_bytes: 4096, log_id: id, kind: JournalKind::Rollback };
+        assert_eq!(inspect(&disk), guarded);
+        assert_ne!(disk[COUNTER], in_rollback_mode()[COUNTER]);
+        let mut lifted = disk;
+        lift(&mut lifted);
+        assert_eq!(lifted, in_rollback_mode());
+        for offset in 0..HEADER_BYTES {
+            for end in offset..HEADER_BYTES {
+                let mut piece = disk[offset..end].to_vec();
+                unmask_as(JournalKind::Rollback, offset as u64, &mut piece);
+                assert_eq!(piece, in_rollback_mode()[offset..end], "{offset}..{end}");
+                show(&disk, offset as u64, &mut piece);
+                assert_eq!(piece, disk[offset..end], "{offset}..{end}");
+            }
+        }
+    }
+
     #[test]
     fn every_flipped_bit_of_the_guard_is_noticed() {
-        let mut disk = plain();
-        mask(0, &mut disk, LogId([0x5A; 16]));
-        for at in [18, 19].into_iter().chain(72..92) {
-            for bit in 0..8 {
-                let mut bad = disk;
-                bad[at] ^= 1 << bit;
-                assert_eq!(inspect(&bad), DatabaseHeader::Damaged, "byte {at} bit {bit}");
+        for kind in [JournalKind::Wal, JournalKind::Rollback] {
+            let mut disk = plain();
+            mask_as(kind, 0, &mut disk, LogId([0x5A; 16]));
+            for at in [18, 19].into_iter().chain(72..92) {
+                for bit in 0..8 {
+                    let mut bad = disk;
+                    bad[at] ^= 1 << bit;
+                    assert_eq!(inspect(&bad), DatabaseHeader::Damaged, "byte {at} bit {bit}");
+                }
             }
         }
     }

@@ -96,6 +96,7 @@ pub struct ApiRoutines {
     pub auto_extension: Option<unsafe extern "C" fn(EntryPoint) -> c_int>,
     _193: Unused<52>,
     pub uri_key: Option<unsafe extern "C" fn(*const c_char, c_int) -> *const c_char>,
-    _246: Unused<2>,
+    _246: Unused<1>,
+    pub filename_journal: Option<unsafe extern "C" fn(*const c_char) -> *const c_char>,
     pub filename_wal: Option<unsafe extern "C" fn(*const c_char) -> *const c_char>,
 }

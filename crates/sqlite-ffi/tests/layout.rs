@@ -98,6 +98,7 @@ fn of_api_routines(all: &mut Vec<(String, i64)>) {
         uri_parameter = "uri_parameter",
         auto_extension = "auto_extension",
         uri_key = "uri_key",
+        filename_journal = "filename_journal",
         filename_wal = "filename_wal",
     );
 }

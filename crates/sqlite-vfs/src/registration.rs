@@ -18,17 +18,23 @@ use crate::sqlite::Sqlite;
 /// The VFS of one SQLite. Never freed: SQLite may call it until the process ends.
 pub struct Registration {
     pub sqlite: Sqlite,
-    /// This process's open databases by the address of their WAL's name, which is how SQLite's calls about
-    /// the WAL are recognised.
-    databases: PerProcess<Mutex<HashMap<usize, Arc<Db>>>>,
+    databases: PerProcess<Mutex<Databases>>,
+}
+
+/// This process's open databases by the addresses of their WALs' and rollback journals' names, which is how SQLite's
+/// calls about those are recognised.
+#[derive(Default)]
+struct Databases {
+    by_wal: HashMap<usize, Arc<Db>>,
+    by_journal: HashMap<usize, Arc<Db>>,
 }
 
 /// Gives the locks back that the base VFS believes this child to hold for its parent's connections: it counts the
 /// locks of a process on its own, and would take none from the kernel for the child's.
-fn disown(parents: &'static Mutex<HashMap<usize, Arc<Db>>>) {
+fn disown(parents: &'static Mutex<Databases>) {
     // One that was locked at the fork stays so: no thread is there that could unlock it.
     if let Ok(databases) = parents.try_lock() {
-        for db in databases.values() {
+        for db in databases.by_wal.values() {
             db.base.unlock(ffi::LOCK_NONE);
         }
     }
@@ -45,19 +51,30 @@ impl Registration {
         drop(self.databases());
     }
 
-    fn databases(&self) -> MutexGuard<'_, HashMap<usize, Arc<Db>>> {
+    fn databases(&self) -> MutexGuard<'_, Databases> {
         self.databases.get_after(disown).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database whose WAL has this very name.
     pub fn database_of_wal(&self, wal_name: *const c_char) -> Option<Arc<Db>> {
-        self.databases().get(&wal_name.addr()).cloned()
+        self.databases().by_wal.get(&wal_name.addr()).cloned()
+    }
+
+    /// The database whose rollback journal has this very name.
+    pub fn database_of_journal(&self, journal_name: *const c_char) -> Option<Arc<Db>> {
+        self.databases().by_journal.get(&journal_name.addr()).cloned()
+    }
+
+    /// The databases that are open.
+    pub fn databases_now(&self) -> Vec<Arc<Db>> {
+        self.databases().by_wal.values().cloned().collect()
     }
 
     /// Refuses a rollback journal that its database must not get now.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         let databases = self.databases();
         let mut checked = databases
+            .by_wal
             .values()
             .map(|db| db.check_journal(journal).and_then(|()| strict::check_journal(db, journal)));
         checked.find(Result::is_err).unwrap_or(Ok(()))
@@ -66,21 +83,26 @@ impl Registration {
     /// The databases with this rollback journal whose logs are kept until SQLite shows whether it closes them.
     pub fn kept_with_journal(&self, journal: &Path) -> Vec<Arc<Db>> {
         let databases = self.databases();
-        let kept = databases.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);
+        let kept = databases.by_wal.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);
         kept.cloned().collect()
     }
 
     pub fn remember(&self, db: &Arc<Db>) {
-        self.databases().insert(db.wal_name.address(), Arc::clone(db));
+        let mut databases = self.databases();
+        databases.by_wal.insert(db.names.wal.address(), Arc::clone(db));
+        databases.by_journal.insert(db.names.journal.address(), Arc::clone(db));
     }
 
     pub fn forget(&self, db: &Db) {
         let removed = {
             let mut databases = self.databases();
-            match databases.get(&db.wal_name.address()) {
-                Some(found) if ptr::eq(Arc::as_ptr(found), db) => databases.remove(&db.wal_name.address()),
+            let Databases { by_wal, by_journal } = &mut *databases;
+            [(by_wal, db.names.wal), (by_journal, db.names.journal)].map(|(databases, name)| match databases
+                .get(&name.address())
+            {
+                Some(found) if ptr::eq(Arc::as_ptr(found), db) => databases.remove(&name.address()),
                 _ => None,
-            }
+            })
         };
         drop(removed);
     }

@@ -29,6 +29,7 @@ const FIXED_BYTES: usize = 44;
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "vec",
     magic: MAGIC,
+    rollback_journals: false,
     needs: &[Medium::LogBlocks],
     settings: &[],
     shared: SharedBytes { zeroed: 0, all: 0 },

@@ -40,7 +40,7 @@ pub(crate) use shared::OpenLog;
 pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
 pub use words::{
-    ACKNOWLEDGED, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, PINS_OFFSET, READABLE, RESTART_UNTIL,
+    ACKNOWLEDGED, GUARD_KIND, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, PINS_OFFSET, READABLE, RESTART_UNTIL,
 };
 
 impl LogDirectory {

@@ -25,6 +25,10 @@ pub const ACKNOWLEDGED: u64 = 24;
 /// Until when, by the segment's clock, somebody has the turn to start the log over.
 pub const RESTART_UNTIL: u64 = 32;
 
+/// Which guard is in the database's header, by whoever has put it there under EXCLUSIVE; 0 where nobody has said, or
+/// somebody is about to change it.
+pub const GUARD_KIND: u64 = 48;
+
 /// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;

@@ -16,6 +16,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     needs: &[Medium::LogMemory],
     settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &LOG_LIMIT, &CACHE],
     // All that is shared is in the log itself.
+    rollback_journals: false,
     shared: SharedBytes { zeroed: 0, all: 0 },
     format: files::format,
     attach: files::attach,

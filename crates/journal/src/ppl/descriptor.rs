@@ -15,6 +15,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     magic: MAGIC,
     needs: &[Medium::LogMemory],
     settings: &[&SECTOR_BYTES, &OVERFLOW_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE],
+    rollback_journals: false,
     shared: words::SHARED,
     format: files::format,
     attach: files::attach,

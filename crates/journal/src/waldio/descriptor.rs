@@ -27,6 +27,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         &LOG_LIMIT,
         &CACHE,
     ],
+    rollback_journals: false,
     shared: SharedBytes { zeroed: STATE_BYTES, all: SHARED_BYTES },
     format: files::format,
     attach: files::attach,

@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::time::Duration;
 
 use duralite_journal::directory::{
-    HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE, RESTART_UNTIL,
+    GUARD_KIND, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE, RESTART_UNTIL,
 };
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
 use duralite_journal::home::Home;
+use duralite_journal::rollback::RollbackJournal;
 use duralite_journal::{DatabaseIdentity, JournalError, Log, follow};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
+use duralite_logfmt::guard::JournalKind;
 use duralite_medium::process::PerProcess;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 use duralite_sqlite_ffi as ffi;
@@ -30,6 +32,10 @@ use room::Room;
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
+
+/// What the word says that names the guard.
+const GUARD_WAL: u64 = 1;
+const GUARD_ROLLBACK: u64 = 2;
 
 /// What tells one attached log from another: the database file and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,6 +75,8 @@ pub struct Attachment {
     /// Waited for without the lock of the log.
     committer: Option<Arc<dyn DurabilityWaiter>>,
     segment: Arc<FileSegment>,
+    /// What keeps its rollback journals, if anything does.
+    journal: Option<Arc<dyn RollbackJournal>>,
     /// What is before the database file, where anything is.
     home: Mutex<Option<Arc<dyn Home>>>,
     /// Why what is in the home is worth nothing any more.
@@ -134,6 +142,7 @@ impl Attachment {
             // Who may only read can make nothing durable, and cannot wait for who does.
             committer: log.durability_waiter().filter(|_| outside.is_none()),
             outside,
+            journal: log.rollback_journal(),
             home: Mutex::new(log.home()),
             home_cut: OnceLock::new(),
             segment: Arc::clone(log.segment()),
@@ -192,6 +201,30 @@ impl Attachment {
     /// What is before the database file; `None` where nothing is. Whether anything is never changes.
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What keeps the database's rollback journals; `None` where SQLite does so in files.
+    pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        self.journal.clone()
+    }
+
+    /// The guard in the database's header, as it was put there last; `None` where it has to be looked at.
+    pub fn guard_kind(&self) -> Option<JournalKind> {
+        match self.segment.load(GUARD_KIND) {
+            GUARD_WAL => Some(JournalKind::Wal),
+            GUARD_ROLLBACK => Some(JournalKind::Rollback),
+            _ => None,
+        }
+    }
+
+    /// Notes which guard is there, or that it is about to change. Under EXCLUSIVE.
+    pub fn set_guard_kind(&self, kind: Option<JournalKind>) {
+        let word = match kind {
+            None => 0,
+            Some(JournalKind::Wal) => GUARD_WAL,
+            Some(JournalKind::Rollback) => GUARD_ROLLBACK,
+        };
+        self.segment.store(GUARD_KIND, word);
     }
 
     /// As [`Log::look_again`], which may bring another home.

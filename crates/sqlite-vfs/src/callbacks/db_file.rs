@@ -9,10 +9,10 @@ use std::sync::atomic::{Ordering, fence};
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use super::pragma;
-use crate::database::{Db, lock, strict};
+use crate::database::{Db, Serving, lock, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;
-use crate::guard::lift_kept;
+use crate::guard::{journal, lift_kept};
 use crate::registration::Registration;
 use crate::shield::shield;
 
@@ -77,6 +77,9 @@ const fn methods(version: c_int) -> IoMethods {
         unfetch: Some(unfetch),
     }
 }
+
+/// Writes that a file system does as a whole: all sizes, and those of several pages.
+const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
 /// One table per version of the base: SQLite looks at the number before it calls.
 static METHODS_1: IoMethods = methods(1);
@@ -145,6 +148,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         let mut lifter = None;
         if db.is_own() {
             registration.forget(&db);
+            journal::close(&db);
             lifter = Lifter::of(&db);
             db.release_shared_memory();
             db.detach();
@@ -239,7 +243,24 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
 }
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
-    with_open_db!(file, ffi::IOERR_LOCK, |db| answer(db, lock::lock(db, level)))
+    with_open_db!(file, ffi::IOERR_LOCK, |db| answer(db, take_lock(db, level)))
+}
+
+/// Takes a lock. Under EXCLUSIVE SQLite goes on to change the database: then its rollback journal is in its place.
+fn take_lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
+    let before = db.lock_level();
+    let code = lock::lock(db, level)?;
+    if code == ffi::OK
+        && level >= ffi::LOCK_EXCLUSIVE
+        && let Err(failure) = journal::raise_for_journal(db)
+    {
+        // The base holds more now than SQLite believes, until SQLite unlocks: what is held between cannot be got back
+        // to without a moment in which somebody else might write.
+        db.set_lock_level(before);
+        db.allow_checkpoints();
+        return Err(failure);
+    }
+    Ok(code)
 }
 
 unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
@@ -297,7 +318,8 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
             return ffi::OK;
         }
-        if op == ffi::FCNTL_HAS_MOVED && db.attached().is_some() {
+        if op == ffi::FCNTL_HAS_MOVED && db.serving().is_some_and(|(_, serving)| serving != Serving::Journal)
+        {
             // SQLite asks before the checkpoint of the last close: a -wal goes by its database's path, and that of
             // another one must not be touched. A log goes by the file itself, which would stay guarded.
             // SAFETY: SQLite passes where it wants the answer.
@@ -330,7 +352,10 @@ unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
         // A torn write next to a frame cannot harm the log: SQLite need not pad its transactions
         // to a sector's end.
         let log = if db.active().is_some() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
-        db.base.device_characteristics() | log
+        let base = db.base.device_characteristics();
+        // A transaction that the file system commits as a whole has no journal, and goes past the log.
+        let atomic = if db.looks_for_rollback_guard() { ATOMIC } else { 0 };
+        base & !atomic | log
     }, in_child: 0)
 }
 

@@ -59,14 +59,14 @@ fn limit_size(db: &Db, value: Option<&str>) {
     let Some(limit) = value.and_then(|value| value.trim().parse::<i64>().ok()) else { return };
     let limit = u64::try_from(limit).ok();
     db.settings().size_limit = limit;
-    if let Some(attachment) = db.active() {
+    if let Some(attachment) = db.in_service() {
         attachment.log().limit_size(limit);
     }
 }
 
 /// The settings that count: those of the log in use, else this connection's.
 fn in_force(db: &Db) -> Settings {
-    match db.active() {
+    match db.in_service() {
         Some(attachment) => attachment.in_force().clone(),
         None => db.settings().clone(),
     }
@@ -82,7 +82,7 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
         return Err(format!("{setting} is fixed once the database is open; give it when opening"));
     }
     db.settings().set(setting, value)?;
-    if let Some(attachment) = db.active() {
+    if let Some(attachment) = db.in_service() {
         let mut settings = attachment.in_force();
         settings.set(setting, value)?;
         let options = settings.options.clone();
@@ -96,7 +96,7 @@ fn status(db: &Db) -> String {
     let settings = in_force(db);
     let mut text = String::new();
     line(&mut text, "version", env!("CARGO_PKG_VERSION"));
-    let Some(attachment) = db.active() else {
+    let Some(attachment) = db.in_service() else {
         let (engine, state) = why_idle(db, &settings);
         line(&mut text, "engine", engine);
         line(&mut text, "state", &state);
@@ -140,6 +140,7 @@ fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
         Ok(DatabaseHeader::Guarded { .. }) => "idle: nothing read yet",
         _ if db.read_only => return ("off", "off: opened read-only".to_owned()),
         Ok(DatabaseHeader::Plain { wal: true, .. }) => "idle: nothing read yet",
+        _ if db.may_raise_for_journal() => "idle: nothing written yet",
         _ => "idle: journal_mode is not wal",
     };
     (engine, state.to_owned())

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
-use super::{db_file, wal_file};
-use crate::database::{Db, strict, super_journal, waiting};
+use super::{db_file, journal_file, wal_file};
+use crate::database::{Db, Names, strict, super_journal, waiting};
 use crate::errors::Failure;
-use crate::guard::{self, WalServer, places};
+use crate::guard::child::{self, ChildJournal};
+use crate::guard::{self, WalServer, journal, places};
 use crate::registration::Registration;
 use crate::settings::{self, Settings};
 use crate::shield::shield;
@@ -123,22 +124,59 @@ unsafe extern "C" fn open(
                 Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
-        if flags & ffi::OPEN_SUPER_JOURNAL != 0 {
-            // SAFETY: a name of SQLite's.
-            unsafe { super_journal::opened(name) };
-        }
-        if !name.is_null() && flags & ffi::OPEN_MAIN_JOURNAL != 0 {
-            // SAFETY: the name ends with a zero, and lives across the call.
-            let journal = unsafe { path_of(name) };
-            let lifted =
-                registration.kept_with_journal(journal).iter().try_for_each(|db| guard::lift_for_journal(db));
-            if let Err(failure) = lifted.and_then(|()| registration.check_journal(journal)) {
-                return registration.sqlite.fail(&failure);
+        if !name.is_null() && flags & (ffi::OPEN_MAIN_JOURNAL | ffi::OPEN_SUPER_JOURNAL) != 0 {
+            // SAFETY: memory for a file of ours, and a name of SQLite's.
+            match unsafe { open_journal(registration, name, file, flags) } {
+                Ok(false) => {}
+                Ok(true) => {
+                    if !out_flags.is_null() {
+                        // SAFETY: SQLite passes where it wants the flags.
+                        unsafe { *out_flags = flags };
+                    }
+                    return ffi::OK;
+                }
+                Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
         // SAFETY: our files are larger than the base's.
         unsafe { registration.sqlite.parent.open(name, file, flags, out_flags) }
     })
+}
+
+/// Opens a rollback journal that a log keeps; `false` where the file is the base's.
+///
+/// # Safety
+/// `file` is memory for a file of ours, and `name` ends with a zero.
+unsafe fn open_journal(
+    registration: &'static Registration,
+    name: *const c_char,
+    file: *mut File,
+    flags: c_int,
+) -> Result<bool, Failure> {
+    // SAFETY: as promised by the caller.
+    let path = unsafe { path_of(name) };
+    if flags & ffi::OPEN_SUPER_JOURNAL != 0 {
+        let for_reading = flags & ffi::OPEN_CREATE == 0;
+        if let Some(database) = child::database_of(path).filter(|_| for_reading) {
+            let Some(child) = ChildJournal::find(registration, &database)? else { return Ok(false) };
+            // SAFETY: as promised by the caller.
+            unsafe { journal_file::install_child(file, child) };
+            return Ok(true);
+        }
+        child::super_journal_opened(for_reading);
+        // SAFETY: as promised by the caller.
+        unsafe { super_journal::opened(name) };
+        return Ok(false);
+    }
+    registration.kept_with_journal(path).iter().try_for_each(|db| guard::lift_for_journal(db))?;
+    registration.check_journal(path)?;
+    let Some(db) = registration.database_of_journal(name) else { return Ok(false) };
+    if !journal::open(&db, flags)? {
+        return Ok(false);
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { journal_file::install(file, db) };
+    Ok(true)
 }
 
 /// Opens a main database.
@@ -174,17 +212,23 @@ unsafe fn open_database(
         base.close();
         return Ok(code);
     }
-    // SAFETY: a name of the pager, as the function wants it; its names live until the file is closed.
-    let wal_name = unsafe { PagerName::new((registration.sqlite.api.filename_wal)(name)) };
+    let api = &registration.sqlite.api;
+    // SAFETY: a name of the pager, as the functions want it; its names live until the file is closed.
+    let names = unsafe {
+        Names {
+            journal: PagerName::new((api.filename_journal)(name)),
+            wal: PagerName::new((api.filename_wal)(name)),
+        }
+    };
     let read_only = granted & ffi::OPEN_READONLY != 0;
-    let db = Arc::new(Db::new(&registration.sqlite, base, path, wal_name, read_only, settings));
+    let db = Arc::new(Db::new(&registration.sqlite, base, path, names, read_only, settings));
     let ignores_wal = ["immutable", "nolock"].iter().any(|name| uri.is_true(name));
     let checked = places::check_open(&db, ignores_wal).and_then(|()| strict::check_open(&db, ignores_wal));
     if let Err(failure) = checked {
         base.close();
         return Err(failure);
     }
-    if db.is_capable() && !wal_name.as_ptr().is_null() {
+    if db.is_capable() && !names.wal.as_ptr().is_null() {
         registration.remember(&db);
     }
     // SAFETY: memory for a file of ours, and the base's file in it is open.
@@ -264,25 +308,28 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
                 }
             }
         }
+        if let Some(db) = registration.database_of_journal(name) {
+            match journal::delete(&db) {
+                Ok(false) => {}
+                Ok(true) => return ffi::OK,
+                Err(failure) => return registration.sqlite.fail(&failure),
+            }
+        }
         registration.sqlite.parent.delete(name, sync_directory)
     })
 }
 
 unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, found: *mut c_int) -> c_int {
     with_registration!(vfs, ffi::IOERR_ACCESS, |registration| {
-        if flags == ffi::ACCESS_EXISTS
-            && let Some(db) = registration.database_of_wal(name)
-        {
-            if db.is_kept() {
-                guard::lift_kept(&db);
-            }
-            match db.header() {
-                Ok(duralite_logfmt::guard::DatabaseHeader::Guarded { .. }) => {
+        if flags == ffi::ACCESS_EXISTS && !name.is_null() {
+            // SAFETY: a name of SQLite's.
+            match unsafe { exists(registration, name) } {
+                Ok(None) => {}
+                Ok(Some(answer)) => {
                     // SAFETY: SQLite passes where it wants the answer.
-                    unsafe { *found = 1 };
+                    unsafe { *found = c_int::from(answer) };
                     return ffi::OK;
                 }
-                Ok(_) => {}
                 Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
@@ -292,6 +339,28 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
             None => ffi::IOERR_ACCESS,
         }
     })
+}
+
+/// Whether a file is there that a log may keep; `None` where the base knows.
+///
+/// # Safety
+/// `name` ends with a zero.
+unsafe fn exists(registration: &'static Registration, name: *const c_char) -> Result<Option<bool>, Failure> {
+    if let Some(db) = registration.database_of_wal(name) {
+        if db.is_kept() {
+            guard::lift_kept(&db);
+        }
+        return guard::has_wal(&db);
+    }
+    if let Some(db) = registration.database_of_journal(name) {
+        return journal::is_there(&db);
+    }
+    // SAFETY: as promised by the caller.
+    let Some(database) = child::database_of(unsafe { path_of(name) }) else { return Ok(None) };
+    if !child::is_database(&database) {
+        return Ok(None);
+    }
+    ChildJournal::find(registration, &database)?.map(|child| child.counts()).transpose()
 }
 
 /// Sleeps for SQLite: in the queue for the WRITE lock, if that is what it sleeps for.

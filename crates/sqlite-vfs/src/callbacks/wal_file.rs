@@ -10,7 +10,7 @@ use duralite_logfmt::sqlite_wal::FRAME_HEADER_BYTES;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::attachment::{Attachment, Use};
-use crate::database::Db;
+use crate::database::{Db, Serving};
 use crate::errors::{During, Failure};
 use crate::shield::shield;
 
@@ -56,7 +56,7 @@ static METHODS: IoMethods = IoMethods {
 /// `file` is memory for a file of ours.
 pub unsafe fn install(file: *mut File, db: Arc<Db>, used: Use) {
     let attachment = Arc::clone(used.attachment());
-    db.attach(used);
+    db.attach(used, Serving::Wal);
     let wal = Box::into_raw(Box::new(Wal { db, attachment }));
     // SAFETY: as promised by the caller.
     unsafe { ptr::write(file.cast::<WalFile>(), WalFile { methods: &METHODS, wal }) };

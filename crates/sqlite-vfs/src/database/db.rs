@@ -15,6 +15,7 @@ use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
 
 use super::first_region::FirstRegion;
+use super::journal_store::JournalStore;
 use super::patience::Patience;
 use super::super_journal;
 use crate::attachment::maintenance::{HoldOff, Maintenance};
@@ -29,8 +30,8 @@ pub struct Db {
     pub sqlite: &'static Sqlite,
     pub base: BaseFile,
     pub path: PathBuf,
-    /// SQLite's own string, alive until the file is closed.
-    pub wal_name: PagerName,
+    /// SQLite's own strings, alive until the file is closed.
+    pub names: Names,
     pub read_only: bool,
     /// Nothing may end as plain SQLite.
     pub strict: bool,
@@ -72,17 +73,44 @@ pub struct Db {
     outside: AtomicBool,
     /// SQLite has deleted the WAL, and guard and log are to stay should it close the database next.
     kept: AtomicBool,
+    /// The rollback journal that SQLite has open, where it is not the base's.
+    pub(crate) journal: Mutex<Option<JournalStore>>,
+    /// Whether the last one was never put there.
+    pub(crate) closed_in_memory: AtomicBool,
+    /// Whether its first page is being made, with a rollback journal of the base's.
+    pub(crate) makes_database: AtomicBool,
+    /// Whether the log of another engine may have its rollback journal: a guard that says so has been seen.
+    pub(crate) saw_rollback_guard: AtomicBool,
     pub(crate) patience: Patience,
     /// Whether a connection has it attached whose super-journals are not seen here.
     has_main_elsewhere: AtomicBool,
 }
 
+/// The names that SQLite's pager has for files beside a database.
+#[derive(Debug, Clone, Copy)]
+pub struct Names {
+    pub journal: PagerName,
+    pub wal: PagerName,
+}
+
+/// What an attached log is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Serving {
+    /// The WAL, which is open.
+    #[default]
+    Wal,
+    /// The WAL, which is closed already: SQLite is about to delete it.
+    Lingering,
+    /// Rollback journals.
+    Journal,
+}
+
 #[derive(Default)]
 struct State {
-    /// The log, while the WAL is open, and from closing it until SQLite deletes it.
+    /// The log: while the WAL is open, and from closing it until SQLite deletes it; for rollback journals until the
+    /// database is closed.
     attached: Option<Use>,
-    /// Whether the WAL is closed already.
-    lingering: bool,
+    serving: Serving,
 }
 
 impl State {
@@ -112,7 +140,7 @@ impl Db {
         sqlite: &'static Sqlite,
         base: BaseFile,
         path: PathBuf,
-        wal_name: PagerName,
+        names: Names,
         read_only: bool,
         settings: Settings,
     ) -> Self {
@@ -121,7 +149,7 @@ impl Db {
             sqlite,
             base,
             path,
-            wal_name,
+            names,
             read_only,
             process: ProcessId::current(),
             file,
@@ -143,6 +171,10 @@ impl Db {
             has_home: AtomicBool::new(false),
             outside: AtomicBool::new(false),
             kept: AtomicBool::new(false),
+            journal: Mutex::default(),
+            closed_in_memory: AtomicBool::new(false),
+            makes_database: AtomicBool::new(false),
+            saw_rollback_guard: AtomicBool::new(false),
             patience: Patience::default(),
             has_main_elsewhere: AtomicBool::new(false),
         }
@@ -222,26 +254,39 @@ impl Db {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// The log, if the WAL is open or its deletion is still to come.
+    /// The log, whatever it is for.
     pub fn attached(&self) -> Option<Arc<Attachment>> {
         self.state().attached.as_ref().map(|used| Arc::clone(used.attachment()))
     }
 
     /// The log, if the WAL is open.
     pub fn active(&self) -> Option<Arc<Attachment>> {
-        let state = self.state();
-        if state.lingering {
-            return None;
-        }
-        state.attached.as_ref().map(|used| Arc::clone(used.attachment()))
+        self.attached_for(Serving::Wal)
     }
 
-    pub fn attach(&self, used: Use) {
+    /// The log, if it is for this.
+    pub fn attached_for(&self, serving: Serving) -> Option<Arc<Attachment>> {
+        let state = self.state();
+        let used = state.attached.as_ref().filter(|_| state.serving == serving);
+        used.map(|used| Arc::clone(used.attachment()))
+    }
+
+    /// The log, with what it is for.
+    pub fn serving(&self) -> Option<(Arc<Attachment>, Serving)> {
+        let state = self.state();
+        state.attached.as_ref().map(|used| (Arc::clone(used.attachment()), state.serving))
+    }
+
+    /// The log that serves SQLite now: its WAL, or its rollback journals.
+    pub fn in_service(&self) -> Option<Arc<Attachment>> {
+        self.active().or_else(|| self.attached_for(Serving::Journal))
+    }
+
+    pub fn attach(&self, used: Use, serving: Serving) {
         self.served.store(true, Ordering::Relaxed);
         self.outside.store(used.outside().is_some(), Ordering::Relaxed);
         self.has_home.store(used.home().is_some(), Ordering::Relaxed);
-        let previous =
-            std::mem::replace(&mut *self.state(), State { attached: Some(used), lingering: false });
+        let previous = std::mem::replace(&mut *self.state(), State { attached: Some(used), serving });
         previous.let_go();
     }
 
@@ -286,7 +331,7 @@ impl Db {
     /// The WAL is closed. Under EXCLUSIVE its deletion follows, which needs the log again.
     pub fn wal_closed(&self) {
         if self.lock_level() >= ffi::LOCK_EXCLUSIVE {
-            self.state().lingering = true;
+            self.state().serving = Serving::Lingering;
         } else {
             self.detach();
         }
@@ -326,8 +371,24 @@ impl Db {
 
     /// Lets go of a log that was kept for a deletion which did not come.
     pub fn detach_lingering(&self) {
-        let lingering = self.state().lingering;
-        if lingering {
+        if self.attached_for(Serving::Lingering).is_some() {
+            self.detach();
+        }
+    }
+
+    /// Stops using a log for rollback journals, which its WAL is about to be opened of.
+    pub fn leave_journal(&self) {
+        if self.attached_for(Serving::Journal).is_some() {
+            let previous = std::mem::take(&mut *self.state());
+            self.has_home.store(false, Ordering::Relaxed);
+            previous.let_go();
+        }
+    }
+
+    /// Lets go of a log of which a user who may only read it has no more than looked whether there is a rollback
+    /// journal: without SHARED nothing keeps it from being put home.
+    pub fn end_outside(&self) {
+        if self.is_outside() && self.attached_for(Serving::Journal).is_some() {
             self.detach();
         }
     }
@@ -336,8 +397,8 @@ impl Db {
     /// SQLite calls next. `false` where the log does not stay.
     pub fn keep_log(&self) -> bool {
         let state = self.state();
-        let stays =
-            state.lingering && state.attached.as_ref().is_some_and(|used| used.log().stays_at_close());
+        let stays = state.serving == Serving::Lingering
+            && state.attached.as_ref().is_some_and(|used| used.log().stays_at_close());
         self.kept.store(stays, Ordering::Relaxed);
         stays
     }

@@ -6,14 +6,15 @@
 
 use std::ffi::c_int;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use duralite_journal::home::{DatabaseFile, Header, Homed};
 use duralite_journal::{JournalError, Log};
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
 
-use super::Db;
+use super::{Db, Serving};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
@@ -55,30 +56,74 @@ impl Db {
             let (header, len) = self.raw_header()?;
             match guard::inspect(&header[..len]) {
                 DatabaseHeader::Damaged => self.sqlite.parent.sleep(HEADER_PAUSE_US),
-                found => return Ok(found),
+                found => return Ok(self.note_guard(found)),
             }
         }
         let (header, len) = self.raw_header()?;
-        Ok(guard::inspect(&header[..len]))
+        Ok(self.note_guard(guard::inspect(&header[..len])))
+    }
+
+    fn note_guard(&self, found: DatabaseHeader) -> DatabaseHeader {
+        if matches!(found, DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. }) {
+            self.saw_rollback_guard.store(true, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// The guard that is on while its log is attached. It changes under EXCLUSIVE only, so it is what it is as long as
+    /// SQLite holds SHARED.
+    pub fn guard_kind(&self, attachment: &Attachment) -> Result<JournalKind, Failure> {
+        if let Some(kind) = attachment.guard_kind() {
+            return Ok(kind);
+        }
+        match self.header()? {
+            DatabaseHeader::Guarded { kind, .. } => {
+                if self.lock_level() >= ffi::LOCK_SHARED && !self.is_outside() {
+                    attachment.set_guard_kind(Some(kind));
+                }
+                Ok(kind)
+            }
+            // It could not be lifted, or not be put on: what SQLite does next says so.
+            _ => Ok(JournalKind::Wal),
+        }
     }
 
     /// After a read of `buf` at `offset`: shows SQLite what it wrote.
     pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        let end = offset + buf.len() as u64;
-        let covers_versions = offset <= VERSIONS.start && VERSIONS.end <= end;
         if !guard::touches(offset, buf.len()) || !self.is_capable() {
             return Ok(());
         }
-        let guarded = if covers_versions {
+        let end = offset + buf.len() as u64;
+        let kind = if offset <= VERSIONS.start && VERSIONS.end <= end {
             let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
-            buf.get(at..at + 2) == Some(&[guard::GUARD; 2])
+            JournalKind::of_guard(buf.get(at..at + 2).unwrap_or_default())
+        } else if offset >= VERSIONS.end && end <= guard::LOG_ID.start as u64 {
+            // The change counter, by which a transaction begins: nothing is read for it.
+            match self.attached_for(Serving::Journal) {
+                Some(attachment) => Some(self.guard_kind(&attachment)?),
+                None => None,
+            }
         } else {
-            matches!(self.header()?, DatabaseHeader::Guarded { .. })
+            match self.header()? {
+                DatabaseHeader::Guarded { kind, .. } => Some(kind),
+                _ => None,
+            }
         };
-        if guarded {
-            guard::unmask(offset, buf);
-        }
+        let Some(kind) = kind else { return Ok(()) };
+        self.check_rollback_guard(kind)?;
+        guard::unmask_as(kind, offset, buf);
         Ok(())
+    }
+
+    /// Refuses to read what may have a hot rollback journal in a log that is not attached: the guard has come since
+    /// the database was opened. The next transaction looks for it.
+    fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
+        if kind == JournalKind::Wal || self.lock_level() < ffi::LOCK_SHARED || self.attached().is_some() {
+            return Ok(());
+        }
+        self.saw_rollback_guard.store(true, Ordering::Relaxed);
+        let message = format!("{} has got a log meanwhile; begin the transaction again", self.path.display());
+        Err(Failure::new(ffi::BUSY, message))
     }
 
     /// The database behind the home of the attached log; `None` where nothing is before the base's file.
@@ -123,7 +168,7 @@ impl Db {
 
     /// Writes to the database file for SQLite (invariants 1 and 5).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
-        let Some(attachment) = self.attached() else {
+        let Some((attachment, serving)) = self.serving() else {
             if offset < guard::MASKED_END && matches!(self.header()?, DatabaseHeader::Guarded { .. }) {
                 let message =
                     format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
@@ -131,19 +176,49 @@ impl Db {
             }
             return self.put(data, offset);
         };
-        attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
-        if offset < guard::MASKED_END {
-            let mut masked = data.to_vec();
-            guard::mask(offset, &mut masked, attachment.id());
-            return self.put(&masked, offset);
+        self.before_home_write(&attachment, serving, During::Write)?;
+        if !guard::touches(offset, data.len()) {
+            return self.put(data, offset);
         }
-        self.put(data, offset)
+        let mut masked = data.to_vec();
+        if serving == Serving::Journal {
+            return self.put_first_page(&attachment, offset, &mut masked);
+        }
+        guard::mask(offset, &mut masked, attachment.id());
+        self.put(&masked, offset)
+    }
+
+    /// Writes the first page, or a part of it, outside of WAL mode: SQLite may be about to change the mode.
+    fn put_first_page(
+        &self,
+        attachment: &Attachment,
+        offset: u64,
+        page: &mut [u8],
+    ) -> Result<c_int, Failure> {
+        let before = self.guard_kind(attachment)?;
+        let kind = guard::kind_of_page(offset, page).unwrap_or(before);
+        guard::mask_as(kind, offset, page, attachment.id());
+        if kind == before {
+            return self.put(page, offset);
+        }
+        attachment.set_guard_kind(None);
+        let code = self.put(page, offset)?;
+        if code == ffi::OK {
+            attachment.set_guard_kind(Some(kind));
+        }
+        Ok(code)
+    }
+
+    /// Makes durable what pages come from: commits in the log. A rollback journal SQLite has synced itself.
+    fn before_home_write(&self, log: &Attachment, serving: Serving, during: During) -> Result<(), Failure> {
+        let ready = if serving == Serving::Journal { log.log().check() } else { log.before_home_write() };
+        ready.map_err(|error| Failure::of(&error, during))
     }
 
     /// Truncates the database file for SQLite (invariant 5).
     pub fn truncate(&self, size: i64) -> Result<c_int, Failure> {
-        if let Some(attachment) = self.attached() {
-            attachment.before_home_write().map_err(|error| Failure::of(&error, During::Truncate))?;
+        if let Some((attachment, serving)) = self.serving() {
+            self.before_home_write(&attachment, serving, During::Truncate)?;
         }
         match self.homed() {
             None => Ok(self.base.truncate(size)),
@@ -287,7 +362,7 @@ impl Db {
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }
-        match self.sqlite.parent.exists(self.wal_name.as_ptr()) {
+        match self.sqlite.parent.exists(self.names.wal.as_ptr()) {
             // It keeps it elsewhere, and stock SQLite has to look into it.
             Ok(true) => Ok(Some(u64::MAX)),
             Ok(false) => Ok(None),

@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
 use duralite_sqlite_ffi as ffi;
 
-use super::Db;
+use super::{Db, Serving};
 use crate::errors::Failure;
 
 /// Takes a lock.
@@ -20,9 +20,11 @@ pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
     if exclusive {
         db.hold_off_checkpoints();
     }
+    // Who writes with a rollback journal has the database to itself, and the log along with others.
+    let shared = db.attached_for(Serving::Journal).is_some();
     let alone = match &attachment {
-        Some(attachment) => attachment.take_alone(),
-        None => Ok(true),
+        Some(attachment) if !shared => attachment.take_alone(),
+        _ => Ok(true),
     };
     let code = match &alone {
         Ok(true) => base_lock(db, level),
@@ -31,7 +33,7 @@ pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
     };
     if code == ffi::OK {
         db.set_lock_level(level.max(db.lock_level()));
-    } else if let Some(attachment) = attachment {
+    } else if let Some(attachment) = attachment.filter(|_| !shared) {
         db.set_refused_exclusive(attachment.log().segment_path().to_path_buf());
         attachment.share();
     }
@@ -50,16 +52,22 @@ fn base_lock(db: &Db, level: c_int) -> c_int {
             }
             return code;
         }
-        let concerns_log = db.is_capable()
-            && matches!(
-                db.header(),
-                Ok(DatabaseHeader::Guarded { .. } | DatabaseHeader::Plain { wal: true, .. })
-            );
+        let concerns_log = db.is_capable() && may_be_opening(db);
         if !concerns_log || !db.patience.pause(tries) {
             return code;
         }
     }
     ffi::BUSY
+}
+
+/// Whether whoever is in the way may be opening or closing the log. With a rollback journal EXCLUSIVE is also how SQLite
+/// commits: then who has the log attached already is busy, as without one.
+fn may_be_opening(db: &Db) -> bool {
+    match db.header() {
+        Ok(DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. }) => db.attached().is_none(),
+        Ok(DatabaseHeader::Guarded { .. } | DatabaseHeader::Plain { wal: true, .. }) => true,
+        _ => false,
+    }
 }
 
 /// Gives a lock back.
@@ -69,6 +77,9 @@ pub fn unlock(db: &Db, level: c_int) -> c_int {
     }
     let code = db.base.unlock(level);
     db.set_lock_level(level.min(db.lock_level()));
+    if level == ffi::LOCK_NONE {
+        db.end_outside();
+    }
     if level < ffi::LOCK_EXCLUSIVE
         && let Some(attachment) = db.attached()
     {

@@ -4,6 +4,8 @@ mod db;
 mod first_region;
 mod home;
 mod index;
+mod journal;
+mod journal_store;
 pub mod lock;
 mod mappable;
 mod patience;
@@ -11,4 +13,5 @@ pub mod strict;
 pub mod super_journal;
 pub mod waiting;
 
-pub use db::Db;
+pub use db::{Db, Names, Serving};
+pub use journal_store::JournalStore;

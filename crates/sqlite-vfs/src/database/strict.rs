@@ -4,7 +4,8 @@
 //! later, and is itself a transaction with a rollback journal, which writes page 1 and nothing else. So a
 //! database outside WAL mode may be opened and read, and every other transaction on it is refused before
 //! it changes anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE,
-//! when it first writes to the database.
+//! when it first writes to the database. Where a log keeps rollback journals, a transaction with one is none of plain
+//! SQLite's, nor is the one that makes the database.
 
 use std::path::Path;
 
@@ -17,8 +18,10 @@ use crate::settings::Settings;
 
 /// What page 1 says in WAL mode.
 const WAL_VERSIONS: [u8; 2] = [2, 2];
+/// Journal modes with a rollback journal, which a log may keep.
+const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
 /// Journal modes in which Duralite has nothing to do.
-const OTHER_MODES: [&str; 5] = ["delete", "truncate", "persist", "memory", "off"];
+const OTHER_MODES: [&str; 2] = ["memory", "off"];
 
 fn refused(path: &Path, why: &str) -> Failure {
     let path = path.display();
@@ -65,14 +68,14 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
 
 /// Refuses a rollback journal, unless `PRAGMA journal_mode=WAL` may need it: that takes EXCLUSIVE before.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
-    let is_transaction = db.strict && db.lock_level() == ffi::LOCK_RESERVED;
+    let is_transaction = db.strict && db.lock_level() == ffi::LOCK_RESERVED && !db.keeps_rollback_journals();
     if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. What SQLite
 /// writes to roll back afterwards is what is there already.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
-    if !db.strict || !db.in_rollback_transaction() {
+    if !db.strict || !db.in_rollback_transaction() || db.has_journal() || db.makes_database() {
         return Ok(());
     }
     let stays_wal = match data.get(VERSIONS).filter(|_| offset == 0) {
@@ -91,7 +94,10 @@ pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
 /// Refuses to leave WAL mode.
 pub fn check_pragma(db: &Db, name: &str, value: Option<&str>) -> Result<(), Failure> {
     let mode = value.filter(|_| db.strict && name == "journal_mode").map(str::to_lowercase);
-    match mode.filter(|mode| OTHER_MODES.contains(&mode.as_str())) {
+    let is_plain = |mode: &str| {
+        OTHER_MODES.contains(&mode) || ROLLBACK_MODES.contains(&mode) && !db.keeps_rollback_journals()
+    };
+    match mode.filter(|mode| is_plain(mode)) {
         Some(mode) => {
             let message =
                 format!("strict=on refuses journal_mode={mode}: {} would be plain SQLite", db.path.display());

@@ -1,7 +1,9 @@
 //! Putting the guard on when the WAL is opened, taking it off when the WAL is deleted.
 
 mod absorb;
+pub mod child;
 pub mod helper;
+pub mod journal;
 mod opening;
 pub mod places;
 
@@ -15,12 +17,12 @@ use std::sync::Arc;
 use duralite_journal::directory::sync_names;
 use duralite_journal::{JournalError, Log, LogDirectory};
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, VERSIONS};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, VERSIONS};
 use duralite_sqlite_ffi as ffi;
 
 use crate::attachment::{Attachment, Use};
 use crate::background::worker;
-use crate::database::Db;
+use crate::database::{Db, Serving};
 use crate::errors::{During, Failure};
 use opening::Turn;
 
@@ -45,7 +47,13 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
     let log_dir = db.log_dir();
     for tries in 0.. {
         match db.header()? {
-            DatabaseHeader::Guarded { log_id, .. } => match attach(db, log_id) {
+            // SQLite opens a WAL where page 1 asks for one.
+            DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => return Ok(WalServer::Base),
+            DatabaseHeader::Guarded { log_id, page_bytes, .. } => match attach(db, log_id) {
+                Ok(attachment) if attachment.log().page_bytes() != page_bytes => {
+                    put_away(db, attachment, tries)?;
+                    continue;
+                }
                 Ok(attachment) => return serve(db, attachment),
                 // Its last user has just closed it, or another log has taken the place of this.
                 Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
@@ -90,11 +98,50 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
     Err(opening::in_use(db))
 }
 
+/// Whether there is a WAL; `None` where the base knows.
+pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
+    if let Some(attachment) = db.attached_for(Serving::Journal) {
+        return db.guard_kind(&attachment).map(|kind| Some(kind == JournalKind::Wal));
+    }
+    Ok(match db.header()? {
+        DatabaseHeader::Guarded { kind, .. } => Some(kind == JournalKind::Wal),
+        _ => None,
+    })
+}
+
 fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
     worker::start_if_wanted(db, &attachment)?;
-    let used = attachment.enter(db.lock_level() >= ffi::LOCK_EXCLUSIVE)?;
+    let alone = db.lock_level() >= ffi::LOCK_EXCLUSIVE;
+    if alone {
+        // It would be in its own way.
+        db.leave_journal();
+    }
+    let used = attachment.enter(alone)?;
     db.patience.renew();
     Ok(WalServer::Log(used))
+}
+
+/// Takes a log away that was made for pages of another size: with a rollback journal SQLite can change that size, which
+/// a WAL depends on. Another log takes its place.
+fn put_away(db: &Db, attachment: Arc<Attachment>, tries: u32) -> Result<(), Failure> {
+    db.leave_journal();
+    let used = attachment.enter(false)?;
+    drop(attachment);
+    let alone = used.attachment().clone();
+    db.attach(used, Serving::Journal);
+    let lifted = opening::under_exclusive(db, || {
+        if !alone.take_alone()? || alone.log().frames() > 0 {
+            return Ok(false);
+        }
+        lift(db, &alone).map(|()| true)
+    });
+    drop(alone);
+    db.detach();
+    match lifted?.transpose()? {
+        Some(true) => Ok(()),
+        _ if db.patience.pause(tries) => opening::step_back(db, tries),
+        _ => Err(opening::in_use(db)),
+    }
 }
 
 fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
@@ -133,12 +180,13 @@ fn absorb(db: &Db) -> Result<(), Failure> {
 /// last close is left as it is until SQLite has shown whether it closes: [`lift_kept`].
 /// `false` when the database is not guarded, and the deletion is the base's.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
-    let DatabaseHeader::Guarded { log_id, .. } = db.header()? else {
+    let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, .. } = db.header()? else {
         db.detach_lingering();
         return Ok(false);
     };
     if db.attached().is_none_or(|attachment| attachment.id() != log_id) {
-        db.attach(attach(db, log_id)?.enter(true)?);
+        db.leave_journal();
+        db.attach(attach(db, log_id)?.enter(true)?, Serving::Lingering);
     }
     if db.lock_level() >= ffi::LOCK_EXCLUSIVE && db.keep_log() {
         return Ok(true);
@@ -193,11 +241,11 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     lifted.map(|()| true)
 }
 
-/// Under EXCLUSIVE: makes a log and puts the guard on.
+/// Under EXCLUSIVE: makes a log and puts the guard on, that of the mode that the database is in.
 fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     match db.base_wal_bytes()? {
         None => {}
-        Some(0) => match db.sqlite.parent.delete(db.wal_name.as_ptr(), 1) {
+        Some(0) => match db.sqlite.parent.delete(db.names.wal.as_ptr(), 1) {
             ffi::OK => {}
             code => {
                 return Err(Failure::new(code, format!("cannot delete the -wal of {}", db.path.display())));
@@ -208,9 +256,10 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     // SQLite's own wal-index is nobody's now, and the log has one of its own.
     drop(std::fs::remove_file(db.beside("-shm")));
     let (plain, len) = db.raw_header()?;
-    let DatabaseHeader::Plain { page_bytes, wal: true } = guard::inspect(&plain[..len]) else {
+    let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&plain[..len]) else {
         return Ok(Attempt::LookAgain);
     };
+    let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Attempt::LookAgain) };
     // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
     // have failed, after which only bytes that are written anew are sure to be synced. Making a log
     // deletes a spent one, which after a power loss the guard would name.
@@ -229,7 +278,7 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     }
     let id = log.id();
     let mut masked = plain;
-    guard::mask(0, &mut masked, id);
+    guard::mask_as(kind, 0, &mut masked, id);
     // The rollback journal under which the database came to be in WAL mode is deleted, but its name
     // may come back with a power loss, and SQLite would roll the guard back.
     let guarded = match sync_names(&db.path) {
@@ -245,8 +294,9 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
         }
         return Err(failure);
     }
-    Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))
-        .map(Attempt::Raised)
+    let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
+    raised.set_guard_kind(Some(kind));
+    Ok(Attempt::Raised(raised))
 }
 
 /// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss

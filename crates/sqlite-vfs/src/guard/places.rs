@@ -146,13 +146,17 @@ fn check_log_dir(settings: &Settings, log_dir: Result<&LogDirectory, &str>) -> R
 
 /// Where a log may be: as configured, in shared memory, beside the database.
 fn log_dirs(db: &Db) -> Vec<LogDirectory> {
-    let settings = db.settings();
-    let beside = db.path.parent().map(Path::to_path_buf);
+    // It locks the settings itself, when it is asked first.
+    let configured = db.log_dir().ok();
+    log_dirs_with(&db.settings(), &db.path, configured)
+}
+
+fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogDirectory>) -> Vec<LogDirectory> {
+    let beside = path.parent().map(Path::to_path_buf);
     let named = &settings.options.media;
-    let media = MediaSet::named(named, &db.path);
+    let media = MediaSet::named(named, path);
     let named = [named.nvram_dir.clone(), Some(SHARED_MEMORY_DIR.into()), named.log_dir.clone(), beside];
-    drop(settings);
-    let mut log_dirs: Vec<_> = db.log_dir().ok().cloned().into_iter().collect();
+    let mut log_dirs: Vec<_> = configured.cloned().into_iter().collect();
     for dir in named.into_iter().flatten() {
         for engine in engines::all() {
             let log_dir = LogDirectory::at(engine, &dir, &media);
@@ -166,12 +170,31 @@ fn log_dirs(db: &Db) -> Vec<LogDirectory> {
 
 /// The log that a database names.
 pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog, Failure> {
-    let log_dirs = log_dirs(db);
-    let configured = db.log_dir().ok();
+    find_in(log_dirs(db), db.log_dir().ok(), &db.path, identity, id)
+}
+
+/// The same for one that is not open, as it would be found by these settings.
+pub fn find_with(
+    settings: &Settings,
+    path: &Path,
+    identity: &DatabaseIdentity,
+    id: LogId,
+) -> Result<FoundLog, Failure> {
+    let configured = settings.log_dir(path).ok();
+    find_in(log_dirs_with(settings, path, configured.as_ref()), configured.as_ref(), path, identity, id)
+}
+
+fn find_in(
+    log_dirs: Vec<LogDirectory>,
+    configured: Option<&LogDirectory>,
+    database: &Path,
+    identity: &DatabaseIdentity,
+    id: LogId,
+) -> Result<FoundLog, Failure> {
     let found = log_dirs.iter().find_map(|log_dir| Some((log_dir, log_dir.find(&identity.path, id)?)));
     let Some((log_dir, path)) = found else {
         let searched = log_dirs.first().map(|log_dir| log_dir.dir.clone()).unwrap_or_default();
-        let missing = JournalError::Missing { database: db.path.clone(), id, searched };
+        let missing = JournalError::Missing { database: database.to_path_buf(), id, searched };
         return Err(Failure::of(&missing, During::Open));
     };
     let log_dir = if configured == Some(log_dir) { log_dir.clone() } else { log_dir.clone().as_found() };

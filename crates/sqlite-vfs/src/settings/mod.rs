@@ -65,6 +65,12 @@ impl Settings {
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
+    /// The same as if none had been given: they conflict with nobody's.
+    pub fn not_given(mut self) -> Self {
+        self.explicit.clear();
+        self
+    }
+
     /// The first setting that was given here and differs from those a live log runs with.
     pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
         let shared = rows().into_iter().filter(|setting| setting.is_shared()).map(|setting| setting.name());

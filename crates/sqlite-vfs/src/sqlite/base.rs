@@ -18,6 +18,16 @@ macro_rules! call {
     };
 }
 
+/// Copies a function pointer out of a VFS: SQLite may change the table's `next` meanwhile, so no
+/// reference to the whole is made.
+macro_rules! method {
+    ($vfs:expr, $method:ident) => {{
+        // SAFETY: `BaseVfs::new` promised a VFS that stays registered.
+        unsafe { (*$vfs.0).$method }
+    }};
+}
+pub(crate) use method;
+
 /// An open file of the base VFS.
 #[derive(Debug, Clone, Copy)]
 pub struct BaseFile(*mut File);
@@ -122,15 +132,49 @@ impl BaseFile {
     }
 }
 
-/// Copies a function pointer out of a VFS: SQLite may change the table's `next` meanwhile, so no
-/// reference to the whole is made.
-macro_rules! method {
-    ($vfs:expr, $method:ident) => {{
-        // SAFETY: `BaseVfs::new` promised a VFS that stays registered.
-        unsafe { (*$vfs.0).$method }
-    }};
+/// A file that this VFS has opened with the base, for itself: by the base, so that closing it gives none of the locks
+/// back that this SQLite holds of the file.
+pub struct OwnFile {
+    file: BaseFile,
+    /// The file and its name are in there, where they stay.
+    _memory: Box<[u64]>,
+    _name: Vec<u8>,
 }
-pub(crate) use method;
+
+// SAFETY: nobody else has the file, and the base's file is not bound to a thread.
+unsafe impl Send for OwnFile {}
+// SAFETY: as above.
+unsafe impl Sync for OwnFile {}
+
+impl OwnFile {
+    /// Opens a database for reading; `None` where that cannot be done.
+    pub fn open(vfs: BaseVfs, path: &CStr) -> Option<Self> {
+        // As SQLite lays the names of databases out: four zeros before one, and no parameters after it.
+        let name = [&[0; 4], path.to_bytes(), &[0; 4]].concat();
+        let bytes = usize::try_from(method!(vfs, os_file_bytes)).ok()?;
+        let mut memory = vec![0_u64; bytes.div_ceil(8)].into_boxed_slice();
+        // SAFETY: memory of the size that the VFS asks for, zeroed, which stays where it is as long as this value lives.
+        let file = unsafe { BaseFile::new(memory.as_mut_ptr().cast()) };
+        let flags = ffi::OPEN_READONLY | ffi::OPEN_MAIN_DB;
+        // SAFETY: room for a file that is not open; the name ends with zeros and outlives the file.
+        let code =
+            unsafe { vfs.open(name.as_ptr().add(4).cast(), file.as_ptr(), flags, std::ptr::null_mut()) };
+        // From here on it is closed when this is dropped, also where opening it has failed half-way.
+        let own = Self { file, _memory: memory, _name: name };
+        (code == ffi::OK).then_some(own)
+    }
+
+    /// The file.
+    pub fn base(&self) -> BaseFile {
+        self.file
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        self.file.close();
+    }
+}
 
 /// The VFS below ours.
 #[derive(Debug, Clone, Copy)]

@@ -76,6 +76,7 @@ pub struct Api {
     pub log: unsafe extern "C" fn(c_int, *const c_char, ...),
     pub uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
     pub uri_key: unsafe extern "C" fn(*const c_char, c_int) -> *const c_char,
+    pub filename_journal: unsafe extern "C" fn(*const c_char) -> *const c_char,
     pub filename_wal: unsafe extern "C" fn(*const c_char) -> *const c_char,
     threadsafe: unsafe extern "C" fn() -> c_int,
 }
@@ -129,6 +130,7 @@ impl Api {
             log,
             uri_parameter,
             uri_key,
+            filename_journal,
             filename_wal,
             threadsafe
         ))

@@ -1,0 +1,211 @@
+//! `sqlite3_io_methods` of a rollback journal that a log keeps.
+#![allow(unsafe_code)] // the functions that SQLite calls
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
+
+use crate::database::Db;
+use crate::errors::Failure;
+use crate::guard::child::ChildJournal;
+use crate::shield::shield;
+
+/// Whose journal it is.
+enum Journal {
+    /// That of an open database. SQLite closes it before the database.
+    Own(Arc<Db>),
+    /// That of a database which a super-journal names, to look at.
+    Child(ChildJournal),
+}
+
+/// The front of the memory that SQLite gives for the file.
+#[repr(C)]
+struct JournalFile {
+    methods: *const IoMethods,
+    journal: *mut Journal,
+}
+
+static METHODS: IoMethods = IoMethods {
+    version: 1,
+    close: Some(close),
+    read: Some(read),
+    write: Some(write),
+    truncate: Some(truncate),
+    sync: Some(sync),
+    file_size: Some(file_size),
+    lock: Some(lock),
+    unlock: Some(lock),
+    check_reserved_lock: Some(check_reserved_lock),
+    file_control: Some(file_control),
+    sector_size: Some(sector_size),
+    device_characteristics: Some(device_characteristics),
+    shm_map: None,
+    shm_lock: None,
+    shm_barrier: None,
+    shm_unmap: None,
+    fetch: None,
+    unfetch: None,
+};
+
+/// Makes `file` the open journal of a database, as [`crate::guard::journal::open`] has opened it.
+///
+/// # Safety
+/// `file` is memory for a file of ours.
+pub unsafe fn install(file: *mut File, db: Arc<Db>) {
+    // SAFETY: as promised by the caller.
+    unsafe { put(file, Journal::Own(db)) };
+}
+
+/// Makes `file` the journal of a database that a super-journal names.
+///
+/// # Safety
+/// `file` is memory for a file of ours.
+pub unsafe fn install_child(file: *mut File, child: ChildJournal) {
+    // SAFETY: as promised by the caller.
+    unsafe { put(file, Journal::Child(child)) };
+}
+
+/// # Safety
+/// `file` is memory for a file of ours.
+unsafe fn put(file: *mut File, journal: Journal) {
+    let journal = Box::into_raw(Box::new(journal));
+    // SAFETY: as promised by the caller.
+    unsafe { ptr::write(file.cast::<JournalFile>(), JournalFile { methods: &METHODS, journal }) };
+}
+
+/// Runs `$body` with the journal of `$file`, and without letting a panic out. In a child of the process that opened it
+/// the answer is `$default`.
+macro_rules! with_journal {
+    ($file:ident, $default:expr, |$journal:ident| $body:expr) => {
+        shield($default, || {
+            // SAFETY: SQLite calls methods on open files only, and `put` made this one.
+            let $journal = unsafe { &*(*$file.cast::<JournalFile>()).journal };
+            match $journal.check_process($default) {
+                Ok(()) => $body,
+                Err(code) => code,
+            }
+        })
+    };
+}
+
+impl Journal {
+    fn check_process(&self, code: c_int) -> Result<(), c_int> {
+        match self {
+            Self::Own(db) => db.check_process(code),
+            Self::Child(_) => Ok(()),
+        }
+    }
+
+    fn read(&self, buf: &mut [u8], offset: u64) -> c_int {
+        match self {
+            Self::Own(db) => db.answer(db.read_journal(buf, offset)),
+            Self::Child(child) => child.read(buf, offset),
+        }
+    }
+
+    /// What only a database's own journal is asked for.
+    fn change(&self, refused: c_int, work: impl FnOnce(&Db) -> Result<(), Failure>) -> c_int {
+        match self {
+            Self::Own(db) => db.answer(work(db).map(|()| ffi::OK)),
+            Self::Child(_) => refused,
+        }
+    }
+}
+
+unsafe extern "C" fn close(file: *mut File) -> c_int {
+    shield(ffi::IOERR_CLOSE, || {
+        // SAFETY: made by `put`; SQLite closes a file once.
+        let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
+        match *journal {
+            Journal::Own(db) if db.is_own() => db.set_journal(None),
+            // It is the parent's: nothing of it is given back here.
+            Journal::Own(db) => std::mem::forget(db),
+            Journal::Child(child) => drop(child),
+        }
+        // SAFETY: the memory is SQLite's until this returns.
+        unsafe { (*file).methods = ptr::null() };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
+    with_journal!(file, ffi::IOERR_READ, |journal| {
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
+            return ffi::IOERR_READ;
+        };
+        // SAFETY: SQLite's buffer of this length; zeroed first, so that it is initialised.
+        let buf = unsafe {
+            ptr::write_bytes(buf.cast::<u8>(), 0, len);
+            std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
+        };
+        journal.read(buf, offset)
+    })
+}
+
+unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
+    with_journal!(file, ffi::IOERR_WRITE, |journal| {
+        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
+            return ffi::IOERR_WRITE;
+        };
+        // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
+        let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        journal.change(ffi::IOERR_WRITE, |db| db.write_journal(data, offset))
+    })
+}
+
+unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
+    with_journal!(file, ffi::IOERR_TRUNCATE, |journal| {
+        let Ok(size) = u64::try_from(size) else { return ffi::IOERR_TRUNCATE };
+        journal.change(ffi::IOERR_TRUNCATE, |db| db.truncate_journal(size))
+    })
+}
+
+unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
+    with_journal!(file, ffi::IOERR_FSYNC, |journal| journal.change(ffi::OK, Db::sync_journal))
+}
+
+unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
+    with_journal!(file, ffi::IOERR_FSTAT, |journal| {
+        let size = match journal {
+            Journal::Own(db) => match db.journal_size() {
+                Ok(size) => size,
+                Err(failure) => return db.sqlite.fail(&failure),
+            },
+            Journal::Child(child) => match child.size() {
+                Ok(size) => size,
+                Err(code) => return code,
+            },
+        };
+        let Ok(size) = i64::try_from(size) else { return ffi::IOERR_FSTAT };
+        // SAFETY: SQLite passes where it wants the size.
+        unsafe { *out = size };
+        ffi::OK
+    })
+}
+
+/// A journal is never locked: the locks are the database's.
+unsafe extern "C" fn lock(_file: *mut File, _level: c_int) -> c_int {
+    ffi::OK
+}
+
+unsafe extern "C" fn check_reserved_lock(_file: *mut File, held: *mut c_int) -> c_int {
+    shield(ffi::IOERR_CHECKRESERVEDLOCK, || {
+        // SAFETY: SQLite passes where it wants the answer.
+        unsafe { *held = 0 };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_void) -> c_int {
+    ffi::NOTFOUND
+}
+
+unsafe extern "C" fn sector_size(_file: *mut File) -> c_int {
+    4096
+}
+
+unsafe extern "C" fn device_characteristics(_file: *mut File) -> c_int {
+    0
+}

@@ -1,0 +1,133 @@
+//! The rollback journal that SQLite has open, where a log keeps it.
+//!
+//! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE. A guard goes
+//! on under EXCLUSIVE only (invariant 2). So where none is on yet, what SQLite writes before it has EXCLUSIVE is kept in
+//! memory: without a change of the database a journal counts for nothing. It is as much as the pages that SQLite keeps
+//! in its cache meanwhile.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use duralite_journal::JournalError;
+use duralite_journal::rollback::RollbackJournal;
+use duralite_sqlite_ffi as ffi;
+
+use super::Db;
+use super::journal_store::JournalStore;
+use crate::errors::{During, Failure};
+
+impl Db {
+    fn open_journal(&self) -> MutexGuard<'_, Option<JournalStore>> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// SQLite opens a journal that is kept here, or closes it.
+    pub fn set_journal(&self, store: Option<JournalStore>) {
+        let mut open = self.open_journal();
+        self.closed_in_memory.store(matches!(*open, Some(JournalStore::Memory(_))), Ordering::Relaxed);
+        *open = store;
+    }
+
+    /// Whether the journal that was open last was in memory: SQLite closes a journal before it deletes it. It is gone
+    /// then.
+    pub fn forget_closed_journal(&self) -> bool {
+        self.closed_in_memory.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether a rollback journal is open that is kept here.
+    pub fn has_journal(&self) -> bool {
+        self.open_journal().is_some()
+    }
+
+    /// Whether it is in memory still.
+    pub fn has_journal_in_memory(&self) -> bool {
+        matches!(*self.open_journal(), Some(JournalStore::Memory(_)))
+    }
+
+    /// Puts what is in memory into the log's journal, of which there is none yet. After an error it is in memory still,
+    /// and none in the log.
+    pub fn pour_journal(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), JournalError> {
+        let mut open = self.open_journal();
+        let Some(JournalStore::Memory(bytes)) = &*open else { return Ok(()) };
+        let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
+        if let Err(error) = poured {
+            // What cannot be deleted is hot, and rolls back to what the database is.
+            let _ = journal.delete();
+            return Err(error);
+        }
+        *open = Some(JournalStore::Log(journal));
+        Ok(())
+    }
+
+    fn with_journal<T>(
+        &self,
+        during: During,
+        work: impl FnOnce(&mut JournalStore) -> Result<T, JournalError>,
+    ) -> Result<T, Failure> {
+        let mut open = self.open_journal();
+        let store = open.as_mut().ok_or(JournalError::Unexpected("a rollback journal that is not open"));
+        store.and_then(work).map_err(|error| Failure::of(&error, during))
+    }
+
+    /// Fills `buf` as `xRead` does.
+    pub fn read_journal(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
+        let count = self.with_journal(During::Read, |store| store.read(buf, offset))?;
+        let Some(rest) = buf.get_mut(count..).filter(|rest| !rest.is_empty()) else { return Ok(ffi::OK) };
+        rest.fill(0);
+        Ok(ffi::IOERR_SHORT_READ)
+    }
+
+    /// Writes to the journal; durable after [`Db::sync_journal`].
+    pub fn write_journal(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        self.with_journal(During::Write, |store| store.write(data, offset))
+    }
+
+    /// Cuts the journal; durable on return.
+    pub fn truncate_journal(&self, size: u64) -> Result<(), Failure> {
+        self.with_journal(During::Truncate, |store| store.truncate(size))
+    }
+
+    /// Makes the journal durable.
+    pub fn sync_journal(&self) -> Result<(), Failure> {
+        self.with_journal(During::Sync, |store| store.sync())
+    }
+
+    /// Size of the journal in bytes.
+    pub fn journal_size(&self) -> Result<u64, Failure> {
+        self.with_journal(During::Size, |store| store.size())
+    }
+
+    /// Whether rollback journals are the log's, or would be the next time that one is written.
+    pub fn keeps_rollback_journals(&self) -> bool {
+        match self.attached() {
+            Some(attachment) => attachment.rollback_journal().is_some(),
+            None => self.may_raise_for_journal(),
+        }
+    }
+
+    /// Notes whether the transaction that begins makes the database: its journal is the base's, since there is no page
+    /// yet that could carry a guard.
+    pub fn set_makes_database(&self, makes: bool) {
+        self.makes_database.store(makes, Ordering::Relaxed);
+    }
+
+    /// Whether it does.
+    pub fn makes_database(&self) -> bool {
+        self.makes_database.load(Ordering::Relaxed)
+    }
+
+    /// Whether a guard may say that the rollback journal is in a log: the engine of this database keeps some, or such a
+    /// guard has been seen. Where not, nobody looks.
+    pub fn looks_for_rollback_guard(&self) -> bool {
+        self.saw_rollback_guard.load(Ordering::Relaxed)
+            || self.is_capable() && self.log_dir().is_ok_and(|log_dir| log_dir.engine.rollback_journals)
+    }
+
+    /// Whether a transaction with a rollback journal may put the guard on.
+    pub fn may_raise_for_journal(&self) -> bool {
+        !self.read_only
+            && self.is_capable()
+            && self.log_dir().is_ok_and(|log_dir| log_dir.engine.rollback_journals)
+    }
+}

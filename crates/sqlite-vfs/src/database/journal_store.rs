@@ -1,0 +1,74 @@
+//! Where an open rollback journal is that the base does not keep.
+
+use std::sync::Arc;
+
+use duralite_journal::JournalError;
+use duralite_journal::rollback::RollbackJournal;
+
+/// An open rollback journal.
+pub enum JournalStore {
+    /// In memory: SQLite has not got EXCLUSIVE yet, and the database no guard.
+    Memory(Vec<u8>),
+    /// In the log.
+    Log(Arc<dyn RollbackJournal>),
+}
+
+impl JournalStore {
+    /// Fills `buf` from byte `offset` on; returns how many bytes there were.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        match self {
+            Self::Memory(bytes) => {
+                let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let count = buf.len().min(bytes.len() - at);
+                buf[..count].copy_from_slice(&bytes[at..at + count]);
+                Ok(count)
+            }
+            Self::Log(journal) => journal.read(buf, offset),
+        }
+    }
+
+    /// Writes all of `data` from byte `offset` on.
+    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<(), JournalError> {
+        let bytes = match self {
+            Self::Memory(bytes) => bytes,
+            Self::Log(journal) => return journal.write(data, offset),
+        };
+        let too_large = || JournalError::Unexpected("a rollback journal that is larger than memory");
+        let at = usize::try_from(offset).map_err(|_| too_large())?;
+        let end = at.checked_add(data.len()).ok_or_else(too_large)?;
+        if bytes.len() < end {
+            bytes.try_reserve(end - bytes.len()).map_err(|_| too_large())?;
+            bytes.resize(end, 0);
+        }
+        bytes[at..end].copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Cuts it to so many bytes.
+    pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+        match self {
+            Self::Memory(bytes) => {
+                bytes.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+                Ok(())
+            }
+            Self::Log(journal) => journal.truncate(size),
+        }
+    }
+
+    /// Makes it durable, where anything hangs on it.
+    pub fn sync(&self) -> Result<(), JournalError> {
+        match self {
+            // Nothing in the database hangs on it yet.
+            Self::Memory(_) => Ok(()),
+            Self::Log(journal) => journal.sync(),
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> Result<u64, JournalError> {
+        match self {
+            Self::Memory(bytes) => Ok(bytes.len() as u64),
+            Self::Log(journal) => Ok(journal.size()?.unwrap_or(0)),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The rollback journals that a super-journal names.
+//!
+//! When SQLite has rolled one of several databases back, it deletes the super-journal unless the journal of another one
+//! still names it: then that transaction would count as committed there (invariant 23). It asks by the path of that
+//! journal, whose database may not be open. So the database beside it is looked at: its guard says whether its journal
+//! is in a log.
+
+use std::cell::Cell;
+use std::ffi::{CString, OsStr, c_int};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duralite_journal::directory::pause_for;
+use duralite_journal::rollback::{RollbackJournal, counts};
+use duralite_journal::{DatabaseIdentity, Log};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_sqlite_ffi as ffi;
+
+use super::places;
+use crate::attachment::{Attachment, Use};
+use crate::errors::{During, Failure};
+use crate::registration::Registration;
+use crate::settings::Settings;
+use crate::sqlite::base::OwnFile;
+
+/// How the names of journals end.
+const END: &[u8] = b"-journal";
+
+thread_local! {
+    /// Whether this thread reads a super-journal, and will ask for those that it names.
+    static READS_SUPER_JOURNAL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A super-journal is opened, for reading or to be written.
+pub fn super_journal_opened(for_reading: bool) {
+    let _ = READS_SUPER_JOURNAL.try_with(|reads| reads.set(for_reading));
+}
+
+/// The database of a journal with this name, if this thread is asking for those that a super-journal names.
+pub fn database_of(journal: &Path) -> Option<PathBuf> {
+    if !READS_SUPER_JOURNAL.try_with(Cell::get).unwrap_or(true) {
+        return None;
+    }
+    let database = journal.as_os_str().as_bytes().strip_suffix(END)?;
+    Some(OsStr::from_bytes(database).into())
+}
+
+/// Such a journal, to be looked at.
+pub struct ChildJournal {
+    journal: Arc<dyn RollbackJournal>,
+    registration: &'static Registration,
+    /// As long as it is open the log stays attached. Dropped before the file.
+    _used: Use,
+    _file: OwnFile,
+}
+
+impl ChildJournal {
+    /// The journal of this database in its log; `None` where it is in a file, or there is none.
+    pub fn find(registration: &'static Registration, database: &Path) -> Result<Option<Self>, Failure> {
+        let path = CString::new(database.as_os_str().as_bytes());
+        let Ok(path) = path.map_err(drop) else { return Ok(None) };
+        let Some(file) = OwnFile::open(registration.sqlite.parent, &path) else { return Ok(None) };
+        let mut header = [0; HEADER_BYTES];
+        let code = file.base().read(&mut header, 0);
+        if code == ffi::IOERR_SHORT_READ {
+            return Ok(None);
+        }
+        if code != ffi::OK {
+            return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
+        }
+        let id = match guard::inspect(&header) {
+            DatabaseHeader::Guarded { log_id, .. } => log_id,
+            DatabaseHeader::Damaged => {
+                let message = format!("the guard in the first page of {} is damaged", database.display());
+                return Err(Failure::cannot_open(message));
+            }
+            _ => return Ok(None),
+        };
+        let failed = |error| Failure::of(&error, During::Open);
+        let identity = DatabaseIdentity::of(database).map_err(failed)?;
+        let settings =
+            registration.databases_now().iter().map(|db| db.settings().clone()).collect::<Vec<_>>();
+        let settings = settings.into_iter().map(Settings::not_given);
+        let mut missing = None;
+        for settings in settings.chain([Settings::default()]) {
+            let log_dir = match places::find_with(&settings, database, &identity, id) {
+                Ok(found) => found.log_dir,
+                Err(failure) => {
+                    missing = Some(failure);
+                    continue;
+                }
+            };
+            let pause = pause_for(std::time::Duration::from_millis(250));
+            let attach = || Log::attach(&file.base(), &log_dir, &settings.options, &identity, id, &pause);
+            let attachment = Attachment::get(&identity, id, &settings, &pause, attach)?;
+            let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
+            let used = attachment.enter(false)?;
+            return Ok(Some(Self { journal, registration, _used: used, _file: file }));
+        }
+        Err(missing.unwrap_or_else(|| Failure::cannot_open(format!("no log of {}", database.display()))))
+    }
+
+    /// Whether it may be hot.
+    pub fn counts(&self) -> Result<bool, Failure> {
+        counts(&self.journal).map_err(|error| Failure::of(&error, During::Open))
+    }
+
+    /// Fills `buf` as `xRead` does.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> c_int {
+        match self.journal.read(buf, offset) {
+            Ok(count) if count < buf.len() => {
+                buf[count..].fill(0);
+                ffi::IOERR_SHORT_READ
+            }
+            Ok(_) => ffi::OK,
+            Err(error) => self.registration.sqlite.fail(&Failure::of(&error, During::Read)),
+        }
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> Result<u64, c_int> {
+        let size = self.journal.size().map(|size| size.unwrap_or(0));
+        size.map_err(|error| self.registration.sqlite.fail(&Failure::of(&error, During::Size)))
+    }
+}
+
+/// Whether the database of such a journal is there at all.
+pub fn is_database(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
+}

@@ -1,0 +1,176 @@
+//! Rollback journals that a log keeps: finding them, putting the guard on for one, taking it off at the last close.
+//!
+//! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is synced,
+//! before a page of the database changes, under SQLite's EXCLUSIVE; and it comes off when nobody has the log attached, no
+//! journal is hot, and the home holds nothing back. A connection that has the log attached keeps it so until it is
+//! closed: that the guard is on needs no looking at then.
+
+use std::sync::Arc;
+
+use duralite_journal::rollback::{RollbackJournal, counts};
+use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind};
+use duralite_sqlite_ffi as ffi;
+
+use super::{Attempt, attach, is_guarded_by, lift, opening, raise};
+use crate::attachment::Attachment;
+use crate::database::{Db, JournalStore, Serving};
+use crate::errors::{During, Failure};
+
+/// The rollback journal in the log of this database; `None` where it would be the base's. SQLite holds SHARED.
+fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
+    if let Some(attachment) = db.attached() {
+        return Ok(attachment.rollback_journal());
+    }
+    if !db.looks_for_rollback_guard() {
+        return Ok(None);
+    }
+    for tries in 0.. {
+        let DatabaseHeader::Guarded { log_id, .. } = db.header()? else { return Ok(None) };
+        let attachment = match attach(db, log_id) {
+            Ok(attachment) => attachment,
+            // Its last user has just closed it.
+            Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
+            Err(failure) => return Err(failure),
+        };
+        let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
+        // Others have it attached as well, whatever SQLite's lock is.
+        match attachment.enter(false) {
+            Ok(used) => db.attach(used, Serving::Journal),
+            // Somebody is about to close it, and will find that this one has SHARED.
+            Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
+            Err(failure) => return Err(failure),
+        }
+        db.patience.renew();
+        return Ok(Some(journal));
+    }
+    Ok(None)
+}
+
+/// Whether there is a rollback journal that may be hot; `None` where the base knows.
+pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
+    match journal_of(db)? {
+        Some(journal) => counts(&journal).map(Some).map_err(|error| Failure::of(&error, During::Open)),
+        None => Ok(None),
+    }
+}
+
+/// Opens the rollback journal for SQLite, where it is not the base's; whether it is opened.
+pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<bool, Failure> {
+    let failed = |error| Failure::of(&error, During::Open);
+    let makes = flags & ffi::OPEN_CREATE != 0;
+    if let Some(journal) = journal_of(db)? {
+        if makes {
+            check_no_commits(db)?;
+            if journal.size().map_err(failed)?.is_none() {
+                journal.create().map_err(failed)?;
+            }
+        }
+        db.set_journal(Some(JournalStore::Log(journal)));
+        return Ok(true);
+    }
+    if !makes || !db.may_raise_for_journal() {
+        return Ok(false);
+    }
+    // A new database is made by its first transaction: until then it has no page for a guard.
+    let (header, len) = db.raw_header()?;
+    let found = guard::inspect(&header[..len]);
+    db.set_makes_database(found == DatabaseHeader::Empty);
+    let DatabaseHeader::Plain { page_bytes, .. } = found else { return Ok(false) };
+    if !guard::page_size_is_valid(page_bytes) || guard::kind_of_page(0, &header).is_none() {
+        return Ok(false);
+    }
+    db.set_journal(Some(JournalStore::Memory(Vec::new())));
+    if db.lock_level() >= ffi::LOCK_EXCLUSIVE
+        && let Err(failure) = raise_for_journal(db)
+    {
+        db.set_journal(None);
+        return Err(failure);
+    }
+    Ok(true)
+}
+
+/// A WAL with commits and a rollback journal know nothing of each other: SQLite never has both, unless the WAL could not
+/// be deleted.
+fn check_no_commits(db: &Db) -> Result<(), Failure> {
+    let Some(attachment) = db.attached() else { return Ok(()) };
+    if db.guard_kind(&attachment)? == JournalKind::Wal {
+        let pages = attachment.log().db_pages().map_err(|error| Failure::of(&error, During::Open))?;
+        if pages > 0 {
+            return Err(Failure::new(
+                ffi::BUSY,
+                format!("{} has commits in its WAL, which could not be deleted", db.path.display()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Under EXCLUSIVE, before SQLite changes the database: sees to it that the open journal is in the log, and that the
+/// guard is on, synced.
+pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
+    if !db.has_journal_in_memory() {
+        return Ok(());
+    }
+    if db.attached().is_none() {
+        let log_dir = db.log_dir().map_err(Failure::cannot_open)?;
+        match raise(db, log_dir)? {
+            Attempt::Raised(attachment) => db.attach(attachment.enter(false)?, Serving::Journal),
+            Attempt::LookAgain => return Err(opening::in_use(db)),
+        }
+    }
+    let journal = db.attached().and_then(|attachment| attachment.rollback_journal());
+    let journal = journal.ok_or_else(|| Failure::cannot_open("the engine keeps no rollback journals"))?;
+    db.pour_journal(journal).map_err(|error| Failure::of(&error, During::Write))
+}
+
+/// Deletes the rollback journal, which is SQLite's commit; `false` where it is the base's.
+pub fn delete(db: &Db) -> Result<bool, Failure> {
+    if db.forget_closed_journal() {
+        // There may be one of the base's that is worth nothing, from before there was a guard.
+        let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
+        return Ok(true);
+    }
+    match journal_of(db)? {
+        Some(journal) => journal.delete().map(|()| true).map_err(|error| Failure::of(&error, During::Delete)),
+        None => Ok(false),
+    }
+}
+
+/// As the database is closed: takes the guard off if nobody else has the log. SQLite holds no lock any more.
+pub fn close(db: &Db) {
+    let Some(attachment) = db.attached_for(Serving::Journal) else { return };
+    if attachment.outside().is_some() || db.read_only {
+        return;
+    }
+    let lifted = lift_if_last(db, &attachment);
+    db.base.unlock(ffi::LOCK_NONE);
+    match lifted {
+        Ok(true) => {
+            if let Some(maintenance) = attachment.maintenance() {
+                maintenance.stop();
+            }
+        }
+        // Somebody else is there: whoever closes last sees to it, and if all close at once, the last to look.
+        Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
+        Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
+    }
+}
+
+/// Whether it was the last.
+fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
+    if !attachment.take_alone()? || db.base.lock(ffi::LOCK_SHARED) != ffi::OK || !opening::take_exclusive(db)?
+    {
+        return Ok(false);
+    }
+    let failed = |error| Failure::of(&error, During::Delete);
+    let journal = attachment.rollback_journal();
+    // What a crash has left is for whoever reads the database next; the same goes for commits in a WAL.
+    let hot = journal.as_ref().map(counts).transpose().map_err(failed)?.unwrap_or(false);
+    if hot || !is_guarded_by(db, attachment.id())? || attachment.log().frames() > 0 {
+        return Ok(true);
+    }
+    if let Some(journal) = journal {
+        journal.delete().map_err(failed)?;
+    }
+    lift(db, attachment).map(|()| true)
+}
