@@ -18,6 +18,9 @@ mod origin;
 pub mod page_change;
 pub mod ppl;
 pub mod record;
+pub mod scratchpad;
+pub mod slots;
+mod transaction;
 pub mod sqlite_wal;
 pub mod waldio;
 

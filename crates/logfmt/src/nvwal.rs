@@ -1,14 +1,14 @@
 //! Layouts of the `nvwal` log, versions 1, 3 and 4: see `docs/format/nvwal.md`, which these constants
 //! follow.
 
-use crate::bytes::{array, put, u32_le, u64_le};
-use crate::generation::{above, halves, of_halves};
+use crate::bytes::{put, u32_le, u64_le};
+use crate::generation::above;
 use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
 pub use crate::heap::*;
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
-use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
+pub use crate::slots::*;
+pub use crate::transaction::*;
 use crate::{FormatError, LogId};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
@@ -24,15 +24,8 @@ pub const VERSION_OFFSET: u64 = 8;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Where the block-state table begins.
 pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
-/// Where the superblock's `active` word is.
-pub const ACTIVE_OFFSET: u64 = 1152;
 /// Where the superblock's `blocks_grown` word is.
 pub const GROWN_OFFSET: u64 = 1344;
-/// No block: the `first_block` of an empty log.
-pub const NO_BLOCK: u32 = u32::MAX;
-/// Bits of the generation in a commit mark; version 1 had no more.
-const MARK_GENERATION_BITS: u32 = 30;
-
 const VERSIONS: Versions = Versions {
     known: &[OLDEST_VERSION, TIMELESS_VERSION, VERSION],
     oldest: OLDEST_VERSION,
@@ -143,88 +136,6 @@ pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
     block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
 }
 
-/// The word that names the generation in force: its low half, and the complement of that with the
-/// high half laid over it. The slot that it leads to names the generation too: a damaged word leads to
-/// a slot of another one.
-#[must_use]
-pub fn active_word(generation: u64) -> u64 {
-    let [low, high] = halves(generation);
-    of_halves(low, !low ^ high)
-}
-
-/// Reads an [`active_word`].
-#[must_use]
-pub fn read_active_word(word: u64) -> u64 {
-    let [low, high] = halves(word);
-    of_halves(low, !low ^ high)
-}
-
-/// Bytes of a generation slot.
-pub const SLOT_BYTES: usize = 64;
-
-/// Where the slot of a generation is.
-#[must_use]
-pub fn slot_offset(generation: u64) -> u64 {
-    1216 + generation % 2 * SLOT_BYTES as u64
-}
-
-/// Where the origin of a generation is.
-#[must_use]
-pub fn origin_offset(generation: u64) -> u64 {
-    1408 + generation % 2 * SLOT_BYTES as u64
-}
-
-/// What a generation begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
-    /// The generation.
-    pub generation: u64,
-    /// Its first block, or [`NO_BLOCK`].
-    pub first_block: u32,
-    /// SQLite's WAL header, zeros for an empty log.
-    pub wal_header: [u8; WAL_HEADER_BYTES],
-    /// Everything is in the database file; the log may be deleted.
-    pub retired: bool,
-}
-
-impl Slot {
-    /// The bytes of the slot.
-    #[must_use]
-    pub fn encode(&self, id: LogId) -> [u8; SLOT_BYTES] {
-        let mut out = [0; SLOT_BYTES];
-        let [low, high] = halves(self.generation);
-        put(&mut out, 0, &low.to_le_bytes());
-        put(&mut out, 4, &self.first_block.to_le_bytes());
-        put(&mut out, 8, &self.wal_header);
-        put(&mut out, 40, &u64::from(self.retired).to_le_bytes());
-        put(&mut out, 48, &high.to_le_bytes());
-        let checksum = xxh3_64_with_seed(&out[..56], id.seed());
-        put(&mut out, 56, &checksum.to_le_bytes());
-        out
-    }
-
-    /// Reads the slot of the generation in force.
-    ///
-    /// # Errors
-    /// `Damaged` when the checksum is wrong or it belongs to another generation.
-    pub fn decode(bytes: &[u8; SLOT_BYTES], id: LogId, generation: u64) -> Result<Self, FormatError> {
-        let state = u64_le(bytes, 40);
-        let slot = Self {
-            generation: of_halves(u32_le(bytes, 0), u32_le(bytes, 48)),
-            first_block: u32_le(bytes, 4),
-            wal_header: array(bytes, 8).unwrap_or([0; WAL_HEADER_BYTES]),
-            retired: state == 1,
-        };
-        if xxh3_64_with_seed(&bytes[..56], id.seed()) != u64_le(bytes, 56)
-            || slot.generation != generation
-            || state > 1
-        {
-            return Err(FormatError::Damaged { what: "the log's generation slot" });
-        }
-        Ok(slot)
-    }
-}
-
 /// How a transaction's commit mark was ordered behind the rest of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -258,86 +169,6 @@ pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
         _ => return None,
     };
     (word == encode_mark(order, generation, sequence)).then_some(order)
-}
-
-/// Bytes of a transaction header.
-pub const TX_HEADER_BYTES: u32 = 40;
-
-/// A transaction header behind its mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TxHeader {
-    /// Hash over the rest of the header and the records.
-    pub hash: u64,
-    /// Frame number of the first frame.
-    pub first_frame: u32,
-    /// Frame number of the commit frame.
-    pub last_frame: u32,
-    /// Database size in pages after the commit.
-    pub db_pages: u32,
-    /// Number of records.
-    pub records: u32,
-    /// SQLite's cumulative checksum after the commit frame.
-    pub wal_checksum: Checksum,
-    /// Milliseconds since the transaction before, or since the generation began. `None` in logs without
-    /// times; in those that have them it takes the place of `first_frame`, which the first record says too.
-    pub elapsed_ms: Option<u32>,
-}
-
-impl TxHeader {
-    /// The header's bytes, with the given commit mark.
-    #[must_use]
-    pub fn encode(&self, mark: u64) -> [u8; TX_HEADER_BYTES as usize] {
-        let mut out = [0; TX_HEADER_BYTES as usize];
-        put(&mut out, 0, &mark.to_le_bytes());
-        put(&mut out, 8, &self.hash.to_le_bytes());
-        let first = self.elapsed_ms.unwrap_or(self.first_frame);
-        let fields = [first, self.last_frame, self.db_pages, self.records];
-        for (i, field) in fields.iter().chain(&self.wal_checksum).enumerate() {
-            put(&mut out, 16 + 4 * i, &field.to_le_bytes());
-        }
-        out
-    }
-
-    /// Reads a header; the caller checks the mark first and the hash after reading the records. In a log
-    /// that `has_times`, `first_frame` is 0 until the first record is read.
-    #[must_use]
-    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize], has_times: bool) -> Self {
-        let first = u32_le(bytes, 16);
-        Self {
-            hash: u64_le(bytes, 8),
-            first_frame: if has_times { 0 } else { first },
-            elapsed_ms: has_times.then_some(first),
-            last_frame: u32_le(bytes, 20),
-            db_pages: u32_le(bytes, 24),
-            records: u32_le(bytes, 28),
-            wal_checksum: [u32_le(bytes, 32), u32_le(bytes, 36)],
-        }
-    }
-
-    /// The hash of the header's own fields on top of that of the records.
-    #[must_use]
-    pub fn seal_hash(&self, records: TxHash) -> u64 {
-        xxh3_64_with_seed(&self.encode(0)[16..], records.0)
-    }
-}
-
-/// The running hash over a transaction's records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TxHash(u64);
-
-impl TxHash {
-    /// The hash before the first record: ties the transaction to its log, generation and place.
-    #[must_use]
-    pub fn new(id: LogId, generation: u64, sequence: u32) -> Self {
-        let above = above(generation, MARK_GENERATION_BITS);
-        Self(id.seed() ^ (generation << 32 | u64::from(sequence)) ^ above)
-    }
-
-    /// The hash after a record.
-    #[must_use]
-    pub fn record(self, header: &[u8], payload: &[u8]) -> Self {
-        Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
-    }
 }
 
 #[cfg(test)]

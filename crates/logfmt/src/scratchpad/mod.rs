@@ -1,0 +1,36 @@
+//! Layouts of the `scratchpad` engine, version 1: see `docs/format/scratchpad.md`, which these constants follow.
+//!
+//! A log is a small file of its own, and pages of a region that logs of several databases share.
+
+mod entry;
+mod page;
+mod region;
+mod superblock;
+#[cfg(test)]
+mod tests;
+mod undo;
+
+pub use entry::{
+    CHANGE_HEADER_BYTES, ENTRY_BYTES, EntryKind, RECORD_AT, change_header, entry_bytes, read_type_word,
+    type_word,
+};
+pub use page::{
+    FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, LINK_AT, Owner, PageHeader, STREAM_BYTES, first_link_tag,
+    link_word, read_link,
+};
+pub use region::{REGION_MAGIC, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, USED_AT};
+pub use superblock::{REFERENCE_OFFSET, Superblock, first_link_offset};
+pub use undo::{JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, UndoChain, UndoState};
+
+pub use crate::slots::{ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, origin_offset, slot_offset};
+
+/// First bytes of a log's file.
+pub const MAGIC: [u8; 8] = *b"DURALSPM";
+/// The format version, of logs and of regions.
+pub const VERSION: u32 = 1;
+/// Bytes of a log's file.
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+/// Bytes of a page of the region.
+pub const PAGE_BYTES: u64 = 4096;
+/// Most pages of a region.
+pub const MOST_PAGES: u32 = 1 << 24;

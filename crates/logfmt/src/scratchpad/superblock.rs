@@ -1,0 +1,89 @@
+//! The file of one log: whose it is, where its region is, and the words that change.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{MAGIC, RegionId, SUPERBLOCK_BYTES, VERSION};
+use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
+use crate::{FormatError, LogId, PATH_LIMIT};
+
+const VERSIONS: Versions = Versions { known: &[VERSION], oldest: VERSION, raised: VERSION };
+/// Where the log says where its region is.
+pub const REFERENCE_OFFSET: u64 = 2048;
+/// Bytes of that, before its checksum.
+const REFERENCE_BYTES: usize = 8 + PATH_LIMIT;
+
+/// Where the link to the first transaction of a generation is.
+#[must_use]
+pub fn first_link_offset(generation: u64) -> u64 {
+    1536 + generation % 2 * 8
+}
+
+/// The write-once part of a log's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Database page size.
+    pub page_bytes: u32,
+    /// Identity of the log.
+    pub log_id: LogId,
+    /// Inode of the database file.
+    pub db_inode: u64,
+    /// Birth time of the database file in nanoseconds, 0 if unknown.
+    pub db_birth_ns: u64,
+    /// The region that its pages are in.
+    pub region: RegionId,
+    /// Most pages of the region that the log may have; 0 for as many as there are.
+    pub limit_pages: u32,
+    /// The directory in which the region was, as bytes of a path; empty if it is longer than [`PATH_LIMIT`].
+    pub region_dir: Vec<u8>,
+    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    pub path: Vec<u8>,
+    /// The file that the log was made in, where it is known.
+    pub file: Option<FileIdentity>,
+}
+
+impl Superblock {
+    /// The bytes to store at offset 0, and at [`REFERENCE_OFFSET`].
+    #[must_use]
+    pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut out = vec![0; HEAD_BYTES];
+        put(&mut out, 48, &self.region.0);
+        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
+        let (path, file) = (self.path.clone(), self.file);
+        let head = Head { version: VERSION, page_bytes, log_id, db_inode, db_birth_ns, path, file };
+        head.put(&mut out, MAGIC);
+        let mut reference = vec![0; REFERENCE_BYTES + 8];
+        let dir = if self.region_dir.len() > PATH_LIMIT { &[] } else { &*self.region_dir };
+        put(&mut reference, 0, &self.limit_pages.to_le_bytes());
+        put(&mut reference, 4, &(dir.len() as u16).to_le_bytes());
+        put(&mut reference, 8, dir);
+        let check = xxh3_64_with_seed(&reference[..REFERENCE_BYTES], log_id.seed());
+        put(&mut reference, REFERENCE_BYTES, &check.to_le_bytes());
+        (out, reference)
+    }
+
+    /// Reads a superblock from the first bytes of a file.
+    ///
+    /// # Errors
+    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file, .. } =
+            Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
+        let reference = bytes.get(REFERENCE_OFFSET as usize..).unwrap_or_default();
+        let checked = reference.get(..REFERENCE_BYTES).ok_or_else(head::damaged)?;
+        let dir_bytes = usize::from(u16_le(checked, 4));
+        let sound = xxh3_64_with_seed(checked, log_id.seed()) == u64_le(reference, REFERENCE_BYTES);
+        let region_dir = checked.get(8..8 + dir_bytes).filter(|_| sound).ok_or_else(head::damaged)?;
+        Ok(Self {
+            page_bytes,
+            log_id,
+            db_inode,
+            db_birth_ns,
+            region: RegionId(array(bytes, 48).unwrap_or_default()),
+            limit_pages: u32_le(checked, 0),
+            region_dir: region_dir.to_vec(),
+            path,
+            file,
+        })
+    }
+}

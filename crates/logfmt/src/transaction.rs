@@ -1,0 +1,98 @@
+//! The header of a transaction of logged page differences, and the hash over its records: the same in every log that
+//! keeps them.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::LogId;
+use crate::bytes::{put, u32_le, u64_le};
+use crate::generation::above;
+use crate::sqlite_wal::Checksum;
+
+/// Bits of the generation that hashes and commit marks have room for without more; `nvwal` version 1 had no others.
+pub(crate) const MARK_GENERATION_BITS: u32 = 30;
+
+/// Bytes of a transaction header.
+pub const TX_HEADER_BYTES: u32 = 40;
+
+/// A transaction header behind its mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxHeader {
+    /// Hash over the rest of the header and the records.
+    pub hash: u64,
+    /// Frame number of the first frame.
+    pub first_frame: u32,
+    /// Frame number of the commit frame.
+    pub last_frame: u32,
+    /// Database size in pages after the commit.
+    pub db_pages: u32,
+    /// Number of records.
+    pub records: u32,
+    /// SQLite's cumulative checksum after the commit frame.
+    pub wal_checksum: Checksum,
+    /// Milliseconds since the transaction before, or since the generation began. `None` in logs without
+    /// times; in those that have them it takes the place of `first_frame`, which the first record says too.
+    pub elapsed_ms: Option<u32>,
+}
+
+impl TxHeader {
+    /// The header's bytes, with the given commit mark.
+    #[must_use]
+    pub fn encode(&self, mark: u64) -> [u8; TX_HEADER_BYTES as usize] {
+        let mut out = [0; TX_HEADER_BYTES as usize];
+        put(&mut out, 0, &mark.to_le_bytes());
+        put(&mut out, 8, &self.hash.to_le_bytes());
+        let first = self.elapsed_ms.unwrap_or(self.first_frame);
+        let fields = [first, self.last_frame, self.db_pages, self.records];
+        for (i, field) in fields.iter().chain(&self.wal_checksum).enumerate() {
+            put(&mut out, 16 + 4 * i, &field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads a header; the caller checks the mark first and the hash after reading the records. In a log
+    /// that `has_times`, `first_frame` is 0 until the first record is read.
+    #[must_use]
+    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize], has_times: bool) -> Self {
+        let first = u32_le(bytes, 16);
+        Self {
+            hash: u64_le(bytes, 8),
+            first_frame: if has_times { 0 } else { first },
+            elapsed_ms: has_times.then_some(first),
+            last_frame: u32_le(bytes, 20),
+            db_pages: u32_le(bytes, 24),
+            records: u32_le(bytes, 28),
+            wal_checksum: [u32_le(bytes, 32), u32_le(bytes, 36)],
+        }
+    }
+
+    /// The hash of the header's own fields on top of that of the records.
+    #[must_use]
+    pub fn seal_hash(&self, records: TxHash) -> u64 {
+        xxh3_64_with_seed(&self.encode(0)[16..], records.0)
+    }
+}
+
+/// The running hash over a transaction's records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxHash(pub(crate) u64);
+
+impl TxHash {
+    /// The hash before the first record: ties the transaction to its log, generation and place.
+    #[must_use]
+    pub fn new(id: LogId, generation: u64, sequence: u32) -> Self {
+        let above = above(generation, MARK_GENERATION_BITS);
+        Self(id.seed() ^ (generation << 32 | u64::from(sequence)) ^ above)
+    }
+
+    /// The hash after a record.
+    #[must_use]
+    pub fn record(self, header: &[u8], payload: &[u8]) -> Self {
+        Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
+    }
+
+    /// The hash in short, for an entry that says where its transaction stands.
+    #[must_use]
+    pub fn short(self) -> u32 {
+        (self.0 ^ self.0 >> 32) as u32
+    }
+}
