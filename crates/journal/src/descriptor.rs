@@ -141,6 +141,8 @@ pub struct Attaching<'a> {
     pub base: u64,
     /// Whether nobody else has it: then the engine's part of that memory begins anew.
     pub alone: bool,
+    /// Whether it is another database's log, to be put home into a copy: what that one may have in it stays.
+    pub of_another: bool,
 }
 
 /// A log that is being attached by a user who may only read it.
@@ -193,18 +195,7 @@ impl LogDirectory {
     /// The same, with memory for what it is: a log in memory is the same on both kinds of it.
     #[must_use]
     pub fn as_found(mut self) -> Self {
-        if let Some(memory) = &mut self.media.log_memory
-            && memory.kind == MemoryKind::Emulated
-            && duralite_medium::is_dax(&memory.dir)
-        {
-            memory.kind = MemoryKind::Dax;
-        }
-        if let Some(memory) = &mut self.media.home_memory
-            && memory.kind == MemoryKind::Dax
-            && !duralite_medium::is_dax(&memory.dir)
-        {
-            memory.kind = MemoryKind::Emulated;
-        }
+        self.media = self.media.as_found();
         self
     }
 
@@ -223,7 +214,8 @@ impl LogDirectory {
     /// Whether the log is in persistent memory.
     #[must_use]
     pub fn is_dax(&self) -> bool {
-        self.media.log_memory.as_ref().is_some_and(|memory| memory.kind == MemoryKind::Dax)
+        let memory = self.engine.needs.first().and_then(|medium| self.media.memory(*medium));
+        memory.is_some_and(|memory| memory.kind == MemoryKind::Dax)
     }
 
     /// Refuses a directory that could not hold a log, before an application relies on it.
@@ -238,7 +230,8 @@ impl LogDirectory {
         if self.is_dax() && !duralite_medium::is_dax(&self.dir) {
             return Err(format!(
                 "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a \
-                 DAX directory, or choose nvram=emulate with nvram_dir={dir}"
+                 DAX directory, or choose {}=emulate with nvram_dir={dir}",
+                if self.media.scratchpad.is_some() { "scratchpad" } else { "nvram" }
             ));
         }
         Ok(())

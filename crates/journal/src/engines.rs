@@ -8,13 +8,11 @@ use std::sync::OnceLock;
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::media::MediaSet;
 use crate::settings::{EngineSetting, media};
-use crate::{nvwal, ppl, waldio};
+use crate::{nvwal, ppl, scratchpad, waldio};
 
 /// The product's engines, in the order in which `journal=auto` tries them.
-pub static ENGINES: &[&Descriptor] = &[&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR, &ppl::DESCRIPTOR];
-
-/// Names that are kept free.
-pub const RESERVED: [&str; 1] = ["scratchpad"];
+pub static ENGINES: &[&Descriptor] =
+    &[&nvwal::DESCRIPTOR, &scratchpad::DESCRIPTOR, &waldio::DESCRIPTOR, &ppl::DESCRIPTOR];
 
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
@@ -27,7 +25,6 @@ pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> 
     for (position, engine) in engines.iter().enumerate() {
         let mut others = ENGINES.iter().chain(&engines[..position]);
         if others.any(|other| other.name == engine.name || other.magic == engine.magic)
-            || RESERVED.contains(&engine.name)
             || ["auto", "off"].contains(&engine.name)
         {
             return Err("an engine of this name, or with this magic number, is there already");
@@ -93,9 +90,9 @@ mod tests {
         for engine in ENGINES {
             assert_eq!(by_name(engine.name), Some(*engine));
             assert_eq!(by_magic(&engine.magic), Some(*engine));
-            assert!(!engine.needs.is_empty() && !RESERVED.contains(&engine.name));
+            assert!(!engine.needs.is_empty());
         }
-        assert_eq!((by_name("scratchpad"), by_magic(b"SQLite f")), (None, None));
+        assert_eq!((by_name("scratch"), by_magic(b"SQLite f")), (None, None));
         assert!(add(ENGINES).is_err());
     }
 
@@ -112,6 +109,13 @@ mod tests {
         };
         let found = choose(&MediaSet::named(&memory, &database)).unwrap();
         assert_eq!((found.engine.name, &*found.dir), ("nvwal", dir.path()));
+        let region = crate::media::MediaOptions {
+            scratchpad: Some(crate::media::ScratchpadPlace::Emulate),
+            nvram: None,
+            ..memory
+        };
+        let found = choose(&MediaSet::named(&region, &database)).unwrap();
+        assert_eq!((found.engine.name, &*found.dir), ("scratchpad", dir.path()));
         assert!(choose(&MediaSet::default()).is_err());
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use duralite_logfmt::scratchpad::RegionId;
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::MediumError;
 
@@ -103,6 +104,19 @@ pub enum JournalError {
         /// Why.
         source: FormatError,
     },
+    /// The region that a log's pages are in is nowhere to be found.
+    #[error(
+        "the newest commits in {} are in region {region}, which is in none of {searched}: put it back where it was; if it is \
+         lost for good, `duralite checkpoint --discard-log` opens the database as of its last checkpoint", log.display()
+    )]
+    NoRegion {
+        /// The log.
+        log: PathBuf,
+        /// The region.
+        region: RegionId,
+        /// Where it was looked for.
+        searched: String,
+    },
     /// Somebody else holds what is needed.
     #[error("{}: {what}", path.display())]
     Busy {
@@ -186,6 +200,7 @@ impl JournalError {
             Self::Foreign { .. }
             | Self::NotToAdopt { .. }
             | Self::Format { .. }
+            | Self::NoRegion { .. }
             | Self::Settings
             | Self::NoFirstPage(_)
             | Self::Owner(_) => ErrorKind::CantOpen,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use duralite_medium::block::check_filesystem;
-use duralite_medium::{Latency, Persistency, is_dax};
+use duralite_medium::{Latency, PersistenceDomain, Persistency, is_dax, persistence_domain};
 
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
@@ -17,6 +17,8 @@ pub enum Medium {
     HomeMemory,
     /// A directory of block files for the log.
     LogBlocks,
+    /// Byte-addressable memory for a region that the logs of several databases share.
+    Scratchpad,
 }
 
 /// What memory promises.
@@ -74,6 +76,39 @@ pub struct Memory {
     pub dir: PathBuf,
 }
 
+/// Memory for a region that the logs of several databases share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scratchpad {
+    /// Where it is, and what it promises.
+    pub memory: Memory,
+    /// Whether a store is durable there without a flush.
+    pub durable_on_store: bool,
+}
+
+impl Scratchpad {
+    /// In a directory on a DAX file system; whether lines have to be flushed, the platform tells.
+    #[must_use]
+    fn on_dax(dir: &Path) -> Self {
+        let memory = Memory { kind: MemoryKind::Dax, dir: dir.to_path_buf() };
+        Self { memory, durable_on_store: persistence_domain(dir) == PersistenceDomain::CpuCache }
+    }
+
+    fn word(&self) -> u64 {
+        self.memory.kind.word() + if self.durable_on_store { 4 } else { 0 }
+    }
+}
+
+/// What `scratchpad` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScratchpadPlace {
+    /// A mapped file on an ordinary file system, as if it were in memory that is durable on store.
+    Emulate,
+    /// A directory on a DAX file system.
+    Directory(PathBuf),
+    /// None: the region is in the memory that `nvram` names, and flushed.
+    Off,
+}
+
 /// What `nvram` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nvram {
@@ -88,6 +123,8 @@ pub enum Nvram {
 pub struct MediaOptions {
     /// Memory for logs.
     pub nvram: Option<Nvram>,
+    /// Memory for a region of logs.
+    pub scratchpad: Option<ScratchpadPlace>,
     /// The directory of emulated memory; [`SHARED_MEMORY_DIR`] if there is none.
     pub nvram_dir: Option<PathBuf>,
     /// The directory of block files; the database's own if there is none.
@@ -109,9 +146,13 @@ impl MediaOptions {
     /// What is missing, and how to name it.
     pub fn check(&self) -> Result<(), String> {
         let nowhere = self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir();
-        if self.nvram == Some(Nvram::Emulate) && nowhere {
+        let emulated = [
+            ("nvram", self.nvram == Some(Nvram::Emulate)),
+            ("scratchpad", self.scratchpad == Some(ScratchpadPlace::Emulate)),
+        ];
+        if let Some((name, _)) = emulated.into_iter().find(|(_, emulated)| *emulated && nowhere) {
             return Err(format!(
-                "nvram=emulate uses {SHARED_MEMORY_DIR}, which does not exist; set nvram_dir=DIR"
+                "{name}=emulate uses {SHARED_MEMORY_DIR}, which does not exist; set nvram_dir=DIR"
             ));
         }
         Ok(())
@@ -127,9 +168,20 @@ impl MediaOptions {
                 "{who} needs NVRAM: set nvram=DIR to a directory on a DAX file \
                  system, or nvram=emulate (survives a process crash, not a power loss)"
             )),
-            // Where the database is.
-            Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks => Ok(()),
+            Medium::Scratchpad if self.scratchpad.is_none() => Err(format!(
+                "{who} needs a region: set scratchpad=DIR to a directory on a DAX file system, scratchpad=emulate \
+                 (survives a process crash, not a power loss), or scratchpad=off for a region in what nvram names"
+            )),
+            Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
+                self.check_named(Medium::LogMemory, "scratchpad=off")
+            }
+            // Pages are where the database is.
+            Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks | Medium::Scratchpad => Ok(()),
         }
+    }
+
+    fn emulated_dir(&self) -> PathBuf {
+        self.nvram_dir.clone().unwrap_or_else(|| SHARED_MEMORY_DIR.into())
     }
 }
 
@@ -142,6 +194,8 @@ pub struct MediaSet {
     pub home_memory: Option<Memory>,
     /// The directory of block files for its log.
     pub log_blocks: Option<PathBuf>,
+    /// Memory for a region of logs.
+    pub scratchpad: Option<Scratchpad>,
 }
 
 impl MediaSet {
@@ -149,17 +203,24 @@ impl MediaSet {
     #[must_use]
     pub fn named(options: &MediaOptions, database: &Path) -> Self {
         let log_memory = options.nvram.as_ref().map(|nvram| match nvram {
-            Nvram::Emulate => Memory {
-                kind: MemoryKind::Emulated,
-                dir: options.nvram_dir.clone().unwrap_or_else(|| SHARED_MEMORY_DIR.into()),
-            },
+            Nvram::Emulate => Memory { kind: MemoryKind::Emulated, dir: options.emulated_dir() },
             Nvram::Directory(dir) => Memory { kind: MemoryKind::Dax, dir: dir.clone() },
         });
         let beside = || database.parent().map(Path::to_path_buf).unwrap_or_default();
         let kind = if options.home_emulated { MemoryKind::Emulated } else { MemoryKind::Dax };
         let home_memory = Some(Memory { kind, dir: beside() });
         let log_blocks = Some(options.log_dir.clone().unwrap_or_else(beside));
-        Self { log_memory, home_memory, log_blocks }
+        let scratchpad = options.scratchpad.as_ref().and_then(|place| match place {
+            ScratchpadPlace::Emulate => {
+                let memory = Memory { kind: MemoryKind::Emulated, dir: options.emulated_dir() };
+                Some(Scratchpad { memory, durable_on_store: true })
+            }
+            ScratchpadPlace::Directory(dir) => Some(Scratchpad::on_dax(dir)),
+            ScratchpadPlace::Off => {
+                log_memory.clone().map(|memory| Scratchpad { memory, durable_on_store: false })
+            }
+        });
+        Self { log_memory, home_memory, log_blocks, scratchpad }
     }
 
     /// Checks that a medium is among them and can be used.
@@ -175,12 +236,49 @@ impl MediaSet {
                 Some(memory) => check_home(memory),
                 None => Err("no memory for pages".to_owned()),
             },
+            Medium::Scratchpad if self.scratchpad.is_none() => {
+                Err("no region; set scratchpad=DIR or scratchpad=emulate".to_owned())
+            }
             Medium::LogBlocks => match &self.log_blocks {
                 Some(dir) => check_filesystem(dir).map(|_| ()).map_err(|error| error.to_string()),
                 None => Err("no directory for blocks".to_owned()),
             },
-            Medium::LogMemory => Ok(()),
+            Medium::LogMemory | Medium::Scratchpad => Ok(()),
         }
+    }
+
+    /// The memory that a log's file is in whose first medium is this one; `None` for blocks.
+    #[must_use]
+    pub fn memory(&self, medium: Medium) -> Option<&Memory> {
+        match medium {
+            Medium::LogMemory => self.log_memory.as_ref(),
+            Medium::HomeMemory => self.home_memory.as_ref(),
+            Medium::Scratchpad => self.scratchpad.as_ref().map(|scratchpad| &scratchpad.memory),
+            Medium::LogBlocks => None,
+        }
+    }
+
+    /// The same with memory for what it is: emulated memory in a directory on a DAX file system is persistent.
+    #[must_use]
+    pub fn as_found(mut self) -> Self {
+        let is_more = |memory: &Memory| memory.kind == MemoryKind::Emulated && is_dax(&memory.dir);
+        if let Some(memory) = &mut self.log_memory
+            && is_more(memory)
+        {
+            memory.kind = MemoryKind::Dax;
+        }
+        if let Some(scratchpad) = &mut self.scratchpad
+            && is_more(&scratchpad.memory)
+        {
+            *scratchpad = Scratchpad::on_dax(&scratchpad.memory.dir);
+        }
+        if let Some(memory) = &mut self.home_memory
+            && memory.kind == MemoryKind::Dax
+            && !is_dax(&memory.dir)
+        {
+            memory.kind = MemoryKind::Emulated;
+        }
+        self
     }
 
     /// Those of these kinds.
@@ -191,6 +289,7 @@ impl MediaSet {
             log_memory: self.log_memory.clone().filter(|_| has(Medium::LogMemory)),
             home_memory: self.home_memory.clone().filter(|_| has(Medium::HomeMemory)),
             log_blocks: self.log_blocks.clone().filter(|_| has(Medium::LogBlocks)),
+            scratchpad: self.scratchpad.clone().filter(|_| has(Medium::Scratchpad)),
         }
     }
 
@@ -201,6 +300,7 @@ impl MediaSet {
             Medium::LogMemory => self.log_memory.as_ref().map(|memory| &*memory.dir),
             Medium::HomeMemory => self.home_memory.as_ref().map(|memory| &*memory.dir),
             Medium::LogBlocks => self.log_blocks.as_deref(),
+            Medium::Scratchpad => self.scratchpad.as_ref().map(|scratchpad| &*scratchpad.memory.dir),
         }
     }
 
@@ -212,6 +312,9 @@ impl MediaSet {
             Medium::LogMemory => self.log_memory = memory(),
             Medium::HomeMemory => self.home_memory = memory(),
             Medium::LogBlocks => self.log_blocks = Some(dir.to_path_buf()),
+            Medium::Scratchpad => {
+                self.scratchpad = memory().map(|memory| Scratchpad { memory, durable_on_store: true });
+            }
         }
         self
     }
@@ -227,7 +330,8 @@ impl MediaSet {
             (memory, Some(_)) => BOTH + memory,
             (memory, None) => memory,
         };
-        (kind(&self.home_memory) << 8 | log).max(1)
+        let scratchpad = self.scratchpad.as_ref().map_or(0, Scratchpad::word);
+        (scratchpad << 16 | kind(&self.home_memory) << 8 | log).max(1)
     }
 }
 
@@ -279,7 +383,7 @@ mod tests {
         let set =
             |log_memory: &Option<Memory>, home_memory: &Option<Memory>, log_blocks: &Option<PathBuf>| {
                 let [log_memory, home_memory] = [log_memory, home_memory].map(Clone::clone);
-                MediaSet { log_memory, home_memory, log_blocks: log_blocks.clone() }.word()
+                MediaSet { log_memory, home_memory, log_blocks: log_blocks.clone(), scratchpad: None }.word()
             };
         assert_eq!(
             [set(&dax, &None, &None), set(&emulated, &None, &None), set(&None, &None, &blocks)],

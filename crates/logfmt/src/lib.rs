@@ -20,8 +20,8 @@ pub mod ppl;
 pub mod record;
 pub mod scratchpad;
 pub mod slots;
-mod transaction;
 pub mod sqlite_wal;
+mod transaction;
 pub mod waldio;
 
 pub use generation::GENERATION_LIMIT;

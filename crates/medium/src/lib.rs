@@ -36,7 +36,10 @@ pub use mapped::FileNvm;
 pub use mapping::is_dax;
 pub use options::MapOptions;
 pub use persistency::{ParsePersistencyError, Persistency};
-pub use segment::{FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment};
+pub use segment::{
+    ByteLock, FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment, lock_byte, others_hold_bytes,
+    unlock_byte,
+};
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is
 /// charged.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Once;
 
 use duralite_journal::media::Medium;
-use duralite_journal::{Descriptor, engines, nvwal, ppl, waldio};
+use duralite_journal::{Descriptor, engines, nvwal, ppl, scratchpad, waldio};
 
 use crate::{mapped_engine, side_engine, vec_engine};
 
@@ -31,6 +31,9 @@ impl Engine {
     pub const WALDIO: Self = Self(&waldio::DESCRIPTOR);
     /// For tests of what only `ppl` does.
     pub const PPL: Self = Self(&ppl::DESCRIPTOR);
+
+    /// For tests of what only `scratchpad` does.
+    pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
     /// The product's engines.
     #[must_use]
@@ -69,7 +72,7 @@ impl Engine {
     /// Whether its logs are in memory that is mapped.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
-        self.0.needs.first() == Some(&Medium::LogMemory)
+        matches!(self.0.needs.first(), Some(Medium::LogMemory | Medium::Scratchpad))
     }
 
     /// URI parameters for this engine with its logs in `log_dir`.
@@ -80,6 +83,7 @@ impl Engine {
             Medium::LogMemory => format!("&nvram=emulate&nvram_dir={log_dir}"),
             Medium::HomeMemory => "&home=emulate".to_owned(),
             Medium::LogBlocks => format!("&log_dir={log_dir}"),
+            Medium::Scratchpad => format!("&scratchpad=emulate&nvram_dir={log_dir}"),
         });
         format!("journal={}{}", self.name(), media.collect::<String>())
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use duralite_journal::media::SHARED_MEMORY_DIR;
+use duralite_journal::scratchpad::is_region_name;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -101,7 +102,7 @@ impl Fixture {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
             .unwrap()
             .map(|entry| entry.unwrap().path())
-            .filter(|path| !is_shared_memory(path) && !SideFile::is_one(path))
+            .filter(|path| !is_shared_memory(path) && !SideFile::is_one(path) && !is_region_name(path))
             .collect();
         logs.sort();
         logs

@@ -66,7 +66,7 @@ fn wrong_settings_fail_the_open_and_leave_nothing() {
     let Some(host) = Host::new() else { return };
     for (settings, hint) in [
         ("journal=fast", "journal=fast is not valid"),
-        ("journal=scratchpad", "not available in this version"),
+        ("journal=scratchpad", "scratchpad=emulate"),
         ("journal=ppl", "nvram=emulate"),
         ("journal=nvwal", "nvram=emulate"),
         ("nvram=/does/not/exist", "not a directory"),

@@ -65,7 +65,7 @@ pub(crate) fn attach(
         file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
     }
     let segment = place.join(files::open_segment(&place.segment_path, db)?, alone)?;
-    let mut log = place.open(options, database, file, segment, alone)?;
+    let mut log = place.open(options, database, file, segment, alone, !head.is_of(db))?;
     log.attaching = Some(attaching);
     // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot
     // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.

@@ -52,7 +52,7 @@ pub(crate) fn create(
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
             .map_err(|error| JournalError::io("make", &segment_path, &error))?;
-        place.open(options, database, file, segment, true)
+        place.open(options, database, file, segment, true, false)
     };
     make()
         .map_err(|error| at_directory(error, &log_dir.dir))

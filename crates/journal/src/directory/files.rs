@@ -24,7 +24,7 @@ pub(super) const ATTACHING: &str = "another process opens its log just now";
 const OWN_FILES: &str = "/proc/self/fd";
 
 /// A new log file with the owner and mode of the database (invariant 13).
-pub(super) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
+pub(crate) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let file = hooks::step(FileStep::Create, path)
         .and_then(|()| OwnFile::open(|| open_new(dir, path, db.mode & 0o666)))
         .map_err(|error| JournalError::io("make a log in", dir, &error))?;
@@ -87,7 +87,7 @@ fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Gives a complete log its name, if it has none yet, and makes that durable.
-pub(super) fn publish(path: &Path, file: &File) -> io::Result<()> {
+pub(crate) fn publish(path: &Path, file: &File) -> io::Result<()> {
     hooks::step(FileStep::Sync, path)?;
     file.sync_all()?;
     hooks::step(FileStep::Publish, path)?;
@@ -195,7 +195,7 @@ pub(super) fn lock_segment(
 }
 
 /// Whether the name of a log still leads to the file that was opened by it.
-pub(super) fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
+pub(crate) fn is_in_place(path: &Path, file: &File) -> Result<bool, JournalError> {
     let failed = |error: io::Error| JournalError::io("examine", path, &error);
     let opened = file.metadata().map_err(failed)?;
     match path.symlink_metadata() {

@@ -93,7 +93,7 @@ impl DatabaseIdentity {
     /// Whether a log's file may be what it seems to be: made by somebody who may write the database. Who owns
     /// the database may, and this user, and the superuser; and where the database's group may write it, who
     /// could give the file to that group.
-    pub(super) fn trusts(&self, file: &Metadata) -> bool {
+    pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid
             || owner == rustix::process::geteuid().as_raw()

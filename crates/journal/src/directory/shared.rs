@@ -128,6 +128,7 @@ impl<'a> Place<'a> {
         file: OwnFile,
         segment: Arc<FileSegment>,
         alone: bool,
+        of_another: bool,
     ) -> Result<OpenLog, JournalError> {
         let engine = (self.log_dir.engine.attach)(Attaching {
             directory: self.log_dir,
@@ -137,6 +138,7 @@ impl<'a> Place<'a> {
             segment: segment.clone(),
             base: ENGINE_OFFSET,
             alone,
+            of_another,
         })?;
         // Last: from here on others may join.
         if alone {

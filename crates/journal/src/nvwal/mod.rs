@@ -20,12 +20,11 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, Order, SLOT_BYTES, STATES_OFFSET, SUPERBLOCK_BYTES, Slot,
-    Superblock, VERSION_OFFSET, active_word, checked_word, origin_offset, raised_version, read_active_word,
-    slot_offset,
+    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, Order, STATES_OFFSET, SUPERBLOCK_BYTES, Slot, Superblock,
+    VERSION_OFFSET, checked_word, raised_version,
 };
-use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_logfmt::{FormatError, GENERATION_LIMIT, LogId, ORIGIN_BYTES, Origin};
+use duralite_logfmt::sqlite_wal::WalHeader;
+use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
@@ -33,6 +32,7 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
+use crate::generations::InForce;
 use crate::heap::{self, BlockList, Heap};
 use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
@@ -107,15 +107,9 @@ impl Nvwal {
         let blocks = geometry(superblock).initial_blocks();
         nvm.grow(superblock.file_bytes(blocks))
             .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })?;
-        let slot =
-            Slot { generation: 1, first_block: NO_BLOCK, wal_header: [0; WAL_HEADER_BYTES], retired: false };
-        // Nothing is ever committed in it: no time is counted from its beginning.
-        let origin = Origin { generation: 1, position: 0, time_ms: 0 };
         nvm.store(0, &superblock.encode());
-        nvm.store(origin_offset(1), &origin.encode(superblock.log_id));
-        nvm.store(slot_offset(1), &slot.encode(superblock.log_id));
         nvm.store_u64(GROWN_OFFSET, checked_word(blocks));
-        nvm.store_u64(ACTIVE_OFFSET, active_word(1));
+        InForce::first().write(nvm, superblock.log_id);
         nvm.flush(0, SUPERBLOCK_BYTES);
         nvm.fence();
         Ok(())
@@ -156,20 +150,16 @@ impl Nvwal {
             .map_err(|source| JournalError::Format { log: path.to_path_buf(), source })?;
         let page_bytes = superblock.page_bytes as usize;
         let heap = Heap::open(nvm, geometry(&superblock), path.to_path_buf(), options.heap)?;
+        let none = InForce::none();
         Ok(Self {
             superblock,
             heap,
             chains: DeltaChains::new(page_bytes, options.cache_bytes),
             options,
-            active: 0,
-            slot: Slot {
-                generation: 0,
-                first_block: NO_BLOCK,
-                wal_header: [0; WAL_HEADER_BYTES],
-                retired: false,
-            },
-            origin: Origin::unknown(0),
-            wal_header: None,
+            active: none.active,
+            slot: none.slot,
+            origin: none.origin,
+            wal_header: none.wal_header,
             blocks: BlockList::default(),
             tail: Position { block: 0, offset: 0 },
             sequence: 0,
@@ -238,35 +228,18 @@ impl Nvwal {
     }
 
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
-        let damaged = |offset, what| JournalError::Corrupt { offset, what };
-        let generation = read_active_word(active);
-        if !(1..GENERATION_LIMIT).contains(&generation) {
-            return Err(damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" }));
+        let page_bytes = self.superblock.page_bytes;
+        let found = InForce::read(self.heap.nvm.as_ref(), self.log_id(), page_bytes, active)?;
+        if found.wal_header.is_some() {
+            self.heap.check_block(found.slot.first_block, found.slot.generation)?;
         }
-        let at = slot_offset(generation);
-        let mut bytes = [0; SLOT_BYTES];
-        self.heap.nvm.read(at, &mut bytes);
-        let slot = Slot::decode(&bytes, self.log_id(), generation).map_err(|e| damaged(at, e))?;
-        let wal_header = if slot.first_block == NO_BLOCK {
-            None
-        } else {
-            let header = WalHeader::parse(&slot.wal_header).map_err(|e| damaged(at, e))?;
-            if header.page_bytes != self.superblock.page_bytes {
-                return Err(damaged(at, FormatError::Damaged { what: "the log's page size" }));
-            }
-            self.heap.check_block(slot.first_block, generation)?;
-            Some(header)
-        };
-        let mut bytes = [0; ORIGIN_BYTES];
-        self.heap.nvm.read(origin_offset(generation), &mut bytes);
-        let origin = Origin::decode(&bytes, self.log_id(), generation);
-        self.enter_generation(active, slot, origin, wal_header);
-        let parts = [(at, SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)];
-        self.doubtful = parts.map(|(at, bytes)| (at, at + bytes as u64)).to_vec();
+        self.enter_generation(found);
+        self.doubtful = found.extents().to_vec();
         Ok(())
     }
 
-    fn enter_generation(&mut self, active: u64, slot: Slot, origin: Origin, wal_header: Option<WalHeader>) {
+    fn enter_generation(&mut self, found: InForce) {
+        let InForce { active, slot, origin, wal_header } = found;
         self.active = active;
         self.slot = slot;
         self.origin = origin;

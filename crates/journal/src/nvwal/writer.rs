@@ -2,8 +2,8 @@
 //! the log over (section 4.3).
 
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash,
-    TxHeader, active_word, encode_mark, origin_offset, slot_offset,
+    Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash, TxHeader,
+    active_word, encode_mark,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 use duralite_logfmt::{Origin, diff};
@@ -15,6 +15,7 @@ use crate::JournalError;
 use crate::delta_chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
+use crate::generations::InForce;
 use crate::heap::BlockList;
 use crate::log_memory::flush_all;
 
@@ -269,22 +270,10 @@ impl Nvwal {
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
-        let nvm = self.heap.nvm.clone();
-        let parts = [
-            (slot_offset(generation), &slot.encode(self.log_id())[..]),
-            (origin_offset(generation), &origin.encode(self.log_id())[..]),
-        ];
-        for (at, bytes) in parts {
-            nvm.store(at, bytes);
-            nvm.flush(at, bytes.len() as u64);
-        }
-        nvm.fence();
-        let active = active_word(generation);
-        nvm.store_u64(ACTIVE_OFFSET, active);
-        nvm.flush(ACTIVE_OFFSET, 8);
-        nvm.fence();
+        let found = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
+        found.store(self.heap.nvm.as_ref(), self.log_id());
         let old = std::mem::take(&mut self.blocks);
-        self.enter_generation(active, slot, origin, header.copied());
+        self.enter_generation(found);
         self.heap.free(old.as_slice());
         // What dead processes left pending or unlinked goes too.
         self.heap.reconcile(&self.blocks);

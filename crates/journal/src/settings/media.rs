@@ -1,7 +1,7 @@
 //! Settings that say where media are, and how those work that are emulated.
 
-use super::{EngineSetting, Values, text_of};
-use crate::media::{HomeSync, Medium, Nvram};
+use super::{EngineSetting, Values, is_off, text_of};
+use crate::media::{HomeSync, Medium, Nvram, ScratchpadPlace};
 
 /// Those of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
@@ -9,9 +9,13 @@ pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
         [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     static HOME_MEMORY: [&EngineSetting; 2] = [&HOME, &HOME_SYNC];
     static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
+    // What the region is in is memory as well.
+    static SCRATCHPAD_AND_MEMORY: [&EngineSetting; 8] =
+        [&SCRATCHPAD, &NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     match medium {
         Medium::LogMemory => &MEMORY,
         Medium::HomeMemory => &HOME_MEMORY,
+        Medium::Scratchpad => &SCRATCHPAD_AND_MEMORY,
         Medium::LogBlocks => &BLOCKS,
     }
 }
@@ -31,6 +35,26 @@ static NVRAM: EngineSetting = EngineSetting::new(
         None => String::new(),
         Some(Nvram::Emulate) => "emulate".to_owned(),
         Some(Nvram::Directory(dir)) => text_of(Some(dir)),
+    },
+);
+
+static SCRATCHPAD: EngineSetting = EngineSetting::new(
+    "scratchpad",
+    Values::Fixed("a directory, emulate or off"),
+    |all, given| {
+        let place = match given.value {
+            "emulate" => ScratchpadPlace::Emulate,
+            value if is_off(value) => ScratchpadPlace::Off,
+            _ => ScratchpadPlace::Directory(given.directory()?),
+        };
+        all.media.scratchpad = Some(place);
+        Ok(())
+    },
+    |all| match &all.media.scratchpad {
+        None => String::new(),
+        Some(ScratchpadPlace::Emulate) => "emulate".to_owned(),
+        Some(ScratchpadPlace::Off) => "off".to_owned(),
+        Some(ScratchpadPlace::Directory(dir)) => text_of(Some(dir)),
     },
 );
 

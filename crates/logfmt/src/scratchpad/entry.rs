@@ -1,8 +1,11 @@
 //! Entries of a transaction of the write-ahead log: changes of pages, and the commit.
 
-use crate::bytes::put;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::LogId;
+use crate::bytes::{array, put, u32_le};
 use crate::record::{RECORD_HEADER_BYTES, RecordHeader};
-use crate::transaction::TxHash;
+use crate::transaction::{TxHash, TxHeader};
 
 /// Bytes of a line: entries begin at multiples, and the last entry of a transaction is one.
 pub const ENTRY_BYTES: u64 = 64;
@@ -11,39 +14,23 @@ pub const RECORD_AT: u64 = 16;
 /// Bytes of a change before its ranges.
 pub const CHANGE_HEADER_BYTES: u64 = RECORD_AT + RECORD_HEADER_BYTES as u64;
 
-/// What an entry is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// Ranges of bytes of a page.
-    Change,
-    /// The last entry of a transaction that is not committed.
-    Committing,
-    /// The last entry of a committed transaction.
-    Committed,
+/// Codes in the first word of an entry.
+const CHANGE: u64 = 1;
+const COMMITTING: u64 = 0x0f02;
+const COMMITTED: u64 = 0xf0c3;
+
+/// The first word of a change of so many bytes.
+#[must_use]
+pub fn change_word(size: u32) -> u64 {
+    let check = size.wrapping_mul(0x9E37_79B1) >> 16;
+    u64::from(size) << 32 | u64::from(check) << 16 | CHANGE
 }
 
-/// The first word of an entry of so many bytes.
+/// The bytes of the change that this word begins; `None` for any other word.
 #[must_use]
-pub fn type_word(kind: EntryKind, size: u32) -> u64 {
-    let code = match kind {
-        EntryKind::Change => 1,
-        EntryKind::Committing => 2,
-        EntryKind::Committed => 3,
-    };
-    u64::from(size) << 32 | u64::from(!size as u16) << 16 | code
-}
-
-/// Reads a [`type_word`]; `None` for any other word.
-#[must_use]
-pub fn read_type_word(word: u64) -> Option<(EntryKind, u32)> {
-    let kind = match word & 0xffff {
-        1 => EntryKind::Change,
-        2 => EntryKind::Committing,
-        3 => EntryKind::Committed,
-        _ => return None,
-    };
+pub fn read_change_word(word: u64) -> Option<u32> {
     let size = (word >> 32) as u32;
-    (type_word(kind, size) == word).then_some((kind, size))
+    (change_word(size) == word).then_some(size)
 }
 
 /// Bytes that a change takes whose record has so many.
@@ -61,9 +48,71 @@ pub fn change_header(
 ) -> [u8; CHANGE_HEADER_BYTES as usize] {
     let mut out = [0; CHANGE_HEADER_BYTES as usize];
     let size = RECORD_AT as u32 + record.record_bytes;
-    put(&mut out, 0, &type_word(EntryKind::Change, size).to_le_bytes());
+    put(&mut out, 0, &change_word(size).to_le_bytes());
     put(&mut out, 8, &transaction.to_le_bytes());
     put(&mut out, 12, &hash.short().to_le_bytes());
     put(&mut out, RECORD_AT as usize, &record.encode());
     out
+}
+
+/// The last entry of a transaction, a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitEntry {
+    /// What the transaction is; its `first_frame` is that of its first change.
+    pub header: TxHeader,
+    /// The generation.
+    pub generation: u64,
+    /// The transaction's number in it.
+    pub transaction: u32,
+    /// Pages of the region that the transaction has.
+    pub pages: u32,
+}
+
+impl CommitEntry {
+    /// The line with the mark of a transaction that is not committed.
+    #[must_use]
+    pub fn encode(&self, id: LogId) -> [u8; ENTRY_BYTES as usize] {
+        let mut out = [0; ENTRY_BYTES as usize];
+        put(&mut out, 0, &self.header.encode(committing_mark(id, self.generation, self.transaction)));
+        put(&mut out, 40, &self.generation.to_le_bytes());
+        put(&mut out, 48, &self.transaction.to_le_bytes());
+        put(&mut out, 52, &self.pages.to_le_bytes());
+        let check = xxh3_64_with_seed(&out[8..56], id.seed());
+        put(&mut out, 56, &check.to_le_bytes());
+        out
+    }
+
+    /// Reads a line, whatever its mark is; `None` if it is not the last entry of this transaction.
+    #[must_use]
+    pub fn decode(
+        bytes: &[u8; ENTRY_BYTES as usize],
+        id: LogId,
+        generation: u64,
+        transaction: u32,
+    ) -> Option<Self> {
+        let header = TxHeader::decode(&array(bytes, 0)?, true);
+        let pages = u32_le(bytes, 52);
+        let it = Self { header, generation, transaction, pages };
+        (it.encode(id)[8..] == bytes[8..]).then_some(it)
+    }
+}
+
+/// The first word of the last entry of a transaction that is not committed yet.
+#[must_use]
+pub fn committing_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
+    mark(COMMITTING, id, generation, transaction)
+}
+
+/// The first word of the last entry of a committed transaction. No other store than the commit makes it so.
+#[must_use]
+pub fn committed_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
+    mark(COMMITTED, id, generation, transaction)
+}
+
+/// The codes differ in more than one bit.
+fn mark(code: u64, id: LogId, generation: u64, transaction: u32) -> u64 {
+    let mut place = [0; 12];
+    put(&mut place, 0, &generation.to_le_bytes());
+    put(&mut place, 8, &transaction.to_le_bytes());
+    xxh3_64_with_seed(&place, id.seed()) << 16 | code
 }

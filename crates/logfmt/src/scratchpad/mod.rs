@@ -11,8 +11,8 @@ mod tests;
 mod undo;
 
 pub use entry::{
-    CHANGE_HEADER_BYTES, ENTRY_BYTES, EntryKind, RECORD_AT, change_header, entry_bytes, read_type_word,
-    type_word,
+    CHANGE_HEADER_BYTES, CommitEntry, ENTRY_BYTES, RECORD_AT, change_header, change_word, committed_mark,
+    committing_mark, entry_bytes, read_change_word,
 };
 pub use page::{
     FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, LINK_AT, Owner, PageHeader, STREAM_BYTES, first_link_tag,
@@ -22,7 +22,11 @@ pub use region::{REGION_MAGIC, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblo
 pub use superblock::{REFERENCE_OFFSET, Superblock, first_link_offset};
 pub use undo::{JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, UndoChain, UndoState};
 
-pub use crate::slots::{ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, origin_offset, slot_offset};
+pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
+pub use crate::slots::{
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
+};
+pub use crate::transaction::{TxHash, TxHeader};
 
 /// First bytes of a log's file.
 pub const MAGIC: [u8; 8] = *b"DURALSPM";

@@ -135,7 +135,8 @@ pub fn first_link_tag(id: LogId, generation: u64) -> u32 {
 /// The word that links to a page, or says where an entry is; never 0.
 #[must_use]
 pub fn link_word(target: u32, tag: u32) -> u64 {
-    u64::from(target) | u64::from(xxh3_64(&(u64::from(target) << 32 | u64::from(tag)).to_le_bytes()) as u32) << 32
+    u64::from(target)
+        | u64::from(xxh3_64(&(u64::from(target) << 32 | u64::from(tag)).to_le_bytes()) as u32) << 32
 }
 
 /// Reads a [`link_word`]: `None` if it is 0 or no link of this tag to one of so many targets from 1 on.

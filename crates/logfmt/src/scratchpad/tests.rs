@@ -87,7 +87,10 @@ fn a_page_header_belongs_to_its_log_and_its_page() {
         assert_eq!(PageHeader::decode(&bad, ID, 77), None, "byte {at}");
     }
     let word = link_word(5, tag);
-    assert_eq!((read_link(word, tag, 6), read_link(word, tag, 5), read_link(0, tag, 6)), (Some(5), None, None));
+    assert_eq!(
+        (read_link(word, tag, 6), read_link(word, tag, 5), read_link(0, tag, 6)),
+        (Some(5), None, None)
+    );
     for bit in 0..64 {
         assert_eq!(read_link(word ^ 1 << bit, tag, u32::MAX), None, "bit {bit}");
     }
@@ -108,19 +111,44 @@ fn an_owner_is_never_nobody_and_knows_its_own_words() {
 }
 
 #[test]
-fn type_words_reject_what_is_none() {
-    for kind in [EntryKind::Change, EntryKind::Committing, EntryKind::Committed] {
-        assert_eq!(read_type_word(type_word(kind, 64)), Some((kind, 64)));
+fn changes_say_how_long_they_are() {
+    assert_eq!(read_change_word(change_word(64)), Some(64));
+    for bit in 0..64 {
+        assert_eq!(read_change_word(change_word(99) ^ 1 << bit), None, "bit {bit}");
     }
-    assert_eq!(read_type_word(0), None);
-    assert_eq!(read_type_word(u64::MAX), None);
-    // The commit is the only change of a committed transaction's word.
-    let [from, to] = [EntryKind::Committing, EntryKind::Committed].map(|kind| type_word(kind, 64));
-    assert_eq!(from ^ to, 1);
     let record = RecordHeader { record_bytes: 49, frame: 1, page_number: 2, ranges: 3, base: Base::Zeros };
     let header = change_header(4, &record, TxHash::new(ID, 1, 4));
     assert_eq!(RecordHeader::decode(header[16..].try_into().unwrap()), Ok(record));
     assert_eq!((entry_bytes(48), entry_bytes(49)), (64, 128));
+}
+
+#[test]
+fn a_commit_belongs_to_its_log_generation_and_transaction() {
+    let header = TxHeader {
+        hash: 1,
+        first_frame: 0,
+        last_frame: 3,
+        db_pages: 4,
+        records: 5,
+        wal_checksum: [6, 7],
+        elapsed_ms: Some(8),
+    };
+    let commit = CommitEntry { header, generation: 9, transaction: 2, pages: 1 };
+    let line = commit.encode(ID);
+    assert_eq!(u64::from_le_bytes(line[..8].try_into().unwrap()), committing_mark(ID, 9, 2));
+    assert_eq!(CommitEntry::decode(&line, ID, 9, 2), Some(commit));
+    let others = [(LogId([1; 16]), 9, 2), (ID, 8, 2), (ID, 9, 3)];
+    for (id, generation, transaction) in others {
+        assert_eq!(CommitEntry::decode(&line, id, generation, transaction), None);
+        assert_ne!(committed_mark(id, generation, transaction), committed_mark(ID, 9, 2));
+    }
+    for at in 8..64 {
+        let mut bad = line;
+        bad[at] ^= 0x40;
+        assert_eq!(CommitEntry::decode(&bad, ID, 9, 2), None, "byte {at}");
+    }
+    let [from, to] = [committing_mark(ID, 9, 2), committed_mark(ID, 9, 2)];
+    assert!((from ^ to).count_ones() > 4);
 }
 
 #[test]

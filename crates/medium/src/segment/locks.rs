@@ -17,9 +17,12 @@ pub(super) const USE_AT: i64 = 1 << 41;
 /// processes, the second by who reads what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
+/// How a byte is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Beside others.
     Shared,
+    /// By nobody else.
     Exclusive,
 }
 
@@ -42,9 +45,12 @@ fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
     lock
 }
 
-/// Takes a lock, or changes its kind, without waiting; `false` when somebody has it, and then what was held
-/// before is held still.
-pub(super) fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
+/// Takes the lock of the byte at `at`, or changes its kind, without waiting; `false` when somebody has it, and then what
+/// was held before is held still.
+///
+/// # Errors
+/// When the kernel cannot lock.
+pub fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
     let lock = lock_of(kind.code(), at, 1);
     // SAFETY: an open file and a complete lock description.
     let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
@@ -56,7 +62,7 @@ pub(super) fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError>
 }
 
 /// Gives a lock back.
-pub(super) fn clear(file: &File, at: i64) {
+pub fn clear(file: &File, at: i64) {
     let lock = lock_of(libc::F_UNLCK as libc::c_short, at, 1);
     // It cannot fail: at worst the kernel has one range more to keep, and no memory for it.
     // SAFETY: an open file and a complete lock description.
@@ -64,7 +70,10 @@ pub(super) fn clear(file: &File, at: i64) {
 }
 
 /// Whether any lock of these bytes is held through another opening of the file than this one.
-pub(super) fn others_hold(file: &File, at: i64, count: usize) -> Result<bool, MediumError> {
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn others_hold(file: &File, at: i64, count: usize) -> Result<bool, MediumError> {
     let mut lock = lock_of(Kind::Exclusive.code(), at, count as i64);
     // SAFETY: an open file and a complete lock description, which the kernel changes.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {

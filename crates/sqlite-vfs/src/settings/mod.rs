@@ -159,8 +159,10 @@ mod tests {
     #[test]
     fn wrong_values_say_what_to_use() {
         for (name, value, hint) in [
-            ("journal", "fast", "auto, nvwal, waldio, ppl or off"),
-            ("journal", "scratchpad", "not available"),
+            ("journal", "fast", "auto, nvwal, scratchpad, waldio, ppl or off"),
+            ("journal", "scratchpad", "scratchpad=emulate"),
+            ("scratchpad", "/does/not/exist", "not a directory"),
+            ("scratchpad_bytes", "all", "bytes"),
             ("sync", "never", "lazy"),
             ("diff", "yes", "on or off"),
             ("heap", "", "user"),
@@ -219,6 +221,8 @@ mod tests {
             ("block_bytes", "8192"),
             ("log_limit", "1048576"),
             ("cache_bytes", "4096"),
+            ("scratchpad", "emulate"),
+            ("scratchpad_bytes", "2097152"),
             ("log_dir", "/"),
             ("layout", "embedded"),
             ("durability", "fua"),

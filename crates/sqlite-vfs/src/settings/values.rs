@@ -29,9 +29,6 @@ pub(super) fn journal(given: &Given<'_>) -> Result<Journal, String> {
     match given.value {
         AUTO => Ok(Journal::Auto),
         OFF => Ok(Journal::Off),
-        name if engines::RESERVED.contains(&name) => {
-            Err(format!("journal={name} is not available in this version; use {}", given.values))
-        }
         name => engines::by_name(name).map(Journal::Engine).ok_or_else(|| given.invalid()),
     }
 }

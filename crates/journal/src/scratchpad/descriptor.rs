@@ -1,0 +1,48 @@
+//! `scratchpad` in the registry, and its settings.
+
+use duralite_logfmt::scratchpad::MAGIC;
+
+use super::options::{NAME, ScratchpadOptions};
+use super::{files, walk};
+use crate::descriptor::{Descriptor, SharedBytes};
+use crate::media::Medium;
+use crate::settings::common::{BYTES, CACHE, LOG_LIMIT};
+use crate::settings::{EngineOptions, EngineSetting};
+
+/// The engine for a small memory in which a store is durable, beside persistent memory.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    needs: &[Medium::Scratchpad],
+    settings: &[&SCRATCHPAD_BYTES, &LOG_LIMIT, &CACHE],
+    // All that is shared is in the log and the region.
+    shared: SharedBytes { zeroed: 0, all: 0 },
+    format: files::format,
+    attach: files::attach,
+    attach_outside: files::attach_outside,
+    open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
+    inspect: files::inspect,
+    is_empty: files::is_empty,
+    walk: walk::walk,
+    rollback_journals: true,
+    flush_interval: |_| None,
+};
+
+impl ScratchpadOptions {
+    /// Its part of the options of all engines, and what it shares with others.
+    pub(super) fn of(all: &EngineOptions) -> Self {
+        let own = all.own::<Self>();
+        Self {
+            limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
+            cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            ..own
+        }
+    }
+}
+
+static SCRATCHPAD_BYTES: EngineSetting = EngineSetting::new(
+    "scratchpad_bytes",
+    BYTES,
+    |all, given| given.size().map(|bytes| all.change(|own: &mut ScratchpadOptions| own.region_bytes = bytes)),
+    |all| all.own::<ScratchpadOptions>().region_bytes.to_string(),
+);

@@ -1,0 +1,291 @@
+//! Log files of `scratchpad`: a small one of its own, and the region.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::scratchpad::{
+    MAGIC, Owner, PAGE_BYTES, REFERENCE_OFFSET, REGION_SUPERBLOCK_BYTES, RegionSuperblock, SUPERBLOCK_BYTES,
+    Superblock,
+};
+use duralite_medium::{Nvm, Segment};
+
+use super::memory::Mapping;
+use super::region::Region;
+use super::region_file::{self, RegionFile, told_dir};
+use super::undo::UndoLog;
+use super::{Activity, Scratchpad, ScratchpadOptions};
+use crate::delta_chains::DeltaChains;
+use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::engine::{Engine, wall_clock};
+use crate::generations::InForce;
+use crate::log_memory::hooked;
+use crate::media::MediaOptions;
+use crate::{JournalError, log_file};
+
+/// The slot of who is without one.
+const NO_SLOT: usize = 255;
+
+/// Writes an empty log into a new file, and makes its region if there is none.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+    let options = ScratchpadOptions::of(new.options);
+    let mapping = Mapping::of(new.directory, &new.options.media);
+    let (region, found) = region_file::open_or_make(&new.file, &mapping, options.region_bytes)?;
+    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
+    let pages = options.limit_bytes.div_ceil(PAGE_BYTES).min(u64::from(u32::MAX));
+    let superblock = Superblock {
+        page_bytes: new.page_bytes,
+        log_id,
+        db_inode,
+        db_birth_ns,
+        region: found.id,
+        limit_pages: pages as u32,
+        region_dir: told_dir(&region),
+        path: path.clone(),
+        file: made_in,
+    };
+    let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
+    Scratchpad::format(nvm.as_ref(), &superblock)
+        .map_err(|source| JournalError::Medium { path: new.file.path.to_path_buf(), source })
+}
+
+/// A log on media that the caller has.
+impl Scratchpad {
+    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
+    ///
+    /// # Errors
+    /// The medium's, of growing it.
+    pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), duralite_medium::MediumError> {
+        nvm.grow(SUPERBLOCK_BYTES)?;
+        let (head, reference) = superblock.encode();
+        nvm.store(0, &head);
+        nvm.store(REFERENCE_OFFSET, &reference);
+        InForce::first().write(nvm, superblock.log_id);
+        nvm.flush(0, SUPERBLOCK_BYTES);
+        nvm.fence();
+        Ok(())
+    }
+
+    /// Writes an empty region onto a medium of zeros. Durable on return, as far as the medium is.
+    ///
+    /// # Errors
+    /// The medium's, of growing it.
+    pub fn format_region(
+        nvm: &dyn Nvm,
+        superblock: &RegionSuperblock,
+    ) -> Result<(), duralite_medium::MediumError> {
+        nvm.grow((2 * PAGE_BYTES).min(superblock.limit_bytes()))?;
+        nvm.store(0, &superblock.encode());
+        nvm.flush(0, REGION_SUPERBLOCK_BYTES as u64);
+        nvm.fence();
+        Ok(())
+    }
+
+    /// Opens a log and its region. Whoever is `alone` recovers the log; one without a segment only looks at it, as
+    /// recovery would find it, and stores nothing.
+    ///
+    /// # Errors
+    /// `Format` and `Corrupt`.
+    pub fn attach(
+        nvm: Arc<dyn Nvm>,
+        region: Arc<dyn Nvm>,
+        path: &Path,
+        options: &ScratchpadOptions,
+        segment: Option<Arc<dyn Segment>>,
+        alone: bool,
+    ) -> Result<Self, JournalError> {
+        let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
+        nvm.read(0, &mut bytes);
+        let superblock = decode(path, &bytes)?;
+        let mut bytes = vec![0; region.len().min(REGION_SUPERBLOCK_BYTES as u64) as usize];
+        region.read(0, &mut bytes);
+        let of_region = RegionSuperblock::decode(&bytes)
+            .map_err(|source| JournalError::Format { log: path.to_path_buf(), source })?;
+        if of_region.id != superblock.region {
+            let searched = path.display().to_string();
+            return Err(JournalError::NoRegion {
+                log: path.to_path_buf(),
+                region: superblock.region,
+                searched,
+            });
+        }
+        let slot = segment.as_ref().map_or(NO_SLOT, |segment| segment.process_slot());
+        let is_kept = segment.is_none();
+        let id = superblock.log_id;
+        let region = Region::new(region, of_region, id, slot, path.to_path_buf(), is_kept);
+        Self::begin(
+            superblock,
+            nvm,
+            region,
+            options,
+            segment,
+            if is_kept { Role::Looks } else { Role::of(alone) },
+        )
+    }
+
+    fn begin(
+        superblock: Superblock,
+        nvm: Arc<dyn Nvm>,
+        region: Region,
+        options: &ScratchpadOptions,
+        segment: Option<Arc<dyn Segment>>,
+        role: Role,
+    ) -> Result<Self, JournalError> {
+        let region = Arc::new(region);
+        let rollback = Arc::new(UndoLog::new(Arc::clone(&nvm), Arc::clone(&region)));
+        let mut log = Self {
+            chains: DeltaChains::new(superblock.page_bytes as usize, options.cache_bytes),
+            superblock,
+            nvm,
+            region,
+            segment,
+            in_force: InForce::none(),
+            pages: Vec::new(),
+            newest: (0, 0),
+            firsts: Vec::new(),
+            scan: None,
+            sequence: 0,
+            time_ms: 0,
+            clock: wall_clock,
+            open: None,
+            spare: Vec::new(),
+            doubtful: None,
+            doubtful_generation: false,
+            rollback,
+            activity: Activity::default(),
+            payload: Vec::new(),
+            record: Vec::new(),
+        };
+        match role {
+            Role::Recovers => log.recover()?,
+            Role::Joins => {
+                use crate::engine::LogReader as _;
+                log.refresh()?;
+                log.collect_own();
+            }
+            Role::ReadsAlong => {
+                use crate::engine::LogReader as _;
+                log.refresh()?;
+            }
+            Role::Looks => log.look_through()?,
+            Role::Walks => {}
+        }
+        Ok(log)
+    }
+}
+
+/// What whoever opens a log does to begin with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Recovers,
+    Joins,
+    ReadsAlong,
+    Looks,
+    Walks,
+}
+
+impl Role {
+    fn of(alone: bool) -> Self {
+        if alone { Self::Recovers } else { Self::Joins }
+    }
+}
+
+/// Maps and opens a log; whoever is alone recovers it.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let Attaching { directory, options, file, segment, alone, of_another, .. } = log;
+    let mapping = Mapping::of(directory, &options.media);
+    let segment: Arc<dyn Segment> = segment;
+    let slot = segment.process_slot();
+    let opening = Opening { mapping, media: &options.media, slot, is_kept: of_another };
+    let (superblock, nvm, region) = opening.open(&file)?;
+    if alone
+        && mapping.is_dax()
+        && let Some(place) = &region.file
+    {
+        // As with the log's own file: it may have been used as emulated memory.
+        place.file.sync_all().map_err(|error| JournalError::io("sync", &place.path, &error))?;
+    }
+    let options = ScratchpadOptions::of(options);
+    let log = Scratchpad::begin(superblock, nvm, region, &options, Some(segment), Role::of(alone))?;
+    Ok(Box::new(log))
+}
+
+/// Opens a log as a user who may only read it. What others commit is seen: it is in memory that all map.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let AttachingOutside { options, file, shared, .. } = log;
+    let mapping = Mapping::read_only(&options.media);
+    let opening = Opening { mapping, media: &options.media, slot: NO_SLOT, is_kept: true };
+    let (superblock, nvm, region) = opening.open(&file)?;
+    let role = if shared.is_some() { Role::ReadsAlong } else { Role::Looks };
+    let options = ScratchpadOptions::of(options);
+    Ok(Box::new(Scratchpad::begin(superblock, nvm, region, &options, None, role)?))
+}
+
+/// Opens a log to look at it: nothing is stored, no lock is taken.
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Scratchpad, JournalError> {
+    open_to_read(log, Role::Looks)
+}
+
+/// The same, before any transaction is read.
+pub(super) fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, JournalError> {
+    open_to_read(log, Role::Walks)
+}
+
+fn open_to_read(log: &OpenFile<'_>, role: Role) -> Result<Scratchpad, JournalError> {
+    let media = MediaOptions::default();
+    let opening =
+        Opening { mapping: Mapping::read_only(&media), media: &media, slot: NO_SLOT, is_kept: true };
+    let (superblock, nvm, region) = opening.open(log)?;
+    Scratchpad::begin(superblock, nvm, region, &ScratchpadOptions::default(), None, role)
+}
+
+/// How a log and its region are opened.
+struct Opening<'a> {
+    mapping: Mapping,
+    media: &'a MediaOptions,
+    slot: usize,
+    is_kept: bool,
+}
+
+impl Opening<'_> {
+    fn open(&self, log: &OpenFile<'_>) -> Result<(Superblock, Arc<dyn Nvm>, Region), JournalError> {
+        let superblock = superblock_of(log)?;
+        let is_read_only = self.mapping.is_read_only();
+        let (place, found): (RegionFile, RegionSuperblock) =
+            region_file::find(log, &superblock, !is_read_only)?;
+        if !is_read_only {
+            place.hold(Owner::of(superblock.log_id))?;
+        }
+        let nvm = self.map(log, SUPERBLOCK_BYTES)?;
+        let region_nvm = self.map(&OpenFile { path: &place.path, file: &place.file }, found.limit_bytes())?;
+        let id = superblock.log_id;
+        let path = place.path.clone();
+        let mut region = Region::new(region_nvm, found, id, self.slot, path, self.is_kept);
+        region.file = Some(place);
+        Ok((superblock, nvm, region))
+    }
+
+    fn map(&self, file: &OpenFile<'_>, capacity: u64) -> Result<Arc<dyn Nvm>, JournalError> {
+        let _ = self.media;
+        hooked(file.path, self.mapping.map(file, capacity)?)
+    }
+}
+
+/// What a log says about itself.
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = decode(log.path, bytes)?;
+    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+}
+
+/// Whether the log holds no commits and no rollback journal.
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+    look_at(log).is_ok_and(|log| log.transactions() == 0 && log.rollback.is_gone())
+}
+
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
+    decode(log.path, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, JournalError> {
+    debug_assert_eq!(MAGIC.len(), 8);
+    Superblock::decode(bytes).map_err(|source| JournalError::Format { log: path.to_path_buf(), source })
+}

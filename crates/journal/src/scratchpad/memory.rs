@@ -1,0 +1,57 @@
+//! How the files of a log and its region are mapped.
+
+use duralite_medium::{FileNvm, Latency, MapOptions, Persistency};
+
+use crate::JournalError;
+use crate::descriptor::{LogDirectory, OpenFile};
+use crate::media::{MediaOptions, MemoryKind};
+
+/// How files are mapped.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mapping {
+    dax: bool,
+    durable_on_store: bool,
+    read_only: bool,
+    latency: Latency,
+    persistency: Persistency,
+}
+
+impl Mapping {
+    /// To be changed, on the media of a log directory.
+    pub(super) fn of(directory: &LogDirectory, media: &MediaOptions) -> Self {
+        let scratchpad = directory.media().scratchpad.as_ref();
+        let durable_on_store = scratchpad.is_some_and(|scratchpad| scratchpad.durable_on_store);
+        Self {
+            dax: scratchpad.is_some_and(|scratchpad| scratchpad.memory.kind == MemoryKind::Dax),
+            durable_on_store,
+            read_only: false,
+            latency: media.latency,
+            persistency: if durable_on_store { Persistency::X86 } else { media.persistency },
+        }
+    }
+
+    /// To be looked at.
+    pub(super) fn read_only(media: &MediaOptions) -> Self {
+        let (latency, persistency) = (media.latency, Persistency::X86);
+        Self { dax: false, durable_on_store: false, read_only: true, latency, persistency }
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub(super) fn is_dax(&self) -> bool {
+        self.dax
+    }
+
+    /// Maps a file, with address space for so many bytes.
+    pub(super) fn map(&self, file: &OpenFile<'_>, capacity: u64) -> Result<FileNvm, JournalError> {
+        let OpenFile { path, file } = *file;
+        let Self { dax, durable_on_store, read_only, latency, persistency } = *self;
+        let options =
+            MapOptions { capacity, dax, latency, persistency, durable_on_store, read_only, watched: false };
+        let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
+        FileNvm::map(file, path, &options)
+            .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
+    }
+}

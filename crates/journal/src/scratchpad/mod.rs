@@ -1,0 +1,484 @@
+//! The log of a single-level store: in a small memory in which a store is durable without a flush, beside persistent
+//! memory that holds the database (Xu et al., JCST 2016).
+//!
+//! A transaction takes pages of a region that the logs of several databases share, stores an entry for each page that
+//! it changes, and is committed by the mark in its last entry (section 5.1). A rollback journal takes such pages too.
+//! The layout is `docs/format/scratchpad.md`.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `region`, `region_file` | pages are taken and given back; which file they are in |
+//! | `writer`, `transaction` | a transaction is stored; it is read |
+//! | `recovery` | the scan from head to tail |
+//! | `undo` | rollback journals |
+//!
+//! Invariants kept here: 4, 7, 8, 10 to 12, 24 to 26. The state that survives a crash is on the medium only; the fields of
+//! [`Scratchpad`] are rebuilt by scanning.
+
+mod descriptor;
+mod files;
+mod memory;
+mod options;
+mod recovery;
+mod region;
+mod region_file;
+mod transaction;
+mod undo;
+mod walk;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use duralite_logfmt::scratchpad::{
+    ACTIVE_OFFSET, FOLLOW_AT, PAGE_BYTES, RECORD_HEADER_BYTES, Superblock, first_link_offset, first_link_tag,
+    read_link,
+};
+use duralite_logfmt::sqlite_wal::WalHeader;
+use duralite_logfmt::{FormatError, LogId, Origin};
+use duralite_medium::{Guarantee, Nvm, Segment};
+
+use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
+use crate::engine::{
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+};
+use crate::generations::InForce;
+use crate::home::DatabaseFile;
+use crate::rollback::RollbackJournal;
+use crate::{EngineOptions, JournalError};
+pub use descriptor::DESCRIPTOR;
+use options::NAME;
+pub use options::ScratchpadOptions;
+use recovery::Scan;
+use region::{Region, offset_of};
+pub use region_file::is_region_name;
+use transaction::{Expected, FoundTransaction};
+use undo::UndoLog;
+use writer::OpenTransaction;
+
+/// What an engine has done since it was opened, in this process.
+#[derive(Debug, Clone, Copy, Default)]
+struct Activity {
+    commits: u64,
+    frames: u64,
+    records: u64,
+    whole_pages: u64,
+    generations: u64,
+}
+
+/// A log in pages of a region.
+pub struct Scratchpad {
+    superblock: Superblock,
+    /// The log's file.
+    nvm: Arc<dyn Nvm>,
+    region: Arc<Region>,
+    segment: Option<Arc<dyn Segment>>,
+    in_force: InForce,
+    chains: DeltaChains,
+    /// Pages of the generation's committed transactions.
+    pages: Vec<u32>,
+    /// The first page of the last committed transaction, and the tag of its links; 0 if there is none.
+    newest: (u32, u32),
+    /// The same of all that a scan has found.
+    firsts: Vec<(u32, u32)>,
+    /// Where transactions begin that the region was looked through for.
+    scan: Option<Scan>,
+    /// Committed transactions in this generation.
+    sequence: u32,
+    /// When the last one was sealed, or else the generation began, in milliseconds since 1970; 0 if that is not known.
+    time_ms: u64,
+    clock: Clock,
+    open: Option<OpenTransaction>,
+    /// The list of an earlier transaction's pages, to be used again.
+    spare: Vec<(u32, u32)>,
+    /// Where another process stored the mark of the last commit, seen and perhaps not flushed.
+    doubtful: Option<u64>,
+    /// Whether the same is so of the generation.
+    doubtful_generation: bool,
+    rollback: Arc<UndoLog>,
+    activity: Activity,
+    payload: Vec<u8>,
+    record: Vec<u8>,
+}
+
+impl Scratchpad {
+    fn active_now(&self) -> u64 {
+        self.nvm.load_u64(ACTIVE_OFFSET)
+    }
+
+    /// Committed transactions in this generation.
+    #[must_use]
+    pub fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Whether the log was retired and never used again.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.in_force.slot.retired
+    }
+
+    fn enter(&mut self, in_force: InForce) {
+        self.in_force = in_force;
+        self.time_ms = in_force.origin.time_ms;
+        self.chains.clear();
+        self.pages.clear();
+        self.firsts.clear();
+        self.newest = (0, 0);
+        self.sequence = 0;
+        self.open = None;
+        self.doubtful = None;
+        self.doubtful_generation = false;
+    }
+
+    fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
+        let page_bytes = self.superblock.page_bytes;
+        let in_force = InForce::read(self.nvm.as_ref(), self.superblock.log_id, page_bytes, active)?;
+        self.enter(in_force);
+        self.doubtful_generation = true;
+        if self.scan.is_some() {
+            self.scan = Some(Scan::of(&self.region, in_force.slot.generation));
+        }
+        Ok(())
+    }
+
+    /// One step of [`LogReader::refresh`]: the next committed transaction of the generation that the `active` word
+    /// names, if there is one.
+    fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, JournalError> {
+        // Before the first one is loaded there is nothing that a damaged word may be equal to.
+        if active != self.in_force.active || self.in_force.slot.generation == 0 {
+            self.load_generation(active)?;
+        }
+        if self.in_force.wal_header.is_none() {
+            return Ok(None);
+        }
+        let Some(found) = self.next_transaction()? else { return Ok(None) };
+        self.drop_staged();
+        let commit = found.commit.header;
+        for record in &found.records {
+            let (region, bytes) = (&self.region, &mut self.record);
+            let change = |page: &mut [u8]| {
+                bytes.resize(record.header.record_bytes as usize, 0);
+                let broken = FormatError::Damaged { what: "a transaction" };
+                region.read_stream(record.at, bytes).map_err(|_| broken)?;
+                apply_ranges(page, bytes)
+            };
+            if !self.chains.found(record.at, &record.header, change) {
+                let what = FormatError::Damaged { what: "a transaction's frame numbers" };
+                return Err(JournalError::Corrupt { offset: record.at, what });
+            }
+        }
+        let (first, count) = self.chains.staged_frames();
+        if first != found.first_frame || commit.last_frame - first >= count {
+            let what = FormatError::Damaged { what: "a transaction's frame numbers" };
+            return Err(JournalError::Corrupt { offset: found.last, what });
+        }
+        self.advance_time(commit.elapsed_ms.unwrap_or(0));
+        self.sequence += 1;
+        self.chains.commit(&Committed {
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            checksum: Some(commit.wal_checksum),
+            sequence: self.sequence,
+            time_ms: self.told_time(),
+        });
+        // Whoever marked it had made durable what came before.
+        self.doubtful_generation = false;
+        self.doubtful = Some(found.last);
+        let first = found.pages.first().copied().unwrap_or_default();
+        self.newest = (first, self.region.header(first).map_or(0, |(_, tag)| tag));
+        if self.scan.is_some() {
+            self.firsts.push(self.newest);
+        }
+        self.pages.extend(&found.pages);
+        Ok(Some(found))
+    }
+
+    /// The transaction after the last one: by the scan, or where the last one says that it begins.
+    fn next_transaction(&self) -> Result<Option<FoundTransaction>, JournalError> {
+        let expected = Expected {
+            generation: self.in_force.slot.generation,
+            sequence: self.sequence + 1,
+            frames: self.chains.frames(),
+            page_bytes: self.superblock.page_bytes,
+        };
+        if let Some(scan) = &self.scan {
+            for head in scan.heads(expected.sequence) {
+                if let Some(found) = transaction::read(&self.region, *head, &expected)? {
+                    return Ok(Some(found));
+                }
+            }
+            return Ok(None);
+        }
+        match self.linked_next() {
+            Some(first) => transaction::read(&self.region, first, &expected),
+            None => Ok(None),
+        }
+    }
+
+    fn linked_next(&self) -> Option<u32> {
+        let (page, tag) = self.newest;
+        let limit = self.region.superblock.limit_pages;
+        if page == 0 {
+            let generation = self.in_force.slot.generation;
+            let word = self.nvm.load_u64(first_link_offset(generation));
+            return read_link(word, first_link_tag(self.superblock.log_id, generation), limit);
+        }
+        read_link(self.region.nvm.load_u64(offset_of(page) + FOLLOW_AT), tag, limit)
+    }
+
+    fn drop_staged(&mut self) {
+        self.chains.discard();
+        if let Some(open) = self.open.take() {
+            self.region.give_back(open.pages());
+        }
+    }
+
+    /// Takes in how long after the transaction before one was sealed.
+    fn advance_time(&mut self, elapsed_ms: u32) {
+        self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms));
+    }
+
+    /// When the last transaction was sealed; 0 where the log does not say.
+    fn told_time(&self) -> u64 {
+        if self.in_force.origin.time_ms > 0 { self.time_ms } else { 0 }
+    }
+}
+
+/// Reads records from the region and lays them over pages.
+fn apply_from<'a>(
+    region: &'a Region,
+    bytes: &'a mut Vec<u8>,
+) -> impl FnMut(&Record, &mut [u8]) -> Result<(), JournalError> + 'a {
+    move |record, page| {
+        bytes.resize(record.record_bytes.max(RECORD_HEADER_BYTES) as usize, 0);
+        region.read_stream(record.at, bytes)?;
+        apply_ranges(page, bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what })
+    }
+}
+
+/// Pages that are staged and not sealed are not of use to anybody when the process lets go of the log.
+impl Drop for Scratchpad {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.region.give_back(open.pages());
+        }
+    }
+}
+
+impl Engine for Scratchpad {
+    fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        Some(Arc::clone(&self.rollback) as Arc<dyn RollbackJournal>)
+    }
+}
+
+impl LogFile for Scratchpad {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn id(&self) -> LogId {
+        self.superblock.log_id
+    }
+
+    fn page_bytes(&self) -> u32 {
+        self.superblock.page_bytes
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.region.nvm.guarantee()
+    }
+
+    fn describe(&self) -> String {
+        self.region.nvm.describe()
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, String)> {
+        let (activity, counters) = (self.activity, self.region.nvm.counters());
+        let limit = u64::from(self.region.superblock.limit_pages).saturating_sub(1) * PAGE_BYTES;
+        let used = self.region.used() * PAGE_BYTES;
+        let flush = if self.region.nvm.is_durable_on_store() { "no" } else { "yes" };
+        vec![
+            ("stores_need_flush", flush.to_owned()),
+            ("persistence_domain", self.region.persistence_domain().as_str().to_owned()),
+            ("region_bytes", limit.to_string()),
+            ("region_bytes_used", used.to_string()),
+            ("region_bytes_free", limit.saturating_sub(used).to_string()),
+            ("generation", self.in_force.slot.generation.to_string()),
+            ("retired", self.is_retired().to_string()),
+            ("log_frames", self.committed().to_string()),
+            ("log_transactions", self.sequence.to_string()),
+            ("log_bytes", (self.pages.len() as u64 * PAGE_BYTES).to_string()),
+            ("log_limit", self.own_limit().to_string()),
+            ("commits", activity.commits.to_string()),
+            ("frames", activity.frames.to_string()),
+            ("records", activity.records.to_string()),
+            ("whole_pages", activity.whole_pages.to_string()),
+            ("log_restarts", activity.generations.to_string()),
+            ("stored_bytes", counters.stored_bytes.to_string()),
+            ("flushed_lines", counters.flushed_lines.to_string()),
+            ("fences", counters.fences.to_string()),
+            ("read_bytes", counters.read_bytes.to_string()),
+        ]
+    }
+
+    fn configure(&mut self, options: &EngineOptions) {
+        self.region.nvm.set_latency(options.media.latency);
+        self.nvm.set_latency(options.media.latency);
+    }
+
+    fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// The region is shared: what other logs have of it is not to be had, and counts as used.
+    fn fill(&self) -> Fill {
+        let own = self.pages.len() as u64 * PAGE_BYTES;
+        let region = Fill {
+            used_bytes: self.region.used() * PAGE_BYTES,
+            limit_bytes: u64::from(self.region.superblock.limit_pages).saturating_sub(1) * PAGE_BYTES,
+        };
+        let limit_bytes = self.own_limit();
+        let left = |fill: &Fill| fill.limit_bytes.saturating_sub(fill.used_bytes);
+        let of_log = Fill { used_bytes: own, limit_bytes };
+        if limit_bytes > 0 && left(&of_log) < left(&region) { of_log } else { region }
+    }
+
+    fn retire(&mut self) -> Result<(), JournalError> {
+        self.refresh()?;
+        self.switch_generation(None, true);
+        Ok(())
+    }
+
+    fn wal_header(&self) -> Option<&WalHeader> {
+        self.in_force.wal_header.as_ref()
+    }
+
+    fn begin_generation(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), JournalError> {
+        self.start_over(header)
+    }
+
+    fn clear(&mut self, _file: &dyn DatabaseFile, _keep_bytes: u64) -> Result<(), JournalError> {
+        self.start_over(None)
+    }
+
+    /// Its pages go back to the region whenever it starts over.
+    fn has_surplus(&self, _keep_bytes: u64) -> bool {
+        false
+    }
+}
+
+impl Scratchpad {
+    /// Most bytes that the log may have of the region; 0 for all.
+    fn own_limit(&self) -> u64 {
+        u64::from(self.superblock.limit_pages) * PAGE_BYTES
+    }
+}
+
+impl LogReader for Scratchpad {
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.chains.newest_frames()
+    }
+
+    fn origin(&self) -> Origin {
+        self.in_force.origin
+    }
+
+    fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        self.chains.transaction_after(sequence)
+    }
+
+    fn is_durable(&self, frame: u32) -> bool {
+        frame <= self.committed()
+    }
+
+    fn is_current(&self) -> bool {
+        // After what was read.
+        fence(Ordering::SeqCst);
+        self.active_now() == self.in_force.active
+    }
+
+    fn refresh(&mut self) -> Result<(), JournalError> {
+        loop {
+            let active = self.active_now();
+            match self.follow(active) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                // The generation changed under the scan: what it read was being used for something else.
+                Err(_) if self.active_now() != active => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn version(&self) -> u64 {
+        self.in_force.slot.generation.rotate_left(32) ^ u64::from(self.sequence)
+    }
+
+    fn committed(&self) -> u32 {
+        self.chains.frames()
+    }
+
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.chains.frame(number)
+    }
+
+    fn read_page(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        let mut apply = apply_from(&self.region, &mut self.record);
+        self.chains.read_page(frame, page, &mut apply)
+    }
+}
+
+impl LogWriter for Scratchpad {
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
+        None
+    }
+
+    fn has_staged(&self) -> bool {
+        self.chains.has_staged()
+    }
+
+    fn outgrows(&self, _bytes: usize) -> bool {
+        false
+    }
+
+    fn stage(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), JournalError> {
+        let mut payload = std::mem::take(&mut self.payload);
+        let result = self.stage_record(frame, page_number, page, &mut payload);
+        self.payload = payload;
+        result
+    }
+
+    fn discard_staged(&mut self) -> Result<(), JournalError> {
+        self.drop_staged();
+        Ok(())
+    }
+
+    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+        self.seal_staged(commit).map(|()| None)
+    }
+
+    fn force(&mut self) -> Result<(), JournalError> {
+        self.settle_doubtful();
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! What whoever is alone with a log, or only looks at it, finds in the region: the paper's scan from head to tail
+//! (section 5.1.3).
+
+use duralite_logfmt::scratchpad::Kind;
+use rustc_hash::FxHashMap;
+
+use super::Scratchpad;
+use super::region::{Region, offset_of};
+use super::transaction::has_commit;
+use crate::JournalError;
+
+/// Where transactions begin, by their numbers, and which pages may hold others of the log.
+#[derive(Default)]
+pub(super) struct Scan {
+    /// A transaction that was taken back may have begun as another one of its number did.
+    heads: FxHashMap<u32, Vec<u32>>,
+    /// Pages of this log's, by their owner or by what they say they are.
+    own: Vec<u32>,
+    /// Pages of all logs.
+    used: u64,
+}
+
+impl Scan {
+    /// Reads all headers.
+    pub(super) fn of(region: &Region, generation: u64) -> Self {
+        let mut scan = Self::default();
+        for page in 1..region.pages() {
+            scan.used += u64::from(region.owner_word(page) != 0);
+            let header = region.header(page).map(|(header, _)| header);
+            let current =
+                header.filter(|header| header.kind == Kind::Redo && header.generation == generation);
+            if let Some(header) = current.filter(|header| header.index == 0) {
+                scan.heads.entry(header.transaction).or_default().push(page);
+            }
+            if current.is_some() || region.is_own(page) {
+                scan.own.push(page);
+            }
+        }
+        scan
+    }
+
+    /// Where a transaction may begin.
+    pub(super) fn heads(&self, transaction: u32) -> &[u32] {
+        self.heads.get(&transaction).map_or(&[], |heads| heads)
+    }
+}
+
+impl Scratchpad {
+    /// Takes in everything that is committed, by a scan of the region. Stores nothing.
+    ///
+    /// # Errors
+    /// `Corrupt`, also where a committed transaction is not reached.
+    pub(super) fn look_through(&mut self) -> Result<(), JournalError> {
+        self.scan = Some(Scan::default());
+        loop {
+            let active = self.active_now();
+            let mut found = Ok(true);
+            while matches!(found, Ok(true)) {
+                found = self.follow(active).map(|found| found.is_some());
+            }
+            match found.and_then(|_| self.check_nothing_follows()) {
+                // A process that runs has started the log over meanwhile.
+                _ if self.active_now() != active => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether what follows the last transaction that was found is one that was committed, and has been damaged.
+    pub(super) fn check_nothing_follows(&self) -> Result<(), JournalError> {
+        let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
+            return Ok(());
+        };
+        let (generation, next) = (self.in_force.slot.generation, self.sequence.wrapping_add(1));
+        match scan.own.iter().find(|page| has_commit(&self.region, **page, generation, next)) {
+            Some(page) => Err(self.region.corrupt(*page, "a committed transaction")),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the region right after a crash: pages that nothing committed reaches are given back, and what leads
+    /// processes from one transaction to the next is stored anew. Only for the one process that has the log. It may be cut off
+    /// anywhere, and done again.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn recover(&mut self) -> Result<(), JournalError> {
+        self.look_through()?;
+        let undo = self.rollback.check()?;
+        // What a dead process stored last may not have been flushed, and is built upon from here on.
+        self.settle_doubtful();
+        let last = std::mem::take(&mut self.newest);
+        for pair in std::mem::take(&mut self.firsts) {
+            self.store_follow(pair.0);
+            self.newest = pair;
+        }
+        self.newest = last;
+        let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
+        kept.extend(undo);
+        if let Some(scan) = self.scan.take() {
+            self.region.set_used(scan.used);
+        }
+        self.region.collect(|page| kept.contains(&page), |_| false);
+        Ok(())
+    }
+
+    /// What a process that joins others gives back: pages that its process slot had when another one held it.
+    pub(super) fn collect_own(&self) {
+        let Ok(undo) = self.rollback.pages() else { return };
+        let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
+        kept.extend(undo);
+        self.region.collect(|page| kept.contains(&page), |_| true);
+    }
+
+    /// Offsets of the commit that was seen last, and perhaps not flushed by the one that stored it.
+    pub(super) fn settle_doubtful(&mut self) {
+        if self.flush_doubtful() {
+            self.region.nvm.fence();
+        }
+    }
+
+    /// The same, before a fence that comes anyway.
+    pub(super) fn settle_flushed(&mut self) {
+        self.flush_doubtful();
+    }
+
+    fn flush_doubtful(&mut self) -> bool {
+        if std::mem::take(&mut self.doubtful_generation) {
+            for (from, to) in self.in_force.extents() {
+                self.nvm.flush(from, to - from);
+            }
+            self.nvm.fence();
+        }
+        match self.doubtful.take() {
+            Some(at) => self.region.nvm.flush(at, 8),
+            None => return false,
+        }
+        true
+    }
+
+    /// Where a page's bytes are, for people.
+    pub(super) fn offset(page: u32) -> u64 {
+        offset_of(page)
+    }
+}

@@ -1,0 +1,256 @@
+//! The file of a region: making it, finding it, and knowing who uses it.
+//!
+//! There is one for each owner, group and mode of databases in a directory (invariant 13). Whoever uses it holds a
+//! lock of its file, shared, and one of a byte that stands for the log: so it is known of a log whose file is gone
+//! whether somebody uses it still, and the last one deletes a region that no log needs.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use duralite_logfmt::scratchpad::{
+    MAGIC, Owner, PAGE_BYTES, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, SUPERBLOCK_BYTES,
+    Superblock,
+};
+use duralite_medium::process::OwnFile;
+use duralite_medium::{ByteLock, Nvm as _, lock_byte, others_hold_bytes};
+use rustix::fs::OFlags;
+
+use super::memory::Mapping;
+use crate::descriptor::OpenFile;
+use crate::directory::{self, DatabaseIdentity};
+use crate::{JournalError, log_file};
+
+const PREFIX: &str = "duralite-region-";
+/// What a new region has of its limit.
+const FIRST_BYTES: u64 = 1 << 20;
+
+/// An open region.
+pub(super) struct RegionFile {
+    pub(super) path: PathBuf,
+    pub(super) file: OwnFile,
+}
+
+impl RegionFile {
+    /// Held alone by who makes the file longer.
+    pub(super) const GROWING_AT: i64 = 1 << 41;
+    /// Held shared by everybody who uses the region.
+    const USERS_AT: i64 = 1 << 42;
+    /// The first of those that stand for logs.
+    const LOGS_AT: i64 = 1 << 43;
+    pub(super) const TRIES: u32 = 200;
+    pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+    fn log_at(owner: Owner) -> i64 {
+        Self::LOGS_AT + (owner.number() >> 14) as i64
+    }
+
+    /// Says that a log is used.
+    pub(super) fn hold(&self, owner: Owner) -> Result<(), JournalError> {
+        let held = lock_byte(&self.file, ByteLock::Shared, Self::log_at(owner));
+        let held = held.map_err(|source| JournalError::Medium { path: self.path.clone(), source })?;
+        if held { Ok(()) } else { Err(self.busy()) }
+    }
+
+    /// Whether a log is used, by whoever it is.
+    fn is_held(&self, owner: Owner) -> bool {
+        others_hold_bytes(&self.file, Self::log_at(owner), 1).unwrap_or(true)
+    }
+
+    fn busy(&self) -> JournalError {
+        let what = "another process deletes the region of its log just now; try again";
+        JournalError::Busy { path: self.path.clone(), what }
+    }
+
+    /// Which of these owners are gone: no log of theirs is in the directory, and nobody uses one.
+    pub(super) fn gone(&self, id: RegionId, owners: &[Owner]) -> Vec<Owner> {
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        let Ok(there) = logs_of(dir, id) else { return Vec::new() };
+        owners.iter().copied().filter(|owner| !there.contains(owner) && !self.is_held(*owner)).collect()
+    }
+
+    /// Deletes the region if nobody uses it and no log needs it.
+    pub(super) fn remove_unused(&self, id: RegionId) {
+        let alone = lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false);
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        if alone
+            && directory::is_in_place(&self.path, &self.file).unwrap_or(false)
+            && logs_of(dir, id).is_ok_and(|logs| logs.is_empty())
+        {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// The owners that the logs in a directory are whose pages are in this region. Logs that were put aside count too.
+fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
+    let mut owners = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let may_be = path.file_name().is_some_and(|name| contains(name, b"-duralite"));
+        if !may_be {
+            continue;
+        }
+        let Ok(file) = log_file::open(&path, false, |bytes| bytes.starts_with(&MAGIC)) else { continue };
+        let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES).unwrap_or_default();
+        if let Ok(superblock) = Superblock::decode(&bytes)
+            && superblock.region == id
+        {
+            owners.push(Owner::of(superblock.log_id));
+        }
+    }
+    Ok(owners)
+}
+
+fn contains(name: &OsStr, part: &[u8]) -> bool {
+    name.as_bytes().windows(part.len()).any(|window| window == part)
+}
+
+/// The region for new logs beside a log's file, whose owner, group and mode it has; made if it is not there.
+pub(super) fn open_or_make(
+    log: &OpenFile<'_>,
+    mapping: &Mapping,
+    limit_bytes: u64,
+) -> Result<(RegionFile, RegionSuperblock), JournalError> {
+    let dir = log.path.parent().unwrap_or(Path::new("."));
+    let db = DatabaseIdentity::of_open(log.file, log.path)?;
+    let path = dir.join(format!("{PREFIX}{}-{}-{:o}", db.uid, db.gid, db.mode));
+    for _ in 0..RegionFile::TRIES {
+        if let Some(found) = open(&path, &db, true)? {
+            return Ok(found);
+        }
+        match make(dir, &path, &db, mapping, limit_bytes) {
+            Ok(()) => {}
+            Err(JournalError::Io { kind: io::ErrorKind::AlreadyExists, .. }) => {
+                std::thread::sleep(RegionFile::PAUSE)
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let what = "the region of its log is being made or deleted by other processes; try again";
+    Err(JournalError::Busy { path, what })
+}
+
+/// Opens a region and says that it is used; `None` if there is none, or none that is complete, or it has just gone.
+fn open(
+    path: &Path,
+    db: &DatabaseIdentity,
+    write: bool,
+) -> Result<Option<(RegionFile, RegionSuperblock)>, JournalError> {
+    let failed = |error: io::Error| JournalError::io("open the region", path, &error);
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(flags());
+    let file = match OwnFile::open(|| options.open(path)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() || !db.trusts(&meta) {
+        return Err(JournalError::Owner(path.to_path_buf()));
+    }
+    let region = RegionFile { path: path.to_path_buf(), file };
+    let used = lock_byte(&region.file, ByteLock::Shared, RegionFile::USERS_AT);
+    let used = used.map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
+    if !used || !directory::is_in_place(path, &region.file)? {
+        std::thread::sleep(RegionFile::PAUSE);
+        return Ok(None);
+    }
+    let superblock = superblock_of(path, &region.file)?;
+    Ok(superblock.map(|superblock| (region, superblock)))
+}
+
+/// A pipe of this name is not waited for.
+fn flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+/// What a region says about itself; `None` while it is being made.
+fn superblock_of(path: &Path, file: &File) -> Result<Option<RegionSuperblock>, JournalError> {
+    let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
+    let length = file.read_at(&mut bytes, 0).map_err(|error| JournalError::io("read", path, &error))?;
+    if bytes[..length].iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let format = |source| JournalError::Format { log: path.to_path_buf(), source };
+    RegionSuperblock::decode(&bytes[..length]).map(Some).map_err(format)
+}
+
+fn make(
+    dir: &Path,
+    path: &Path,
+    db: &DatabaseIdentity,
+    mapping: &Mapping,
+    limit_bytes: u64,
+) -> Result<(), JournalError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| {
+        JournalError::io("draw random bytes for", path, &io::Error::other(error.to_string()))
+    })?;
+    let superblock = RegionSuperblock::for_bytes(RegionId(id), limit_bytes);
+    let file = directory::create_file(dir, path, db)?;
+    let nvm = mapping.map(&OpenFile { path, file: &file }, superblock.limit_bytes())?;
+    let first = FIRST_BYTES.clamp(2 * PAGE_BYTES, superblock.limit_bytes());
+    nvm.grow(first).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
+    nvm.store(0, &superblock.encode());
+    nvm.flush(0, REGION_SUPERBLOCK_BYTES as u64);
+    nvm.fence();
+    directory::publish(path, &file).map_err(|error| JournalError::io("make", path, &error))
+}
+
+/// The region of this id that a log's pages are in: beside the log, or where it was when the log was made.
+pub(super) fn find(
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+    write: bool,
+) -> Result<(RegionFile, RegionSuperblock), JournalError> {
+    let db = DatabaseIdentity::of_open(log.file, log.path)?;
+    let beside = log.path.parent().unwrap_or(Path::new(".")).to_path_buf();
+    let made_in = PathBuf::from(std::ffi::OsString::from_vec(superblock.region_dir.clone()));
+    let mut searched = vec![beside];
+    if !superblock.region_dir.is_empty() && !searched.contains(&made_in) {
+        searched.push(made_in);
+    }
+    for dir in &searched {
+        for path in regions_in(dir) {
+            let is_it = |bytes: &[u8]| {
+                RegionSuperblock::decode(bytes).is_ok_and(|found| found.id == superblock.region)
+            };
+            let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(flags());
+            let Ok(file) = OwnFile::open(|| options.open(&path)) else { continue };
+            if !matches!(file.read_at(&mut bytes, 0), Ok(length) if is_it(&bytes[..length])) {
+                continue;
+            }
+            if let Some(found) = open(&path, &db, write)? {
+                return Ok(found);
+            }
+        }
+    }
+    let searched: Vec<_> = searched.iter().map(|dir| dir.display().to_string()).collect();
+    let (log, region, searched) = (log.path.to_path_buf(), superblock.region, searched.join(", "));
+    Err(JournalError::NoRegion { log, region, searched })
+}
+
+fn regions_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_region = |name: &OsStr| name.as_bytes().starts_with(PREFIX.as_bytes());
+    entries.filter(|entry| is_region(&entry.file_name())).map(|entry| entry.path()).collect()
+}
+
+/// Whether a file is a region by its name.
+#[must_use]
+pub fn is_region_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+/// Where a region is, for the logs that are in it; nothing if the path is too long to be told.
+pub(super) fn told_dir(region: &RegionFile) -> Vec<u8> {
+    let dir = region.path.parent().and_then(|dir| dir.canonicalize().ok());
+    dir.map(|dir| dir.into_os_string().into_vec()).unwrap_or_default()
+}

@@ -1,0 +1,369 @@
+//! The rollback journal in pages of the region: the byte stream of a chain of them.
+//!
+//! Byte `o` of the journal is in its page `o / 4032`. Whether there is one, and its length, is one word in the log's
+//! file, so that making, growing, cutting and deleting it are each one store of 8 bytes after a fence.
+//!
+//! Invariants kept here: 12, 28. Who calls what holds SQLite's locks, so that one writer at a time changes it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::scratchpad::{
+    HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, Kind, PAGE_BYTES, PageHeader,
+    STREAM_BYTES, UndoChain, UndoState,
+};
+use duralite_medium::Nvm;
+
+use super::region::{Region, offset_of, pages_for};
+use crate::JournalError;
+use crate::rollback::RollbackJournal;
+
+/// The rollback journal of one database.
+pub(super) struct UndoLog {
+    /// The log's file.
+    nvm: Arc<dyn Nvm>,
+    region: Arc<Region>,
+    known: Mutex<Known>,
+}
+
+/// What this process knows of the journal; checked against the pages before it is used.
+#[derive(Default)]
+struct Known {
+    chain: u64,
+    pages: Vec<u32>,
+    /// Stored and not flushed, each from one offset in the region up to another.
+    dirty: Vec<(u64, u64)>,
+}
+
+impl UndoLog {
+    pub(super) fn new(nvm: Arc<dyn Nvm>, region: Arc<Region>) -> Self {
+        Self { nvm, region, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let chain = self.nvm.load_u64(JOURNAL_CHAIN_OFFSET);
+        if known.chain != chain {
+            *known = Known { chain, ..Known::default() };
+        }
+        known
+    }
+
+    /// The chain and the state, which a running process may just be changing.
+    fn state(&self) -> Result<(UndoChain, UndoState), JournalError> {
+        let mut tries = 0;
+        loop {
+            let before = self.nvm.load_u64(JOURNAL_CHAIN_OFFSET);
+            let word = self.nvm.load_u64(JOURNAL_STATE_OFFSET);
+            let chain = UndoChain::read(before);
+            match UndoState::read(word, self.region.id, chain) {
+                Ok(state) => return Ok((chain, state)),
+                Err(_) if tries < 100 => tries += 1,
+                Err(what) => return Err(JournalError::Corrupt { offset: JOURNAL_STATE_OFFSET, what }),
+            }
+        }
+    }
+
+    fn length(&self) -> Result<(UndoChain, u64), JournalError> {
+        match self.state()? {
+            (chain, UndoState::Bytes(bytes)) => Ok((chain, bytes)),
+            (_, UndoState::Gone) => {
+                Err(JournalError::Unexpected("the rollback journal is used after its end"))
+            }
+        }
+    }
+
+    fn header(chain: UndoChain, index: usize) -> PageHeader {
+        let generation = u64::from(chain.number);
+        PageHeader { kind: Kind::Undo, generation, transaction: 0, index: index as u32 }
+    }
+
+    /// Whether a page is the journal's, at this place of it.
+    fn is_at(&self, page: u32, chain: UndoChain, index: usize) -> bool {
+        let expected = Self::header(chain, index);
+        self.region.is_own(page) && self.region.header(page).is_some_and(|(header, _)| header == expected)
+    }
+
+    /// The pages of a chain, as far as they are linked.
+    fn walk(&self, chain: UndoChain, most: usize) -> Vec<u32> {
+        let mut pages = Vec::new();
+        let mut next = Some(chain.first).filter(|first| self.is_at(*first, chain, 0));
+        while let Some(page) = next.filter(|_| pages.len() < most) {
+            pages.push(page);
+            let linked = self.region.header(page).and_then(|(_, tag)| self.region.linked(page, tag));
+            next = linked.filter(|page| self.is_at(*page, chain, pages.len()));
+        }
+        pages
+    }
+
+    /// The page that holds so many bytes' end, by its place.
+    fn page(&self, known: &mut Known, chain: UndoChain, index: usize) -> Result<u32, JournalError> {
+        if let Some(page) = known.pages.get(index).copied().filter(|page| self.is_at(*page, chain, index)) {
+            return Ok(page);
+        }
+        known.pages = self.walk(chain, usize::MAX);
+        let what = FormatError::Damaged { what: "the chain of pages of the rollback journal" };
+        known.pages.get(index).copied().ok_or(JournalError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
+    }
+
+    /// All pages of the journal that there is.
+    pub(super) fn pages(&self) -> Result<Vec<u32>, JournalError> {
+        match self.state()? {
+            (chain, UndoState::Bytes(_)) => Ok(self.walk(chain, usize::MAX)),
+            (_, UndoState::Gone) => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_gone(&self) -> bool {
+        self.nvm.load_u64(JOURNAL_STATE_OFFSET) == 0
+    }
+
+    /// Checks that all pages are there that the length asks for.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn check(&self) -> Result<Vec<u32>, JournalError> {
+        let pages = self.pages()?;
+        if let (_, UndoState::Bytes(bytes)) = self.state()?
+            && pages_for(bytes).max(1) > pages.len() as u64
+        {
+            let what = FormatError::Damaged { what: "the chain of pages of the rollback journal" };
+            return Err(JournalError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what });
+        }
+        Ok(pages)
+    }
+
+    /// Makes sure that the chain has so many pages, and that a journal of that length can be read.
+    fn reach(
+        &self,
+        known: &mut Known,
+        chain: UndoChain,
+        count: usize,
+        bytes: u64,
+    ) -> Result<(), JournalError> {
+        let have = pages_for(bytes).max(1) as usize;
+        if count <= have {
+            return Ok(());
+        }
+        self.page(known, chain, have - 1)?;
+        // What stands behind was linked, and the length never said so.
+        let stale = known.pages.split_off(have);
+        self.region.give_back(stale);
+        for index in have..count {
+            let page = match self.region.take(&Self::header(chain, index)) {
+                Ok(page) => page,
+                Err(error) => {
+                    self.region.give_back(known.pages.drain(have..));
+                    return Err(error);
+                }
+            };
+            if let Some(before) = known.pages.last().copied() {
+                let tag = Self::header(chain, index - 1).tag(self.region.id, before);
+                self.region.link(before, tag, page);
+                self.region.nvm.flush(offset_of(before), HEADER_BYTES);
+            }
+            self.region.nvm.flush(offset_of(page), HEADER_BYTES);
+            known.pages.push(page);
+        }
+        self.region.nvm.fence();
+        Ok(())
+    }
+
+    fn store_state(&self, state: UndoState, chain: UndoChain) {
+        self.nvm.store_u64(JOURNAL_STATE_OFFSET, state.word(self.region.id, chain));
+    }
+
+    fn put_in_force(&self, state: UndoState, chain: UndoChain) {
+        self.store_state(state, chain);
+        self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
+        self.nvm.fence();
+    }
+
+    /// Stores bytes at a place of the stream whose pages are there.
+    fn store(
+        &self,
+        known: &mut Known,
+        chain: UndoChain,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<(), JournalError> {
+        let (mut rest, mut offset) = (bytes, offset);
+        while !rest.is_empty() {
+            let within = offset % STREAM_BYTES;
+            let here = rest.len().min((STREAM_BYTES - within) as usize);
+            let (now, later) = rest.split_at(here);
+            let page = self.page(known, chain, (offset / STREAM_BYTES) as usize)?;
+            let at = offset_of(page) + HEADER_BYTES + within;
+            self.region.nvm.store(at, now);
+            self.touch(known, at, at + here as u64);
+            (rest, offset) = (later, offset + here as u64);
+        }
+        Ok(())
+    }
+
+    fn touch(&self, known: &mut Known, from: u64, to: u64) {
+        if self.region.nvm.is_durable_on_store() {
+            return;
+        }
+        match known.dirty.last_mut() {
+            Some((_, end)) if *end == from => *end = to,
+            _ => known.dirty.push((from, to)),
+        }
+    }
+
+    /// Fills what is between the end and a place behind it with zeros.
+    fn fill(&self, known: &mut Known, chain: UndoChain, from: u64, to: u64) -> Result<(), JournalError> {
+        let zeros = [0; PAGE_BYTES as usize];
+        let mut at = from;
+        while at < to {
+            let here = (to - at).min(PAGE_BYTES);
+            self.store(known, chain, &zeros[..here as usize], at)?;
+            at += here;
+        }
+        Ok(())
+    }
+
+    /// Stores the beginning of the journal: its first word goes in one piece, last if it begins a journal, and first
+    /// if it ends one.
+    fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), JournalError> {
+        let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
+            return self.store(known, chain, bytes, 0);
+        };
+        let at = offset_of(self.page(known, chain, 0)?) + HEADER_BYTES;
+        let word = u64::from_le_bytes(*word);
+        let store_word = |known: &mut Known| {
+            self.region.nvm.store_u64(at, word);
+            self.touch(known, at, at + 8);
+        };
+        if word == 0 {
+            store_word(known);
+            self.region.nvm.fence();
+        }
+        self.store(known, chain, rest, 8)?;
+        if word != 0 {
+            self.region.nvm.fence();
+            store_word(known);
+        }
+        Ok(())
+    }
+}
+
+impl RollbackJournal for UndoLog {
+    fn size(&self) -> Result<Option<u64>, JournalError> {
+        Ok(match self.state()?.1 {
+            UndoState::Bytes(bytes) => Some(bytes),
+            UndoState::Gone => None,
+        })
+    }
+
+    fn create(&self) -> Result<(), JournalError> {
+        self.delete()?;
+        let mut known = self.known();
+        let number = UndoChain::read(known.chain).number.wrapping_add(1);
+        let header = Self::header(UndoChain { first: 0, number }, 0);
+        let chain = UndoChain { first: self.region.take(&header)?, number };
+        self.region.nvm.flush(offset_of(chain.first), HEADER_BYTES);
+        self.region.nvm.fence();
+        self.nvm.store_u64(JOURNAL_CHAIN_OFFSET, chain.word());
+        self.nvm.flush(JOURNAL_CHAIN_OFFSET, 8);
+        self.nvm.fence();
+        self.put_in_force(UndoState::Bytes(0), chain);
+        *known = Known { chain: chain.word(), pages: vec![chain.first], dirty: Vec::new() };
+        Ok(())
+    }
+
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        let (chain, bytes) = self.length()?;
+        let mut known = self.known();
+        let count = bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (mut rest, mut offset) = (&mut buf[..count], offset);
+        while !rest.is_empty() {
+            let within = offset % STREAM_BYTES;
+            let here = rest.len().min((STREAM_BYTES - within) as usize);
+            let (now, later) = rest.split_at_mut(here);
+            let page = self.page(&mut known, chain, (offset / STREAM_BYTES) as usize)?;
+            self.region.nvm.read(offset_of(page) + HEADER_BYTES + within, now);
+            (rest, offset) = (later, offset + here as u64);
+        }
+        Ok(count)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let (chain, length) = self.length()?;
+        let end = offset.saturating_add(bytes.len() as u64);
+        if end >= JOURNAL_LIMIT {
+            return Err(JournalError::LimitReached { limit_bytes: JOURNAL_LIMIT });
+        }
+        let mut known = self.known();
+        self.reach(&mut known, chain, pages_for(end) as usize, length)?;
+        self.fill(&mut known, chain, length, offset)?;
+        if offset == 0 {
+            self.store_beginning(&mut known, chain, bytes)?;
+        } else {
+            self.store(&mut known, chain, bytes, offset)?;
+        }
+        if end > length {
+            // Who reads the new length reads what was stored before.
+            self.region.nvm.fence();
+            self.store_state(UndoState::Bytes(end), chain);
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        let (chain, length) = self.length()?;
+        let mut known = self.known();
+        if bytes >= length {
+            drop(known);
+            return if bytes == length { Ok(()) } else { self.extend(chain, length, bytes) };
+        }
+        self.put_in_force(UndoState::Bytes(bytes), chain);
+        let kept = pages_for(bytes).max(1) as usize;
+        let all = self.walk(chain, usize::MAX);
+        self.region.give_back(all.iter().skip(kept).copied());
+        known.pages = all;
+        known.pages.truncate(kept);
+        known.dirty.clear();
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        let mut known = self.known();
+        for (from, to) in known.dirty.drain(..) {
+            self.region.nvm.flush(from, to - from);
+        }
+        self.region.nvm.fence();
+        self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
+        self.nvm.fence();
+        Ok(())
+    }
+
+    fn delete(&self) -> Result<(), JournalError> {
+        let (chain, state) = self.state()?;
+        if state == UndoState::Gone {
+            return Ok(());
+        }
+        let mut known = self.known();
+        let pages = self.walk(chain, usize::MAX);
+        self.put_in_force(UndoState::Gone, chain);
+        self.region.give_back(pages);
+        *known = Known { chain: known.chain, ..Known::default() };
+        Ok(())
+    }
+}
+
+impl UndoLog {
+    fn extend(&self, chain: UndoChain, length: u64, bytes: u64) -> Result<(), JournalError> {
+        if bytes >= JOURNAL_LIMIT {
+            return Err(JournalError::LimitReached { limit_bytes: JOURNAL_LIMIT });
+        }
+        let mut known = self.known();
+        self.reach(&mut known, chain, pages_for(bytes) as usize, length)?;
+        self.fill(&mut known, chain, length, bytes)?;
+        drop(known);
+        self.sync()?;
+        self.put_in_force(UndoState::Bytes(bytes), chain);
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Walking a log transaction by transaction, for `duralite verify`: by the code that recovers.
+
+use duralite_logfmt::scratchpad::Base;
+
+use super::recovery::Scan;
+use super::{Scratchpad, files};
+use crate::JournalError;
+use crate::descriptor::OpenFile;
+use crate::engine::prelude::*;
+use crate::home::DatabaseFile;
+use crate::stream::WalStream;
+use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
+
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Offsets are in the
+/// region. Stores nothing.
+///
+/// # Errors
+/// The one that recovery would fail with; what came before it has been visited.
+pub(super) fn walk(
+    log: &OpenFile<'_>,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, JournalError> {
+    let mut log = files::open_to_walk(log)?;
+    let active = log.active_now();
+    log.scan = Some(Scan::default());
+    while let Some(found) = log.follow(active)? {
+        let commit = found.commit.header;
+        let records = found.records.iter().map(|record| WalkedRecord {
+            offset: record.at,
+            frame: record.header.frame,
+            page_number: record.header.page_number,
+            record_bytes: record.header.record_bytes,
+            ranges: record.header.ranges,
+            whole: record.header.base == Base::Zeros,
+        });
+        visit(&WalkedTransaction {
+            sequence: log.sequence,
+            offset: Scratchpad::offset(log.newest.0),
+            first_frame: found.first_frame,
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            order: "ordered",
+            records: records.collect(),
+        });
+    }
+    log.check_nothing_follows()?;
+    log.rollback.check()?;
+    let (generation, transactions) = (log.in_force.slot.generation, log.transactions());
+    let (retired, frames) = (log.is_retired(), log.committed());
+    let mismatch = WalStream::new(log).find_checksum_mismatch(database)?;
+    Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
+}

@@ -1,0 +1,311 @@
+//! Storing a transaction in pages of the region, committing it, and starting the log over.
+
+use duralite_logfmt::Origin;
+use duralite_logfmt::scratchpad::{
+    Base, CHANGE_HEADER_BYTES, CommitEntry, ENTRY_BYTES, FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, NO_BLOCK,
+    PAGE_BYTES, PageHeader, RECORD_AT, RECORD_HEADER_BYTES, RecordHeader, Slot, TxHash, TxHeader,
+    active_word, change_header, committed_mark, committing_mark, entry_bytes, first_link_offset,
+    first_link_tag, link_word,
+};
+use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
+
+use super::region::offset_of;
+use super::transaction::LINES;
+use super::{Scratchpad, apply_from};
+use crate::JournalError;
+use crate::delta_chains::Committed;
+use crate::engine::Commit;
+use crate::engine::prelude::*;
+use crate::generations::InForce;
+
+/// The transaction being stored, before it is sealed.
+pub(super) struct OpenTransaction {
+    /// Its pages, each with the tag of its links.
+    pages: Vec<(u32, u32)>,
+    /// Where its next entry goes in the last of them.
+    offset: u64,
+    hash: TxHash,
+    records: u32,
+}
+
+impl OpenTransaction {
+    pub(super) fn pages(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pages.iter().map(|(page, _)| *page)
+    }
+
+    fn last(&self) -> u32 {
+        self.pages.last().map_or(0, |(page, _)| *page)
+    }
+}
+
+impl Scratchpad {
+    /// Finds what to log for a page, stores it, and moves the page's cached image on.
+    pub(super) fn stage_record(
+        &mut self,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+        payload: &mut Vec<u8>,
+    ) -> Result<(), JournalError> {
+        payload.clear();
+        let mut apply = apply_from(&self.region, &mut self.record);
+        let (base, ranges) = self.chains.difference(page_number, page, payload, &mut apply)?;
+        drop(apply);
+        let record_bytes = RECORD_HEADER_BYTES + payload.len() as u32;
+        let header = RecordHeader { record_bytes, frame, page_number, ranges, base };
+        let at = self.append(&header, payload)?;
+        self.activity.records += 1;
+        if base == Base::Zeros {
+            self.activity.whole_pages += 1;
+        }
+        self.chains.stored(at, &header, page)
+    }
+
+    /// Stores one entry behind those of the open transaction; returns where its record is.
+    fn append(&mut self, header: &RecordHeader, payload: &[u8]) -> Result<u64, JournalError> {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.begin_transaction()?,
+        };
+        let result = self.append_to(&mut open, header, payload);
+        self.open = Some(open);
+        result
+    }
+
+    fn append_to(
+        &mut self,
+        open: &mut OpenTransaction,
+        header: &RecordHeader,
+        payload: &[u8],
+    ) -> Result<u64, JournalError> {
+        let size = entry_bytes(header.record_bytes);
+        let first_new = open.pages.len();
+        let offset = open.offset;
+        self.reach(open, size)?;
+        let hash = open.hash.record(&header.encode(), payload);
+        let head = change_header(self.sequence + 1, header, hash);
+        // An entry that begins at the end of a page begins in the next one.
+        let (mut index, mut at) =
+            if offset == PAGE_BYTES { (first_new, HEADER_BYTES) } else { (first_new - 1, offset) };
+        let page_at = |index: usize| open.pages.get(index).map_or(0, |(page, _)| offset_of(*page));
+        let record_at = page_at(index) + at + RECORD_AT;
+        self.region.nvm.store(page_at(index) + at, &head);
+        at += CHANGE_HEADER_BYTES;
+        let mut rest = payload;
+        while !rest.is_empty() {
+            if at == PAGE_BYTES {
+                (index, at) = (index + 1, HEADER_BYTES);
+            }
+            let here = rest.len().min((PAGE_BYTES - at) as usize);
+            let (now, later) = rest.split_at(here);
+            self.region.nvm.store(page_at(index) + at, now);
+            (rest, at) = (later, at + here as u64);
+        }
+        open.offset = at.next_multiple_of(ENTRY_BYTES);
+        open.hash = hash;
+        open.records += 1;
+        Ok(record_at)
+    }
+
+    fn begin_transaction(&mut self) -> Result<OpenTransaction, JournalError> {
+        let (sequence, generation) = (self.sequence + 1, self.in_force.slot.generation);
+        let hash = TxHash::new(self.region.id, generation, sequence);
+        let pages = std::mem::take(&mut self.spare);
+        let mut open = OpenTransaction { pages, offset: PAGE_BYTES, hash, records: 0 };
+        open.pages.clear();
+        self.reach(&mut open, ENTRY_BYTES)?;
+        open.offset = HEADER_BYTES;
+        Ok(open)
+    }
+
+    /// Makes sure that so many bytes more fit into the transaction's pages. On an error it has those that it had.
+    fn reach(&mut self, open: &mut OpenTransaction, bytes: u64) -> Result<(), JournalError> {
+        let mut room = PAGE_BYTES - open.offset;
+        let before = open.pages.len();
+        while room < bytes {
+            match self.take_page(open) {
+                Ok(page) => open.pages.push(page),
+                Err(error) => {
+                    // A link to them is replaced by the next one, or is never followed.
+                    self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
+                    return Err(error);
+                }
+            }
+            room += PAGE_BYTES - HEADER_BYTES;
+        }
+        Ok(())
+    }
+
+    fn take_page(&mut self, open: &OpenTransaction) -> Result<(u32, u32), JournalError> {
+        let limit = self.superblock.limit_pages;
+        if limit > 0 && self.pages.len() + open.pages.len() >= limit as usize {
+            return Err(JournalError::LimitReached { limit_bytes: u64::from(limit) * PAGE_BYTES });
+        }
+        let header = PageHeader {
+            kind: Kind::Redo,
+            generation: self.in_force.slot.generation,
+            transaction: self.sequence + 1,
+            index: open.pages.len() as u32,
+        };
+        let page = match self.region.take(&header) {
+            Err(JournalError::LimitReached { .. }) => {
+                self.make_room(open);
+                self.region.take(&header)?
+            }
+            taken => taken?,
+        };
+        if let Some((before, tag)) = open.pages.last() {
+            self.region.link(*before, *tag, page);
+        }
+        Ok((page, header.tag(self.region.id, page)))
+    }
+
+    /// Gives back what processes of this log that died have left, and what logs have that are gone.
+    fn make_room(&self, open: &OpenTransaction) {
+        let undo = self.rollback.pages();
+        let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
+        kept.extend(open.pages());
+        if let Ok(undo) = undo {
+            kept.extend(undo);
+            let lives =
+                |slot| self.segment.as_ref().is_some_and(|segment| segment.is_alive(slot).unwrap_or(true));
+            self.region.collect(|page| kept.contains(&page), lives);
+        }
+        self.region.reclaim_gone();
+    }
+
+    /// Commits the staged frames: all that is stored, a fence, the mark in the last entry, a fence. Where a store is
+    /// durable without a flush, the flushes do nothing.
+    pub(super) fn seal_staged(&mut self, commit: &Commit) -> Result<(), JournalError> {
+        let (first, count) = self.chains.staged_frames();
+        let covers = commit.first_frame == first && (first..first + count).contains(&commit.last_frame);
+        let Some(mut open) = self.open.take().filter(|_| covers) else {
+            return Err(JournalError::Unexpected("a commit of frames that are not staged"));
+        };
+        let bytes = if open.offset == PAGE_BYTES { ENTRY_BYTES } else { 0 };
+        if let Err(error) = self.reach(&mut open, bytes) {
+            self.open = Some(open);
+            return Err(error);
+        }
+        if open.offset == PAGE_BYTES {
+            open.offset = HEADER_BYTES;
+        }
+        let sequence = self.sequence + 1;
+        let elapsed_ms = self.elapsed_ms();
+        let last = self.store_last(&open, commit, elapsed_ms);
+        let generation = self.in_force.slot.generation;
+        self.flush_stored(&open);
+        self.settle_flushed();
+        self.region.nvm.fence();
+        self.store_follow(open.pages.first().map_or(0, |(page, _)| *page));
+        self.region.nvm.store_u64(last, committed_mark(self.region.id, generation, sequence));
+        self.region.nvm.flush(last, 8);
+        self.region.nvm.fence();
+        self.advance_time(elapsed_ms);
+        self.chains.commit(&Committed {
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            checksum: Some(commit.checksum),
+            sequence,
+            time_ms: self.told_time(),
+        });
+        self.newest = open.pages.first().copied().unwrap_or_default();
+        self.pages.extend(open.pages());
+        self.spare = open.pages;
+        self.sequence = sequence;
+        self.activity.commits += 1;
+        self.activity.frames += u64::from(commit.last_frame + 1 - commit.first_frame);
+        Ok(())
+    }
+
+    fn flush_stored(&self, open: &OpenTransaction) {
+        if self.region.nvm.is_durable_on_store() {
+            return;
+        }
+        for page in open.pages() {
+            let bytes = if page == open.last() { open.offset + ENTRY_BYTES } else { PAGE_BYTES };
+            self.region.nvm.flush(offset_of(page), bytes);
+        }
+    }
+
+    /// Stores the last entry, which is not that of a committed transaction yet, and where it is; returns its offset.
+    fn store_last(&self, open: &OpenTransaction, commit: &Commit, elapsed_ms: u32) -> u64 {
+        let generation = self.in_force.slot.generation;
+        let mut header = TxHeader {
+            hash: 0,
+            first_frame: commit.first_frame,
+            last_frame: commit.last_frame,
+            db_pages: commit.db_pages,
+            records: open.records,
+            wal_checksum: commit.checksum,
+            elapsed_ms: Some(elapsed_ms),
+        };
+        header.hash = header.seal_hash(open.hash);
+        let (transaction, pages) = (self.sequence + 1, open.pages.len() as u32);
+        let entry = CommitEntry { header, generation, transaction, pages };
+        let at = offset_of(open.last()) + open.offset;
+        let nvm = &self.region.nvm;
+        // Before the rest of its line: then a line that is whole and has neither mark is damaged.
+        nvm.store_u64(at, committing_mark(self.region.id, generation, transaction));
+        if nvm.is_durable_on_store() {
+            nvm.fence();
+        }
+        nvm.store(at + 8, &entry.encode(self.region.id)[8..]);
+        if let Some((first, tag)) = open.pages.first() {
+            let line = u64::from(open.last()) * LINES + open.offset / ENTRY_BYTES;
+            nvm.store_u64(offset_of(*first) + LAST_AT, link_word(line as u32, *tag));
+        }
+        at
+    }
+
+    /// Tells processes that run where the next transaction is. Not durable: recovery looks through the region.
+    pub(super) fn store_follow(&self, first: u32) {
+        let (id, generation) = (self.region.id, self.in_force.slot.generation);
+        let (page, tag) = self.newest;
+        if page == 0 {
+            let tag = first_link_tag(id, generation);
+            self.nvm.store_u64(first_link_offset(generation), link_word(first, tag));
+        } else {
+            self.region.nvm.store_u64(offset_of(page) + FOLLOW_AT, link_word(first, tag));
+        }
+    }
+
+    /// Milliseconds since the transaction before. A clock that was set back stands still until it has caught up, or
+    /// the log starts over.
+    fn elapsed_ms(&self) -> u32 {
+        u32::try_from((self.clock)().saturating_sub(self.time_ms)).unwrap_or(u32::MAX)
+    }
+
+    /// A new generation with this WAL header, or an empty log.
+    pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
+        // The generation in force may be another process's, many after the one known here.
+        self.refresh()?;
+        if header.is_some_and(|header| header.page_bytes != self.superblock.page_bytes) {
+            return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
+        }
+        self.switch_generation(header, false);
+        Ok(())
+    }
+
+    pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
+        let generation = self.in_force.slot.generation + 1;
+        self.drop_staged();
+        // The slot that is written over may be the one that a crash would go back to.
+        self.settle_doubtful();
+        let slot = Slot {
+            generation,
+            first_block: if header.is_some() { 0 } else { NO_BLOCK },
+            wal_header: header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes),
+            retired,
+        };
+        let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
+        let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
+        // What processes find there is of the generation before the last one.
+        self.nvm.store_u64(first_link_offset(generation), 0);
+        in_force.store(self.nvm.as_ref(), self.region.id);
+        let old = std::mem::take(&mut self.pages);
+        self.enter(in_force);
+        self.region.give_back(old);
+        self.activity.generations += 1;
+    }
+}
