@@ -13,10 +13,10 @@ use crate::settings::{EngineOptions, EngineSetting};
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
-    needs: &[Medium::Scratchpad],
+    needs: &[Medium::Scratchpad, Medium::HomeMemory],
     settings: &[&SCRATCHPAD_BYTES, &LOG_LIMIT, &CACHE],
-    // All that is shared is in the log and the region.
-    shared: SharedBytes { zeroed: 0, all: 0 },
+    // The word that the home's writers share; all else is in the log and the region.
+    shared: SharedBytes { zeroed: 8, all: 8 },
     format: files::format,
     attach: files::attach,
     attach_outside: files::attach_outside,

@@ -19,6 +19,7 @@ use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::{Engine, wall_clock};
 use crate::generations::InForce;
 use crate::log_memory::hooked;
+use crate::mapped_home::MappedHome;
 use crate::media::MediaOptions;
 use crate::{JournalError, log_file};
 
@@ -151,6 +152,7 @@ impl Scratchpad {
             doubtful: None,
             doubtful_generation: false,
             rollback,
+            home: None,
             activity: Activity::default(),
             payload: Vec::new(),
             record: Vec::new(),
@@ -191,11 +193,11 @@ impl Role {
 
 /// Maps and opens a log; whoever is alone recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let Attaching { directory, options, file, segment, alone, of_another, .. } = log;
+    let Attaching { directory, options, database, file, segment, base, alone, of_another } = log;
     let mapping = Mapping::of(directory, &options.media);
     let segment: Arc<dyn Segment> = segment;
     let slot = segment.process_slot();
-    let opening = Opening { mapping, media: &options.media, slot, is_kept: of_another };
+    let opening = Opening { mapping, slot, is_kept: of_another };
     let (superblock, nvm, region) = opening.open(&file)?;
     if alone
         && mapping.is_dax()
@@ -204,8 +206,16 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
         // As with the log's own file: it may have been used as emulated memory.
         place.file.sync_all().map_err(|error| JournalError::io("sync", &place.path, &error))?;
     }
-    let options = ScratchpadOptions::of(options);
-    let log = Scratchpad::begin(superblock, nvm, region, &options, Some(segment), Role::of(alone))?;
+    let memory = database.map(directory.home_kind())?;
+    memory.set_latency(options.media.latency);
+    let home = MappedHome::new(memory, superblock.page_bytes, options.media.home_sync);
+    let home = home.sharing(Arc::clone(&segment), base);
+    let own = ScratchpadOptions::of(options);
+    let mut log = Scratchpad::begin(superblock, nvm, region, &own, Some(segment), Role::of(alone))?;
+    if alone {
+        home.recover(database)?;
+    }
+    log.home = Some(Arc::new(home));
     Ok(Box::new(log))
 }
 
@@ -213,7 +223,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { options, file, shared, .. } = log;
     let mapping = Mapping::read_only(&options.media);
-    let opening = Opening { mapping, media: &options.media, slot: NO_SLOT, is_kept: true };
+    let opening = Opening { mapping, slot: NO_SLOT, is_kept: true };
     let (superblock, nvm, region) = opening.open(&file)?;
     let role = if shared.is_some() { Role::ReadsAlong } else { Role::Looks };
     let options = ScratchpadOptions::of(options);
@@ -232,21 +242,19 @@ pub(super) fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, JournalErro
 
 fn open_to_read(log: &OpenFile<'_>, role: Role) -> Result<Scratchpad, JournalError> {
     let media = MediaOptions::default();
-    let opening =
-        Opening { mapping: Mapping::read_only(&media), media: &media, slot: NO_SLOT, is_kept: true };
+    let opening = Opening { mapping: Mapping::read_only(&media), slot: NO_SLOT, is_kept: true };
     let (superblock, nvm, region) = opening.open(log)?;
     Scratchpad::begin(superblock, nvm, region, &ScratchpadOptions::default(), None, role)
 }
 
 /// How a log and its region are opened.
-struct Opening<'a> {
+struct Opening {
     mapping: Mapping,
-    media: &'a MediaOptions,
     slot: usize,
     is_kept: bool,
 }
 
-impl Opening<'_> {
+impl Opening {
     fn open(&self, log: &OpenFile<'_>) -> Result<(Superblock, Arc<dyn Nvm>, Region), JournalError> {
         let superblock = superblock_of(log)?;
         let is_read_only = self.mapping.is_read_only();
@@ -265,7 +273,6 @@ impl Opening<'_> {
     }
 
     fn map(&self, file: &OpenFile<'_>, capacity: u64) -> Result<Arc<dyn Nvm>, JournalError> {
-        let _ = self.media;
         hooked(file.path, self.mapping.map(file, capacity)?)
     }
 }

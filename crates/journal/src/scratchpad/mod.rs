@@ -43,7 +43,8 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
 use crate::generations::InForce;
-use crate::home::DatabaseFile;
+use crate::home::{DatabaseFile, Home};
+use crate::mapped_home::MappedHome;
 use crate::rollback::RollbackJournal;
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
@@ -96,6 +97,8 @@ pub struct Scratchpad {
     /// Whether the same is so of the generation.
     doubtful_generation: bool,
     rollback: Arc<UndoLog>,
+    /// The database file; `None` for who only looks at the log, or reads it from outside: it is the same file.
+    home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
     record: Vec<u8>,
@@ -267,6 +270,10 @@ impl Drop for Scratchpad {
 }
 
 impl Engine for Scratchpad {
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        self.home.clone().map(|home| home as Arc<dyn Home>)
+    }
+
     fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         Some(Arc::clone(&self.rollback) as Arc<dyn RollbackJournal>)
     }
@@ -285,8 +292,13 @@ impl LogFile for Scratchpad {
         self.superblock.page_bytes
     }
 
+    /// A page that is home is no safer than the file that it is in.
     fn guarantee(&self) -> Guarantee {
-        self.region.nvm.guarantee()
+        let region = self.region.nvm.guarantee();
+        match &self.home {
+            Some(home) if region == Guarantee::PowerLoss => home.nvm().guarantee(),
+            _ => region,
+        }
     }
 
     fn describe(&self) -> String {
@@ -298,7 +310,7 @@ impl LogFile for Scratchpad {
         let limit = u64::from(self.region.superblock.limit_pages).saturating_sub(1) * PAGE_BYTES;
         let used = self.region.used() * PAGE_BYTES;
         let flush = if self.region.nvm.is_durable_on_store() { "no" } else { "yes" };
-        vec![
+        let mut rows = vec![
             ("stores_need_flush", flush.to_owned()),
             ("persistence_domain", self.region.persistence_domain().as_str().to_owned()),
             ("region_bytes", limit.to_string()),
@@ -319,12 +331,27 @@ impl LogFile for Scratchpad {
             ("flushed_lines", counters.flushed_lines.to_string()),
             ("fences", counters.fences.to_string()),
             ("read_bytes", counters.read_bytes.to_string()),
-        ]
+        ];
+        if let Some(home) = &self.home {
+            let (figures, memory) = (home.figures(), home.nvm().counters());
+            rows.extend([
+                ("home_memory", home.nvm().describe()),
+                ("home_writes", figures.writes.to_string()),
+                ("home_writes_through", figures.through.to_string()),
+                ("home_flushed_lines", memory.flushed_lines.to_string()),
+                ("home_streamed_lines", memory.streamed_lines.to_string()),
+                ("home_fences", memory.fences.to_string()),
+            ]);
+        }
+        rows
     }
 
     fn configure(&mut self, options: &EngineOptions) {
         self.region.nvm.set_latency(options.media.latency);
         self.nvm.set_latency(options.media.latency);
+        if let Some(home) = &self.home {
+            home.nvm().set_latency(options.media.latency);
+        }
     }
 
     fn set_clock(&mut self, clock: Clock) {

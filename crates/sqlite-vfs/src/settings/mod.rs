@@ -222,6 +222,8 @@ mod tests {
             ("log_limit", "1048576"),
             ("cache_bytes", "4096"),
             ("scratchpad", "emulate"),
+            ("home", "emulate"),
+            ("home_sync", "wt"),
             ("scratchpad_bytes", "2097152"),
             ("log_dir", "/"),
             ("layout", "embedded"),

@@ -34,6 +34,10 @@ fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut
 #[test]
 fn inv12_truncated_logs_are_refused() {
     for length in [0, 1, 100, 1152, 1348, 4095, 4096, 8192] {
+        if length >= 4096 && Engine::under_test() == Engine::SCRATCHPAD {
+            // That is all of the file.
+            continue;
+        }
         expect_refusal(&format!("cut to {length}"), |_, bytes| bytes.truncate(length));
     }
     expect_refusal("cut by a byte", |_, bytes| bytes.truncate(bytes.len() - 1));
