@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use duralite_crashmodel::disk::Pages;
 use duralite_journal::DatabaseIdentity;
 use duralite_logdisk::{FileSystemKind, ImageMounter};
-use duralite_logfmt::{nvwal, ppl, waldio};
+use duralite_logfmt::{nvwal, ppl, scratchpad, waldio};
 
 use crate::failure::{DISK, Description};
 use crate::model::Contents;
@@ -83,6 +83,9 @@ fn give_to(log: &Path, database: &Path) -> Result<()> {
     } else if let Ok(mut superblock) = nvwal::Superblock::decode(&bytes) {
         (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
         file.write_all_at(&superblock.encode(), 0)?;
+    } else if let Ok(mut superblock) = scratchpad::Superblock::decode(&bytes) {
+        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
+        file.write_all_at(&superblock.encode().0, 0)?;
     } else if let Ok(mut superblock) = ppl::Superblock::decode(&bytes) {
         (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
         file.write_all_at(&superblock.encode(), 0)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use duralite_journal::media::Medium;
-use duralite_journal::{Descriptor, engines, nvwal, ppl, waldio};
+use duralite_journal::{Descriptor, engines, nvwal, ppl, scratchpad, waldio};
 use serde::{Deserialize, Serialize};
 
 /// What keeps the commits.
@@ -27,6 +27,9 @@ impl Engine {
     pub const WALDIO: Self = Self::Own(&waldio::DESCRIPTOR);
     /// For tests of what only `ppl` does.
     pub const PPL: Self = Self::Own(&ppl::DESCRIPTOR);
+
+    /// For tests of what only `scratchpad` does.
+    pub const SCRATCHPAD: Self = Self::Own(&scratchpad::DESCRIPTOR);
 
     /// Duralite's own.
     #[must_use]
@@ -51,7 +54,8 @@ impl Engine {
     /// Whether its log is in memory that is mapped.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
-        matches!(self, Self::Own(engine) if engine.needs.first() == Some(&Medium::LogMemory))
+        let in_memory = |medium: &Medium| matches!(medium, Medium::LogMemory | Medium::Scratchpad);
+        matches!(self, Self::Own(engine) if engine.needs.first().is_some_and(in_memory))
     }
 }
 
@@ -133,6 +137,8 @@ impl Setup {
         let media = engine.needs.iter().map(|medium| match medium {
             Medium::LogMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::HomeMemory => "home=emulate&".to_owned(),
+            // Which memory the region is in is one of the settings.
+            Medium::Scratchpad => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
         let media: String = media.collect();
@@ -150,8 +156,12 @@ impl Setup {
 type Choose = fn(&mut Setup, &mut fastrand::Rng) -> Vec<String>;
 
 /// By engine; any other one has its defaults.
-const CHOICES: [(&str, Choose); 3] =
-    [("nvwal", choose_nvwal), ("waldio", choose_waldio), ("ppl", choose_ppl)];
+const CHOICES: [(&str, Choose); 4] = [
+    ("nvwal", choose_nvwal),
+    ("waldio", choose_waldio),
+    ("ppl", choose_ppl),
+    ("scratchpad", choose_scratchpad),
+];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     // A weaker order now and then: what it promises is a prefix.
@@ -204,6 +214,21 @@ fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
         // The least that there is: four chunks.
         format!("log_limit={}", [1, 1, 4 << 20][random.usize(..3)]),
     ];
+    if random.u8(..3) == 0 {
+        settings.push("cache_bytes=0".into());
+    }
+    settings
+}
+
+/// A region in which a store is durable, and one that is flushed.
+fn choose_scratchpad(_: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
+    let mut settings = vec![
+        format!("scratchpad={}", ["emulate", "emulate", "off"][random.usize(..3)]),
+        format!("scratchpad_bytes={}", [131_072, 524_288, 4 << 20][random.usize(..3)]),
+    ];
+    if random.u8(..4) == 0 {
+        settings.push("log_limit=65536".into());
+    }
     if random.u8(..3) == 0 {
         settings.push("cache_bytes=0".into());
     }

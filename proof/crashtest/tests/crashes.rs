@@ -78,6 +78,11 @@ fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
     hold("ppl", || explore(&memory(Engine::PPL, 50_000)));
 }
 
+#[test]
+fn inv07_states_that_a_crash_leaves_recover_on_scratchpad() {
+    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 50_000)));
+}
+
 /// The tests' engine whose home is the database file, mapped: its memory is recorded like the log's.
 fn mapped() -> Engine {
     Engine::Own(duralite_testkit::Engine::named("mapped").unwrap().descriptor())

@@ -100,8 +100,17 @@ const PPL: [&str; 6] = [
     "overflow_bytes=0&background_checkpoint=60",
     "cache_bytes=0&log_limit=33554432",
 ];
+/// Regions that are full now and then, and pages of a database in memory.
+const SCRATCHPAD: [&str; 5] = [
+    "",
+    "home_sync=wt",
+    "home_sync=wb&background_checkpoint=60",
+    "scratchpad_bytes=8388608&background_checkpoint=on",
+    "cache_bytes=0&home_sync=adaptive",
+];
 /// By engine; of any other one the defaults are tried.
-const CHOICES: [(&str, &[&str]); 3] = [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL)];
+const CHOICES: [(&str, &[&str]); 4] =
+    [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
 /// Frames at which SQLite checkpoints, where that is what has pages written home.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// Between two strikes, where nothing else is said.

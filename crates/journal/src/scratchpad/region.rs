@@ -310,7 +310,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // Whoever is the last one leaves no region behind that is good for nobody.
-        if let Some(file) = self.file.as_ref().filter(|_| !self.is_kept && self.used() == 0) {
+        let Some(file) = self.file.as_ref().filter(|_| !self.is_kept) else { return };
+        // A log that was moved elsewhere may own pages still.
+        if file.is_unused() && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }
     }

@@ -17,12 +17,14 @@ use duralite_logfmt::scratchpad::{
     Superblock,
 };
 use duralite_medium::process::OwnFile;
-use duralite_medium::{ByteLock, Nvm as _, lock_byte, others_hold_bytes};
+use duralite_medium::{ByteLock, lock_byte, others_hold_bytes};
 use rustix::fs::OFlags;
 
 use super::memory::Mapping;
 use crate::descriptor::OpenFile;
 use crate::directory::{self, DatabaseIdentity};
+use crate::hooks::{self, FileStep};
+use crate::log_memory::hooked;
 use crate::{JournalError, log_file};
 
 const PREFIX: &str = "duralite-region-";
@@ -73,13 +75,17 @@ impl RegionFile {
         owners.iter().copied().filter(|owner| !there.contains(owner) && !self.is_held(*owner)).collect()
     }
 
-    /// Deletes the region if nobody uses it and no log needs it.
+    /// Whether nobody else uses the region; if so, nobody will before this is closed.
+    pub(super) fn is_unused(&self) -> bool {
+        lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
+    }
+
+    /// Deletes the region, which nobody uses, if no log names it.
     pub(super) fn remove_unused(&self, id: RegionId) {
-        let alone = lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false);
         let dir = self.path.parent().unwrap_or(Path::new("."));
-        if alone
-            && directory::is_in_place(&self.path, &self.file).unwrap_or(false)
+        if directory::is_in_place(&self.path, &self.file).unwrap_or(false)
             && logs_of(dir, id).is_ok_and(|logs| logs.is_empty())
+            && hooks::step(FileStep::Remove, &self.path).is_ok()
         {
             drop(std::fs::remove_file(&self.path));
         }
@@ -193,7 +199,7 @@ fn make(
     })?;
     let superblock = RegionSuperblock::for_bytes(RegionId(id), limit_bytes);
     let file = directory::create_file(dir, path, db)?;
-    let nvm = mapping.map(&OpenFile { path, file: &file }, superblock.limit_bytes())?;
+    let nvm = hooked(path, mapping.map(&OpenFile { path, file: &file }, superblock.limit_bytes())?)?;
     let first = FIRST_BYTES.clamp(2 * PAGE_BYTES, superblock.limit_bytes());
     nvm.grow(first).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
     nvm.store(0, &superblock.encode());
