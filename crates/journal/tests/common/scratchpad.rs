@@ -1,0 +1,108 @@
+//! Logs of `scratchpad` and their region, in one memory that is crashed as a whole.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_crashmodel::RecordingNvm;
+use duralite_journal::home::NoDatabase;
+use duralite_journal::scratchpad::Scratchpad;
+use duralite_journal::stream::WalStream;
+use duralite_journal::{JournalError, ScratchpadOptions};
+use duralite_logfmt::LogId;
+use duralite_logfmt::scratchpad::{PAGE_BYTES, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock};
+use duralite_medium::{LocalSegment, Nvm};
+
+#[path = "part.rs"]
+mod part;
+use part::Part;
+
+const REGION: RegionId = RegionId([3; 16]);
+
+pub struct Rig {
+    pub memory: Arc<RecordingNvm>,
+    logs: u64,
+    region_bytes: u64,
+}
+
+impl Rig {
+    /// So many empty logs in an empty region.
+    pub fn new(logs: u64, region_bytes: u64, durable_on_store: bool) -> Self {
+        let memory = RecordingNvm::new(0, logs * SUPERBLOCK_BYTES + region_bytes);
+        let memory = Arc::new(if durable_on_store { memory.durable_on_store() } else { memory });
+        let rig = Self { memory, logs, region_bytes };
+        for which in 0..logs {
+            Scratchpad::format(rig.log(which as usize).as_ref(), &superblock(which as usize))
+                .expect("format");
+        }
+        let region = RegionSuperblock::for_bytes(REGION, region_bytes);
+        Scratchpad::format_region(rig.region().as_ref(), &region).expect("format");
+        rig
+    }
+
+    /// The same logs in another memory.
+    pub fn on(&self, memory: RecordingNvm) -> Self {
+        Self { memory: Arc::new(memory), ..*self }
+    }
+
+    fn part(&self, base: u64, capacity: u64) -> Arc<dyn Nvm> {
+        Arc::new(Part { whole: self.memory.clone(), base, capacity })
+    }
+
+    pub fn log(&self, which: usize) -> Arc<dyn Nvm> {
+        self.part(which as u64 * SUPERBLOCK_BYTES, SUPERBLOCK_BYTES)
+    }
+
+    pub fn region(&self) -> Arc<dyn Nvm> {
+        self.part(self.logs * SUPERBLOCK_BYTES, self.region_bytes)
+    }
+
+    /// Attaches a log alone.
+    pub fn open(&self, which: usize) -> Result<WalStream<Scratchpad>, JournalError> {
+        let segment = Arc::new(LocalSegment::new(64));
+        let options = ScratchpadOptions { cache_bytes: 0, ..ScratchpadOptions::default() };
+        let (log, region) = (self.log(which), self.region());
+        let engine = Scratchpad::attach(log, region, Path::new("model"), &options, Some(segment), true)?;
+        let mut stream = WalStream::new(engine);
+        assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None, "SQLite's recovery would stop here");
+        Ok(stream)
+    }
+
+    /// What recovery would find, without storing anything.
+    pub fn look(&self, which: usize) -> Result<Vec<u8>, JournalError> {
+        let (log, region) = (self.log(which), self.region());
+        let options = ScratchpadOptions::default();
+        let engine = Scratchpad::attach(log, region, Path::new("model"), &options, None, false)?;
+        Ok(contents(&mut WalStream::new(engine)))
+    }
+
+    /// Pages that somebody owns.
+    pub fn taken(&self) -> usize {
+        let region = self.region();
+        let pages = 1..region.len() / PAGE_BYTES;
+        pages.filter(|page| region.load_u64(page * PAGE_BYTES) != 0).count()
+    }
+}
+
+pub fn superblock(which: usize) -> Superblock {
+    Superblock {
+        page_bytes: 512,
+        log_id: LogId([9 + which as u8; 16]),
+        db_inode: 1,
+        db_birth_ns: 2,
+        region: REGION,
+        limit_pages: 0,
+        region_dir: b"/region".to_vec(),
+        path: b"/model.db".to_vec(),
+        file: None,
+    }
+}
+
+/// Everything the stream holds.
+pub fn contents(stream: &mut WalStream<Scratchpad>) -> Vec<u8> {
+    let size = stream.size().expect("size");
+    let mut bytes = vec![0; size as usize];
+    assert_eq!(stream.read(&NoDatabase, 0, &mut bytes).expect("read"), bytes.len());
+    bytes
+}

@@ -1,0 +1,252 @@
+//! `scratchpad` on recorded memory: logs that share a region, rollback journals in it, and what a crash leaves of both,
+//! with flushes and without.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+mod common;
+#[path = "common/scratchpad.rs"]
+mod rig;
+
+use common::{Model, Rng, for_seeds};
+use duralite_crashmodel::Crashes as _;
+use duralite_journal::engine::Engine as _;
+use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
+use duralite_journal::rollback::RollbackJournal;
+use duralite_journal::{ErrorKind, JournalError};
+use rig::{Rig, contents};
+
+const PAGE: usize = 512;
+
+/// Transactions of two databases in one region, and a crash.
+fn crash_two_logs(seed: u64, durable_on_store: bool) {
+    let mut rng = Rng(seed * 77 + 1);
+    let rig = Rig::new(2, 512 << 10, durable_on_store);
+    rig.memory.crash_before(rng.below(900), seed);
+    let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
+    let mut models = [Model::new(PAGE, 12), Model::new(PAGE, 12)];
+    // What each log may hold: as of the last commit that was acknowledged, or the one under way.
+    let mut possible = [vec![Vec::new()], vec![Vec::new()]];
+    for _ in 0..30 {
+        let which = rng.below(2) as usize;
+        let (log, model) = (&mut logs[which], &mut models[which]);
+        let mut writes = Vec::new();
+        if !model.has_header() || rng.chance(6) {
+            writes.push(model.restart());
+            possible[which].push(model.committed.clone());
+        }
+        let transaction = model.transaction(&mut rng, true);
+        possible[which].push(model.after(&transaction).to_vec());
+        writes.extend(transaction.writes.iter().cloned());
+        writes.iter().for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
+        if rig.memory.image().is_some() {
+            break;
+        }
+        model.commit(transaction);
+        possible[which] = vec![model.committed.clone()];
+        assert_eq!(contents(log), model.committed);
+    }
+    drop(logs);
+    let image =
+        rig.memory.image().map(|left| rig.memory.over(left)).unwrap_or_else(|| rig.memory.crash(seed));
+    let left = rig.on(image);
+    for (which, possible) in possible.iter().enumerate() {
+        // Recovery may be cut off too, and then comes to the same.
+        let before = left.look(which).expect("a sound log");
+        assert!(possible.contains(&before), "log {which} is none of those possible");
+        let cut = left.on(left.memory.over(left.memory.to_bytes()));
+        cut.memory.crash_before(rng.below(40), seed);
+        drop(cut.open(which).expect("open"));
+        let again = cut.memory.image().map_or(cut.memory.to_bytes(), |left| left);
+        let again = cut.on(cut.memory.over(again));
+        assert_eq!(contents(&mut again.open(which).expect("open")), before, "recovery that was cut off");
+    }
+    for which in 0..2 {
+        let mut log = left.open(which).expect("open");
+        log.engine_mut().clear(&NoDatabase, 0).expect("clear");
+    }
+    assert_eq!(left.taken(), 0, "pages that nobody has");
+}
+
+#[test]
+fn inv24_logs_share_a_region_and_a_crash_leaves_a_prefix_of_each_and_no_lost_page() {
+    for_seeds(400, |seed| crash_two_logs(seed, seed % 2 == 0));
+}
+
+#[test]
+fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
+    let rig = Rig::new(2, 96 << 10, true);
+    let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
+    let mut models = [Model::new(PAGE, 12), Model::new(PAGE, 12)];
+    let mut rng = Rng(5);
+    let mut full = 0;
+    for round in 0..60 {
+        let which = round % 2;
+        let (log, model) = (&mut logs[which], &mut models[which]);
+        if !model.has_header() {
+            let (offset, data) = model.restart();
+            log.write(&NoDatabase, offset, &data).expect("a header");
+        }
+        let transaction = model.transaction(&mut rng, false);
+        let written = transaction.writes.iter().try_for_each(|(at, data)| log.write(&NoDatabase, *at, data));
+        match written {
+            Ok(()) => model.commit(transaction),
+            Err(error) => {
+                full += 1;
+                assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                log.engine_mut().discard_staged().expect("discard");
+                // A checkpoint of either log makes room for both.
+                let (offset, data) = model.restart();
+                assert_eq!(log.engine().fill().used_bytes > 0, rig.taken() > 0);
+                log.write(&NoDatabase, offset, &data).expect("a header");
+            }
+        }
+        assert_eq!(contents(log), model.committed);
+    }
+    assert!(full > 2, "never full");
+}
+
+#[test]
+fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
+    let rig = Rig::new(1, 64 << 10, false);
+    let mut log = rig.open(0).expect("open");
+    let mut model = Model::new(PAGE, 12);
+    let (offset, data) = model.restart();
+    log.write(&NoDatabase, offset, &data).expect("a header");
+    let transaction = model.transaction(&mut Rng(9), false);
+    let (last, first) = transaction.writes.split_last().expect("writes");
+    first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    let _ = last;
+    assert!(rig.taken() > 0);
+    std::mem::forget(log);
+    let log = rig.open(0).expect("open");
+    assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
+}
+
+/// A rollback journal as SQLite treats it, and a crash: what was synced last is there, or the journal has gone where it was
+/// being deleted.
+fn crash_a_journal(seed: u64, durable_on_store: bool) {
+    let mut rng = Rng(seed * 31 + 7);
+    let rig = Rig::new(1, 256 << 10, durable_on_store);
+    rig.memory.crash_before(rng.below(500), seed);
+    let log = rig.open(0).expect("open");
+    let journal = log.engine().rollback_journal().expect("a journal");
+    let mut bytes: Option<Vec<u8>> = None;
+    // As of the last sync, and whether it may be gone, or be there, since then.
+    let mut synced: Vec<Option<Vec<u8>>> = vec![None];
+    for _ in 0..60 {
+        if rig.memory.image().is_some() {
+            break;
+        }
+        step(&*journal, &mut bytes, &mut synced, &mut rng, || rig.memory.image().is_some());
+        let size = journal.size().expect("a size");
+        assert_eq!(size, bytes.as_ref().map(|bytes| bytes.len() as u64));
+        if let Some(bytes) = &bytes {
+            let mut found = vec![0; bytes.len() + 9];
+            assert_eq!(journal.read(&mut found, 0).expect("read"), bytes.len());
+            assert!(found.starts_with(bytes));
+        }
+    }
+    drop((journal, log));
+    let image =
+        rig.memory.image().map(|left| rig.memory.over(left)).unwrap_or_else(|| rig.memory.crash(seed));
+    let left = rig.on(image);
+    let log = left.open(0).expect("open");
+    let journal = log.engine().rollback_journal().expect("a journal");
+    let found = journal.size().expect("a size").map(|size| {
+        let mut found = vec![0; size as usize];
+        journal.read(&mut found, 0).expect("read");
+        found
+    });
+    let fits = synced.iter().any(|synced| match (synced, &found) {
+        (None, None) => true,
+        (Some(synced), Some(found)) => found.starts_with(synced),
+        _ => false,
+    });
+    assert!(fits, "{:?} bytes of none of {:?}", found.map(|found| found.len()), synced.len());
+    journal.delete().expect("delete");
+    assert_eq!(left.taken(), 0, "pages that nobody has");
+}
+
+/// One call of SQLite's, with what may be durable meanwhile and after it.
+fn step(
+    journal: &dyn RollbackJournal,
+    bytes: &mut Option<Vec<u8>>,
+    synced: &mut Vec<Option<Vec<u8>>>,
+    rng: &mut Rng,
+    crashed: impl Fn() -> bool,
+) {
+    let Some(now) = bytes else {
+        synced.push(Some(Vec::new()));
+        journal.create().expect("create");
+        *bytes = Some(Vec::new());
+        if !crashed() {
+            *synced = vec![Some(Vec::new())];
+        }
+        return;
+    };
+    match rng.below(8) {
+        0 => {
+            synced.push(None);
+            journal.delete().expect("delete");
+            *bytes = None;
+            if !crashed() {
+                *synced = vec![None];
+            }
+        }
+        1 => {
+            synced.push(Some(Vec::new()));
+            journal.truncate(0).expect("truncate");
+            now.clear();
+            if !crashed() {
+                *synced = vec![Some(Vec::new())];
+            }
+        }
+        2 | 3 => {
+            journal.sync().expect("sync");
+            if !crashed() {
+                *synced = vec![Some(now.clone())];
+            }
+        }
+        _ => {
+            // SQLite appends; what is durable stays.
+            let more: Vec<u8> = (0..1 + rng.below(6000)).map(|_| rng.next() as u8).collect();
+            journal.write(&more, now.len() as u64).expect("write");
+            now.extend(more);
+        }
+    }
+}
+
+#[test]
+fn inv26_a_rollback_journal_is_as_it_was_synced_or_gone() {
+    for_seeds(400, |seed| crash_a_journal(seed, seed % 2 == 0));
+}
+
+#[test]
+fn inv26_the_head_of_a_journal_is_zeroed_in_one_piece() {
+    let rig = Rig::new(1, 256 << 10, false);
+    let log = rig.open(0).expect("open");
+    let journal = log.engine().rollback_journal().expect("a journal");
+    journal.create().expect("create");
+    let head = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7, 1, 2, 3, 4, 5, 6, 7, 8];
+    journal.write(&head, 0).expect("write");
+    journal.write(&[7; 6000], 16).expect("write");
+    journal.sync().expect("sync");
+    journal.write(&[0; 16], 0).expect("write");
+    for seed in 0..200 {
+        let left = rig.on(rig.memory.crash(seed));
+        let log = left.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        let mut found = [0; 8];
+        assert_eq!(journal.read(&mut found, 0).expect("read"), 8);
+        assert!(found == head[..8] || found == [0; 8], "{found:?}");
+    }
+    // A gap is zeros, also where the pages had something in them.
+    journal.truncate(10).expect("truncate");
+    journal.write(&[9], 5000).expect("write");
+    let mut found = vec![1; 5001];
+    journal.read(&mut found, 0).expect("read");
+    assert!(found[16..5000].iter().all(|byte| *byte == 0) && found[5000] == 9);
+    let missing = journal.delete().and_then(|()| journal.read(&mut found, 0).map(|_| ()));
+    assert!(matches!(missing, Err(JournalError::Unexpected(_))));
+}
