@@ -9,6 +9,7 @@ pub mod machine;
 pub mod nvwal;
 pub mod ppl;
 pub mod report;
+pub mod scratchpad;
 pub mod waldio;
 pub mod workload;
 

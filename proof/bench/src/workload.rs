@@ -49,18 +49,24 @@ pub enum Target {
     Nvwal(Vec<(&'static str, String)>),
     /// Through Duralite, with these URI parameters.
     Duralite(Vec<(&'static str, String)>),
+    /// The same in this journal mode.
+    DuraliteIn(&'static str, Vec<(&'static str, String)>),
 }
 
 impl Target {
     /// Whether it has a write-ahead log.
     #[must_use]
     pub fn has_wal(&self) -> bool {
-        !matches!(self, Self::Memory | Self::Rollback(_))
+        match self {
+            Self::Memory | Self::Rollback(_) => false,
+            Self::Stock | Self::Nvwal(_) | Self::Duralite(_) => true,
+            Self::DuraliteIn(mode, _) => *mode == "WAL",
+        }
     }
 
     fn journal_mode(&self) -> &'static str {
         match self {
-            Self::Rollback(mode) => mode,
+            Self::Rollback(mode) | Self::DuraliteIn(mode, _) => mode,
             _ => "WAL",
         }
     }
@@ -71,7 +77,7 @@ impl Target {
             Self::Memory => return ":memory:".to_owned(),
             Self::Stock | Self::Rollback(_) => return path.display().to_string(),
             Self::Nvwal(parameters) => ("&journal=nvwal&nvram=emulate", parameters),
-            Self::Duralite(parameters) => ("", parameters),
+            Self::Duralite(parameters) | Self::DuraliteIn(_, parameters) => ("", parameters),
         };
         let mut uri = format!("file:{}?vfs=duralite{fixed}", path.display());
         for (name, value) in parameters {
@@ -172,6 +178,11 @@ impl Session {
         }
         self.conn()?.execute_batch("COMMIT")?;
         Ok(())
+    }
+
+    /// Lets updates and deletes begin with the first row.
+    pub fn rewind(&mut self) {
+        self.rows = 0;
     }
 
     /// Writes that many one-page transactions, to a table of their own, without waiting for each.

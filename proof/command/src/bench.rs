@@ -7,13 +7,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::Table;
-use duralite_bench::{flush, machine, ppl, waldio};
+use duralite_bench::{flush, machine, ppl, scratchpad, waldio};
 
 use duralite_cli::output::{print_json, print_text};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to run, one by one or as `waldio` or `ppl`; everything if none is named
+    /// What to run, one by one or as `waldio`, `ppl` or `scratchpad`; everything if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Directory for the databases; it decides which disk is measured
@@ -58,7 +58,7 @@ impl Measurement {
 }
 
 /// A name selects itself, and what stands before a `_` all that begin so.
-const MEASUREMENTS: [(&str, Measurement); 21] = [
+const MEASUREMENTS: [(&str, Measurement); 27] = [
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),
@@ -80,6 +80,12 @@ const MEASUREMENTS: [(&str, Measurement); 21] = [
     ("ppl_figure7", Several(ppl::figure7)),
     ("ppl_table6", One(ppl::table6)),
     ("ppl_figure8", Several(ppl::figure8)),
+    ("scratchpad_figure13_14", Several(scratchpad::figures_13_14)),
+    ("scratchpad_figure15_16", One(scratchpad::figures_15_16)),
+    ("scratchpad_figure17_18", Several(scratchpad::figures_17_18)),
+    ("scratchpad_figure19_20", Several(scratchpad::figures_19_20)),
+    ("scratchpad_latency", One(scratchpad::latencies)),
+    ("scratchpad_rollback", One(scratchpad::rollback)),
 ];
 
 /// Whether a measurement is meant by a name that was given.

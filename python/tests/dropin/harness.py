@@ -20,9 +20,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
-ENGINES = ("stock", "waldio", "nvwal", "ppl")
+ENGINES = ("stock", "waldio", "nvwal", "ppl", "scratchpad")
 #: Those whose logs are in memory, which is emulated here.
-IN_MEMORY = ("nvwal", "ppl")
+IN_MEMORY = ("nvwal", "ppl", "scratchpad")
 PATIENCE = float(os.environ.get("DROPIN_PATIENCE", "40"))
 #: What may lie beside an open database: Duralite's files carry its name, and SQLite's do.
 SQLITES = ("-wal", "-shm", "-journal")

@@ -19,7 +19,7 @@ import traceback
 
 ENGINE = os.environ["DROPIN_ENGINE"]
 LOG_DIR = os.environ["DROPIN_LOG_DIR"]
-IS_IN_MEMORY = ENGINE in ("nvwal", "ppl")
+IS_IN_MEMORY = ENGINE in ("nvwal", "ppl", "scratchpad")
 TABLE = "CREATE TABLE IF NOT EXISTS t (who TEXT, n INTEGER, pad BLOB, PRIMARY KEY (who, n))"
 
 if ENGINE != "stock":
@@ -31,7 +31,8 @@ if ENGINE != "stock":
 def settings():
     """What the engine under test needs in a URI."""
     if IS_IN_MEMORY:
-        return {"journal": ENGINE, "nvram": "emulate", "nvram_dir": LOG_DIR}
+        region = {"scratchpad": "emulate", "home": "emulate"} if ENGINE == "scratchpad" else {}
+        return {"journal": ENGINE, "nvram": "emulate", "nvram_dir": LOG_DIR, **region}
     return {}
 
 

@@ -81,7 +81,9 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
         grow(&conn);
         run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
         run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
-        assert!(!shrinks() || space(&fixture, &conn) > kept);
+        // What is no file of its own goes back whatever the limit is.
+        let keeps = Engine::under_test() != Engine::SCRATCHPAD;
+        assert!(!shrinks() || !keeps || space(&fixture, &conn) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
     }
 }
