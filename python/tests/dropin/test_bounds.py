@@ -123,7 +123,8 @@ class UnderLoad(BoundsCase):
         running.tell()
         running.finish()
         self.assertGreater(big, 15 * MIB)
-        if self.engine == "ppl":
+        if self.engine in ("ppl", "scratchpad"):
+            # A region keeps the room that logs had.
             self.assertLessEqual(small, big)
         else:
             self.assertLess(small, 6 * MIB, f"the log's size; it was {big}")

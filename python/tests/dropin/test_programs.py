@@ -70,6 +70,8 @@ class Shell(ProgramCase):
                 check=True,
             ).stdout.strip()
             nvram = f"&journal={self.engine}&nvram=emulate&nvram_dir={self.log_dir}"
+            if self.engine == "scratchpad":
+                nvram += "&scratchpad=emulate&home=emulate"
             more = nvram if self.is_in_memory else ""
             begin += [f".load {library}", f".open file:{path}?vfs=duralite{more}"]
         begin.append(".timeout 20000")

@@ -14,6 +14,7 @@ use duralite_logfmt::scratchpad::{
     read_link,
 };
 use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::process::ProcessId;
 use duralite_medium::{
     ByteLock, MediumError, Nvm, PersistenceDomain, lock_byte, persistence_domain, unlock_byte,
 };
@@ -42,6 +43,8 @@ pub(super) struct Region {
     pub(super) file: Option<RegionFile>,
     /// What the log has in it stays, whatever becomes of the log here.
     is_kept: bool,
+    /// Whose it is: a child has no mapping of it, and gives nothing back (invariant 14).
+    process: ProcessId,
 }
 
 impl Region {
@@ -54,7 +57,18 @@ impl Region {
         is_kept: bool,
     ) -> Self {
         let (owner, hint) = (Owner::of(id), AtomicU32::new(1));
-        Self { nvm, superblock, id, owner, slot, hint, path, file: None, is_kept }
+        Self {
+            nvm,
+            superblock,
+            id,
+            owner,
+            slot,
+            hint,
+            path,
+            file: None,
+            is_kept,
+            process: ProcessId::current(),
+        }
     }
 
     /// Pages that are backed, the first one included, as far as this process knows.
@@ -202,7 +216,7 @@ impl Region {
 
     /// Gives pages back that are this log's; others are left alone.
     pub(super) fn give_back(&self, pages: impl IntoIterator<Item = u32>) {
-        if self.is_kept {
+        if self.is_kept || !self.process.is_current() {
             return;
         }
         let (mut given, mut lowest) = (0, u32::MAX);
@@ -310,7 +324,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // Whoever is the last one leaves no region behind that is good for nobody.
-        let Some(file) = self.file.as_ref().filter(|_| !self.is_kept) else { return };
+        let is_ours = !self.is_kept && self.process.is_current();
+        let Some(file) = self.file.as_ref().filter(|_| is_ours) else { return };
         // A log that was moved elsewhere may own pages still.
         if file.is_unused() && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);

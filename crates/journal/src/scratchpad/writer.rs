@@ -162,6 +162,10 @@ impl Scratchpad {
 
     /// Gives back what processes of this log that died have left, and what logs have that are gone.
     fn make_room(&self, open: &OpenTransaction) {
+        // Whoever writes has taken in all that is committed; if not, nothing is known of its pages.
+        if !matches!(self.next_transaction(), Ok(None)) {
+            return;
+        }
         let undo = self.rollback.pages();
         let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
         kept.extend(open.pages());
