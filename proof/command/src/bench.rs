@@ -58,7 +58,7 @@ impl Measurement {
 }
 
 /// A name selects itself, and what stands before a `_` all that begin so.
-const MEASUREMENTS: [(&str, Measurement); 27] = [
+const MEASUREMENTS: [(&str, Measurement); 28] = [
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),
@@ -84,6 +84,7 @@ const MEASUREMENTS: [(&str, Measurement); 27] = [
     ("scratchpad_figure15_16", One(scratchpad::figures_15_16)),
     ("scratchpad_figure17_18", Several(scratchpad::figures_17_18)),
     ("scratchpad_figure19_20", Several(scratchpad::figures_19_20)),
+    ("scratchpad_heat", One(scratchpad::heat)),
     ("scratchpad_latency", One(scratchpad::latencies)),
     ("scratchpad_rollback", One(scratchpad::rollback)),
 ];

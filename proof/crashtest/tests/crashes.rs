@@ -96,7 +96,8 @@ fn inv07_states_that_a_crash_leaves_recover_with_a_home_in_memory() {
 #[test]
 fn inv07_images_of_power_cuts_recover() {
     for (file_system, images) in [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100)] {
-        for engine in Engine::own() {
+        // Of a database that is mapped and emulated, a power cut takes pages that no log has any more.
+        for engine in Engine::own().into_iter().filter(|engine| *engine != Engine::SCRATCHPAD) {
             if has_rig(file_system) {
                 let what = format!("{engine} on {}", file_system.name());
                 hold(&what, || cut(&power(engine, file_system, images)));

@@ -6,15 +6,15 @@ use super::options::{NAME, ScratchpadOptions};
 use super::{files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
-use crate::settings::common::{BYTES, CACHE, LOG_LIMIT};
-use crate::settings::{EngineOptions, EngineSetting};
+use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, SWITCH};
+use crate::settings::{EngineOptions, EngineSetting, on_off};
 
 /// The engine for a small memory in which a store is durable, beside persistent memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
     needs: &[Medium::Scratchpad, Medium::HomeMemory],
-    settings: &[&SCRATCHPAD_BYTES, &LOG_LIMIT, &CACHE],
+    settings: &[&SCRATCHPAD_BYTES, &HOME_DIFF, &LOG_LIMIT, &CACHE],
     // The word that the home's writers share; all else is in the log and the region.
     shared: SharedBytes { zeroed: 8, all: 8 },
     format: files::format,
@@ -46,3 +46,11 @@ static SCRATCHPAD_BYTES: EngineSetting = EngineSetting::new(
     |all, given| given.size().map(|bytes| all.change(|own: &mut ScratchpadOptions| own.region_bytes = bytes)),
     |all| all.own::<ScratchpadOptions>().region_bytes.to_string(),
 );
+
+static HOME_DIFF: EngineSetting = EngineSetting::new(
+    "home_diff",
+    SWITCH,
+    |all, given| given.switch().map(|on| all.change(|own: &mut ScratchpadOptions| own.home_diff = on)),
+    |all| on_off(all.own::<ScratchpadOptions>().home_diff),
+)
+.shared();

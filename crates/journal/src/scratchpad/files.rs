@@ -209,8 +209,8 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let memory = database.map(directory.home_kind())?;
     memory.set_latency(options.media.latency);
     let home = MappedHome::new(memory, superblock.page_bytes, options.media.home_sync);
-    let home = home.sharing(Arc::clone(&segment), base);
     let own = ScratchpadOptions::of(options);
+    let home = home.sharing(Arc::clone(&segment), base).with_whole_pages(!own.home_diff);
     let mut log = Scratchpad::begin(superblock, nvm, region, &own, Some(segment), Role::of(alone))?;
     if alone {
         home.recover(database)?;

@@ -16,10 +16,12 @@ pub struct ScratchpadOptions {
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
+    /// Whether only those lines of a page are stored in the database that differ; the paper stores pages whole.
+    pub home_diff: bool,
 }
 
 impl Default for ScratchpadOptions {
     fn default() -> Self {
-        Self { region_bytes: REGION_BYTES, limit_bytes: 0, cache_bytes: CACHE_BYTES }
+        Self { region_bytes: REGION_BYTES, limit_bytes: 0, cache_bytes: CACHE_BYTES, home_diff: true }
     }
 }

@@ -225,6 +225,7 @@ mod tests {
             ("home", "emulate"),
             ("home_sync", "wt"),
             ("scratchpad_bytes", "2097152"),
+            ("home_diff", "off"),
             ("log_dir", "/"),
             ("layout", "embedded"),
             ("durability", "fua"),
