@@ -40,7 +40,6 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect,
     is_empty: |file| open(file).is_ok_and(|log| log.committed() == 0),
     walk: WALK,
-    rollback_journals: false,
     flush_interval: |_| None,
 };
 

@@ -155,7 +155,7 @@ fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
         for n in 0..count {
             assert_eq!(insert(&conn, 60_000), Ok(()), "row {n}, wal_autocheckpoint={checkpoint}");
         }
-        assert!(space(&fixture) <= LIMIT + LIMIT / 2, "{} bytes", space(&fixture));
+        assert!(space(&fixture, &conn) <= LIMIT + LIMIT / 2, "{} bytes", space(&fixture, &conn));
         assert_eq!((rows(&conn), rows(&idle)), (count, count));
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
         drop((conn, idle));
