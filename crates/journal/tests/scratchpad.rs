@@ -250,3 +250,59 @@ fn inv26_the_head_of_a_journal_is_zeroed_in_one_piece() {
     let missing = journal.delete().and_then(|()| journal.read(&mut found, 0).map(|_| ()));
     assert!(matches!(missing, Err(JournalError::Unexpected(_))));
 }
+
+/// A call to leave out, counted from the beginning of the second commit.
+#[derive(Clone, Copy, Debug)]
+enum Omit {
+    Nothing,
+    Flush(u64),
+    Fence(u64),
+}
+
+/// Two commits; the power fails before an operation of the second one, or after it. Whether what is recovered is wrong.
+fn is_wrong(durable_on_store: bool, omit: Omit, crash_at: u64, seed: u64) -> bool {
+    let rig = Rig::new(1, 128 << 10, durable_on_store);
+    let mut log = rig.open(0).expect("open");
+    let mut model = Model::new(PAGE, 12);
+    let mut write = |writes: &[(u64, Vec<u8>)]| {
+        writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    };
+    write(&[model.restart()]);
+    let first = model.transaction(&mut Rng(5), false);
+    write(&first.writes);
+    model.commit(first);
+    let before = model.committed.clone();
+    rig.memory.crash_before(crash_at, seed);
+    match omit {
+        Omit::Nothing => {}
+        Omit::Flush(nth) => rig.memory.drop_flush(nth),
+        Omit::Fence(nth) => rig.memory.drop_fence(nth),
+    }
+    let second = model.transaction(&mut Rng(6), false);
+    write(&second.writes);
+    model.commit(second);
+    let left = rig.memory.image().map(|left| rig.memory.over(left));
+    let cut = left.is_some();
+    let found = rig.on(left.unwrap_or_else(|| rig.memory.crash(seed))).look(0);
+    !found.is_ok_and(|found| found == model.committed || cut && found == before)
+}
+
+/// Must-fail controls: with one flush or fence of a commit left out, some crash shows it.
+#[test]
+fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
+    let shows = |durable, omit| {
+        (0..3000).any(|seed| {
+            let crash_at = if seed % 4 == 0 { u64::MAX } else { Rng(seed + 1).below(40) };
+            is_wrong(durable, omit, crash_at, seed)
+        })
+    };
+    for durable in [false, true] {
+        assert!(!shows(durable, Omit::Nothing), "durable on store: {durable}");
+    }
+    for omit in [Omit::Flush(0), Omit::Flush(1), Omit::Fence(0), Omit::Fence(1)] {
+        assert!(shows(false, omit), "no crash shows that {omit:?} is missing");
+    }
+    for omit in [Omit::Fence(0), Omit::Fence(1), Omit::Fence(2)] {
+        assert!(shows(true, omit), "no crash shows that {omit:?} is missing where a store is durable");
+    }
+}

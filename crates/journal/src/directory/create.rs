@@ -33,7 +33,7 @@ pub(crate) fn create(
     let (path, moved) = choose_name(log_dir, db, id)?;
     let place = Place::new(log_dir, &path, id);
     let segment_path = place.segment_path.clone();
-    let file = files::create(&log_dir.dir, &path, db)?;
+    let file = files::make_file(&log_dir.dir, &path, db)?;
     let make = || {
         // Before the log, which makes do with what room is left.
         let shared = files::create_segment(&segment_path, db)?;

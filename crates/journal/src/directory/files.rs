@@ -24,7 +24,7 @@ pub(super) const ATTACHING: &str = "another process opens its log just now";
 const OWN_FILES: &str = "/proc/self/fd";
 
 /// A new log file with the owner and mode of the database (invariant 13).
-pub(crate) fn create(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
+pub(crate) fn make_file(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let file = hooks::step(FileStep::Create, path)
         .and_then(|()| OwnFile::open(|| open_new(dir, path, db.mode & 0o666)))
         .map_err(|error| JournalError::io("make a log in", dir, &error))?;

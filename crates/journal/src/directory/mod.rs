@@ -27,7 +27,7 @@ pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::create;
-pub(crate) use files::{create as create_file, is_in_place, publish, remove};
+pub(crate) use files::{is_in_place, make_file, publish, remove};
 pub use find::{Claim, FoundLog, claim, made_for};
 use head::Head;
 pub use identity::DatabaseIdentity;

@@ -22,7 +22,7 @@ use rustix::fs::OFlags;
 
 use super::memory::Mapping;
 use crate::descriptor::OpenFile;
-use crate::directory::{self, DatabaseIdentity};
+use crate::directory::{DatabaseIdentity, is_in_place, make_file, publish};
 use crate::hooks::{self, FileStep};
 use crate::log_memory::hooked;
 use crate::{JournalError, log_file};
@@ -83,7 +83,7 @@ impl RegionFile {
     /// Deletes the region, which nobody uses, if no log names it.
     pub(super) fn remove_unused(&self, id: RegionId) {
         let dir = self.path.parent().unwrap_or(Path::new("."));
-        if directory::is_in_place(&self.path, &self.file).unwrap_or(false)
+        if is_in_place(&self.path, &self.file).unwrap_or(false)
             && logs_of(dir, id).is_ok_and(|logs| logs.is_empty())
             && hooks::step(FileStep::Remove, &self.path).is_ok()
         {
@@ -162,7 +162,7 @@ fn open(
     let region = RegionFile { path: path.to_path_buf(), file };
     let used = lock_byte(&region.file, ByteLock::Shared, RegionFile::USERS_AT);
     let used = used.map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
-    if !used || !directory::is_in_place(path, &region.file)? {
+    if !used || !is_in_place(path, &region.file)? {
         std::thread::sleep(RegionFile::PAUSE);
         return Ok(None);
     }
@@ -198,14 +198,14 @@ fn make(
         JournalError::io("draw random bytes for", path, &io::Error::other(error.to_string()))
     })?;
     let superblock = RegionSuperblock::for_bytes(RegionId(id), limit_bytes);
-    let file = directory::create_file(dir, path, db)?;
+    let file = make_file(dir, path, db)?;
     let nvm = hooked(path, mapping.map(&OpenFile { path, file: &file }, superblock.limit_bytes())?)?;
     let first = FIRST_BYTES.clamp(2 * PAGE_BYTES, superblock.limit_bytes());
     nvm.grow(first).map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })?;
     nvm.store(0, &superblock.encode());
     nvm.flush(0, REGION_SUPERBLOCK_BYTES as u64);
     nvm.fence();
-    directory::publish(path, &file).map_err(|error| JournalError::io("make", path, &error))
+    publish(path, &file).map_err(|error| JournalError::io("make", path, &error))
 }
 
 /// The region of this id that a log's pages are in: beside the log, or where it was when the log was made.
