@@ -40,13 +40,11 @@ fn a_hundred_openings_and_closings_write_no_page() {
     let fixture = place();
     kept(&fixture, "k.db");
     let before = fs::read(fixture.path("k.db")).unwrap();
-    let mut rows = 300;
-    for round in 0..100 {
+    for (rows, round) in (300..).zip(0..100) {
         let conn = fixture.open_with("k.db", KEEP);
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows, "round {round}");
         assert_eq!(number(&conn, "log_frames"), 0, "SQLite finds an empty log");
         run(&conn, "INSERT INTO t(b) VALUES(randomblob(100))").unwrap();
-        rows += 1;
         assert_eq!(number(&conn, "pages_merged"), 0, "round {round}");
         conn.close().unwrap();
         assert!(fs::read(fixture.path("k.db")).unwrap() == before, "round {round} wrote to the file");
