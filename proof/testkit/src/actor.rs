@@ -52,6 +52,19 @@ impl Actor {
         Self::start(&["sql", uri])
     }
 
+    /// As [`Actor::sql`], with every system call that names a file written to `calls` by `strace`; `None`, with a note,
+    /// where there is no such program.
+    #[must_use]
+    pub fn traced(uri: &str, calls: &Path) -> Option<Self> {
+        if Command::new("strace").arg("-V").output().is_err() {
+            eprintln!("skipped: there is no strace on this machine");
+            return None;
+        }
+        let mut command = Command::new("strace");
+        command.args(["-f", "-y", "-s", "200", "-o"]).arg(calls).arg(program());
+        Some(Self::spawn(command, &["sql", uri], &[]))
+    }
+
     /// As [`Actor::start`], as another user, for whom the program is copied into `dir`.
     #[must_use]
     pub fn start_as(user: u32, dir: &Path, arguments: &[&str]) -> Self {
@@ -69,6 +82,14 @@ impl Actor {
     pub fn run(&mut self, sql: &str) -> String {
         self.tell(sql);
         self.line()
+    }
+
+    /// As [`Actor::run`]; `None` when the actor has ended meanwhile.
+    pub fn run_or_end(&mut self, sql: &str) -> Option<String> {
+        writeln!(self.stdin.as_mut().unwrap(), "{sql}").ok()?;
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).ok()?;
+        line.strip_suffix('\n').map(str::to_owned)
     }
 
     /// Lets it run one statement; what comes of it is its next line.

@@ -15,8 +15,10 @@ const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
 /// Adds the engines of the tests to the registry. Doing it again changes nothing.
 pub(crate) fn register() {
     static ONCE: Once = Once::new();
-    static ENGINES: [&Descriptor; 3] =
-        [&vec_engine::DESCRIPTOR, &side_engine::DESCRIPTOR, &mapped_engine::DESCRIPTOR];
+    static ENGINES: [&Descriptor; 5] = {
+        let [side, undo, sideundo] = &side_engine::DESCRIPTORS;
+        [&vec_engine::DESCRIPTOR, side, undo, sideundo, &mapped_engine::DESCRIPTOR]
+    };
     ONCE.call_once(|| engines::add(&ENGINES).unwrap());
 }
 
@@ -39,6 +41,13 @@ impl Engine {
     #[must_use]
     pub fn all() -> Vec<Self> {
         engines::ENGINES.iter().copied().map(Self).collect()
+    }
+
+    /// The engines that keep rollback journals: the product's, and those of the tests.
+    #[must_use]
+    pub fn keeping_rollback_journals() -> Vec<Self> {
+        register();
+        engines::all().filter(|engine| engine.rollback_journals).map(Self).collect()
     }
 
     /// The engine of this name: one of the product's, or of the tests'.

@@ -9,12 +9,16 @@ use duralite_journal::scratchpad::is_region_name;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use crate::undo_file::UndoFile;
 use crate::{Engine, SideFile, sql};
 
 /// The bytes of a database's header that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
 /// What stands there while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [0xd7; 2];
+
+/// What stands there while a log has the rollback journal.
+pub const ROLLBACK_GUARD: [u8; 2] = [0xd8; 2];
 
 /// Databases and logs of one test, deleted with it.
 pub struct Fixture {
@@ -102,7 +106,8 @@ impl Fixture {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
             .unwrap()
             .map(|entry| entry.unwrap().path())
-            .filter(|path| !is_shared_memory(path) && !SideFile::is_one(path) && !is_region_name(path))
+            .filter(|path| !is_shared_memory(path) && !is_region_name(path))
+            .filter(|path| !SideFile::is_one(path) && !UndoFile::is_one(path))
             .collect();
         logs.sort();
         logs
@@ -119,7 +124,8 @@ impl Fixture {
     /// Whether the guard is on, as the bytes on disk say.
     #[must_use]
     pub fn is_guarded(&self, name: &str) -> bool {
-        std::fs::read(self.path(name)).unwrap().get(VERSIONS) == Some(&GUARD)
+        let bytes = std::fs::read(self.path(name)).unwrap();
+        bytes.get(VERSIONS) == Some(&GUARD) || bytes.get(VERSIONS) == Some(&ROLLBACK_GUARD)
     }
 
     /// Every file of a database and of the log directory, to find out whether anything changed.

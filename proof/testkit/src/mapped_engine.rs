@@ -10,7 +10,7 @@ use duralite_journal::mapped_home::MappedHome;
 use duralite_journal::media::Medium;
 use duralite_journal::{EngineOptions, JournalError, nvwal};
 
-use crate::side_engine::{HomedNvwal, as_nvwal, format, walk};
+use crate::side_engine::{MoreThanNvwal, as_nvwal, format, walk};
 
 /// Its name in settings.
 const NAME: &str = "mapped";
@@ -25,11 +25,11 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     format: |new| format(new, MAGIC),
     attach,
     // Who may only read has pages from the file, which is the same memory.
-    attach_outside: |log| Ok(Box::new(HomedNvwal::open(NAME, &log.file, log.options, false)?)),
-    open_read_only: |file| Ok(Box::new(HomedNvwal::open(NAME, file, &EngineOptions::default(), false)?)),
+    attach_outside: |log| Ok(Box::new(MoreThanNvwal::open(NAME, &log.file, log.options, false)?)),
+    open_read_only: |file| Ok(Box::new(MoreThanNvwal::open(NAME, file, &EngineOptions::default(), false)?)),
     inspect: |file, bytes| (nvwal::DESCRIPTOR.inspect)(file, &as_nvwal(bytes, MAGIC)),
     is_empty: |file| {
-        let log = HomedNvwal::open(NAME, file, &EngineOptions::default(), false);
+        let log = MoreThanNvwal::open(NAME, file, &EngineOptions::default(), false);
         log.is_ok_and(|log| log.transactions() == 0)
     },
     walk,
@@ -38,7 +38,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
     const { assert!(nvwal::DESCRIPTOR.shared.all == 0) };
-    let mut mapped = HomedNvwal::open(NAME, &log.file, log.options, true)?;
+    let mut mapped = MoreThanNvwal::open(NAME, &log.file, log.options, true)?;
     if log.alone {
         mapped.log.recover_heap()?;
     }

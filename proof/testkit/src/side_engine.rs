@@ -1,7 +1,11 @@
-//! An engine for tests that is `nvwal` with a home: every page that goes home is kept beside the log, the header too,
-//! until it is drained. So the database file under SQLite is as old as the guard.
+//! Engines for tests that are `nvwal` with more beside the log:
 //!
-//! Its logs are those of `nvwal`, under a magic number of their own.
+//! - `side` has a home: every page that goes home is kept there, the header too, until it is drained. So the database
+//!   file under SQLite is as old as the guard.
+//! - `undo` keeps rollback journals.
+//! - `sideundo` does both.
+//!
+//! Their logs are those of `nvwal`, under magic numbers of their own.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -15,6 +19,7 @@ use duralite_journal::engine::{
 use duralite_journal::home::{DatabaseFile, Home};
 use duralite_journal::media::MediaOptions;
 use duralite_journal::nvwal::{self, Nvwal, NvwalOptions};
+use duralite_journal::rollback::RollbackJournal;
 use duralite_journal::walk::{WalkSummary, WalkedTransaction};
 use duralite_journal::{EngineOptions, JournalError};
 use duralite_logfmt::nvwal::Superblock;
@@ -24,32 +29,52 @@ use duralite_medium::{FileNvm, Guarantee, MapOptions, Nvm};
 
 use crate::disguise::Disguised;
 use crate::side_file::SideFile;
+use crate::undo_file::UndoFile;
 
-/// Its name in settings.
-const NAME: &str = "side";
-const MAGIC: [u8; 8] = *b"DURALSID";
+const MAGIC_BYTES: usize = 8;
 
-pub static DESCRIPTOR: Descriptor = Descriptor {
-    name: NAME,
-    magic: MAGIC,
-    format: |new| {
-        format(new, MAGIC)?;
-        beside(new.file.path).make()
-    },
-    attach,
-    attach_outside: |log| Ok(Box::new(open(&log.file, log.options, false)?)),
-    open_read_only: |file| Ok(Box::new(open(file, &EngineOptions::default(), false)?)),
-    inspect: |file, bytes| (nvwal::DESCRIPTOR.inspect)(file, &as_nvwal(bytes, MAGIC)),
-    is_empty: |file| {
-        let log = open(file, &EngineOptions::default(), false);
-        log.is_ok_and(|log| log.transactions() == 0) && beside(file.path).is_empty().is_ok_and(|empty| empty)
-    },
-    walk,
-    ..nvwal::DESCRIPTOR
-};
+/// One of the engines.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    magic: [u8; MAGIC_BYTES],
+    has_home: bool,
+    keeps_journals: bool,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { name: "side", magic: *b"DURALSID", has_home: true, keeps_journals: false },
+    Kind { name: "undo", magic: *b"DURALUND", has_home: false, keeps_journals: true },
+    Kind { name: "sideundo", magic: *b"DURALSIU", has_home: true, keeps_journals: true },
+];
+
+pub static DESCRIPTORS: [Descriptor; 3] = [descriptor::<0>(), descriptor::<1>(), descriptor::<2>()];
+
+const fn descriptor<const KIND: usize>() -> Descriptor {
+    Descriptor {
+        name: KINDS[KIND].name,
+        magic: KINDS[KIND].magic,
+        rollback_journals: KINDS[KIND].keeps_journals,
+        format: |new| {
+            format(new, KINDS[KIND].magic)?;
+            UndoFile::beside(new.file.path).delete()?;
+            if KINDS[KIND].has_home { beside(new.file.path).make() } else { Ok(()) }
+        },
+        attach: attach::<KIND>,
+        attach_outside: |log| Ok(Box::new(open(KINDS[KIND], &log.file, log.options, false)?)),
+        open_read_only: |file| Ok(Box::new(open(KINDS[KIND], file, &EngineOptions::default(), false)?)),
+        inspect: |file, bytes| (nvwal::DESCRIPTOR.inspect)(file, &as_nvwal(bytes, KINDS[KIND].magic)),
+        is_empty: |file| {
+            let log = open(KINDS[KIND], file, &EngineOptions::default(), false);
+            log.is_ok_and(|log| log.is_empty())
+        },
+        walk,
+        ..nvwal::DESCRIPTOR
+    }
+}
 
 /// Makes a log of `nvwal`, under this magic number.
-pub(crate) fn format(new: &NewLog<'_>, magic: [u8; 8]) -> Result<(), JournalError> {
+pub(crate) fn format(new: &NewLog<'_>, magic: [u8; MAGIC_BYTES]) -> Result<(), JournalError> {
     (nvwal::DESCRIPTOR.format)(new)?;
     let nvm = map(&new.file, new.options, false)?;
     nvm.store(0, &magic);
@@ -71,24 +96,32 @@ fn beside(log: &Path) -> SideFile {
     SideFile::beside(log, true)
 }
 
-fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let mut side = open(&log.file, log.options, true)?;
+fn attach<const KIND: usize>(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+    let mut side = open(KINDS[KIND], &log.file, log.options, true)?;
     if log.alone {
         side.log.recover_heap()?;
     }
     Ok(Box::new(side))
 }
 
-fn open(file: &OpenFile<'_>, options: &EngineOptions, write: bool) -> Result<HomedNvwal, JournalError> {
-    let side = Arc::new(beside(file.path));
-    let mut log = HomedNvwal::open(NAME, file, options, write)?;
-    log.home = Some(side.clone());
-    log.side = Some(side);
+fn open(
+    kind: Kind,
+    file: &OpenFile<'_>,
+    options: &EngineOptions,
+    write: bool,
+) -> Result<MoreThanNvwal, JournalError> {
+    let mut log = MoreThanNvwal::open(kind.name, file, options, write)?;
+    if kind.has_home {
+        let side = Arc::new(beside(file.path));
+        log.home = Some(side.clone());
+        log.side = Some(side);
+    }
+    log.undo = kind.keeps_journals.then(|| Arc::new(UndoFile::beside(file.path)));
     Ok(log)
 }
 
 /// The first bytes of a log, as `nvwal` has them, if they are those of this engine.
-pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; 8]) -> Vec<u8> {
+pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; MAGIC_BYTES]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.starts_with(&magic) {
         bytes[..magic.len()].copy_from_slice(&nvwal::DESCRIPTOR.magic);
@@ -100,7 +133,7 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
     let failed = |error| JournalError::io("read", log.path, &error);
     let mut bytes = vec![0; HEAD_BYTES as usize];
     log.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
-    bytes[..MAGIC.len()].copy_from_slice(&nvwal::DESCRIPTOR.magic);
+    bytes[..MAGIC_BYTES].copy_from_slice(&nvwal::DESCRIPTOR.magic);
     Superblock::decode(&bytes).map_err(|source| JournalError::Format { log: log.path.to_path_buf(), source })
 }
 
@@ -123,16 +156,17 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     hooked.map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })
 }
 
-/// A log of `nvwal` with a home.
-pub(crate) struct HomedNvwal {
+/// A log of `nvwal`, with a home or rollback journals.
+pub(crate) struct MoreThanNvwal {
     name: &'static str,
     pub(crate) log: Nvwal,
     pub(crate) home: Option<Arc<dyn Home>>,
     /// Pages beside the log.
     side: Option<Arc<SideFile>>,
+    undo: Option<Arc<UndoFile>>,
 }
 
-impl HomedNvwal {
+impl MoreThanNvwal {
     pub(crate) fn open(
         name: &'static str,
         file: &OpenFile<'_>,
@@ -142,13 +176,24 @@ impl HomedNvwal {
         let nvm = map(file, options, !write)?;
         let own = options.own::<NvwalOptions>();
         let own = NvwalOptions { cache_bytes: options.cache_bytes.unwrap_or(own.cache_bytes), ..own };
-        Ok(Self { name, log: Nvwal::open(nvm, file.path, own)?, home: None, side: None })
+        Ok(Self { name, log: Nvwal::open(nvm, file.path, own)?, home: None, side: None, undo: None })
+    }
+
+    fn is_empty(&self) -> bool {
+        let holds_pages = self.side.as_ref().is_some_and(|side| !side.is_empty().is_ok_and(|empty| empty));
+        let holds_journal =
+            self.undo.as_ref().is_some_and(|undo| undo.size().is_ok_and(|size| size.is_some()));
+        self.log.transactions() == 0 && !holds_pages && !holds_journal
     }
 }
 
-impl Engine for HomedNvwal {
+impl Engine for MoreThanNvwal {
     fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.clone()
+    }
+
+    fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        self.undo.clone().map(|undo| undo as Arc<dyn RollbackJournal>)
     }
 }
 
@@ -161,13 +206,14 @@ macro_rules! of_the_log {
     };
 }
 
-impl LogFile for HomedNvwal {
+impl LogFile for MoreThanNvwal {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn retire(&mut self) -> Result<(), JournalError> {
         self.log.retire()?;
+        self.undo.as_ref().map_or(Ok(()), |undo| undo.delete())?;
         self.side.as_ref().map_or(Ok(()), |side| side.release())
     }
 
@@ -191,7 +237,7 @@ impl LogFile for HomedNvwal {
     }
 }
 
-impl LogReader for HomedNvwal {
+impl LogReader for MoreThanNvwal {
     of_the_log! {
         fn version(&self) -> u64;
         fn committed(&self) -> u32;
@@ -209,7 +255,7 @@ impl LogReader for HomedNvwal {
     }
 }
 
-impl LogWriter for HomedNvwal {
+impl LogWriter for MoreThanNvwal {
     of_the_log! {
         fn has_staged(&self) -> bool;
         fn outgrows(&self, bytes: usize) -> bool;

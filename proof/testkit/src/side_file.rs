@@ -10,6 +10,8 @@ use duralite_journal::JournalError;
 use duralite_journal::home::{DatabaseFile, Header, Home, write_past_guard};
 use duralite_logfmt::guard::HEADER_BYTES;
 
+use crate::steps::step;
+
 /// What is held and what is not is told by the sector. Pages and their starts are multiples of it.
 const SECTOR: u64 = 512;
 
@@ -84,6 +86,7 @@ impl SideFile {
     }
 
     fn hold(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        step();
         let open = |path| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         open(&self.pages)?.write_all_at(bytes, offset)?;
         let (first, end) = (offset / SECTOR, (offset + bytes.len() as u64).div_ceil(SECTOR));

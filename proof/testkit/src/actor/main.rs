@@ -4,6 +4,7 @@
 mod family;
 mod follow;
 mod sql;
+mod stepping;
 mod stopping;
 mod transfer;
 mod write;
@@ -21,6 +22,7 @@ fn main() {
             let _gate = Gate::new(Path::new(gate)).before(Path::new(logs));
             sql::serve(uri);
         }
+        ["stepping", uri] => stepping::serve(uri),
         ["stopping", uri, log_dir] => stopping::serve(uri, log_dir),
         ["write", uri, acknowledgements, reopen_every] => {
             write::run(uri, acknowledgements, reopen_every.parse().unwrap());

@@ -1,0 +1,96 @@
+//! A rollback journal in a file beside a log.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Result};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use duralite_journal::JournalError;
+use duralite_journal::rollback::RollbackJournal;
+
+use crate::steps::step;
+
+/// How its name ends.
+const NAME: &str = "-undo";
+
+/// The file is there while there is a journal, and is shared by all processes.
+pub struct UndoFile {
+    path: PathBuf,
+}
+
+impl UndoFile {
+    /// Beside the log at `path`.
+    pub fn beside(path: &Path) -> Self {
+        let mut name = path.as_os_str().to_owned();
+        name.push(NAME);
+        Self { path: name.into() }
+    }
+
+    /// Whether a file is one, as its name says.
+    pub fn is_one(path: &Path) -> bool {
+        path.as_os_str().as_encoded_bytes().ends_with(NAME.as_bytes())
+    }
+
+    fn with<T>(
+        &self,
+        op: &'static str,
+        work: impl FnOnce(&File) -> Result<T>,
+    ) -> std::result::Result<T, JournalError> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path);
+        file.and_then(|file| work(&file)).map_err(|error| JournalError::io(op, &self.path, &error))
+    }
+}
+
+impl RollbackJournal for UndoFile {
+    fn size(&self) -> std::result::Result<Option<u64>, JournalError> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) => Ok(Some(found.len())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(JournalError::io("look at", &self.path, &error)),
+        }
+    }
+
+    fn create(&self) -> std::result::Result<(), JournalError> {
+        step();
+        let file = OpenOptions::new().write(true).create_new(true).open(&self.path);
+        file.and_then(|file| file.set_permissions(Permissions::from_mode(0o666)))
+            .map_err(|error| JournalError::io("make", &self.path, &error))
+    }
+
+    fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, JournalError> {
+        let file = File::open(&self.path);
+        let read = file.and_then(|file| {
+            let left = file.metadata()?.len().saturating_sub(offset);
+            let wanted = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+            file.read_exact_at(&mut buf[..wanted], offset)?;
+            Ok(wanted)
+        });
+        read.map_err(|error| JournalError::io("read", &self.path, &error))
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> std::result::Result<(), JournalError> {
+        step();
+        self.with("write", |file| file.write_all_at(bytes, offset))
+    }
+
+    fn truncate(&self, bytes: u64) -> std::result::Result<(), JournalError> {
+        step();
+        self.with("cut", |file| file.set_len(file.metadata()?.len().min(bytes)))
+    }
+
+    /// Processes die, and the machine does not.
+    fn sync(&self) -> std::result::Result<(), JournalError> {
+        step();
+        Ok(())
+    }
+
+    fn delete(&self) -> std::result::Result<(), JournalError> {
+        step();
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(JournalError::io("delete", &self.path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}

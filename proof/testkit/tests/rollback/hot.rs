@@ -1,0 +1,208 @@
+//! Processes that die at every step of a transaction, and those who come after them.
+
+use duralite_journal::media::MediaSet;
+use duralite_journal::{LogDirectory, directory, offline};
+use duralite_testkit::{Actor, Engine, Fixture, connect, dump, integrity, one, run, stock};
+use rusqlite::Connection;
+
+use super::{NAME, each, make, open};
+
+/// More steps than a transaction has.
+const STEPS: u64 = 400;
+/// It changes pages, makes some, frees some, and spills some of them.
+const TRANSACTION: [&str; 5] = [
+    "BEGIN",
+    "UPDATE t SET b = zeroblob(length(b) + 6000)",
+    "INSERT INTO t SELECT a + 10, zeroblob(7000) FROM t",
+    "DELETE FROM t WHERE a = 2",
+    "COMMIT",
+];
+const BEFORE: i64 = 14005;
+const AFTER: i64 = 15000 + 6005 + 3 * 7000;
+
+/// Lets a process die at a step of that transaction. Whether it did, and whether the commit was acknowledged before.
+fn die_at(fixture: &Fixture, mode: &str, step: u64) -> (bool, bool) {
+    let mut actor = Actor::start(&["stepping", &fixture.uri(NAME, "")]);
+    actor.run(&format!("PRAGMA journal_mode={mode}"));
+    assert_eq!(actor.run("PRAGMA cache_size=3"), "");
+    assert_eq!(actor.run(&format!("die {step}")), "");
+    let committed = TRANSACTION.iter().all(|sql| {
+        let answer = actor.run_or_end(sql);
+        assert!(answer.as_deref().is_none_or(str::is_empty), "{sql}: {answer:?}");
+        answer.is_some()
+    });
+    let died = actor.run_or_end("SELECT 1").is_none();
+    actor.kill();
+    (died, committed)
+}
+
+fn state(conn: &Connection) -> i64 {
+    integrity(conn);
+    one(conn, "SELECT sum(length(b)) FROM t")
+}
+
+fn check(found: i64, committed: bool) {
+    assert!(found == AFTER || !committed && found == BEFORE, "{found} bytes, committed: {committed}");
+}
+
+/// The transaction dies at each of its steps, until one lives; then `recover` says what the database holds.
+fn each_step(recover: impl Fn(&Fixture, &str, u64) -> i64) {
+    each(|fixture, mode| {
+        for step in 1..STEPS {
+            let fixture = Fixture::on(fixture.engine());
+            make(&fixture);
+            let (died, committed) = die_at(&fixture, mode, step);
+            check(recover(&fixture, mode, step), committed);
+            fixture.assert_plain(NAME);
+            assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());
+            check(state(&stock(&fixture.path(NAME))), committed);
+            if !died {
+                eprintln!("{step} steps");
+                return;
+            }
+        }
+        panic!("it never lived");
+    });
+}
+
+#[test]
+fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() {
+    each_step(|fixture, mode, _| {
+        let conn = open(fixture, mode);
+        let found = state(&conn);
+        // A log that the dead one had just made, and which nobody names, goes when the next one is made.
+        run(&conn, "PRAGMA user_version=1").unwrap();
+        conn.close().unwrap();
+        found
+    });
+}
+
+#[test]
+fn inv21_and_by_a_checkpoint_without_sqlite() {
+    each_step(|fixture, _, _| {
+        if fixture.is_guarded(NAME) {
+            let log = fixture.log();
+            let logs =
+                LogDirectory::at(fixture.engine().descriptor(), fixture.log_dir(), &MediaSet::default());
+            let id = directory::describe(&log).unwrap().id;
+            offline::checkpoint(&logs, &fixture.path(NAME), id, false).unwrap();
+        }
+        // Without a guard a log may be left over, which nobody names.
+        let conn = connect(&fixture.uri(NAME, "")).unwrap();
+        run(&conn, "PRAGMA user_version=1").unwrap();
+        conn.close().unwrap();
+        state(&stock(&fixture.path(NAME)))
+    });
+}
+
+/// The recovery dies as well, at each of its own steps.
+#[test]
+fn inv21_a_recovery_that_dies_is_repeated() {
+    each_step(|fixture, mode, step| {
+        let mut actor = Actor::start(&["stepping", &fixture.uri(NAME, "")]);
+        assert_eq!(actor.run(&format!("die {}", step % 23 + 1)), "");
+        actor.run_or_end("SELECT sum(length(b)) FROM t");
+        actor.kill();
+        let conn = open(fixture, mode);
+        let found = state(&conn);
+        run(&conn, "PRAGMA user_version=1").unwrap();
+        conn.close().unwrap();
+        found
+    });
+}
+
+/// A survivor, which was idle, takes over at once.
+#[test]
+fn inv21_a_connection_that_was_there_rolls_back() {
+    each(|fixture, mode| {
+        for step in (1..STEPS).step_by(3) {
+            let fixture = Fixture::on(fixture.engine());
+            make(&fixture);
+            let survivor = open(&fixture, mode);
+            assert_eq!(state(&survivor), BEFORE);
+            if step.is_multiple_of(2) {
+                // Its log is the one that the guard names.
+                run(&survivor, "PRAGMA user_version=3").unwrap();
+            }
+            let before = dump(&survivor);
+            let (died, committed) = die_at(&fixture, mode, step);
+            check(state(&survivor), committed);
+            if state(&survivor) == BEFORE {
+                assert!(dump(&survivor) == before);
+            }
+            run(&survivor, "PRAGMA user_version=4").unwrap();
+            survivor.close().unwrap();
+            fixture.assert_plain(NAME);
+            check(state(&stock(&fixture.path(NAME))), committed);
+            if !died {
+                return;
+            }
+        }
+        panic!("it never lived");
+    });
+}
+
+/// Changes of the mode, with a transaction between them.
+#[test]
+fn inv21_a_change_of_the_mode_dies_at_any_step() {
+    let changes =
+        ["PRAGMA journal_mode=WAL", "UPDATE t SET b = b", "PRAGMA journal_mode=DELETE", "UPDATE t SET b = b"];
+    for engine in Engine::keeping_rollback_journals() {
+        let mut died = true;
+        for step in 1..STEPS {
+            if !died {
+                eprintln!("{engine:?}: {step} steps");
+                break;
+            }
+            let fixture = Fixture::on(engine);
+            make(&fixture);
+            let mut actor = Actor::start(&["stepping", &fixture.uri(NAME, "")]);
+            assert_eq!(actor.run("UPDATE t SET b = b"), "");
+            assert_eq!(actor.run(&format!("die {step}")), "");
+            let lived = changes.iter().all(|sql| actor.run_or_end(sql).is_some());
+            died = !(lived && actor.run_or_end("SELECT 1").is_some());
+            actor.kill();
+            let conn = connect(&fixture.uri(NAME, "")).unwrap();
+            assert_eq!(state(&conn), BEFORE, "{engine:?}, step {step}");
+            run(&conn, "PRAGMA user_version=1").unwrap();
+            conn.close().unwrap();
+            fixture.assert_plain(NAME);
+            assert!(fixture.logs().is_empty(), "{engine:?}, step {step}: {:?}", fixture.logs());
+            assert_eq!(state(&stock(&fixture.path(NAME))), BEFORE, "{engine:?}, step {step}");
+        }
+        assert!(!died, "it never lived");
+    }
+}
+
+/// A user who opens the database for reading cannot roll back, and is told as by stock SQLite.
+#[test]
+fn a_reader_meets_a_hot_journal() {
+    each(|fixture, mode| {
+        make(fixture);
+        let stocks = Fixture::on(fixture.engine());
+        make(&stocks);
+        let mut codes = Vec::new();
+        for (uri, readers) in [
+            (fixture.uri(NAME, ""), fixture.uri(NAME, "mode=ro")),
+            (stock_uri(&stocks, ""), stock_uri(&stocks, "?mode=ro")),
+        ] {
+            let mut actor = Actor::sql(&uri);
+            actor.run(&format!("PRAGMA journal_mode={mode}"));
+            actor.run("PRAGMA cache_size=1");
+            actor.run("BEGIN");
+            actor.run("UPDATE t SET b = zeroblob(100000)");
+            actor.kill();
+            let reader = connect(&readers).unwrap();
+            codes.push(duralite_testkit::code(&run(&reader, "SELECT * FROM t").unwrap_err()));
+            drop(reader);
+            let conn = connect(&uri).unwrap();
+            assert_eq!(state(&conn), BEFORE);
+        }
+        assert_eq!(codes[0], codes[1]);
+        fixture.assert_plain(NAME);
+    });
+}
+
+fn stock_uri(fixture: &Fixture, parameters: &str) -> String {
+    format!("file:{}{parameters}", fixture.path(NAME).display())
+}
