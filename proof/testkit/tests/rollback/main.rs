@@ -6,6 +6,7 @@ mod hot;
 mod idle;
 mod modes;
 mod playback;
+mod rights;
 mod several;
 
 use duralite_testkit::{Engine, Fixture, connect, one, run};

@@ -93,6 +93,10 @@ fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
         let most = die_at_each_step(theirs, Engine::NVWAL, mode);
         for engine in Engine::keeping_rollback_journals() {
+            // A home makes no difference here, and each step is a process.
+            if engine.name() == "sideundo" && mode != "DELETE" {
+                continue;
+            }
             eprintln!("{engine:?}, {mode}");
             let left = die_at_each_step(ours, engine, mode);
             assert!(left <= most, "{left} super-journals left");
