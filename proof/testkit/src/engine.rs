@@ -66,6 +66,12 @@ impl Engine {
         }
     }
 
+    /// Whether it keeps rollback journals.
+    #[must_use]
+    pub fn keeps_rollback_journals(self) -> bool {
+        self.0.rollback_journals
+    }
+
     /// As the registry has it.
     #[must_use]
     pub fn descriptor(self) -> &'static Descriptor {
