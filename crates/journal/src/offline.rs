@@ -116,12 +116,19 @@ pub fn checkpoint_into(
     lock.try_lock().map_err(|_| busy())?;
     let own = directory::is_own(&open, db)?;
     let mut log = Log::over(open, file)?;
-    // One that is the file itself holds nothing.
-    let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
-    if !own && afterwards == Afterwards::Keep && holds_pages {
-        return Err(JournalError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
+    let journal = log.rollback_journal();
+    if !own && afterwards == Afterwards::Keep {
+        // One that is the file itself holds nothing. A journal that was played back into the copy would be gone.
+        let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
+        let has_journal = journal.as_ref().map_or(Ok(None), |journal| journal.size())?.is_some();
+        if holds_pages || has_journal {
+            return Err(JournalError::NotToAdopt {
+                log: log.path().to_path_buf(),
+                database: database.clone(),
+            });
+        }
     }
-    let played = match log.rollback_journal() {
+    let played = match journal {
         Some(journal) => play_back(&*journal, &Homed::new(file, log.home()), log.id())?.pages,
         None => 0,
     };
