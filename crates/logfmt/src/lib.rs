@@ -21,6 +21,7 @@ pub mod record;
 pub mod scratchpad;
 pub mod slots;
 pub mod sqlite_wal;
+pub mod store;
 mod transaction;
 pub mod waldio;
 

@@ -1,0 +1,148 @@
+//! What a log object does to a page.
+
+use super::page::{KIND_AT, PAGE_HEADER_BYTES, PageKind, heap, kind};
+use super::{PageId, space_map, tree_page};
+use crate::FormatError;
+use crate::bytes::{array, put};
+
+const DAMAGED: FormatError = FormatError::Damaged { what: "a change in the log" };
+const SHORT: FormatError = FormatError::Short { what: "a change in the log" };
+
+const PUT: u8 = 1;
+const REMOVE: u8 = 2;
+const CUT: u8 = 3;
+const IMAGE: u8 = 4;
+const MAP_SET: u8 = 5;
+const MAP_CLEAR: u8 = 6;
+
+/// One change of one page. It never depends on more than what the page held after the change before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A cell comes into a tree's page, or takes the place of the one with its key.
+    Put {
+        /// The cell.
+        cell: &'a [u8],
+    },
+    /// The cell with this key goes.
+    Remove {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// All cells from this key on go.
+    Cut {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// The page is made anew: bytes from byte 24 on, zeros, and bytes up to its end.
+    Image {
+        /// What the page begins with behind its LSN and number.
+        front: &'a [u8],
+        /// What it ends with.
+        tail: &'a [u8],
+    },
+    /// A page that a space map speaks of is in use.
+    MapSet {
+        /// Its place in the map.
+        bit: u32,
+    },
+    /// One is free.
+    MapClear {
+        /// Its place in the map.
+        bit: u32,
+    },
+}
+
+impl<'a> Change<'a> {
+    /// A page's content as a change that makes it so again.
+    #[must_use]
+    pub fn image_of(page: &'a [u8]) -> Self {
+        let (front, tail) = match kind(page) {
+            PageKind::Inner | PageKind::Leaf => {
+                let cells = super::cell_count(page);
+                ((PAGE_HEADER_BYTES + cells * 2).min(page.len()), heap(page).clamp(KIND_AT, page.len()))
+            }
+            PageKind::Overflow => (PAGE_HEADER_BYTES + super::payload(page).len(), page.len()),
+            PageKind::Blank => (PAGE_HEADER_BYTES, page.len()),
+            PageKind::SpaceMap => (page.len(), page.len()),
+        };
+        Change::Image { front: &page[KIND_AT..front], tail: &page[tail..] }
+    }
+
+    /// Appends the change of this page to a log object's body.
+    pub fn encode(&self, page: PageId, into: &mut Vec<u8>) {
+        let (kind, first, second): (u8, &[u8], &[u8]) = match self {
+            Self::Put { cell } => (PUT, cell, &[]),
+            Self::Remove { key } => (REMOVE, key, &[]),
+            Self::Cut { key } => (CUT, key, &[]),
+            Self::Image { front, tail } => (IMAGE, front, tail),
+            Self::MapSet { bit } => return map_change(MAP_SET, page, *bit, into),
+            Self::MapClear { bit } => return map_change(MAP_CLEAR, page, *bit, into),
+        };
+        into.push(kind);
+        into.extend(page.to_le_bytes());
+        into.extend((first.len() as u16).to_le_bytes());
+        into.extend((second.len() as u16).to_le_bytes());
+        into.extend(first);
+        into.extend(second);
+    }
+
+    /// The change that these bytes begin with, and its page; `None` when there are no bytes left.
+    ///
+    /// # Errors
+    /// [`FormatError`] for bytes that are no change.
+    pub fn decode(bytes: &mut &'a [u8]) -> Result<Option<(PageId, Self)>, FormatError> {
+        let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
+        let page = u64::from_le_bytes(array(rest, 0).ok_or(SHORT)?);
+        let first = usize::from(u16::from_le_bytes(array(rest, 8).ok_or(SHORT)?));
+        let second = usize::from(u16::from_le_bytes(array(rest, 10).ok_or(SHORT)?));
+        let rest = rest.get(12..).ok_or(SHORT)?;
+        let (one, rest) = rest.split_at_checked(first).ok_or(SHORT)?;
+        let (two, rest) = rest.split_at_checked(second).ok_or(SHORT)?;
+        let bit = || Ok::<_, FormatError>(u32::from_le_bytes(array(one, 0).ok_or(SHORT)?));
+        let change = match *kind {
+            PUT => Self::Put { cell: one },
+            REMOVE => Self::Remove { key: one },
+            CUT => Self::Cut { key: one },
+            IMAGE => Self::Image { front: one, tail: two },
+            MAP_SET => Self::MapSet { bit: bit()? },
+            MAP_CLEAR => Self::MapClear { bit: bit()? },
+            _ => return Err(DAMAGED),
+        };
+        *bytes = rest;
+        Ok(Some((page, change)))
+    }
+
+    /// Makes the change. The page's LSN is the caller's to set.
+    ///
+    /// # Errors
+    /// [`FormatError::Damaged`] where the page is not one that can be changed so. It may be half changed then.
+    pub fn apply(&self, page: &mut [u8]) -> Result<(), FormatError> {
+        let is_tree = matches!(kind(page), PageKind::Inner | PageKind::Leaf);
+        match self {
+            Self::Put { .. } | Self::Remove { .. } | Self::Cut { .. } if !is_tree => Err(DAMAGED),
+            Self::Put { cell } => tree_page::put_cell(page, cell),
+            Self::Remove { key } => tree_page::remove_key(page, key),
+            Self::Cut { key } => tree_page::cut_from(page, key),
+            Self::Image { front, tail } => {
+                let tail_at = page.len().checked_sub(tail.len()).ok_or(DAMAGED)?;
+                if KIND_AT + front.len() > tail_at {
+                    return Err(DAMAGED);
+                }
+                page[KIND_AT..].fill(0);
+                put(page, KIND_AT, front);
+                put(page, tail_at, tail);
+                Ok(())
+            }
+            Self::MapSet { bit } => space_map::set(page, *bit, true),
+            Self::MapClear { bit } => space_map::set(page, *bit, false),
+        }
+    }
+}
+
+fn map_change(kind: u8, page: PageId, bit: u32, into: &mut Vec<u8>) {
+    into.push(kind);
+    into.extend(page.to_le_bytes());
+    into.extend(4_u16.to_le_bytes());
+    into.extend(0_u16.to_le_bytes());
+    into.extend(bit.to_le_bytes());
+}

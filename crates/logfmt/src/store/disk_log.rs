@@ -1,0 +1,177 @@
+//! The log on a disk: a head, two slots, and batches of objects in a circle.
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+
+use crate::FormatError;
+use crate::bytes::{array, put, u32_le, u64_le};
+
+const DISK_MAGIC: [u8; 8] = *b"DURALDSO";
+const DISK_VERSION: u32 = 1;
+const DISK_CHECKED_BYTES: usize = 40;
+const BATCH_MAGIC: u32 = 0xD17A_B47C;
+const SLOT_CHECKED_BYTES: usize = 40;
+/// Bytes of the head, and of each slot.
+pub const DISK_SLOT_BYTES: usize = 4096;
+/// Where the two slots are.
+pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
+/// Where the circle of batches begins.
+pub const DISK_DATA_OFFSET: u64 = 12288;
+/// Bytes that a batch begins with.
+pub const BATCH_HEADER_BYTES: usize = 64;
+
+/// What stays as it is as long as the log exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskHead {
+    /// What checksums begin with.
+    pub seed: u64,
+    /// Bytes of the circle.
+    pub circle_bytes: u64,
+    /// Bytes of a block: batches begin at its multiples.
+    pub block_bytes: u32,
+}
+
+impl DiskHead {
+    /// The head, a block of 4096 bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; DISK_SLOT_BYTES];
+        put(&mut out, 0, &DISK_MAGIC);
+        put(&mut out, 8, &DISK_VERSION.to_le_bytes());
+        put(&mut out, 12, &self.block_bytes.to_le_bytes());
+        put(&mut out, 16, &self.seed.to_le_bytes());
+        put(&mut out, 24, &self.circle_bytes.to_le_bytes());
+        let sum = xxh3_64(&out[..DISK_CHECKED_BYTES]);
+        put(&mut out, DISK_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// What a head says.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is none, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(DISK_MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if u32_le(bytes, 8) != DISK_VERSION {
+            return Err(FormatError::Version(u32_le(bytes, 8)));
+        }
+        let checked = bytes.get(..DISK_CHECKED_BYTES).ok_or(FormatError::Short { what: "a head" })?;
+        let it =
+            Self { block_bytes: u32_le(bytes, 12), seed: u64_le(bytes, 16), circle_bytes: u64_le(bytes, 24) };
+        let block = u64::from(it.block_bytes);
+        let sane = (512..=4096).contains(&block)
+            && block.is_power_of_two()
+            && it.circle_bytes.is_multiple_of(4096)
+            && (4096..1 << 48).contains(&it.circle_bytes);
+        if xxh3_64(checked) != u64_le(bytes, DISK_CHECKED_BYTES) || !sane {
+            return Err(FormatError::Damaged { what: "the head of the store's log" });
+        }
+        Ok(it)
+    }
+
+    /// Where a place in the log is in the file. Places only grow.
+    #[must_use]
+    pub fn offset(&self, place: u64) -> u64 {
+        DISK_DATA_OFFSET + place % self.circle_bytes
+    }
+}
+
+/// From where on the log is needed. The valid slot with the larger number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSlot {
+    /// Grows with each one that is written.
+    pub number: u64,
+    /// The oldest object that is needed.
+    pub head: u64,
+    /// The place of the batch that it is in, or would be.
+    pub place: u64,
+    /// How often the log was opened.
+    pub epoch: u32,
+}
+
+impl DiskSlot {
+    /// The slot, a block of 4096 bytes.
+    #[must_use]
+    pub fn encode(&self, seed: u64) -> Vec<u8> {
+        let mut out = vec![0; DISK_SLOT_BYTES];
+        put(&mut out, 0, &self.number.to_le_bytes());
+        put(&mut out, 8, &self.head.to_le_bytes());
+        put(&mut out, 16, &self.place.to_le_bytes());
+        put(&mut out, 24, &self.epoch.to_le_bytes());
+        let sum = xxh3_64_with_seed(&out[..SLOT_CHECKED_BYTES], seed);
+        put(&mut out, SLOT_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// What a slot says; `None` if it was never written or is torn.
+    #[must_use]
+    pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
+        let sum = xxh3_64_with_seed(bytes.get(..SLOT_CHECKED_BYTES)?, seed);
+        (u64_le(bytes, SLOT_CHECKED_BYTES) == sum).then(|| Self {
+            number: u64_le(bytes, 0),
+            head: u64_le(bytes, 8),
+            place: u64_le(bytes, 16),
+            epoch: u32_le(bytes, 24),
+        })
+    }
+}
+
+/// What a batch of objects begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The number of its first object; the others follow without a gap.
+    pub first_lsn: u64,
+    /// How many objects it has.
+    pub objects: u32,
+    /// Bytes of them all.
+    pub bytes: u64,
+    /// How often the log had been opened when it was written.
+    pub epoch: u32,
+    /// Where it is.
+    pub place: u64,
+}
+
+impl Batch {
+    /// Fills the header before `objects`, which stand in `bytes` behind it.
+    pub fn seal(&self, bytes: &mut [u8], seed: u64) {
+        put(bytes, 0, &BATCH_MAGIC.to_le_bytes());
+        put(bytes, 4, &self.objects.to_le_bytes());
+        put(bytes, 8, &self.bytes.to_le_bytes());
+        put(bytes, 16, &self.first_lsn.to_le_bytes());
+        put(bytes, 24, &self.place.to_le_bytes());
+        put(bytes, 32, &self.epoch.to_le_bytes());
+        bytes[36..56].fill(0);
+        let sum = self.checksum(bytes, seed);
+        put(bytes, 56, &sum.to_le_bytes());
+    }
+
+    fn checksum(&self, bytes: &[u8], seed: u64) -> u64 {
+        let mut hash = Xxh3::with_seed(seed);
+        hash.update(bytes.get(..56).unwrap_or_default());
+        let end = (self.bytes as usize).saturating_add(BATCH_HEADER_BYTES);
+        hash.update(bytes.get(BATCH_HEADER_BYTES..end).unwrap_or_default());
+        hash.digest()
+    }
+
+    /// What a header at this place claims, before its objects have been read.
+    #[must_use]
+    pub fn claimed(header: &[u8], place: u64) -> Option<Self> {
+        let it = Self {
+            objects: u32_le(header, 4),
+            bytes: u64_le(header, 8),
+            first_lsn: u64_le(header, 16),
+            place: u64_le(header, 24),
+            epoch: u32_le(header, 32),
+        };
+        (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC && it.place == place)
+            .then_some(it)
+    }
+
+    /// Whether these bytes, header and objects, are this batch.
+    #[must_use]
+    pub fn is_whole(&self, bytes: &[u8], seed: u64) -> bool {
+        bytes.len() as u64 >= self.bytes.saturating_add(BATCH_HEADER_BYTES as u64)
+            && u64_le(bytes, 56) == self.checksum(bytes, seed)
+    }
+}

@@ -1,0 +1,174 @@
+//! What all pages of the store begin with.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Lsn, PageId};
+use crate::FormatError;
+use crate::bytes::{put, u16_le, u32_le, u64_le};
+
+/// Bytes of the smallest page.
+pub const SMALLEST_PAGE: usize = 4096;
+/// Bytes of the largest page.
+pub const LARGEST_PAGE: usize = 32768;
+/// Bytes that every page begins with.
+pub const PAGE_HEADER_BYTES: usize = 48;
+
+const LSN_AT: usize = 8;
+const ID_AT: usize = 16;
+/// From here on a page's image in the log begins: what is before is not the image's to say.
+pub(super) const KIND_AT: usize = 24;
+const LEVEL_AT: usize = 25;
+const COUNT_AT: usize = 26;
+const HEAP_AT: usize = 28;
+const DEAD_AT: usize = 30;
+const EXTRA_AT: usize = 32;
+const PAYLOAD_AT: usize = 40;
+
+/// What a page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageKind {
+    /// Nothing yet: all zeros, or what was left of something else.
+    Blank,
+    /// Bits that say which pages are in use.
+    SpaceMap,
+    /// Children of a B-tree, and the keys between them.
+    Inner,
+    /// Rows.
+    Leaf,
+    /// A piece of a long value.
+    Overflow,
+}
+
+impl PageKind {
+    fn from_byte(byte: u8) -> Self {
+        match byte {
+            1 => Self::SpaceMap,
+            2 => Self::Inner,
+            3 => Self::Leaf,
+            4 => Self::Overflow,
+            _ => Self::Blank,
+        }
+    }
+
+    fn to_byte(self) -> u8 {
+        match self {
+            Self::Blank => 0,
+            Self::SpaceMap => 1,
+            Self::Inner => 2,
+            Self::Leaf => 3,
+            Self::Overflow => 4,
+        }
+    }
+}
+
+/// Empties a page and gives it a kind and a level in its tree; it keeps its number and its LSN.
+pub fn blank(page: &mut [u8], kind: PageKind, level: u8) {
+    page[KIND_AT..].fill(0);
+    page[KIND_AT] = kind.to_byte();
+    page[LEVEL_AT] = level;
+    let end = page.len() as u16;
+    set_heap(page, end);
+}
+
+/// What the page holds.
+#[must_use]
+pub fn kind(page: &[u8]) -> PageKind {
+    PageKind::from_byte(page.get(KIND_AT).copied().unwrap_or(0))
+}
+
+/// Levels below this page in its tree: 0 for a leaf.
+#[must_use]
+pub fn level(page: &[u8]) -> u8 {
+    page.get(LEVEL_AT).copied().unwrap_or(0)
+}
+
+/// The newest log object whose change the page holds.
+#[must_use]
+pub fn lsn(page: &[u8]) -> Lsn {
+    u64_le(page, LSN_AT)
+}
+
+/// Says up to which log object the page holds changes.
+pub fn set_lsn(page: &mut [u8], lsn: Lsn) {
+    put(page, LSN_AT, &lsn.to_le_bytes());
+}
+
+/// The number that the page says it has.
+#[must_use]
+pub fn page_id(page: &[u8]) -> PageId {
+    u64_le(page, ID_AT)
+}
+
+/// Of an inner page the child left of all keys, of an overflow page the next one.
+#[must_use]
+pub fn extra(page: &[u8]) -> PageId {
+    u64_le(page, EXTRA_AT)
+}
+
+/// Sets what [`extra`] says.
+pub fn set_extra(page: &mut [u8], value: PageId) {
+    put(page, EXTRA_AT, &value.to_le_bytes());
+}
+
+/// The piece of a long value that an overflow page holds.
+#[must_use]
+pub fn payload(page: &[u8]) -> &[u8] {
+    let len = u32_le(page, PAYLOAD_AT) as usize;
+    page.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES.saturating_add(len)).unwrap_or_default()
+}
+
+/// Fills an overflow page; what does not fit is left out.
+pub fn set_payload(page: &mut [u8], bytes: &[u8]) {
+    let len = bytes.len().min(page.len() - PAGE_HEADER_BYTES);
+    put(page, PAYLOAD_AT, &(len as u32).to_le_bytes());
+    put(page, PAGE_HEADER_BYTES, &bytes[..len]);
+}
+
+pub(super) fn count(page: &[u8]) -> usize {
+    u16_le(page, COUNT_AT).into()
+}
+
+pub(super) fn set_count(page: &mut [u8], count: usize) {
+    put(page, COUNT_AT, &(count as u16).to_le_bytes());
+}
+
+/// Where the cells begin.
+pub(super) fn heap(page: &[u8]) -> usize {
+    u16_le(page, HEAP_AT).into()
+}
+
+pub(super) fn set_heap(page: &mut [u8], at: u16) {
+    put(page, HEAP_AT, &at.to_le_bytes());
+}
+
+/// Bytes between the cells that no cell has.
+pub(super) fn dead(page: &[u8]) -> usize {
+    u16_le(page, DEAD_AT).into()
+}
+
+pub(super) fn set_dead(page: &mut [u8], bytes: usize) {
+    put(page, DEAD_AT, &(bytes as u16).to_le_bytes());
+}
+
+/// Writes the number and the checksum: the page may go to the file then.
+pub fn seal(page: &mut [u8], id: PageId, seed: u64) {
+    put(page, ID_AT, &id.to_le_bytes());
+    let sum = checksum(page, id, seed);
+    put(page, 0, &sum.to_le_bytes());
+}
+
+fn checksum(page: &[u8], id: PageId, seed: u64) -> u64 {
+    xxh3_64_with_seed(page.get(LSN_AT..).unwrap_or_default(), seed ^ id.rotate_left(32))
+}
+
+/// Whether these bytes are the page of this number: sealed so, or never written.
+///
+/// # Errors
+/// [`FormatError::Damaged`].
+pub fn check(page: &[u8], id: PageId, seed: u64) -> Result<(), FormatError> {
+    let sealed = page_id(page) == id && u64_le(page, 0) == checksum(page, id, seed);
+    if sealed || page.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    Err(FormatError::Damaged { what: "a page of the store" })
+}

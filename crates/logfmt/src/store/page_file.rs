@@ -1,0 +1,137 @@
+//! What the page file begins with, and the list that says what a double write was of.
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
+use super::{PageId, TxId};
+use crate::FormatError;
+use crate::bytes::{array, put, u32_le, u64_le};
+
+const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
+const STORE_VERSION: u32 = 1;
+const STORE_CHECKED_BYTES: usize = 88;
+const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
+/// Bytes of a superblock.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the two superblocks are.
+pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
+/// Bytes before the double-write area, whatever the size of a page is.
+pub const SUPERBLOCK_AREA_BYTES: u64 = 32768;
+/// Most pages that one double write is of.
+pub const DOUBLE_WRITE_PAGES: usize = 64;
+const LIST_IDS_AT: usize = 32;
+
+/// What a page file says of itself and of its log. The valid superblock with the larger number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFileHead {
+    /// Grows with each one that is written.
+    pub number: u64,
+    /// Random; names the store.
+    pub store_id: [u8; 16],
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// How the log is kept: 1 on blocks, 2 in memory, 3 in memory as a log per thread.
+    pub log_kind: u32,
+    /// What the log's checksums begin with: whether a log is this store's.
+    pub log_seed: u64,
+    /// The number of the first object that the log was made for.
+    pub log_first: u64,
+    /// Numbers of transactions are larger.
+    pub last_tx: TxId,
+    /// How often the store was opened.
+    pub opened: u64,
+}
+
+impl PageFileHead {
+    /// What pages' checksums begin with.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        u64_le(&self.store_id, 0)
+    }
+
+    /// A superblock.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; SUPERBLOCK_BYTES];
+        put(&mut out, 0, &STORE_MAGIC);
+        put(&mut out, 8, &STORE_VERSION.to_le_bytes());
+        put(&mut out, 12, &self.page_bytes.to_le_bytes());
+        put(&mut out, 16, &self.store_id);
+        put(&mut out, 32, &self.number.to_le_bytes());
+        put(&mut out, 40, &self.log_kind.to_le_bytes());
+        put(&mut out, 48, &self.log_seed.to_le_bytes());
+        put(&mut out, 56, &self.log_first.to_le_bytes());
+        put(&mut out, 64, &self.last_tx.to_le_bytes());
+        put(&mut out, 72, &self.opened.to_le_bytes());
+        let sum = xxh3_64(&out[..STORE_CHECKED_BYTES]);
+        put(&mut out, STORE_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// What a superblock says.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is none, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(STORE_MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        let sum =
+            xxh3_64(bytes.get(..STORE_CHECKED_BYTES).ok_or(FormatError::Short { what: "a superblock" })?);
+        if sum != u64_le(bytes, STORE_CHECKED_BYTES) {
+            return Err(FormatError::Damaged { what: "a superblock of the store" });
+        }
+        if u32_le(bytes, 8) != STORE_VERSION {
+            return Err(FormatError::Version(u32_le(bytes, 8)));
+        }
+        let page_bytes = u32_le(bytes, 12);
+        let size = page_bytes as usize;
+        if !size.is_power_of_two() || !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&size) {
+            return Err(FormatError::Damaged { what: "a superblock of the store" });
+        }
+        Ok(Self {
+            page_bytes,
+            store_id: array(bytes, 16).unwrap_or_default(),
+            number: u64_le(bytes, 32),
+            log_kind: u32_le(bytes, 40),
+            log_seed: u64_le(bytes, 48),
+            log_first: u64_le(bytes, 56),
+            last_tx: u64_le(bytes, 64),
+            opened: u64_le(bytes, 72),
+        })
+    }
+}
+
+/// Which pages a double write is of, in the order in which their images follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchList {
+    /// The pages; at most [`DOUBLE_WRITE_PAGES`].
+    pub pages: Vec<PageId>,
+}
+
+impl BatchList {
+    /// The list as the head of a double write: as many bytes as a page has.
+    #[must_use]
+    pub fn encode(&self, page_bytes: usize, seed: u64) -> Vec<u8> {
+        let mut out = vec![0; page_bytes];
+        put(&mut out, 0, &LIST_MAGIC);
+        put(&mut out, 16, &(self.pages.len() as u64).to_le_bytes());
+        for (at, page) in self.pages.iter().take(DOUBLE_WRITE_PAGES).enumerate() {
+            put(&mut out, LIST_IDS_AT + at * 8, &page.to_le_bytes());
+        }
+        let sum = xxh3_64_with_seed(&out[16..], seed);
+        put(&mut out, 8, &sum.to_le_bytes());
+        out
+    }
+
+    /// What a list says; `None` if there is none, or one that is torn: its pages were not written home yet.
+    #[must_use]
+    pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
+        let count = u64_le(bytes, 16) as usize;
+        let sum = xxh3_64_with_seed(bytes.get(16..)?, seed);
+        let valid = array::<8>(bytes, 0) == Some(LIST_MAGIC)
+            && u64_le(bytes, 8) == sum
+            && count <= DOUBLE_WRITE_PAGES;
+        valid.then(|| Self { pages: (0..count).map(|at| u64_le(bytes, LIST_IDS_AT + at * 8)).collect() })
+    }
+}

@@ -1,0 +1,319 @@
+//! Cells of a B-tree's pages: slots behind the header in key order, cells from the page's end on downwards.
+//!
+//! A page that passed its checksum is well formed, but nothing here relies on it: what a slot points at is
+//! looked at before it is used.
+
+use super::PageId;
+use super::page::{
+    self, PAGE_HEADER_BYTES, PageKind, count, dead, extra, heap, kind, set_count, set_dead, set_heap,
+};
+use crate::FormatError;
+use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+
+/// Longest key in bytes.
+pub const KEY_LIMIT: usize = 1024;
+/// Bytes of a leaf's cell before the key: length of the key, and length of the value with a flag.
+pub const LEAF_CELL_HEAD: usize = 6;
+/// Bytes of an inner page's cell before the key: length of the key, and the child.
+pub const INNER_CELL_HEAD: usize = 10;
+/// Flag in the length of a value: it is in overflow pages.
+const LONG_VALUE: u32 = 1 << 31;
+/// Bytes of what stands for a value in overflow pages: its length, and the first page.
+const LONG_VALUE_BYTES: usize = 16;
+const SLOT_BYTES: usize = 2;
+
+const DAMAGED: FormatError = FormatError::Damaged { what: "a page of a tree" };
+
+/// A row's value as its leaf holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// In the leaf.
+    Inline(&'a [u8]),
+    /// In a chain of overflow pages.
+    Long {
+        /// Its length in bytes.
+        bytes: u64,
+        /// The first page of the chain.
+        first: PageId,
+    },
+}
+
+/// A leaf's cell.
+#[must_use]
+pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(LEAF_CELL_HEAD + key.len() + LONG_VALUE_BYTES);
+    cell.extend((key.len() as u16).to_le_bytes());
+    match value {
+        Value::Inline(bytes) => {
+            cell.extend((bytes.len() as u32).to_le_bytes());
+            cell.extend(key);
+            cell.extend(bytes);
+        }
+        Value::Long { bytes, first } => {
+            cell.extend((LONG_VALUE | LONG_VALUE_BYTES as u32).to_le_bytes());
+            cell.extend(key);
+            cell.extend(bytes.to_le_bytes());
+            cell.extend(first.to_le_bytes());
+        }
+    }
+    cell
+}
+
+/// An inner page's cell: `child` has what is at `key` and above, up to the next cell's key.
+#[must_use]
+pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(INNER_CELL_HEAD + key.len());
+    cell.extend((key.len() as u16).to_le_bytes());
+    cell.extend(child.to_le_bytes());
+    cell.extend(key);
+    cell
+}
+
+/// The value in a leaf's cell.
+///
+/// # Errors
+/// [`FormatError::Damaged`] for bytes that are none.
+pub fn leaf_value(cell: &[u8]) -> Result<Value<'_>, FormatError> {
+    let key = usize::from(u16_le(cell, 0));
+    let word = u32_le(cell, 2);
+    let bytes = cell.get(LEAF_CELL_HEAD + key..).ok_or(DAMAGED)?;
+    if word & LONG_VALUE == 0 {
+        return if bytes.len() == word as usize { Ok(Value::Inline(bytes)) } else { Err(DAMAGED) };
+    }
+    if bytes.len() != LONG_VALUE_BYTES {
+        return Err(DAMAGED);
+    }
+    Ok(Value::Long { bytes: u64_le(bytes, 0), first: u64_le(bytes, 8) })
+}
+
+fn head_bytes(kind: PageKind) -> usize {
+    if kind == PageKind::Inner { INNER_CELL_HEAD } else { LEAF_CELL_HEAD }
+}
+
+/// The key of a cell of a page of this kind.
+///
+/// # Errors
+/// [`FormatError::Damaged`].
+pub fn cell_key(kind: PageKind, cell: &[u8]) -> Result<&[u8], FormatError> {
+    let head = head_bytes(kind);
+    let len = usize::from(u16_le(cell, 0));
+    cell.get(head..head + len).ok_or(DAMAGED)
+}
+
+/// How many cells the page has.
+#[must_use]
+pub fn cell_count(page: &[u8]) -> usize {
+    count(page)
+}
+
+fn slot_at(index: usize) -> usize {
+    PAGE_HEADER_BYTES + index * SLOT_BYTES
+}
+
+/// A cell by its place in key order.
+///
+/// # Errors
+/// [`FormatError::Damaged`] where there is none.
+pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
+    let at = usize::from(u16::from_le_bytes(array(page, slot_at(index)).ok_or(DAMAGED)?));
+    let rest = page.get(at..).ok_or(DAMAGED)?;
+    let len = cell_bytes(kind(page), rest)?;
+    if index >= count(page) || at < PAGE_HEADER_BYTES {
+        return Err(DAMAGED);
+    }
+    rest.get(..len).ok_or(DAMAGED)
+}
+
+/// The length of the cell that these bytes begin with.
+fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
+    let key = usize::from(u16::from_le_bytes(array(bytes, 0).ok_or(DAMAGED)?));
+    if kind == PageKind::Inner {
+        return Ok(INNER_CELL_HEAD + key);
+    }
+    let value = u32::from_le_bytes(array(bytes, 2).ok_or(DAMAGED)?);
+    Ok(LEAF_CELL_HEAD + key + (value & !LONG_VALUE) as usize)
+}
+
+/// Where a key is among the cells, or would be.
+///
+/// # Errors
+/// [`FormatError::Damaged`].
+pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatError> {
+    let kind = kind(page);
+    let (mut low, mut high) = (0, count(page));
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match cell_key(kind, cell(page, middle)?)?.cmp(key) {
+            std::cmp::Ordering::Less => low = middle + 1,
+            std::cmp::Ordering::Equal => return Ok(Ok(middle)),
+            std::cmp::Ordering::Greater => high = middle,
+        }
+    }
+    Ok(Err(low))
+}
+
+/// The child of an inner page by place: 0 is left of all keys, `n` belongs to cell `n - 1`.
+///
+/// # Errors
+/// [`FormatError::Damaged`].
+pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
+    match place.checked_sub(1) {
+        None => Ok(extra(page)),
+        Some(index) => Ok(u64_le(cell(page, index)?, 2)),
+    }
+}
+
+/// The place of the child that has this key.
+///
+/// # Errors
+/// [`FormatError::Damaged`].
+pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
+    Ok(match search(page, key)? {
+        Ok(index) => index + 1,
+        Err(index) => index,
+    })
+}
+
+/// Bytes that a new cell may have with its slot, once the page is put in order.
+#[must_use]
+pub fn free_bytes(page: &[u8]) -> usize {
+    (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))
+}
+
+/// Bytes between cells that no cell has.
+#[must_use]
+pub fn dead_bytes(page: &[u8]) -> usize {
+    dead(page)
+}
+
+/// Bytes that cells and slots take.
+#[must_use]
+pub fn used_bytes(page: &[u8]) -> usize {
+    (page.len() - PAGE_HEADER_BYTES).saturating_sub(free_bytes(page))
+}
+
+/// Puts a cell into the page in place of the one with its key, if there is one.
+pub(super) fn put_cell(page: &mut [u8], new: &[u8]) -> Result<(), FormatError> {
+    let kind = kind(page);
+    if cell_bytes(kind, new)? != new.len() {
+        return Err(DAMAGED);
+    }
+    let index = match search(page, cell_key(kind, new)?)? {
+        Ok(index) => {
+            let old = cell(page, index)?.len();
+            if old == new.len() {
+                let at = usize::from(u16_le(page, slot_at(index)));
+                put(page, at, new);
+                return Ok(());
+            }
+            remove_at(page, index)?;
+            index
+        }
+        Err(index) => index,
+    };
+    insert_at(page, index, new)
+}
+
+fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatError> {
+    if free_bytes(page) < new.len() + SLOT_BYTES {
+        return Err(FormatError::Damaged { what: "a change that does not fit into its page" });
+    }
+    let cells = count(page);
+    if heap(page) < slot_at(cells + 1) + new.len() {
+        compact(page)?;
+    }
+    let at = heap(page).checked_sub(new.len()).ok_or(DAMAGED)?;
+    if at < slot_at(cells + 1) {
+        return Err(DAMAGED);
+    }
+    put(page, at, new);
+    set_heap(page, at as u16);
+    page.copy_within(slot_at(index)..slot_at(cells), slot_at(index + 1));
+    put(page, slot_at(index), &(at as u16).to_le_bytes());
+    set_count(page, cells + 1);
+    Ok(())
+}
+
+/// Puts the cells back to back.
+fn compact(page: &mut [u8]) -> Result<(), FormatError> {
+    let mut ordered = page.to_vec();
+    let mut at = page.len();
+    for index in 0..count(page) {
+        let bytes = cell(page, index)?;
+        at = at.checked_sub(bytes.len()).ok_or(DAMAGED)?;
+        if at < slot_at(count(page)) {
+            return Err(DAMAGED);
+        }
+        put(&mut ordered, at, bytes);
+        put(&mut ordered, slot_at(index), &(at as u16).to_le_bytes());
+    }
+    set_heap(&mut ordered, at as u16);
+    set_dead(&mut ordered, 0);
+    page.copy_from_slice(&ordered);
+    Ok(())
+}
+
+fn remove_at(page: &mut [u8], index: usize) -> Result<(), FormatError> {
+    let at = usize::from(u16_le(page, slot_at(index)));
+    let len = cell(page, index)?.len();
+    let cells = count(page);
+    page.copy_within(slot_at(index + 1)..slot_at(cells), slot_at(index));
+    set_count(page, cells - 1);
+    if at == heap(page) {
+        set_heap(page, (at + len) as u16);
+    } else {
+        let gone = dead(page) + len;
+        set_dead(page, gone);
+    }
+    if cells == 1 {
+        let end = page.len() as u16;
+        set_heap(page, end);
+        set_dead(page, 0);
+    }
+    Ok(())
+}
+
+/// Takes the cell with this key out, if there is one.
+pub(super) fn remove_key(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
+    if let Ok(index) = search(page, key)? {
+        remove_at(page, index)?;
+    }
+    Ok(())
+}
+
+/// Takes out every cell from this key on.
+pub(super) fn cut_from(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
+    let (Ok(first) | Err(first)) = search(page, key)?;
+    while count(page) > first {
+        let last = count(page) - 1;
+        remove_at(page, last)?;
+    }
+    compact(page)
+}
+
+/// Whether a page of a tree is well formed: every cell inside, no two at one place, keys ascending.
+///
+/// # Errors
+/// [`FormatError::Damaged`] says that it is not.
+pub fn validate(page: &[u8]) -> Result<(), FormatError> {
+    let kind = page::kind(page);
+    if kind != PageKind::Inner && kind != PageKind::Leaf {
+        return Err(DAMAGED);
+    }
+    let mut bytes = 0;
+    let mut before: Option<&[u8]> = None;
+    for index in 0..count(page) {
+        let one = cell(page, index)?;
+        let key = cell_key(kind, one)?;
+        if kind == PageKind::Leaf {
+            leaf_value(one)?;
+        }
+        if before.is_some_and(|before| before >= key) || key.len() > KEY_LIMIT {
+            return Err(DAMAGED);
+        }
+        before = Some(key);
+        bytes += one.len();
+    }
+    let fits = heap(page) >= slot_at(count(page)) && heap(page) + bytes + dead(page) == page.len();
+    if fits { Ok(()) } else { Err(DAMAGED) }
+}

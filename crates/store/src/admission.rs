@@ -1,0 +1,92 @@
+//! Who may write into the log: so that what was written can always be taken back.
+//!
+//! Invariant 38: before a transaction changes anything there is room in the log for that and for taking back everything
+//! that transactions in progress have changed. So a rollback never fails for lack of room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::Error;
+use crate::log::Log;
+
+/// What may still be needed, and who waits for room.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    log: Arc<dyn Log>,
+    bytes: AtomicU64,
+    objects: AtomicU64,
+    /// How often somebody waited or there was room again.
+    waiting: Mutex<u64>,
+    changed: Condvar,
+}
+
+/// Room that is kept: for one step, or for taking back a transaction.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    pub(crate) objects: u64,
+}
+
+impl Admission {
+    pub(crate) fn new(log: Arc<dyn Log>) -> Self {
+        Self {
+            log,
+            bytes: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            waiting: Mutex::new(0),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Keeps room for a step, waiting for a checkpoint to make some. `own` is what its transaction keeps already.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is none in time, or never could be.
+    pub(crate) fn keep(&self, room: Room, own: Room, limit: Duration) -> Result<(), Error> {
+        let begun = Instant::now();
+        loop {
+            let bytes = self.bytes.fetch_add(room.bytes, Ordering::SeqCst) + room.bytes;
+            let objects = self.objects.fetch_add(room.objects, Ordering::SeqCst) + room.objects;
+            let space = self.log.space();
+            if space.free_bytes >= bytes * 2 && space.free_objects >= objects * 2 {
+                return Ok(());
+            }
+            self.give_back(room);
+            let needs =
+                Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
+            if needs.bytes > space.all_bytes || needs.objects > space.all_objects {
+                return Err(Error::full("the transaction is too large for the log; raise the log's size"));
+            }
+            if begun.elapsed() >= limit {
+                return Err(Error::full("the log is full, and transactions in progress keep it so"));
+            }
+            let mut waiting = self.waiting.lock();
+            *waiting += 1;
+            self.changed.wait_for(&mut waiting, Duration::from_millis(5));
+        }
+    }
+
+    /// Keeps what a step has written, for taking it back; without a limit, since the step's own room was larger.
+    pub(crate) fn keep_for_undo(&self, room: Room) {
+        self.bytes.fetch_add(room.bytes, Ordering::SeqCst);
+        self.objects.fetch_add(room.objects, Ordering::SeqCst);
+    }
+
+    pub(crate) fn give_back(&self, room: Room) {
+        self.bytes.fetch_sub(room.bytes, Ordering::SeqCst);
+        self.objects.fetch_sub(room.objects, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has waited for room since it was asked last.
+    pub(crate) fn was_short(&self) -> bool {
+        std::mem::take(&mut *self.waiting.lock()) > 0
+    }
+
+    /// There may be room now.
+    pub(crate) fn look_again(&self) {
+        self.changed.notify_all();
+    }
+}

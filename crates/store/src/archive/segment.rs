@@ -1,0 +1,118 @@
+//! A file of log objects, whole and in order.
+#![allow(dead_code)]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use duralite_logfmt::store::{Lsn, Object};
+use duralite_medium::block::sync_directory;
+
+use crate::error::Error;
+
+const MAGIC: [u8; 8] = *b"DURALARC";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 64;
+
+/// What a segment begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHead {
+    pub(crate) store_id: [u8; 16],
+    /// What its objects' checksums begin with.
+    pub(crate) seed: u64,
+    pub(crate) first: Lsn,
+    /// The number after its last object.
+    pub(crate) end: Lsn,
+}
+
+/// A segment in a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) path: PathBuf,
+    pub(crate) head: SegmentHead,
+}
+
+impl SegmentHead {
+    fn encode(&self) -> [u8; HEAD_BYTES] {
+        let mut out = [0; HEAD_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        out[16..32].copy_from_slice(&self.store_id);
+        out[32..40].copy_from_slice(&self.seed.to_le_bytes());
+        out[40..48].copy_from_slice(&self.first.to_le_bytes());
+        out[48..56].copy_from_slice(&self.end.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let version = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
+        (bytes.get(..8)? == MAGIC && version == VERSION).then_some(Self {
+            store_id: bytes.get(16..32)?.try_into().ok()?,
+            seed: word(32)?,
+            first: word(40)?,
+            end: word(48)?,
+        })
+    }
+}
+
+/// Writes a segment under its name. Durable on return, and there as a whole or not at all.
+pub(crate) fn write_segment(dir: &Path, head: &SegmentHead, objects: &[u8]) -> Result<(), Error> {
+    let path = dir.join(format!("log-{:020}", head.first));
+    let unfinished = path.with_extension("new");
+    let write = || {
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&head.encode())?;
+        file.write_all(objects)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, &path)
+    };
+    let written = write().map_err(|error| Error::io("writing the archive", &path, error));
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    written?;
+    sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
+}
+
+/// The segments of a directory, by their first object.
+pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>, Error> {
+    let reading = |error| Error::io("reading the archive", dir, error);
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(dir).map_err(reading)? {
+        let path = entry.map_err(reading)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !name.starts_with("log-") || path.extension().is_some() {
+            continue;
+        }
+        let mut bytes = vec![0; HEAD_BYTES];
+        let mut file = File::open(&path).map_err(reading)?;
+        std::io::Read::read_exact(&mut file, &mut bytes).map_err(reading)?;
+        let head = SegmentHead::decode(&bytes)
+            .ok_or_else(|| Error::corrupt(&format!("the archive's {}", path.display())))?;
+        segments.push(Segment { path, head });
+    }
+    segments.sort_by_key(|segment| segment.head.first);
+    Ok(segments)
+}
+
+impl Segment {
+    /// Shows its objects, each checked.
+    pub(crate) fn scan(
+        &self,
+        visit: &mut dyn FnMut(Lsn, &Object<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let bytes = fs::read(&self.path).map_err(|error| Error::io("reading", &self.path, error))?;
+        let damaged = || Error::corrupt(&format!("the archive's {}", self.path.display()));
+        let mut rest = bytes.get(HEAD_BYTES..).ok_or_else(damaged)?;
+        for lsn in self.head.first..self.head.end {
+            let object = Object::decode(rest, self.head.seed).map_err(|_| damaged())?;
+            if object.header.lsn != lsn {
+                return Err(damaged());
+            }
+            visit(lsn, &object)?;
+            rest = rest.get(object.header.bytes as usize..).ok_or_else(damaged)?;
+        }
+        if rest.is_empty() { Ok(()) } else { Err(damaged()) }
+    }
+}

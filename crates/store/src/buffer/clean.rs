@@ -1,0 +1,117 @@
+//! Pages go home.
+//!
+//! Invariant 35: what is written home is a page as it was at one moment, and everything in the log up to the page's LSN
+//! is durable before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
+
+use super::Pool;
+use super::frame::{Frame, Pinned};
+use crate::error::Error;
+
+/// A page's copy on its way home.
+struct Copied {
+    pin: Pinned,
+    id: PageId,
+    lsn: Lsn,
+    bytes: Vec<u8>,
+}
+
+impl Pool {
+    /// Writes home some pages that were changed longest ago; how many. Pages that are latched are left alone, so that
+    /// it may be called with latches held.
+    ///
+    /// # Errors
+    /// Of the log or the page file; the store is poisoned then.
+    pub(crate) fn clean_some(&self) -> Result<usize, Error> {
+        let mut dirty: Vec<(Lsn, &Arc<Frame>)> = self
+            .frames
+            .iter()
+            .map(|frame| (frame.first_change(), frame))
+            .filter(|(first, _)| *first != 0)
+            .collect();
+        if dirty.len() > DOUBLE_WRITE_PAGES {
+            dirty.select_nth_unstable_by_key(DOUBLE_WRITE_PAGES - 1, |(first, _)| *first);
+            dirty.truncate(DOUBLE_WRITE_PAGES);
+        }
+        self.write_home(dirty.into_iter().map(|(_, frame)| frame))
+    }
+
+    /// Writes home whatever was changed before an object; until it is all home, or `is_over` says stop. Not to be
+    /// called with latches held.
+    ///
+    /// # Errors
+    /// As [`clean_some`](Self::clean_some).
+    pub(crate) fn clean_before(&self, upto: Lsn, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+        loop {
+            let is_old = |frame: &&Arc<Frame>| (1..upto).contains(&frame.first_change());
+            let old: Vec<&Arc<Frame>> = self.frames.iter().filter(is_old).collect();
+            if old.is_empty() || is_over() {
+                return Ok(());
+            }
+            let mut written = 0;
+            for batch in old.chunks(DOUBLE_WRITE_PAGES) {
+                written += self.write_home(batch.iter().copied())?;
+            }
+            if written == 0 {
+                // All of them are latched: for a moment, since nobody waits for a lock with a latch.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// At most [`DOUBLE_WRITE_PAGES`]; how many were written.
+    fn write_home<'a>(&self, frames: impl Iterator<Item = &'a Arc<Frame>>) -> Result<usize, Error> {
+        let _one_at_a_time = self.cleaning.lock();
+        self.poison.check()?;
+        let copied: Vec<Copied> = frames.filter_map(|frame| self.copy(frame)).collect();
+        if copied.is_empty() {
+            return Ok(0);
+        }
+        let write = || {
+            let newest = copied.iter().map(|page| page.lsn).max().unwrap_or(0);
+            let pages = copied.iter().map(|page| page.id).max().unwrap_or(0) + 1;
+            self.log.force(newest)?;
+            self.file.grow_to(pages)?;
+            self.file.write_pages(copied.iter().map(|page| (page.id, page.bytes.as_slice())))
+        };
+        write().map_err(|error| self.poison.set(&error))?;
+        copied.iter().for_each(settle);
+        Ok(copied.len())
+    }
+
+    /// A copy of a dirty page, unless it is latched for a change.
+    fn copy(&self, frame: &Arc<Frame>) -> Option<Copied> {
+        let pin = {
+            let id = frame.id.load(Ordering::SeqCst);
+            let part = self.part(id).lock();
+            let mapped = part.get(&id)?;
+            if !Arc::ptr_eq(mapped, frame) {
+                return None;
+            }
+            super::pinned(mapped)
+        };
+        let content = frame.content.try_read()?;
+        if !content.is_valid || !frame.is_dirty() {
+            return None;
+        }
+        let bytes = content.bytes.to_vec();
+        let copied = Copied { pin, id: content.id, lsn: lsn(&bytes), bytes };
+        drop(content);
+        Some(copied)
+    }
+}
+
+/// What was copied is home: only later changes are missing there.
+fn settle(copied: &Copied) {
+    let first = &copied.pin.0.first_change;
+    // Whoever has the page latched may wait for the cleaning: it is not waited for here.
+    match copied.pin.0.content.try_read() {
+        // Under the latch nobody announces a change.
+        Some(content) if lsn(&content.bytes) == copied.lsn => first.store(0, Ordering::SeqCst),
+        _ => first.store(copied.lsn + 1, Ordering::SeqCst),
+    }
+}

@@ -1,0 +1,118 @@
+//! A page in the cache, and how it is held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use duralite_logfmt::store::{Change, Lsn, PageId, lsn, set_lsn};
+use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
+
+use crate::error::Error;
+
+/// A page's bytes, under its latch.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    pub(super) id: PageId,
+    /// Whether the bytes are the page's.
+    pub(super) is_valid: bool,
+    pub(super) bytes: Box<[u8]>,
+}
+
+/// A place for a page.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    pub(super) content: Arc<RwLock<Content>>,
+    /// The page that it is mapped for.
+    pub(super) id: AtomicU64,
+    /// Who uses it: it is not given to another page meanwhile. Goes up only under the lock of its part of the map.
+    pub(super) pins: AtomicU32,
+    /// Whether it was used since the clock's hand came by.
+    pub(super) is_used: AtomicBool,
+    /// No change before this one is missing at home; 0 where none is.
+    pub(super) first_change: AtomicU64,
+}
+
+impl Frame {
+    pub(super) fn is_dirty(&self) -> bool {
+        self.first_change() != 0
+    }
+
+    pub(super) fn first_change(&self) -> Lsn {
+        self.first_change.load(Ordering::SeqCst)
+    }
+}
+
+/// Keeps a page in its frame.
+#[derive(Debug)]
+pub(crate) struct Pinned(pub(super) Arc<Frame>);
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Pinned {
+    pub(super) fn read(self) -> Reading {
+        Reading { guard: RwLock::read_arc(&self.0.content), _pin: self }
+    }
+
+    pub(super) fn write(self) -> Writing {
+        Writing { guard: RwLock::write_arc(&self.0.content), pin: self }
+    }
+}
+
+/// A page latched for reading.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    // In this order: the latch goes before the pin.
+    pub(super) guard: ArcRwLockReadGuard<RawRwLock, Content>,
+    _pin: Pinned,
+}
+
+impl Reading {
+    pub(crate) fn id(&self) -> PageId {
+        self.guard.id
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.guard.bytes
+    }
+}
+
+/// A page latched for a change.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(super) guard: ArcRwLockWriteGuard<RawRwLock, Content>,
+    pub(super) pin: Pinned,
+}
+
+impl Writing {
+    pub(crate) fn id(&self) -> PageId {
+        self.guard.id
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.guard.bytes
+    }
+
+    /// Says that the page is about to be changed by an object with this number or a later one. Invariant 34: this
+    /// is before the object has its number, so that no checkpoint overlooks it.
+    pub(crate) fn announce(&self, next: Lsn) {
+        let _ = self.pin.0.first_change.compare_exchange(0, next.max(1), Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Makes a change that is in the log as `at`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the page cannot be changed so.
+    pub(crate) fn apply(&mut self, change: &Change<'_>, at: Lsn) -> Result<(), Error> {
+        let id = self.guard.id;
+        change.apply(&mut self.guard.bytes).map_err(|error| Error::page(id, error))?;
+        set_lsn(&mut self.guard.bytes, at);
+        Ok(())
+    }
+
+    pub(crate) fn lsn(&self) -> Lsn {
+        lsn(&self.guard.bytes)
+    }
+}

@@ -1,0 +1,109 @@
+//! What transactions, recovery and the threads in the background share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use duralite_logfmt::store::{Lsn, PageId, TxId};
+use parking_lot::Mutex;
+
+use crate::active::Active;
+use crate::admission::Admission;
+use crate::archive::Archive;
+use crate::error::Error;
+use crate::locks::Locks;
+use crate::options::Durability;
+use crate::pager::Pager;
+use crate::poison::Poison;
+use crate::space::Space;
+use crate::tree::Tree;
+
+/// Of the options, what is looked at while the store is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) lock_timeout: Duration,
+    pub(crate) durability: Durability,
+    pub(crate) early_lock_release: bool,
+}
+
+/// How often things happened.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) commits: AtomicU64,
+    pub(crate) aborts: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+}
+
+/// An open store.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) pager: Pager,
+    pub(crate) space: Space,
+    pub(crate) locks: Locks,
+    pub(crate) active: Active,
+    pub(crate) admission: Admission,
+    pub(crate) tuning: Tuning,
+    pub(crate) poison: Arc<Poison>,
+    pub(crate) counts: Counts,
+    pub(crate) archive: Option<Archive>,
+    pub(crate) next_tx: AtomicU64,
+    /// Objects that a backup still needs; held while a checkpoint gives some up.
+    pub(crate) pinned: Mutex<Vec<Lsn>>,
+    pub(crate) store_id: [u8; 16],
+}
+
+impl Engine {
+    /// A tree by its root.
+    pub(crate) fn tree(&self, root: PageId) -> Tree<'_> {
+        Tree { pager: &self.pager, space: &self.space, root }
+    }
+
+    /// The tree of the tables' names.
+    pub(crate) fn catalog(&self) -> PageId {
+        self.space.first_data_page()
+    }
+
+    pub(crate) fn new_tx(&self) -> TxId {
+        self.next_tx.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes everything up to an object durable.
+    ///
+    /// # Errors
+    /// The store is poisoned.
+    pub(crate) fn force(&self, upto: Lsn) -> Result<(), Error> {
+        self.pager.log.force(upto).map_err(|error| self.poison.set(&error))
+    }
+
+    /// Writes home what was changed, and gives up what is not needed any more of the log. Transactions go on.
+    ///
+    /// # Errors
+    /// Of the page file, the log or the archive.
+    pub(crate) fn checkpoint(&self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+        let log = &self.pager.log;
+        let upto = log.next();
+        self.pager.pool.clean_before(upto, is_over)?;
+        // In this order: whoever gets a number after that has said so before.
+        let next = log.next();
+        let pinned = self.pinned.lock();
+        let head = self.pager.pool.first_change(next).min(self.active.oldest(next));
+        let head = pinned.iter().copied().fold(head, Lsn::min);
+        if head > 0 {
+            self.force(head - 1)?;
+        }
+        if let Some(archive) = &self.archive {
+            archive.take(&**log, head)?;
+        }
+        log.truncate(head).map_err(|error| self.poison.set(&error))?;
+        drop(pinned);
+        self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.admission.look_again();
+        Ok(())
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,166 @@
+//! What can go wrong, told apart by what a caller does next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::store::{KEY_LIMIT, PageId};
+use duralite_medium::MediumError;
+
+/// Most bytes of a row's value: 1 GiB.
+pub const VALUE_LIMIT: u64 = 1 << 30;
+
+/// Why an operation was refused or failed.
+///
+/// After [`Deadlock`](Self::Deadlock), [`Timeout`](Self::Timeout) and [`Full`](Self::Full) a transaction can
+/// only be rolled back, as a whole or to a savepoint.
+///
+/// ```
+/// use duralite_store::Error;
+/// assert!(Error::Deadlock.is_retryable());
+/// assert!(!Error::Exists.is_retryable());
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Transactions waited for each other, and this one, the youngest of them, gave way.
+    #[error("transactions wait for each other, and this one gives way; run it again")]
+    Deadlock,
+    /// A lock did not come in time.
+    #[error("a lock did not come in time; run the transaction again, or raise the lock timeout")]
+    Timeout,
+    /// There is no room: on the disk, in the log for a transaction as large as this, or in the cache.
+    #[error("{what}")]
+    Full {
+        /// What is full, and how to mend it.
+        what: String,
+    },
+    /// An earlier failure left it open what is durable; nothing is acknowledged any more until the store is opened anew.
+    #[error("the store stopped after a failure ({why}); open it again to recover")]
+    Poisoned {
+        /// The failure.
+        why: String,
+    },
+    /// Bytes on the medium are not what was written there.
+    #[error("{what} is damaged{}; restore the store from a backup", page.map_or(String::new(), |page| format!(" (page {page})")))]
+    Corrupt {
+        /// What is damaged.
+        what: String,
+        /// The page, if it is one.
+        page: Option<PageId>,
+    },
+    /// Another process, or this one, has the store open.
+    #[error("{} is in use by {holder}; close it there", path.display())]
+    Locked {
+        /// The store.
+        path: PathBuf,
+        /// Who has it open.
+        holder: String,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The row is there already.
+    #[error("a row with this key exists already")]
+    Exists,
+    /// The key is too long.
+    #[error("a key of {len} bytes is too long; at most {KEY_LIMIT}")]
+    KeyTooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The value is too long.
+    #[error("a row of {len} bytes is too long; at most {VALUE_LIMIT}")]
+    RowTooLong {
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// The transaction was committed or rolled back before, or failed so that it can only be rolled back.
+    #[error("the transaction is over: {why}")]
+    Finished {
+        /// How it came to that.
+        why: &'static str,
+    },
+    /// A savepoint or a table of another transaction or store.
+    #[error("{what} belongs to another store or transaction")]
+    Foreign {
+        /// What does.
+        what: &'static str,
+    },
+    /// The store has pages of another size than was asked for.
+    #[error("the store has pages of {has} bytes, and {asked} were asked for; a page size is for ever")]
+    PageSize {
+        /// What the store has.
+        has: u32,
+        /// What was asked for.
+        asked: u32,
+    },
+    /// Written by another version of the format.
+    #[error("{} has format version {version}, which this build does not read; use the one that wrote it", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The directory holds something, and no store.
+    #[error("{} is not a store ({why}); name an empty directory or one that a store is in", path.display())]
+    NotAStore {
+        /// The directory.
+        path: PathBuf,
+        /// What speaks against it.
+        why: String,
+    },
+    /// An option, or a combination of them, that makes no sense.
+    #[error("{what}")]
+    Invalid {
+        /// What, and what would make sense.
+        what: String,
+    },
+}
+
+impl Error {
+    /// Whether the same transaction may well succeed if it is run again: [`Deadlock`](Self::Deadlock) and
+    /// [`Timeout`](Self::Timeout).
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Deadlock | Self::Timeout)
+    }
+
+    pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::StorageFull {
+            return Self::full("the disk is full");
+        }
+        Self::Io { what: format!("{what} {}", path.display()), source }
+    }
+
+    pub(crate) fn full(what: &str) -> Self {
+        Self::Full { what: what.to_owned() }
+    }
+
+    pub(crate) fn invalid(what: &str) -> Self {
+        Self::Invalid { what: what.to_owned() }
+    }
+
+    pub(crate) fn corrupt(what: &str) -> Self {
+        Self::Corrupt { what: what.to_owned(), page: None }
+    }
+
+    /// A page that does not hold what it should.
+    pub(crate) fn page(page: PageId, error: FormatError) -> Self {
+        Self::Corrupt { what: error.to_string(), page: Some(page) }
+    }
+
+    /// The error of a file that a medium stands for.
+    pub(crate) fn medium(what: &str, error: MediumError) -> Self {
+        match error {
+            MediumError::NoSpace => Self::Full { what: format!("the disk is full: {what}") },
+            error => Self::Io { what: what.to_owned(), source: io::Error::other(error) },
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What goes on in the background: objects become persistent, pages go home, the log is given up.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::options::Durability;
+use crate::running::Stop;
+
+/// How often objects that wait are looked for.
+const PERSIST_EVERY: Duration = Duration::from_micros(500);
+/// How often a store that does not wait for durability makes everything durable.
+const FORCE_EVERY: Duration = Duration::from_millis(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Starts the threads.
+pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<Vec<JoinHandle<()>>, Error> {
+    let spawn = |name: &str, work: fn(&Engine, &Stop)| {
+        let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || work(&engine, &stop))
+            .map_err(|source| Error::Io { what: "starting a thread".to_owned(), source })
+    };
+    Ok(vec![spawn("store-log", persist)?, spawn("store-pages", keep)?])
+}
+
+fn persist(engine: &Engine, stop: &Stop) {
+    let is_eventual = engine.tuning.durability == Durability::Eventual;
+    while !stop.sleep(if is_eventual { FORCE_EVERY } else { PERSIST_EVERY }) {
+        let log = &engine.pager.log;
+        if !is_eventual {
+            log.persist_some();
+        } else if log.next() > log.durable() {
+            // A failure has poisoned the store.
+            let _ = engine.force(log.next() - 1);
+        }
+    }
+}
+
+/// Section 4.5: a checkpoint is due when so much of the log has been consumed.
+fn is_checkpoint_due(engine: &Engine) -> bool {
+    let space = engine.pager.log.space();
+    let is_short = engine.admission.was_short();
+    is_short || space.free_bytes < space.all_bytes / 2 || space.free_objects < space.all_objects / 2
+}
+
+fn keep(engine: &Engine, stop: &Stop) {
+    while !stop.sleep(LOOK_EVERY) {
+        if engine.poison.is_set() {
+            continue;
+        }
+        let pool = &engine.pager.pool;
+        // What fails here fails whoever needs it, or has poisoned the store.
+        if is_checkpoint_due(engine) {
+            let _ = engine.checkpoint(&|| stop.sleep(Duration::ZERO));
+        }
+        while pool.dirty() > pool.capacity() / 2 && !stop.sleep(Duration::ZERO) {
+            if !matches!(pool.clean_some(), Ok(1..)) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A transactional store for Rust programs: ordered tables, serializable transactions of many threads at once, and a log
+//! per transaction that is made for persistent memory and good on any disk (NV-Logging, VLDB 2014).
+//!
+//! ```
+//! use duralite_store::{Error, Options, Store, Transaction};
+//! # let dir = tempfile::tempdir()?;
+//! let store = Store::open(dir.path().join("bank"), Options::default())?;
+//! let accounts = store.table("accounts")?;
+//! store.run(|tx: &mut Transaction| -> Result<(), Error> {
+//!     tx.put(&accounts, b"alice", b"100")?;
+//!     tx.put(&accounts, b"bob", b"50")
+//! })?;
+//! let mut tx = store.begin();
+//! for row in tx.scan(&accounts, ..) {
+//!     let (key, value) = row?;
+//!     println!("{key:?} has {value:?}");
+//! }
+//! tx.commit()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is promised
+//!
+//! - A commit that has returned survives what the log's medium survives: a power loss on a disk and in NVRAM, the death of
+//!   the process in emulated memory.
+//! - Transactions are serializable: rows are locked to the end, and what was scanned gets no new rows.
+//! - What did not commit leaves nothing.
+//! - A failure after which it is not known what is durable stops the store ([`Error::Poisoned`]); opening it again
+//!   recovers.
+//!
+//! The numbered invariants are those of `docs/invariants.md`, the bytes those of `docs/format/store.md`.
+
+#![forbid(unsafe_code)]
+
+mod active;
+mod admission;
+mod archive;
+mod buffer;
+mod engine;
+mod error;
+mod free;
+mod keeper;
+mod locks;
+mod log;
+mod media;
+mod metrics;
+mod opening;
+mod options;
+mod page_file;
+mod pager;
+mod poison;
+mod recovery;
+mod running;
+mod space;
+mod store;
+mod sync;
+mod table;
+mod transaction;
+mod tree;
+mod undo;
+
+pub use error::{Error, VALUE_LIMIT};
+pub use media::Media;
+pub use metrics::Metrics;
+pub use options::{Durability, LogMedium, Options, Scheme};
+pub use store::Store;
+pub use table::Table;
+pub use transaction::{Savepoint, Scan, Ticket, Transaction};

@@ -1,0 +1,334 @@
+//! One part of the lock table: rows and tables by name, ranges of keys, and who waits for them, in order.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::mode::Mode;
+use super::owner::Owner;
+
+/// A table's number.
+pub(crate) type TableId = u64;
+/// A range of keys.
+pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// What is locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Table(TableId),
+    Row(TableId, Vec<u8>),
+    /// Every key in between, whether there is a row or not; to be read only.
+    Range(TableId, KeyRange),
+}
+
+/// Who holds a row or a table.
+type Holders = Vec<(u64, Mode)>;
+
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    tables: FxHashMap<TableId, Holders>,
+    rows: FxHashMap<TableId, BTreeMap<Vec<u8>, Holders>>,
+    ranges: Vec<(u64, TableId, KeyRange)>,
+    waiting: Vec<Waiting>,
+    /// Up to where the log has to be durable before anything found under these locks is certain.
+    early: u64,
+}
+
+/// Who waits, and for what.
+#[derive(Debug)]
+struct Waiting {
+    owner: Arc<Owner>,
+    target: Target,
+    mode: Mode,
+}
+
+/// What came of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is granted; whether it is a lock that its owner did not have before.
+    Granted { is_new: bool },
+    /// It has to wait for these.
+    Conflict(Vec<u64>),
+}
+
+fn covers(range: &KeyRange, key: &[u8]) -> bool {
+    let from = match &range.0 {
+        Bound::Included(from) => key >= from.as_slice(),
+        Bound::Excluded(from) => key > from.as_slice(),
+        Bound::Unbounded => true,
+    };
+    from && match &range.1 {
+        Bound::Included(to) => key <= to.as_slice(),
+        Bound::Excluded(to) => key < to.as_slice(),
+        Bound::Unbounded => true,
+    }
+}
+
+/// Whether no key can be in it; `BTreeMap::range` panics on some of these.
+pub(crate) fn is_empty(range: &KeyRange) -> bool {
+    match (&range.0, &range.1) {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+            from >= to
+        }
+        _ => false,
+    }
+}
+
+/// Whether a range ends exactly where another begins.
+fn touch(end: &Bound<Vec<u8>>, begin: &Bound<Vec<u8>>) -> bool {
+    match (end, begin) {
+        (Bound::Included(end), Bound::Excluded(begin)) | (Bound::Excluded(end), Bound::Included(begin)) => {
+            end == begin
+        }
+        _ => false,
+    }
+}
+
+/// Whether a range surely has all of another one.
+fn contains(outer: &KeyRange, inner: &KeyRange) -> bool {
+    let from = match (&outer.0, &inner.0) {
+        (Bound::Unbounded, _) => true,
+        (_, Bound::Unbounded) => false,
+        (Bound::Excluded(outer), Bound::Included(inner)) => outer < inner,
+        (
+            Bound::Included(outer) | Bound::Excluded(outer),
+            Bound::Included(inner) | Bound::Excluded(inner),
+        ) => outer <= inner,
+    };
+    from && match (&outer.1, &inner.1) {
+        (Bound::Unbounded, _) => true,
+        (_, Bound::Unbounded) => false,
+        (Bound::Excluded(outer), Bound::Included(inner)) => outer > inner,
+        (
+            Bound::Included(outer) | Bound::Excluded(outer),
+            Bound::Included(inner) | Bound::Excluded(inner),
+        ) => outer >= inner,
+    }
+}
+
+impl Target {
+    /// Whether two requests in these modes get into each other's way.
+    fn conflicts(&self, mode: Mode, other: &Self, other_mode: Mode) -> bool {
+        match (self, other) {
+            (Self::Table(a), Self::Table(b)) => a == b && !mode.goes_with(other_mode),
+            (Self::Row(a, key), Self::Row(b, other)) => a == b && key == other && !mode.goes_with(other_mode),
+            (Self::Row(a, key), Self::Range(b, range)) => a == b && mode.changes() && covers(range, key),
+            (Self::Range(a, range), Self::Row(b, key)) => {
+                a == b && other_mode.changes() && covers(range, key)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Part {
+    pub(super) fn early(&self) -> u64 {
+        self.early
+    }
+
+    fn holders(&self, target: &Target) -> Option<&Holders> {
+        match target {
+            Target::Table(table) => self.tables.get(table),
+            Target::Row(table, key) => self.rows.get(table)?.get(key),
+            Target::Range(..) => None,
+        }
+    }
+
+    /// Whether the owner has the lock already, in this mode or a stronger one.
+    fn has(&self, owner: u64, target: &Target, mode: Mode) -> bool {
+        if let Target::Range(table, range) = target {
+            return self
+                .ranges
+                .iter()
+                .any(|held| held.0 == owner && held.1 == *table && contains(&held.2, range));
+        }
+        let held = self.holders(target).into_iter().flatten().find(|held| held.0 == owner);
+        held.is_some_and(|(_, held)| held.and(mode) == *held)
+    }
+
+    /// Who else holds what keeps this from being granted.
+    fn held_against(&self, owner: u64, target: &Target, mode: Mode) -> Vec<u64> {
+        let mut against: Vec<u64> = Vec::new();
+        let mut hold = |holders: &Holders| {
+            let own = holders.iter().find(|held| held.0 == owner);
+            let mode = own.map_or(mode, |own| own.1.and(mode));
+            let others = holders.iter().filter(|held| held.0 != owner && !held.1.goes_with(mode));
+            against.extend(others.map(|held| held.0));
+        };
+        match target {
+            Target::Range(table, range) => {
+                let rows = self.rows.get(table).filter(|_| !is_empty(range));
+                for (_, holders) in
+                    rows.into_iter().flat_map(|rows| rows.range::<Vec<u8>, _>(as_range(range)))
+                {
+                    let changing = holders.iter().filter(|held| held.0 != owner && held.1.changes());
+                    against.extend(changing.map(|held| held.0));
+                }
+            }
+            _ => self.holders(target).into_iter().for_each(&mut hold),
+        }
+        if let Target::Row(table, key) = target
+            && mode.changes()
+        {
+            let covering =
+                self.ranges.iter().filter(|held| held.0 != owner && held.1 == *table && covers(&held.2, key));
+            against.extend(covering.map(|held| held.0));
+        }
+        against
+    }
+
+    /// Who keeps this from being granted: holders, and those of the first `ahead` that wait. Whoever has the lock in a
+    /// weaker mode goes before those: they wait for it anyway.
+    fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
+        let mut against = self.held_against(owner, target, mode);
+        let is_upgrade =
+            self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
+        if !is_upgrade {
+            let before =
+                self.waiting.iter().take(ahead).filter(|other| {
+                    other.owner.id != owner && target.conflicts(mode, &other.target, other.mode)
+                });
+            against.extend(before.map(|other| other.owner.id));
+        }
+        against
+    }
+
+    /// Grants a request, or says whom it has to wait for.
+    pub(super) fn request(&mut self, owner: u64, target: &Target, mode: Mode) -> Answer {
+        if self.has(owner, target, mode) {
+            return Answer::Granted { is_new: false };
+        }
+        let against = self.against(owner, target, mode, self.waiting.len());
+        if against.is_empty() {
+            Answer::Granted { is_new: self.grant(owner, target, mode) }
+        } else {
+            Answer::Conflict(against)
+        }
+    }
+
+    fn grant(&mut self, owner: u64, target: &Target, mode: Mode) -> bool {
+        let holders = match target {
+            Target::Table(table) => self.tables.entry(*table).or_default(),
+            Target::Row(table, key) => {
+                let rows = self.rows.entry(*table).or_default();
+                if !rows.contains_key(key) {
+                    rows.insert(key.clone(), Holders::new());
+                }
+                match rows.get_mut(key) {
+                    Some(holders) => holders,
+                    None => return false,
+                }
+            }
+            Target::Range(table, range) => return self.grant_range(owner, *table, range),
+        };
+        match holders.iter_mut().find(|held| held.0 == owner) {
+            Some(held) => {
+                held.1 = held.1.and(mode);
+                false
+            }
+            None => {
+                holders.push((owner, mode));
+                true
+            }
+        }
+    }
+
+    /// Whether it is the owner's first here: all of them are released together.
+    fn grant_range(&mut self, owner: u64, table: TableId, range: &KeyRange) -> bool {
+        let is_first = !self.ranges.iter().any(|held| held.0 == owner && held.1 == table);
+        let mut own = self.ranges.iter_mut().filter(|held| held.0 == owner && held.1 == table);
+        // A scan goes on where it was: its ranges are one.
+        if let Some(held) = own.find(|held| touch(&held.2.1, &range.0)) {
+            held.2.1 = range.1.clone();
+            return false;
+        }
+        let mut own = self.ranges.iter_mut().filter(|held| held.0 == owner && held.1 == table);
+        if let Some(held) = own.find(|held| touch(&range.1, &held.2.0)) {
+            held.2.0 = range.0.clone();
+            return false;
+        }
+        self.ranges.push((owner, table, range.clone()));
+        is_first
+    }
+
+    /// Waits in line.
+    pub(super) fn wait(&mut self, owner: &Arc<Owner>, target: &Target, mode: Mode) {
+        self.waiting.push(Waiting { owner: Arc::clone(owner), target: target.clone(), mode });
+    }
+
+    /// Whom a request in line waits for now; `None` once it is granted.
+    pub(super) fn waits_for(&self, owner: u64) -> Option<Vec<u64>> {
+        let at = self.waiting.iter().position(|waiting| waiting.owner.id == owner)?;
+        let waiting = &self.waiting[at];
+        Some(self.against(owner, &waiting.target, waiting.mode, at))
+    }
+
+    /// Gives up a place in line, and lets those through who waited for it.
+    pub(super) fn leave(&mut self, owner: u64) {
+        self.waiting.retain(|waiting| waiting.owner.id != owner);
+        self.let_through();
+    }
+
+    /// Releases a lock; those who can have it now only get it by [`let_through`](Self::let_through).
+    pub(super) fn release(&mut self, owner: u64, target: &Target, early: u64) {
+        let without = |holders: &mut Holders| {
+            let changed = holders.iter().any(|held| held.0 == owner && held.1.changes());
+            holders.retain(|held| held.0 != owner);
+            (holders.is_empty(), changed)
+        };
+        let mut changed = false;
+        match target {
+            Target::Table(table) => {
+                if let Some(holders) = self.tables.get_mut(table) {
+                    changed = without(holders).1;
+                }
+            }
+            Target::Row(table, key) => {
+                let Some(rows) = self.rows.get_mut(table) else { return };
+                if let Some(holders) = rows.get_mut(key) {
+                    let (is_empty, had) = without(holders);
+                    changed = had;
+                    if is_empty {
+                        rows.remove(key);
+                    }
+                }
+            }
+            Target::Range(table, _) => self.ranges.retain(|held| held.0 != owner || held.1 != *table),
+        }
+        if changed {
+            self.early = self.early.max(early);
+        }
+    }
+
+    /// Grants what can be granted now to those who wait, in order, and wakes them.
+    pub(super) fn let_through(&mut self) {
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let waiting = &self.waiting[at];
+            let id = waiting.owner.id;
+            if self.against(id, &waiting.target, waiting.mode, at).is_empty() {
+                let waiting = self.waiting.remove(at);
+                let is_new = self.grant(id, &waiting.target, waiting.mode);
+                waiting.owner.granted(is_new);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    #[cfg(test)]
+    /// Whether nobody holds anything or waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+            && self.ranges.is_empty()
+            && self.rows.values().all(BTreeMap::is_empty)
+            && self.tables.values().all(Vec::is_empty)
+    }
+}
+
+fn as_range(range: &KeyRange) -> (Bound<&Vec<u8>>, Bound<&Vec<u8>>) {
+    (range.0.as_ref(), range.1.as_ref())
+}

@@ -1,0 +1,360 @@
+//! The log on a disk: batches of objects in a circle of preallocated blocks, written by group commit with
+//! direct I/O.
+//!
+//! Invariant 33: a batch begins at a block's boundary at a place that only grows, so that no write touches what is
+//! durable; a batch counts if it is whole, is where it says, continues the one before, and is of no earlier epoch.
+
+mod buffer;
+mod circle;
+mod opening;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use duralite_logfmt::store::{
+    BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot, Lsn,
+    Object,
+};
+use duralite_medium::block::{AlignedBuf, Block, Durability};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use self::buffer::Buffer;
+use self::circle::{Circle, Placed};
+use super::{Log, LogCounters, Space, Visit};
+use crate::error::Error;
+use crate::poison::Poison;
+
+/// Bytes of objects in one batch, and one object more.
+const BATCH_BYTES: usize = 1 << 20;
+/// So much may wait before whoever appends writes it.
+const PENDING_BYTES: u64 = 4 << 20;
+/// Nobody waits longer without a look around.
+const LOOK_AROUND: Duration = Duration::from_millis(20);
+
+/// How objects come to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grouping {
+    /// One buffer, one writer at a time: whatever waits goes with the next write.
+    Central,
+    /// A list for each transaction, one writer at a time.
+    Grouped,
+    /// A list for each transaction; each writes up to its own commit, beside the others.
+    Apart,
+}
+
+/// A log on blocks.
+#[derive(Debug)]
+pub(crate) struct DiskLog {
+    block: Arc<dyn Block>,
+    head: DiskHead,
+    epoch: u32,
+    grouping: Grouping,
+    poison: Arc<Poison>,
+    buffer: Buffer,
+    durable: AtomicU64,
+    oldest: AtomicU64,
+    /// Bytes of the circle that are free, as last found.
+    free: AtomicU64,
+    waiting_bytes: AtomicU64,
+    bytes: AtomicU64,
+    state: Mutex<State>,
+    /// The slot that was written last; held while another one is.
+    slot: Mutex<DiskSlot>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    circle: Circle,
+    writers: usize,
+}
+
+fn writing(error: duralite_medium::MediumError) -> Error {
+    Error::medium("writing the log", error)
+}
+
+impl DiskLog {
+    /// Lays out a log of about so many bytes.
+    pub(crate) fn layout(block: &dyn Block, bytes: u64, seed: u64) -> DiskHead {
+        let circle_bytes = bytes.max(1 << 20).next_multiple_of(4096);
+        DiskHead { seed, circle_bytes, block_bytes: block.block_bytes() }
+    }
+
+    /// Makes an empty log whose first object will be `first`. Durable on return.
+    pub(crate) fn create(
+        block: Arc<dyn Block>,
+        head: DiskHead,
+        first: Lsn,
+        grouping: Grouping,
+        poison: Arc<Poison>,
+    ) -> Result<Self, Error> {
+        block.preallocate(DISK_DATA_OFFSET + head.circle_bytes).map_err(writing)?;
+        let slot = DiskSlot { number: 1, head: first, place: 0, epoch: 1 };
+        let mut heads = AlignedBuf::default();
+        heads.resize(DISK_SLOT_BYTES * 3);
+        heads.as_mut_slice().fill(0);
+        let at = DISK_SLOT_OFFSETS[1] as usize;
+        heads.as_mut_slice()[at..at + DISK_SLOT_BYTES].copy_from_slice(&slot.encode(head.seed));
+        heads.as_mut_slice()[..DISK_SLOT_BYTES].copy_from_slice(&head.encode());
+        block.commit(0, heads.as_slice(), Durability::Full).map_err(writing)?;
+        let circle =
+            Circle { head, oldest: first, begin: 0, end: 0, next: first, sure: first, batches: [].into() };
+        Ok(Self::over(block, grouping, poison, circle, slot))
+    }
+
+    fn over(
+        block: Arc<dyn Block>,
+        grouping: Grouping,
+        poison: Arc<Poison>,
+        circle: Circle,
+        slot: DiskSlot,
+    ) -> Self {
+        Self {
+            block,
+            head: circle.head,
+            epoch: slot.epoch,
+            grouping,
+            poison,
+            buffer: match grouping {
+                Grouping::Central => Buffer::central(circle.next),
+                Grouping::Grouped | Grouping::Apart => Buffer::lists(circle.next),
+            },
+            durable: AtomicU64::new(circle.next),
+            oldest: AtomicU64::new(circle.oldest),
+            free: AtomicU64::new(circle.free_bytes()),
+            waiting_bytes: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            state: Mutex::new(State { circle, writers: 0 }),
+            slot: Mutex::new(slot),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn write_slot(&self, oldest: Lsn, place: u64, epoch: u32) -> Result<(), Error> {
+        let mut slot = self.slot.lock();
+        let next = DiskSlot { number: slot.number + 1, head: oldest, place, epoch };
+        let mut aligned = AlignedBuf::default();
+        aligned.resize(DISK_SLOT_BYTES);
+        aligned.as_mut_slice().copy_from_slice(&next.encode(self.head.seed));
+        let at = DISK_SLOT_OFFSETS[(next.number % 2) as usize];
+        self.block.commit(at, aligned.as_slice(), Durability::Full).map_err(writing)?;
+        *slot = next;
+        Ok(())
+    }
+
+    /// Leads a group: takes what waits, and writes it. Called with the state, which is free while it writes.
+    fn lead(&self, mut state: MutexGuard<'_, State>, upto: Lsn) -> Result<(), Error> {
+        let from = state.circle.next;
+        let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };
+        let mut objects = Vec::new();
+        let next = self.buffer.take(from, to, &mut objects);
+        self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::Relaxed);
+        let placed = self.place(&mut state.circle, &objects, from, next);
+        self.free.store(state.circle.free_bytes(), Ordering::Relaxed);
+        state.writers += 1;
+        drop(state);
+        let written = placed.and_then(|placed| {
+            placed.into_iter().try_for_each(|(placed, objects, count)| self.write(placed, objects, count))
+        });
+        // Before the others can see that nobody writes any more.
+        let written = written.map_err(|error| self.poison.set(&error));
+        self.state.lock().writers -= 1;
+        self.changed.notify_all();
+        written
+    }
+
+    /// Divides objects into batches, each with a place.
+    fn place<'a>(
+        &self,
+        circle: &mut Circle,
+        objects: &'a [u8],
+        from: Lsn,
+        next: Lsn,
+    ) -> Result<Vec<(Placed, &'a [u8], u32)>, Error> {
+        let mut placed = Vec::new();
+        let (mut begin, mut at, mut lsn, mut first) = (0, 0, from, from);
+        while lsn < next {
+            let header = objects.get(at + 36..at + 40).and_then(|len| <[u8; 4]>::try_from(len).ok());
+            at += header.map_or(0, u32::from_le_bytes) as usize;
+            lsn += 1;
+            if at - begin >= BATCH_BYTES || lsn == next {
+                let bytes = (at - begin) as u64;
+                let batch = circle.place(lsn, bytes).ok_or_else(|| Error::full("the log is full"))?;
+                let piece = objects.get(begin..at).ok_or_else(|| Error::corrupt("a group of log objects"))?;
+                placed.push((batch, piece, (lsn - first) as u32));
+                (begin, first) = (at, lsn);
+            }
+        }
+        Ok(placed)
+    }
+
+    fn write(&self, placed: Placed, objects: &[u8], count: u32) -> Result<(), Error> {
+        let mut aligned = AlignedBuf::default();
+        aligned.resize(placed.bytes as usize);
+        let bytes = aligned.as_mut_slice();
+        let end = BATCH_HEADER_BYTES + objects.len();
+        bytes[BATCH_HEADER_BYTES..end].copy_from_slice(objects);
+        bytes[end..].fill(0);
+        let batch = Batch {
+            first_lsn: placed.first,
+            objects: count,
+            bytes: objects.len() as u64,
+            epoch: self.epoch,
+            place: placed.place,
+        };
+        batch.seal(bytes, self.head.seed);
+        self.block.commit(self.head.offset(placed.place), bytes, Durability::Fua).map_err(writing)?;
+        let durable = self.state.lock().circle.written(placed.first);
+        self.durable.fetch_max(durable, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// A batch of the circle, whole.
+    fn read_batch(&self, place: u64, into: &mut Vec<u8>) -> Result<Option<Batch>, Error> {
+        let reading = |error| Error::medium("reading the log", error);
+        let left = self.head.circle_bytes - place % self.head.circle_bytes;
+        into.resize(BATCH_HEADER_BYTES, 0);
+        self.block.read(self.head.offset(place), into).map_err(reading)?;
+        let Some(batch) = Batch::claimed(into, place) else { return Ok(None) };
+        if batch.bytes > left.saturating_sub(BATCH_HEADER_BYTES as u64) {
+            return Ok(None);
+        }
+        into.resize(BATCH_HEADER_BYTES + batch.bytes as usize, 0);
+        self.block.read(self.head.offset(place), into).map_err(reading)?;
+        Ok(batch.is_whole(into, self.head.seed).then_some(batch))
+    }
+}
+
+impl Log for DiskLog {
+    fn append(&self, object: Vec<u8>) -> Result<Lsn, Error> {
+        self.poison.check()?;
+        let next = self.buffer.next();
+        let waits = next - self.durable() > buffer::MOST / 2
+            || self.waiting_bytes.load(Ordering::Relaxed) > PENDING_BYTES;
+        if waits && next > self.durable() {
+            self.force(next - 1)?;
+        }
+        let len = object.len() as u64;
+        self.bytes.fetch_add(len, Ordering::Relaxed);
+        self.waiting_bytes.fetch_add(len, Ordering::Relaxed);
+        Ok(self.buffer.put(object, self.epoch, self.head.seed))
+    }
+
+    fn next(&self) -> Lsn {
+        self.buffer.next()
+    }
+
+    fn durable(&self) -> Lsn {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    fn head(&self) -> Lsn {
+        self.oldest.load(Ordering::SeqCst)
+    }
+
+    fn force(&self, upto: Lsn) -> Result<(), Error> {
+        while self.durable() <= upto {
+            self.poison.check()?;
+            let mut state = self.state.lock();
+            if self.durable() > upto {
+                break;
+            }
+            let may_lead = state.circle.next <= upto
+                && (self.grouping == Grouping::Apart || state.writers == 0)
+                && !self.poison.is_set();
+            if may_lead {
+                self.lead(state, upto)?;
+            } else {
+                self.changed.wait_for(&mut state, LOOK_AROUND);
+            }
+        }
+        Ok(())
+    }
+
+    fn scan(&self, from: Lsn, to: Lsn, visit: &mut Visit<'_>) -> Result<(), Error> {
+        let (from, to) = (from.max(self.head()), to.min(self.durable()));
+        let batches: Vec<Placed> = self.state.lock().circle.batches.iter().copied().collect();
+        let mut bytes = Vec::new();
+        for (at, placed) in batches.iter().enumerate() {
+            let behind = batches.get(at + 1).is_some_and(|next| next.first <= from);
+            if behind || placed.first >= to {
+                continue;
+            }
+            let damaged = || Error::corrupt(&format!("the log's batch at {}", placed.place));
+            let batch = self.read_batch(placed.place, &mut bytes)?.ok_or_else(damaged)?;
+            let mut rest = bytes.get(BATCH_HEADER_BYTES..).unwrap_or_default();
+            for lsn in placed.first..placed.first + u64::from(batch.objects) {
+                let object = Object::decode(rest, self.head.seed).map_err(|_| damaged())?;
+                if object.header.lsn != lsn {
+                    return Err(damaged());
+                }
+                let (whole, behind) = rest.split_at(object.header.bytes as usize);
+                if (from..to).contains(&lsn) {
+                    visit(lsn, whole)?;
+                }
+                rest = behind;
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, head: Lsn) -> Result<(), Error> {
+        let head = head.min(self.durable());
+        if head <= self.head() {
+            return Ok(());
+        }
+        let place = self.state.lock().circle.place_of(head);
+        self.write_slot(head, place, self.epoch)?;
+        let mut state = self.state.lock();
+        state.circle.give_up(head);
+        self.free.store(state.circle.free_bytes(), Ordering::Relaxed);
+        drop(state);
+        self.oldest.store(head, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        let free = self.free.load(Ordering::Relaxed);
+        // At the end of the circle a batch may not fit, and each batch is filled up to a block.
+        let kept = (BATCH_BYTES as u64).min(self.head.circle_bytes / 8);
+        let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
+        let waiting = self.waiting_bytes.load(Ordering::Relaxed);
+        Space {
+            free_bytes: sure(free).saturating_sub(waiting),
+            free_objects: u64::MAX / 2,
+            all_bytes: sure(self.head.circle_bytes),
+            all_objects: u64::MAX / 2,
+        }
+    }
+
+    fn persist_some(&self) {
+        let next = self.buffer.next();
+        if self.waiting_bytes.load(Ordering::Relaxed) > PENDING_BYTES / 4 && next > self.durable() {
+            // Whoever waits for it is told.
+            let _ = self.force(next - 1);
+        }
+    }
+
+    fn counters(&self) -> LogCounters {
+        let counters = self.block.counters();
+        LogCounters {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            writes: counters.writes,
+            flushes: counters.flushes,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let how = match self.grouping {
+            Grouping::Central => "one buffer, group commit",
+            Grouping::Grouped => "a list per transaction, group commit",
+            Grouping::Apart => "a list per transaction, each written by itself",
+        };
+        format!("{}, {how}", self.block.describe())
+    }
+
+    fn seed(&self) -> u64 {
+        self.head.seed
+    }
+}

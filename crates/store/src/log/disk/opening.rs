@@ -1,0 +1,124 @@
+//! Opening a log on blocks: what is recovered of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use duralite_logfmt::store::{
+    BATCH_HEADER_BYTES, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
+};
+use duralite_medium::block::{AlignedBuf, Block};
+
+use super::circle::{Circle, Placed};
+use super::{DiskLog, Grouping, writing};
+use crate::error::Error;
+use crate::poison::Poison;
+
+/// Batches that are written again when the log is opened: more than can have been in flight at once.
+const REWRITTEN: usize = 256;
+
+impl DiskLog {
+    /// Opens a log: follows its batches to the first that does not count, makes them durable, and begins an epoch,
+    /// durably.
+    pub(crate) fn open(
+        block: Arc<dyn Block>,
+        seed: u64,
+        grouping: Grouping,
+        poison: Arc<Poison>,
+    ) -> Result<Self, Error> {
+        let reading = |error| Error::medium("reading the log", error);
+        let mut bytes = vec![0; DISK_SLOT_BYTES];
+        if block.len() < DISK_DATA_OFFSET {
+            return Err(Error::corrupt("the head of the log"));
+        }
+        block.read(0, &mut bytes).map_err(reading)?;
+        let head = DiskHead::decode(&bytes).map_err(|_| Error::corrupt("the head of the log"))?;
+        if head.seed != seed {
+            return Err(Error::corrupt("the log, which is another store's,"));
+        }
+        let mut slots = Vec::new();
+        for at in DISK_SLOT_OFFSETS {
+            block.read(at, &mut bytes).map_err(reading)?;
+            slots.extend(DiskSlot::decode(&bytes, seed));
+        }
+        let newest = slots.into_iter().max_by_key(|slot| slot.number);
+        let slot = newest.ok_or_else(|| Error::corrupt("both slots of the log"))?;
+        let circle = Circle {
+            head,
+            oldest: slot.head,
+            begin: slot.place,
+            end: slot.place,
+            next: slot.head,
+            sure: slot.head,
+            batches: VecDeque::new(),
+        };
+        let mut it = Self::over(block, grouping, poison, circle, slot);
+        let circle = it.follow(slot)?;
+        it.make_durable(&circle.batches)?;
+        let place = circle.begin;
+        it.write_slot(slot.head, place, slot.epoch + 1)?;
+        let slot = *it.slot.lock();
+        Ok(Self::over(Arc::clone(&it.block), it.grouping, Arc::clone(&it.poison), circle, slot))
+    }
+
+    /// Every batch from the slot's place on that continues the one before.
+    fn follow(&mut self, slot: DiskSlot) -> Result<Circle, Error> {
+        let circle_bytes = self.head.circle_bytes;
+        let mut circle = Circle {
+            head: self.head,
+            oldest: slot.head,
+            begin: slot.place,
+            end: slot.place,
+            next: slot.head,
+            sure: slot.head,
+            batches: VecDeque::new(),
+        };
+        let mut epoch = 0;
+        let mut bytes = Vec::new();
+        loop {
+            let turn = (circle.end / circle_bytes + 1) * circle_bytes;
+            let mut found = None;
+            for place in [circle.end, turn] {
+                if place - circle.begin >= circle_bytes {
+                    continue;
+                }
+                let batch = self.read_batch(place, &mut bytes)?;
+                let is_first = circle.batches.is_empty();
+                found = batch.filter(|batch| {
+                    let last = batch.first_lsn + u64::from(batch.objects);
+                    let continues = batch.first_lsn == circle.next;
+                    let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
+                    batch.epoch >= epoch && batch.objects > 0 && (continues || has_head)
+                });
+                if found.is_some() {
+                    break;
+                }
+            }
+            let Some(batch) = found else {
+                circle.sure = circle.next;
+                return Ok(circle);
+            };
+            epoch = batch.epoch;
+            let len =
+                (BATCH_HEADER_BYTES as u64 + batch.bytes).next_multiple_of(self.head.block_bytes.into());
+            let placed = Placed { first: batch.first_lsn, place: batch.place, bytes: len, is_durable: true };
+            if circle.batches.is_empty() {
+                circle.begin = batch.place;
+            }
+            circle.batches.push_back(placed);
+            circle.end = batch.place + len;
+            circle.next = batch.first_lsn + u64::from(batch.objects);
+        }
+    }
+
+    /// What is read may be in the system's memory only: the process may have died before a flush, or one has failed.
+    fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
+        let mut aligned = AlignedBuf::default();
+        for placed in batches.iter().rev().take(REWRITTEN) {
+            aligned.resize(placed.bytes as usize);
+            let at = self.head.offset(placed.place);
+            self.block.read(at, aligned.as_mut_slice()).map_err(writing)?;
+            self.block.write(at, aligned.as_slice()).map_err(writing)?;
+        }
+        self.block.flush().map_err(writing)
+    }
+}

@@ -1,0 +1,162 @@
+//! A store in a directory: `pages`, the log in `log` or `log.nvram`, and `lock`.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duralite_medium::block::{Block, BlockOptions, FileBlock, sync_directory};
+use duralite_medium::{FileNvm, MapOptions, Nvm};
+
+use super::Media;
+use crate::error::Error;
+use crate::options::{LogMedium, Options};
+
+const PAGES: &str = "pages";
+const UNFINISHED: &str = "pages.new";
+const LOCK: &str = "lock";
+/// What a directory has that is a backup.
+pub(crate) const BACKUP: &str = "backup";
+
+/// An open directory, with its lock.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    dir: PathBuf,
+    log: LogMedium,
+    lock: Option<File>,
+}
+
+impl Directory {
+    /// Makes the directory if there is none, and takes its lock.
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::NotAStore`], or the system's.
+    pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Error> {
+        let is_new = !dir.exists();
+        fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
+        if is_new && let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync_directory(parent).map_err(|error| Error::medium("making the store", error))?;
+        }
+        check_content(dir)?;
+        let lock = take_lock(dir)?;
+        Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
+    }
+
+    fn file(&self, path: &Path) -> Result<File, Error> {
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|error| Error::io("opening", path, error))?;
+        self.sync(path)?;
+        Ok(file)
+    }
+
+    fn sync(&self, path: &Path) -> Result<(), Error> {
+        let dir = path.parent().unwrap_or(&self.dir);
+        sync_directory(dir).map_err(|error| Error::medium("making the store", error))
+    }
+
+    fn blocks(&self, path: &Path) -> Result<Arc<dyn Block>, Error> {
+        let file = self.file(path)?;
+        let block = FileBlock::open(file, path, &BlockOptions::default());
+        Ok(Arc::new(block.map_err(|error| Error::medium(&format!("opening {}", path.display()), error))?))
+    }
+}
+
+/// A directory with other things in it is not made a store.
+fn check_content(dir: &Path) -> Result<(), Error> {
+    let not = |why: &str| Error::NotAStore { path: dir.to_owned(), why: why.to_owned() };
+    if dir.join(BACKUP).exists() {
+        return Err(not("it is a backup, of which Store::restore makes one"));
+    }
+    if dir.join(PAGES).exists() {
+        return Ok(());
+    }
+    let own = [LOCK, UNFINISHED, "log", "log.nvram"];
+    for entry in fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))? {
+        let name = entry.map_err(|error| Error::io("reading", dir, error))?.file_name();
+        if !own.iter().any(|own| *own == name) {
+            return Err(not(&format!("it has {} in it, and no pages", name.to_string_lossy())));
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(dir: &Path) -> Result<File, Error> {
+    let path = dir.join(LOCK);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(|error| Error::io("opening", &path, error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.read_to_string(&mut holder);
+            let holder = match holder.trim() {
+                "" => "another process".to_owned(),
+                holder => holder.to_owned(),
+            };
+            return Err(Error::Locked { path: dir.to_owned(), holder });
+        }
+        Err(TryLockError::Error(error)) => return Err(Error::io("locking", &path, error)),
+    }
+    let program = std::env::current_exe().ok().and_then(|path| Some(path.file_name()?.to_owned()));
+    let program = program.unwrap_or_default();
+    let holder = format!("process {} ({})", std::process::id(), program.to_string_lossy());
+    let written =
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
+    // A note for people: the lock holds without it.
+    let _ = written;
+    Ok(file)
+}
+
+impl Media for Directory {
+    fn pages(&self) -> Result<Arc<dyn Block>, Error> {
+        let (path, unfinished) = (self.dir.join(PAGES), self.dir.join(UNFINISHED));
+        if path.exists() {
+            return self.blocks(&path);
+        }
+        // What an earlier attempt has left is no store.
+        let _ = fs::remove_file(&unfinished);
+        self.blocks(&unfinished)
+    }
+
+    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
+        match &self.log {
+            LogMedium::Nvram(dir) => self.blocks(&nvram_file(dir, &self.dir, "log")?),
+            LogMedium::Disk | LogMedium::Emulated => self.blocks(&self.dir.join("log")),
+        }
+    }
+
+    fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
+        let (path, dax) = match &self.log {
+            LogMedium::Nvram(dir) => (nvram_file(dir, &self.dir, "log.nvram")?, true),
+            LogMedium::Disk | LogMedium::Emulated => (self.dir.join("log.nvram"), false),
+        };
+        let file = self.file(&path)?;
+        let len = file.metadata().map_err(|error| Error::io("reading", &path, error))?.len();
+        let options = MapOptions { capacity: bytes.max(len), dax, ..MapOptions::default() };
+        let mapped = FileNvm::map(file, &path, &options);
+        Ok(Arc::new(mapped.map_err(|error| Error::medium(&format!("mapping {}", path.display()), error))?))
+    }
+
+    fn made(&self) -> Result<(), Error> {
+        let (path, unfinished) = (self.dir.join(PAGES), self.dir.join(UNFINISHED));
+        if !path.exists() {
+            fs::rename(&unfinished, &path).map_err(|error| Error::io("making", &path, error))?;
+        }
+        self.sync(&path)
+    }
+
+    fn take_lock(&mut self) -> Option<File> {
+        self.lock.take()
+    }
+}
+
+/// The file of a store in a directory that many may share.
+fn nvram_file(dir: &Path, store: &Path, kind: &str) -> Result<PathBuf, Error> {
+    let store = fs::canonicalize(store).map_err(|error| Error::io("finding", store, error))?;
+    let name: String = store
+        .to_string_lossy()
+        .chars()
+        .map(|letter| if letter.is_alphanumeric() || letter == '-' { letter } else { '_' })
+        .collect();
+    Ok(dir.join(format!("{}.{kind}", name.trim_start_matches('_'))))
+}

@@ -1,0 +1,58 @@
+//! Figures of an open store.
+
+/// What a store has done since it was opened, and how it stands. Sizes in bytes.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// let before = store.metrics();
+/// store.run(|_| Ok(()))?;
+/// assert_eq!(store.metrics().commits, before.commits + 1);
+/// # Ok::<(), duralite_store::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Transactions committed, those that changed nothing too.
+    pub commits: u64,
+    /// Transactions rolled back.
+    pub aborts: u64,
+    /// Transactions that gave way to others they waited for in a circle.
+    pub deadlocks: u64,
+    /// Locks that did not come in time.
+    pub lock_timeouts: u64,
+    /// Locks that were waited for.
+    pub lock_waits: u64,
+    /// Transactions in progress that have changed something.
+    pub active: u64,
+    /// Log objects written so far, since the store was made.
+    pub log_objects: u64,
+    /// Bytes of log objects.
+    pub log_bytes: u64,
+    /// Writes to the log's medium.
+    pub log_writes: u64,
+    /// Flushes or fences of the log's medium.
+    pub log_flushes: u64,
+    /// Bytes of the log that are free for certain.
+    pub log_free_bytes: u64,
+    /// Pages in the page file.
+    pub pages: u64,
+    /// Pages read from it.
+    pub pages_read: u64,
+    /// Pages written home.
+    pub pages_written: u64,
+    /// Pages in the cache that are not home as they are.
+    pub pages_dirty: u64,
+    /// Uses of a page that was in the cache.
+    pub cache_hits: u64,
+    /// Uses of one that was not.
+    pub cache_misses: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Log objects that opening the store repeated.
+    pub recovered_objects: u64,
+    /// Transactions that opening the store took back.
+    pub recovered_transactions: u64,
+    /// What a commit is durable by, for people.
+    pub log: String,
+}

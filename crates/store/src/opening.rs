@@ -1,0 +1,264 @@
+//! A store is opened: its pages, its log, recovery, and the log that the options want.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::store::{Change, Lsn, PageFileHead, PageKind, blank, kind};
+use parking_lot::Mutex;
+
+use crate::active::Active;
+use crate::admission::Admission;
+use crate::archive::Archive;
+use crate::buffer::Pool;
+use crate::engine::{Counts, Engine, Tuning};
+use crate::error::Error;
+use crate::locks::Locks;
+use crate::log::Log;
+use crate::log::disk::{DiskLog, Grouping};
+use crate::log::nv::{Flush, NvLog};
+use crate::media::Media;
+use crate::options::{DEFAULT_PAGE, Options, Scheme};
+use crate::page_file::{FormatOrError, PageFile};
+use crate::pager::{Author, Pager};
+use crate::poison::Poison;
+use crate::recovery::{Report, recover};
+use crate::space::Space;
+
+/// There is no log: everything is home.
+pub(crate) const NO_LOG: u32 = 0;
+const ON_BLOCKS: u32 = 1;
+const IN_MEMORY: u32 = 2;
+
+/// Bytes of the largest log object: two pages made anew and two halves of a root, and what stands around them.
+fn largest_object(page_bytes: usize) -> u64 {
+    page_bytes as u64 * 3 + 8192
+}
+
+fn log_kind(scheme: Scheme) -> u32 {
+    match scheme {
+        Scheme::FlushOnInsert | Scheme::FlushOnCommit => IN_MEMORY,
+        Scheme::Auto | Scheme::NvDisk | Scheme::NvDiskDecentralized => ON_BLOCKS,
+    }
+}
+
+fn flush(scheme: Scheme) -> Flush {
+    if scheme == Scheme::FlushOnInsert { Flush::OnInsert } else { Flush::OnCommit }
+}
+
+fn grouping(scheme: Scheme) -> Grouping {
+    match scheme {
+        Scheme::NvDisk => Grouping::Central,
+        Scheme::NvDiskDecentralized => Grouping::Apart,
+        _ => Grouping::Grouped,
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| Error::invalid("the system has no random numbers"))?;
+    Ok(bytes)
+}
+
+/// Opens the page file, or makes it.
+fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(PageFile, bool), Error> {
+    let block = media.pages()?;
+    let is_store = !block.is_empty();
+    if is_store {
+        match PageFile::open(Arc::clone(&block)) {
+            Ok(file) => return Ok((file, false)),
+            Err(FormatOrError::Error(error)) => return Err(error),
+            // A store that was being made when the power failed: on media that do not say when it was.
+            Err(FormatOrError::Format(FormatError::Magic | FormatError::Short { .. }))
+                if is_unmade(&*block)? => {}
+            Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
+        }
+    }
+    let head = PageFileHead {
+        number: 0,
+        store_id: random()?,
+        page_bytes: options.page_bytes.unwrap_or(DEFAULT_PAGE),
+        log_kind: NO_LOG,
+        log_seed: 0,
+        log_first: 1,
+        last_tx: 0,
+        opened: 0,
+    };
+    Ok((PageFile::create(block, head)?, true))
+}
+
+/// Whether the page file has nothing in it.
+fn is_unmade(block: &dyn duralite_medium::block::Block) -> Result<bool, Error> {
+    let mut bytes = vec![0; block.len().min(1 << 16) as usize];
+    block.read(0, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
+}
+
+fn no_store(path: &Path, error: FormatError) -> Error {
+    match error {
+        FormatError::Version(version) => Error::Version { path: path.to_owned(), version },
+        FormatError::Damaged { what } => Error::corrupt(what),
+        error => Error::NotAStore { path: path.to_owned(), why: error.to_string() },
+    }
+}
+
+/// The log that the page file speaks of.
+fn open_log(
+    media: &dyn Media,
+    head: &PageFileHead,
+    options: &Options,
+    poison: &Arc<Poison>,
+) -> Result<Arc<dyn Log>, Error> {
+    let scheme = options.scheme();
+    let poison = Arc::clone(poison);
+    match head.log_kind {
+        ON_BLOCKS => {
+            Ok(Arc::new(DiskLog::open(media.block_log()?, head.log_seed, grouping(scheme), poison)?))
+        }
+        IN_MEMORY => {
+            let layout = NvLog::layout(options.log_bytes, largest_object(head.page_bytes as usize), 0, 1);
+            let nvm = media.memory_log(layout.log_bytes())?;
+            Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison)?))
+        }
+        kind => Err(Error::Corrupt { what: format!("the page file, with log kind {kind},"), page: None }),
+    }
+}
+
+/// Makes an empty log, and says so in the page file. Whatever was in the log before must be home.
+fn make_log(
+    media: &dyn Media,
+    file: &PageFile,
+    first: Lsn,
+    options: &Options,
+    poison: &Arc<Poison>,
+) -> Result<Arc<dyn Log>, Error> {
+    file.write_head(|head| (head.log_kind, head.log_first) = (NO_LOG, first))?;
+    let seed = u64::from_le_bytes(random()?);
+    let scheme = options.scheme();
+    let kind = log_kind(scheme);
+    let poison = Arc::clone(poison);
+    let log: Arc<dyn Log> = if kind == IN_MEMORY {
+        let layout = NvLog::layout(options.log_bytes, largest_object(file.page_bytes()), seed, first);
+        let nvm = media.memory_log(layout.log_bytes())?;
+        Arc::new(NvLog::create(nvm, layout, flush(scheme), poison)?)
+    } else {
+        let block = media.block_log()?;
+        let layout = DiskLog::layout(&*block, options.log_bytes, seed);
+        Arc::new(DiskLog::create(block, layout, first, grouping(scheme), poison)?)
+    };
+    file.write_head(|head| (head.log_kind, head.log_seed, head.log_first) = (kind, seed, first))?;
+    Ok(log)
+}
+
+/// What is opened, before recovery.
+pub(crate) fn assemble(
+    file: &Arc<PageFile>,
+    log: Arc<dyn Log>,
+    poison: &Arc<Poison>,
+    options: &Options,
+) -> Engine {
+    let head = file.head();
+    let pool = Pool::new(Arc::clone(file), Arc::clone(&log), Arc::clone(poison), options.cache_bytes);
+    Engine {
+        space: Space::new(file.first_page(), file.page_bytes()),
+        admission: Admission::new(Arc::clone(&log)),
+        pager: Pager { pool: Arc::new(pool), log, poison: Arc::clone(poison) },
+        locks: Locks::default(),
+        active: Active::default(),
+        tuning: Tuning {
+            lock_timeout: options.lock_timeout,
+            durability: options.durability,
+            early_lock_release: options.early_lock_release,
+        },
+        poison: Arc::clone(poison),
+        counts: Counts::default(),
+        archive: None,
+        next_tx: AtomicU64::new(head.last_tx + 1),
+        pinned: Mutex::default(),
+        store_id: head.store_id,
+    }
+}
+
+/// Opens a store on media: recovers it, and leaves it with an empty log. Everything recovered is durable on return.
+pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<(Engine, Report), Error> {
+    options.check()?;
+    let (file, is_new) = open_pages(media, options, path)?;
+    let head = file.head();
+    if let Some(asked) = options.page_bytes
+        && asked != head.page_bytes
+    {
+        return Err(Error::PageSize { has: head.page_bytes, asked });
+    }
+    let file = Arc::new(file);
+    let poison = Arc::new(Poison::default());
+    let mut report = Report::default();
+    let mut first = head.log_first;
+    let mut log = None;
+    if head.log_kind != NO_LOG {
+        let found = open_log(media, &head, options, &poison)?;
+        let archive = options.archive.as_deref().map(|dir| Archive::open(dir, head.store_id, found.next()));
+        let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
+        engine.archive = archive.transpose()?;
+        report = recover(&engine)?;
+        engine.checkpoint(&|| false)?;
+        first = found.next();
+        log = (head.log_kind == log_kind(options.scheme()) && is_as_wanted(&*found, options, &file))
+            .then_some(found);
+    }
+    let last_tx = report.last_tx.max(head.last_tx);
+    let log = match log {
+        Some(log) => log,
+        None => make_log(media, &file, first, options, &poison)?,
+    };
+    // Numbers of transactions that a crash forgets are not used again.
+    file.write_head(|head| {
+        head.opened += 1;
+        head.last_tx = last_tx.max(head.opened << 40);
+    })?;
+    let mut engine = assemble(&file, log, &poison, options);
+    if let Some(dir) = &options.archive {
+        engine.archive = Some(Archive::open(dir, head.store_id, engine.pager.log.next())?);
+    }
+    make_catalog(&engine)?;
+    if is_new {
+        media.made()?;
+    }
+    Ok((engine, report))
+}
+
+/// Whether the log is as large as the options say.
+fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
+    let has = log.space().all_bytes;
+    let wants = if log_kind(options.scheme()) == IN_MEMORY {
+        let layout = NvLog::layout(options.log_bytes, largest_object(file.page_bytes()), 0, 1);
+        layout.extents * layout.extent_bytes
+    } else {
+        options.log_bytes
+    };
+    // What can be used for certain is somewhat less than all.
+    has > wants / 2 && has <= wants
+}
+
+/// The tree of the tables' names, at the first page, unless it is there.
+fn make_catalog(engine: &Engine) -> Result<(), Error> {
+    let root = engine.catalog();
+    {
+        let page = engine.pager.pool.read(root)?;
+        if kind(page.bytes()) == PageKind::Leaf || kind(page.bytes()) == PageKind::Inner {
+            return Ok(());
+        }
+    }
+    let mut given = engine.space.find(&engine.pager, 1)?;
+    let (id, bit) = given.pages[0];
+    if id != root {
+        return Err(Error::corrupt("the space map of a store without tables"));
+    }
+    let mut page = engine.pager.pool.make(id)?;
+    let mut image = page.bytes().to_vec();
+    blank(&mut image, PageKind::Leaf, 0);
+    let changes = [(0, Change::MapSet { bit }), (1, Change::image_of(&image))];
+    let logged = engine.pager.step(Author::SYSTEM, &[], &mut [&mut given.map, &mut page], &changes)?;
+    drop((given, page));
+    engine.force(logged.lsn)
+}

@@ -1,0 +1,170 @@
+//! What a store is opened with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use duralite_logfmt::store::{LARGEST_PAGE, SMALLEST_PAGE};
+
+use crate::error::Error;
+
+/// Where the log is kept.
+///
+/// ```
+/// use duralite_store::{LogMedium, Options};
+/// let options = Options { log: LogMedium::Emulated, ..Options::default() };
+/// assert_ne!(options.log, LogMedium::Disk);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogMedium {
+    /// In persistent memory: a directory on a file system with direct access (DAX).
+    Nvram(PathBuf),
+    /// In ordinary memory that a file in the store's directory stands for: it survives the death of the process, and
+    /// no power loss.
+    Emulated,
+    /// In a preallocated file in the store's directory, written directly.
+    #[default]
+    Disk,
+}
+
+/// How the log is written: the schemes of the paper's table 3. All of them are correct, and differ in speed.
+///
+/// ```
+/// use duralite_store::{Options, Scheme};
+/// let options = Options { scheme: Scheme::NvDisk, ..Options::default() };
+/// assert_eq!(options.scheme, Scheme::NvDisk);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// The best for the medium: [`FlushOnCommit`](Self::FlushOnCommit) in memory; on a disk a list per transaction
+    /// and group commit.
+    #[default]
+    Auto,
+    /// A central buffer in front of a file, and group commit.
+    NvDisk,
+    /// A buffer per transaction in front of a file, each written by itself.
+    NvDiskDecentralized,
+    /// Objects in memory, each persistent before the page is changed.
+    FlushOnInsert,
+    /// Objects in memory, made persistent by a daemon, or when their transaction commits.
+    FlushOnCommit,
+}
+
+impl Scheme {
+    /// All of them, as a loop over them wants.
+    ///
+    /// ```
+    /// assert!(duralite_store::Scheme::ALL.contains(&duralite_store::Scheme::FlushOnInsert));
+    /// ```
+    pub const ALL: [Self; 5] =
+        [Self::Auto, Self::NvDisk, Self::NvDiskDecentralized, Self::FlushOnInsert, Self::FlushOnCommit];
+
+    /// The name that the paper gives it.
+    ///
+    /// ```
+    /// assert_eq!(duralite_store::Scheme::NvDisk.as_str(), "nv-disk");
+    /// ```
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::NvDisk => "nv-disk",
+            Self::NvDiskDecentralized => "nv-disk-decentralized",
+            Self::FlushOnInsert => "flush-on-insert",
+            Self::FlushOnCommit => "flush-on-commit",
+        }
+    }
+}
+
+/// What [`Transaction::commit`](crate::Transaction::commit) waits for.
+///
+/// ```
+/// use duralite_store::{Durability, Options};
+/// let options = Options { durability: Durability::Eventual, ..Options::default() };
+/// assert_ne!(options.durability, Durability::Immediate);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// Until the transaction is durable.
+    #[default]
+    Immediate,
+    /// For nothing. A crash may take the newest transactions, about 20 ms of them, and leaves a prefix of their order.
+    Eventual,
+}
+
+/// What a store is opened with. Whatever is not said is as in [`Options::default`].
+///
+/// ```
+/// use duralite_store::{LogMedium, Options};
+/// let options = Options { cache_bytes: 16 << 20, log: LogMedium::Emulated, ..Options::default() };
+/// assert_eq!(options.page_bytes, None);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Where the log is kept; the disk.
+    pub log: LogMedium,
+    /// How it is written; what is best there.
+    pub scheme: Scheme,
+    /// Bytes of a page, a power of two from 4,096 to 32,768; 8,192 for a new store. It is for ever.
+    pub page_bytes: Option<u32>,
+    /// Bytes of pages kept in memory; 64 MiB.
+    pub cache_bytes: u64,
+    /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
+    pub log_bytes: u64,
+    /// How long a lock is waited for; a second.
+    pub lock_timeout: Duration,
+    /// What a commit waits for; durability.
+    pub durability: Durability,
+    /// Whether locks are released before their transaction is durable; yes. Nobody is told of what can still be lost:
+    /// whoever commits after having seen it waits for it.
+    pub early_lock_release: bool,
+    /// Where the log goes when the store does not need it any more, so that a backup can be brought to any later moment;
+    /// nowhere.
+    pub archive: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            log: LogMedium::Disk,
+            scheme: Scheme::Auto,
+            page_bytes: None,
+            cache_bytes: 64 << 20,
+            log_bytes: 64 << 20,
+            lock_timeout: Duration::from_secs(1),
+            durability: Durability::Immediate,
+            early_lock_release: true,
+            archive: None,
+        }
+    }
+}
+
+/// Bytes of the smallest log.
+const SMALLEST_LOG: u64 = 4 << 20;
+/// Bytes of a page of a new store.
+pub(crate) const DEFAULT_PAGE: u32 = 8192;
+
+impl Options {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(bytes) = self.page_bytes
+            && (!bytes.is_power_of_two() || !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&(bytes as usize)))
+        {
+            return Err(Error::invalid("the page size has to be a power of two from 4096 to 32768"));
+        }
+        if self.log_bytes < SMALLEST_LOG || self.log_bytes > 1 << 40 {
+            return Err(Error::invalid("the log has to have from 4 MiB to 1 TiB"));
+        }
+        let in_memory = matches!(self.scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit);
+        if in_memory && self.log == LogMedium::Disk {
+            return Err(Error::invalid("this scheme needs its log in memory: log = nvram or emulated"));
+        }
+        Ok(())
+    }
+
+    /// The scheme that is meant.
+    pub(crate) fn scheme(&self) -> Scheme {
+        match (self.scheme, &self.log) {
+            (Scheme::Auto, LogMedium::Nvram(_) | LogMedium::Emulated) => Scheme::FlushOnCommit,
+            (scheme, _) => scheme,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The file of pages: superblocks, a double-write area, pages.
+//!
+//! Invariant 31: a page goes home only after its image is durable in the double-write area together with the list
+//! that names it, and the area is written again only once what it holds is durable at home. So a page that a
+//! power loss tears is put right from there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::store::{
+    BatchList, DOUBLE_WRITE_PAGES, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
+    SUPERBLOCK_BYTES, check, lsn, seal,
+};
+use duralite_medium::block::{AlignedBuf, Block, Durability};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+
+/// Pages that a growing file gets at a time, and then more as it is larger.
+const SMALLEST_GROWTH: u64 = 64;
+const LARGEST_GROWTH_BYTES: u64 = 64 << 20;
+
+/// An open page file.
+#[derive(Debug)]
+pub(crate) struct PageFile {
+    block: Arc<dyn Block>,
+    page_bytes: usize,
+    seed: u64,
+    head: Mutex<PageFileHead>,
+    growing: Mutex<()>,
+    area: Mutex<AlignedBuf>,
+    pub(crate) read: AtomicU64,
+    pub(crate) written: AtomicU64,
+}
+
+impl PageFile {
+    /// Makes a page file on an empty medium. It is durable on return.
+    pub(crate) fn create(block: Arc<dyn Block>, head: PageFileHead) -> Result<Self, Error> {
+        let it = Self::over(block, head);
+        it.grow_to(it.first_page() + 1)?;
+        let blank = vec![0; SUPERBLOCK_BYTES];
+        for at in SLOT_OFFSETS {
+            it.commit(at, &blank)?;
+        }
+        it.write_head(|_| ())?;
+        Ok(it)
+    }
+
+    /// Opens what [`create`](Self::create) made, and puts right what a power loss has torn.
+    pub(crate) fn open(block: Arc<dyn Block>) -> Result<Self, FormatOrError> {
+        let head = newest_head(&*block)?;
+        let it = Self::over(block, head);
+        it.restore_torn()?;
+        Ok(it)
+    }
+
+    fn over(block: Arc<dyn Block>, head: PageFileHead) -> Self {
+        Self {
+            block,
+            page_bytes: head.page_bytes as usize,
+            seed: head.seed(),
+            head: Mutex::new(head),
+            growing: Mutex::default(),
+            area: Mutex::default(),
+            read: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    pub(crate) fn head(&self) -> PageFileHead {
+        *self.head.lock()
+    }
+
+    /// The first page behind the double-write area.
+    pub(crate) fn first_page(&self) -> PageId {
+        SUPERBLOCK_AREA_BYTES.div_ceil(self.page_bytes as u64) + 1 + DOUBLE_WRITE_PAGES as u64
+    }
+
+    fn area_page(&self) -> PageId {
+        self.first_page() - 1 - DOUBLE_WRITE_PAGES as u64
+    }
+
+    /// How many pages the file has room for.
+    pub(crate) fn pages(&self) -> PageId {
+        self.block.len() / self.page_bytes as u64
+    }
+
+    /// Changes the superblock. Durable on return.
+    pub(crate) fn write_head(&self, change: impl FnOnce(&mut PageFileHead)) -> Result<(), Error> {
+        let mut head = self.head.lock();
+        let mut next = *head;
+        change(&mut next);
+        next.number += 1;
+        self.commit(SLOT_OFFSETS[(next.number % 2) as usize], &next.encode())?;
+        *head = next;
+        Ok(())
+    }
+
+    fn commit(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut aligned = AlignedBuf::default();
+        aligned.resize(bytes.len());
+        aligned.as_mut_slice().copy_from_slice(bytes);
+        self.block
+            .commit(at, aligned.as_slice(), Durability::Full)
+            .map_err(|error| Error::medium("writing the page file", error))
+    }
+
+    /// Makes room for so many pages. What is there stays if it fails.
+    pub(crate) fn grow_to(&self, pages: PageId) -> Result<(), Error> {
+        if self.pages() >= pages {
+            return Ok(());
+        }
+        let _one_at_a_time = self.growing.lock();
+        let has = self.pages();
+        if has >= pages {
+            return Ok(());
+        }
+        let most = LARGEST_GROWTH_BYTES / self.page_bytes as u64;
+        let step = (has / 4).clamp(SMALLEST_GROWTH, most);
+        let bytes = |pages: u64| pages * self.page_bytes as u64;
+        let grown = self.block.preallocate(bytes(pages.max(has + step)));
+        // On a disk that is nearly full what is needed may still fit.
+        grown
+            .or_else(|_| self.block.preallocate(bytes(pages)))
+            .map_err(|error| Error::medium("the page file cannot grow", error))
+    }
+
+    /// Reads a page, zeros if it was never written.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is not what was written.
+    pub(crate) fn read_page(&self, id: PageId, into: &mut [u8]) -> Result<(), Error> {
+        if id >= self.pages() {
+            into.fill(0);
+            return Ok(());
+        }
+        self.read.fetch_add(1, Ordering::Relaxed);
+        self.block
+            .read(id * self.page_bytes as u64, into)
+            .map_err(|error| Error::medium("reading a page", error))?;
+        check(into, id, self.seed).map_err(|error| Error::page(id, error))
+    }
+
+    /// Writes pages home, each with its bytes, at most [`DOUBLE_WRITE_PAGES`]. Durable on return, and untorn
+    /// whenever it is stopped. If it fails nothing is known about them.
+    pub(crate) fn write_pages<'a>(
+        &self,
+        pages: impl ExactSizeIterator<Item = (PageId, &'a [u8])>,
+    ) -> Result<(), Error> {
+        let size = self.page_bytes;
+        let mut area = self.area.lock();
+        area.resize((1 + pages.len()) * size);
+        let mut list = BatchList { pages: Vec::with_capacity(pages.len()) };
+        for (at, (id, bytes)) in pages.enumerate() {
+            let image = &mut area.as_mut_slice()[(at + 1) * size..(at + 2) * size];
+            image.copy_from_slice(bytes);
+            seal(image, id, self.seed);
+            list.pages.push(id);
+        }
+        area.as_mut_slice()[..size].copy_from_slice(&list.encode(size, self.seed));
+        let writing = |error| Error::medium("writing pages", error);
+        let place = self.area_page() * size as u64;
+        self.block.commit(place, area.as_slice(), Durability::Full).map_err(writing)?;
+        for (at, id) in list.pages.iter().enumerate() {
+            let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
+            self.block.write(id * size as u64, image).map_err(writing)?;
+        }
+        self.block.flush().map_err(writing)?;
+        self.written.fetch_add(list.pages.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes home what the last double write was of, where it is torn.
+    fn restore_torn(&self) -> Result<(), Error> {
+        let size = self.page_bytes;
+        let reading = |error| Error::medium("reading the double-write area", error);
+        let mut page = vec![0; size];
+        self.block.read(self.area_page() * size as u64, &mut page).map_err(reading)?;
+        let Some(list) = BatchList::decode(&page, self.seed) else { return Ok(()) };
+        let mut image = AlignedBuf::default();
+        image.resize(size);
+        for (at, id) in (self.area_page() + 1..).zip(&list.pages) {
+            if *id >= self.pages() {
+                // The file was cut after the batch: the page is free space.
+                continue;
+            }
+            self.block.read(at * size as u64, image.as_mut_slice()).map_err(reading)?;
+            self.block.read(id * size as u64, &mut page).map_err(reading)?;
+            let is_whole = check(image.as_slice(), *id, self.seed).is_ok();
+            let home_is_whole = check(&page, *id, self.seed).is_ok();
+            // A page that reads well may not be durable, if a flush failed: what is newer is written again.
+            if is_whole && (!home_is_whole || lsn(&page) <= lsn(image.as_slice())) {
+                self.block.write(id * size as u64, image.as_slice()).map_err(reading)?;
+            }
+        }
+        self.block.flush().map_err(reading)
+    }
+}
+
+/// Why a page file is none.
+#[derive(Debug)]
+pub(crate) enum FormatOrError {
+    Format(FormatError),
+    Error(Error),
+}
+
+impl From<Error> for FormatOrError {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
+    let mut newest: Option<PageFileHead> = None;
+    let mut first_error = None;
+    for at in SLOT_OFFSETS {
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        if at + SUPERBLOCK_BYTES as u64 > block.len() {
+            first_error.get_or_insert(FormatError::Short { what: "the page file" });
+            continue;
+        }
+        block.read(at, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
+        match PageFileHead::decode(&bytes) {
+            Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
+            Ok(_) => {}
+            // A slot that was never written says less than one that is damaged or of another version.
+            Err(FormatError::Magic) => {
+                first_error.get_or_insert(FormatError::Magic);
+            }
+            Err(error) => first_error = Some(error),
+        }
+    }
+    newest.ok_or(FormatOrError::Format(first_error.unwrap_or(FormatError::Magic)))
+}

@@ -1,0 +1,42 @@
+//! Whether something failed after which nothing may be acknowledged any more (invariant 37).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::Error;
+
+/// Shared by everything that writes. Once set it stays set.
+#[derive(Debug, Default)]
+pub(crate) struct Poison {
+    is_set: AtomicBool,
+    why: Mutex<Option<String>>,
+}
+
+impl Poison {
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_set.load(Ordering::Acquire) { Err(self.error()) } else { Ok(()) }
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    /// Stops everything; the first failure is the one that is told.
+    pub(crate) fn set(&self, why: &Error) -> Error {
+        {
+            let mut first = self.why.lock();
+            if first.is_none() && !matches!(why, Error::Poisoned { .. }) {
+                *first = Some(why.to_string());
+            }
+        }
+        self.is_set.store(true, Ordering::Release);
+        self.error()
+    }
+
+    fn error(&self) -> Error {
+        Error::Poisoned { why: self.why.lock().clone().unwrap_or_else(|| "unknown".to_owned()) }
+    }
+}

@@ -1,0 +1,149 @@
+//! Recovery by ARIES: the log is repeated from its head on, and what did not commit is taken back.
+//!
+//! Invariant 40: it can be stopped anywhere and begun again. Repeating is guided by pages' LSNs; taking back is logged
+//! as when a transaction is rolled back, so that nothing is taken back twice. Every page that the log speaks of is
+//! written home anew: what was read of it may be in the system's memory only.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use duralite_logfmt::store::{Change, Lsn, Object, ObjectKind, PageId, TxId};
+use rustc_hash::FxHashMap;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::free::free_chains;
+use crate::pager::Author;
+use crate::transaction::chain_given_up;
+use crate::undo::undo_step;
+
+/// What recovery found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Log objects repeated.
+    pub(crate) objects: u64,
+    /// Transactions taken back.
+    pub(crate) taken_back: u64,
+    /// The largest number of a transaction.
+    pub(crate) last_tx: TxId,
+}
+
+/// A transaction that is not known to be over.
+#[derive(Debug, Default)]
+struct Unfinished {
+    /// What is to be taken back, oldest first.
+    steps: Vec<(Lsn, Vec<u8>)>,
+    /// Of one that has committed, the chains that it gave up, each with the page to go on from.
+    chains: Option<VecDeque<PageId>>,
+}
+
+/// Objects shown in order, and what they amount to.
+#[derive(Debug, Default)]
+pub(crate) struct Analysis {
+    unfinished: FxHashMap<TxId, Unfinished>,
+    pub(crate) report: Report,
+}
+
+impl Analysis {
+    /// Takes in the next object, and makes its changes in the pages that do not have them.
+    pub(crate) fn repeat(&mut self, engine: &Engine, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
+        for change in object.changes() {
+            let (page, change) = change.map_err(|_| Error::corrupt("a log object"))?;
+            redo(engine, page, &change, lsn)?;
+        }
+        self.report.objects += 1;
+        self.report.last_tx = self.report.last_tx.max(object.header.tx);
+        self.account(lsn, object);
+        Ok(())
+    }
+
+    fn account(&mut self, lsn: Lsn, object: &Object<'_>) {
+        let tx = object.header.tx;
+        match object.header.kind {
+            ObjectKind::Update => {
+                let steps = &mut self.unfinished.entry(tx).or_default().steps;
+                steps.push((lsn, object.undo_bytes().to_vec()));
+            }
+            ObjectKind::Compensation => {
+                let next = object.header.previous;
+                self.unfinished.entry(tx).or_default().steps.retain(|(lsn, _)| *lsn <= next);
+            }
+            ObjectKind::Commit => {
+                if let Some(it) = self.unfinished.get_mut(&tx) {
+                    let chains: VecDeque<PageId> =
+                        it.steps.iter().filter_map(|(_, undo)| chain_given_up(undo)).collect();
+                    it.steps.clear();
+                    it.chains = Some(chains);
+                    if it.chains.as_ref().is_some_and(VecDeque::is_empty) {
+                        self.unfinished.remove(&tx);
+                    }
+                }
+            }
+            ObjectKind::End => {
+                self.unfinished.remove(&tx);
+            }
+            // A page of a chain has been given back: the object says which is the next.
+            ObjectKind::System => {
+                if let Some(chains) = self.unfinished.get_mut(&tx).and_then(|it| it.chains.as_mut()) {
+                    match object.header.previous {
+                        0 => drop(chains.pop_front()),
+                        next => chains.iter_mut().take(1).for_each(|first| *first = next),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes back what did not commit, newest step first, and finishes what did.
+    pub(crate) fn finish(mut self, engine: &Engine) -> Result<Report, Error> {
+        let mut newest: BTreeMap<Lsn, TxId> = BTreeMap::new();
+        for (tx, it) in &self.unfinished {
+            newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, *tx)));
+        }
+        while let Some((_, tx)) = newest.pop_last() {
+            let Some(it) = self.unfinished.get_mut(&tx) else { continue };
+            let Some((_, undo)) = it.steps.pop() else { continue };
+            let previous = it.steps.last().map_or(0, |(lsn, _)| *lsn);
+            undo_step(engine, Author { kind: ObjectKind::Compensation, tx, previous }, &undo)?;
+            newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, tx)));
+        }
+        for (tx, it) in self.unfinished {
+            match it.chains {
+                Some(chains) => free_chains(engine, tx, &Vec::from(chains))?,
+                None => {
+                    self.report.taken_back += 1;
+                    engine.pager.say(Author { kind: ObjectKind::End, tx, previous: 0 }, &[])?;
+                }
+            }
+        }
+        Ok(self.report)
+    }
+}
+
+fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<(), Error> {
+    let pool = &engine.pager.pool;
+    let mut page = match (pool.write(id), change) {
+        // It is made anew: what it held does not matter.
+        (Err(Error::Corrupt { .. }), Change::Image { .. }) => pool.make(id)?,
+        (page, _) => page?,
+    };
+    page.announce(lsn);
+    if page.lsn() <= lsn {
+        page.apply(change, lsn)?;
+    }
+    if let Change::MapClear { .. } = change {
+        engine.space.freed(id);
+    }
+    Ok(())
+}
+
+/// Repeats the whole log and takes back what did not commit.
+pub(crate) fn recover(engine: &Engine) -> Result<Report, Error> {
+    let log = &engine.pager.log;
+    let mut analysis = Analysis::default();
+    let seed = log.seed();
+    log.scan(log.head(), log.next(), &mut |lsn, bytes| {
+        let object = Object::decode(bytes, seed).map_err(|_| Error::corrupt(&format!("log object {lsn}")))?;
+        analysis.repeat(engine, lsn, &object)
+    })?;
+    analysis.finish(engine)
+}

@@ -1,0 +1,265 @@
+//! The store as programs see it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use duralite_logfmt::store::KEY_LIMIT;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::keeper;
+use crate::media::{Directory, Media};
+use crate::metrics::Metrics;
+use crate::opening;
+use crate::options::Options;
+use crate::recovery::Report;
+use crate::running::{Running, Stop};
+use crate::table::Table;
+use crate::transaction::Transaction;
+
+/// So often [`Store::run`] tries.
+const TRIES: u32 = 1000;
+const LONGEST_PAUSE_US: u64 = 10_000;
+
+/// A store. It is closed, with a checkpoint, when it and all its transactions and tickets are dropped.
+///
+/// ```
+/// use duralite_store::{Options, Store};
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::open(dir.path().join("bank"), Options::default())?;
+/// let accounts = store.table("accounts")?;
+/// store.run(|tx| {
+///     let balance = tx.get_for_update(&accounts, b"alice")?.map_or(0, |value| value[0]);
+///     tx.put(&accounts, b"alice", &[balance + 10])
+/// })?;
+/// # Ok::<(), duralite_store::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Store {
+    running: Arc<Running>,
+    tables: RwLock<FxHashMap<String, Table>>,
+    report: Report,
+}
+
+impl Store {
+    /// Opens the store in a directory, or makes one there. What had committed is there and durable on return, and
+    /// nothing else.
+    ///
+    /// ```
+    /// use duralite_store::{Error, Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("store");
+    /// let store = Store::open(&path, Options::default())?;
+    /// // It says who has it.
+    /// assert!(matches!(Store::open(&path, Options::default()), Err(Error::Locked { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::NotAStore`], [`Error::Version`], [`Error::PageSize`], [`Error::Invalid`],
+    /// [`Error::Corrupt`], [`Error::Full`], [`Error::Io`].
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        options.check()?;
+        let dir = dir.as_ref();
+        let media = Directory::open(dir, &options)?;
+        Self::open_media(media, &options, dir)
+    }
+
+    /// Opens a store on media of the caller's, who sees to it that nobody else does.
+    ///
+    /// See [`Media`] for an example.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(media: impl Media, options: Options) -> Result<Self, Error> {
+        Self::open_media(media, &options, Path::new("the store"))
+    }
+
+    fn open_media(mut media: impl Media, options: &Options, path: &Path) -> Result<Self, Error> {
+        let (engine, report) = opening::open(&media, options, path)?;
+        let engine = Arc::new(engine);
+        let stop = Arc::new(Stop::default());
+        let running = Running {
+            threads: Mutex::new(keeper::start(&engine, &stop)?),
+            engine,
+            stop,
+            held: media.take_lock(),
+        };
+        Ok(Self { running: Arc::new(running), tables: RwLock::default(), report })
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.running.engine
+    }
+
+    /// A table, which is made if there is none of this name. A table that was made is durable on return.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let accounts = store.table("accounts")?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an empty or too long name, and what a transaction may meet with.
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        if name.is_empty() || name.len() > KEY_LIMIT {
+            return Err(Error::Invalid { what: format!("a table's name has from 1 to {KEY_LIMIT} bytes") });
+        }
+        if let Some(table) = self.tables.read().get(name) {
+            return Ok(table.clone());
+        }
+        let root = self.run(|tx| tx.table_root(name))?;
+        let table = Table::new(name, root, self.engine().store_id);
+        Ok(self.tables.write().entry(name.to_owned()).or_insert(table).clone())
+    }
+
+    /// The names of all tables, in order.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// store.table("b")?;
+    /// store.table("a")?;
+    /// assert_eq!(store.tables()?, ["a", "b"]);
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What a transaction may meet with.
+    pub fn tables(&self) -> Result<Vec<String>, Error> {
+        let catalog = Table::new("", self.engine().catalog(), self.engine().store_id);
+        self.run(|tx| {
+            tx.scan(&catalog, ..).map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
+        })
+    }
+
+    /// Begins a transaction.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let mut tx = store.begin();
+    /// tx.commit()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn begin(&self) -> Transaction {
+        Transaction::begin(&self.running)
+    }
+
+    /// Begins a transaction, does something in it, and commits; again, after a pause, as long as it has to give way to
+    /// others ([`Error::is_retryable`]). Durable on return, as after [`Transaction::commit`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// use duralite_store::{Error, Transaction};
+    /// let old = store.run(|tx: &mut Transaction| -> Result<_, Error> {
+    ///     let old = tx.get_for_update(&table, b"key")?;
+    ///     tx.put(&table, b"key", b"new")?;
+    ///     Ok(old)
+    /// })?;
+    /// assert_eq!(old, None);
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What the work or the commit came to, if running it again would not help, or has not helped a thousand times.
+    pub fn run<T>(&self, mut work: impl FnMut(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
+        let mut age = None;
+        let mut pause = Pause::default();
+        loop {
+            let id = self.engine().new_tx();
+            let age = *age.get_or_insert(id);
+            let mut tx = Transaction::with_age(&self.running, id, age);
+            let done = work(&mut tx).and_then(|value| tx.commit().map(|()| value));
+            match done {
+                Err(error) if error.is_retryable() && pause.tries < TRIES => {
+                    tx.rollback()?;
+                    drop(tx);
+                    pause.sleep();
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Writes home what was changed, and gives up the log that is not needed any more. Transactions go on meanwhile.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// store.checkpoint()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Full`] or [`Error::Io`] if the archive cannot take the log: then the log is kept. [`Error::Poisoned`].
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.engine().poison.check()?;
+        self.engine().checkpoint(&|| false)
+    }
+
+    /// Figures.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// assert_eq!(store.metrics().deadlocks, 0);
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let engine = self.engine();
+        let (pool, log) = (&engine.pager.pool, &engine.pager.log);
+        let counters = log.counters();
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Metrics {
+            commits: get(&engine.counts.commits),
+            aborts: get(&engine.counts.aborts),
+            deadlocks: get(&engine.locks.deadlocks),
+            lock_timeouts: get(&engine.locks.timeouts),
+            lock_waits: get(&engine.locks.waited),
+            active: engine.active.count() as u64,
+            log_objects: log.next() - 1,
+            log_bytes: counters.bytes,
+            log_writes: counters.writes,
+            log_flushes: counters.flushes,
+            log_free_bytes: log.space().free_bytes,
+            pages: pool.file().pages(),
+            pages_read: get(&pool.file().read),
+            pages_written: get(&pool.file().written),
+            pages_dirty: pool.dirty() as u64,
+            cache_hits: get(&pool.hits),
+            cache_misses: get(&pool.misses),
+            checkpoints: get(&engine.counts.checkpoints),
+            recovered_objects: self.report.objects,
+            recovered_transactions: self.report.taken_back,
+            log: log.describe(),
+        }
+    }
+}
+
+/// Pauses that grow, by chance.
+#[derive(Debug, Default)]
+struct Pause {
+    tries: u32,
+}
+
+impl Pause {
+    fn sleep(&mut self) {
+        let most = (20_u64 << self.tries.min(10)).min(LONGEST_PAUSE_US);
+        self.tries += 1;
+        let mut chance = [0; 8];
+        // Without chance all pauses are equally long, which is worse and not wrong.
+        let _ = getrandom::fill(&mut chance);
+        std::thread::sleep(Duration::from_micros(u64::from_le_bytes(chance) % most + most / 4));
+    }
+}

@@ -1,0 +1,151 @@
+//! A transaction becomes durable.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use duralite_logfmt::store::{Lsn, ObjectKind};
+
+use super::{State, Transaction};
+use crate::engine::now_ns;
+use crate::error::Error;
+use crate::free::free_chains;
+use crate::options::Durability;
+use crate::pager::Author;
+use crate::running::Running;
+
+/// What a transaction that was committed without waiting is waited for by.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// # let table = store.table("t")?;
+/// let mut tx = store.begin();
+/// tx.put(&table, b"key", b"value")?;
+/// let ticket = tx.commit_async()?;
+/// // Others see the row already.
+/// ticket.wait()?;
+/// # Ok::<(), duralite_store::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "the transaction is durable once the ticket has been waited for"]
+pub struct Ticket {
+    running: Arc<Running>,
+    upto: Lsn,
+}
+
+impl Ticket {
+    /// Waits until the transaction is durable, and with it all that committed before.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let mut tx = store.begin();
+    /// tx.commit_async()?.wait()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: whether it is durable is known when the store has been opened again.
+    pub fn wait(&self) -> Result<(), Error> {
+        if self.upto == 0 { Ok(()) } else { self.running.engine.force(self.upto) }
+    }
+
+    /// Whether it is durable already.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"key", b"value")?;
+    /// let ticket = tx.commit_async()?;
+    /// ticket.wait()?;
+    /// assert!(ticket.is_durable());
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        self.running.engine.pager.log.durable() > self.upto
+    }
+}
+
+impl Transaction {
+    /// Commits. On return the transaction is durable, and so is everything that it has read, unless the store was
+    /// opened with [`Durability::Eventual`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// use duralite_store::Error;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"key", b"value")?;
+    /// tx.commit()?;
+    /// assert!(matches!(tx.get(&table, b"key"), Err(Error::Finished { .. })));
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Finished`] if it is over, or has failed and can only be rolled back; [`Error::Full`] if there is no room
+    /// for saying so, and it can be tried again; [`Error::Poisoned`]: then whether it is durable is known when the store
+    /// has been opened again.
+    pub fn commit(&mut self) -> Result<(), Error> {
+        let engine = Arc::clone(&self.running);
+        let waits = engine.engine.tuning.durability == Durability::Immediate;
+        if engine.engine.tuning.early_lock_release || !waits {
+            let ticket = self.commit_async()?;
+            return if waits { ticket.wait() } else { Ok(()) };
+        }
+        let upto = self.say_commit()?;
+        let forced = if upto == 0 { Ok(()) } else { engine.engine.force(upto) };
+        self.finish(0);
+        forced
+    }
+
+    /// Commits without waiting: locks are free on return, and others may see what was changed. The order of commits is
+    /// that in which they become durable.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"key", b"value")?;
+    /// let ticket = tx.commit_async()?;
+    /// ticket.wait()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_async(&mut self) -> Result<Ticket, Error> {
+        let upto = self.say_commit()?;
+        self.finish(upto);
+        Ok(Ticket { running: Arc::clone(&self.running), upto })
+    }
+
+    /// Logs the commit, and gives free what it gave up; what has to be durable before anybody is told. 0 for nothing.
+    fn say_commit(&mut self) -> Result<Lsn, Error> {
+        self.check()?;
+        if !self.is_active {
+            return Ok(self.held.depends_on());
+        }
+        let engine = &self.running.engine;
+        let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last() };
+        let logged = engine.pager.say(author, &now_ns().to_le_bytes())?;
+        Ok(logged.lsn.max(self.held.depends_on()))
+    }
+
+    /// Ends after a commit with this number, or after nothing.
+    fn finish(&mut self, upto: Lsn) {
+        self.state = State::Over("it was committed");
+        let running = Arc::clone(&self.running);
+        let engine = &running.engine;
+        let chains = self.chains_given_up();
+        engine.locks.release(&mut self.held, upto);
+        // If that fails the store is poisoned, and recovery does it.
+        let _ = free_chains(engine, self.id, &chains);
+        engine.counts.commits.fetch_add(1, Ordering::Relaxed);
+        self.end(upto);
+    }
+}

@@ -1,0 +1,235 @@
+//! Transactions: rows are read and changed under locks that are held to the end.
+//!
+//! Invariant 39: a commit is acknowledged when everything up to it is durable; what a reader has seen too. A
+//! transaction that is not is taken back, step by step, by objects that are never taken back themselves.
+
+mod catalog;
+mod commit;
+mod rows;
+mod scan;
+mod undo;
+
+use std::sync::Arc;
+
+use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
+
+pub use self::commit::Ticket;
+pub(crate) use self::rows::chain_given_up;
+pub use self::scan::Scan;
+use crate::admission::Room;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::locks::{Held, Mode, Refused, TableId, Target};
+use crate::running::Running;
+use crate::table::Table;
+
+/// A step that is taken back if the transaction is.
+#[derive(Debug)]
+struct Step {
+    lsn: Lsn,
+    undo: Vec<u8>,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// It can only be rolled back.
+    Failed,
+    Over(&'static str),
+}
+
+/// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit).
+///
+/// What it has read is certain once it has committed, also if it changed nothing.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use duralite_store::{Options, Store};
+/// let store = Store::open(dir.path().join("store"), Options::default())?;
+/// let fruit = store.table("fruit")?;
+/// let mut tx = store.begin();
+/// tx.put(&fruit, b"apple", b"3")?;
+/// assert_eq!(tx.get(&fruit, b"apple")?.as_deref(), Some(&b"3"[..]));
+/// tx.commit()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Transaction {
+    running: Arc<Running>,
+    id: TxId,
+    state: State,
+    steps: Vec<Step>,
+    held: Held,
+    tables: Vec<(TableId, Mode)>,
+    /// Whether it has objects in the log.
+    is_active: bool,
+    /// What is kept for taking it back.
+    room: Room,
+    last: Lsn,
+    /// Those that one can go back to, by number, with the steps before each.
+    savepoints: Vec<(u64, usize)>,
+    next_savepoint: u64,
+}
+
+/// A moment in a transaction, to go back to.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// # let table = store.table("t")?;
+/// let mut tx = store.begin();
+/// let savepoint = tx.savepoint();
+/// tx.put(&table, b"key", b"value")?;
+/// tx.rollback_to(savepoint)?;
+/// assert_eq!(tx.get(&table, b"key")?, None);
+/// # Ok::<(), duralite_store::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint {
+    tx: TxId,
+    number: u64,
+}
+
+impl Transaction {
+    pub(crate) fn begin(running: &Arc<Running>) -> Self {
+        let id = running.engine.new_tx();
+        Self::with_age(running, id, id)
+    }
+
+    /// A transaction that is as old as an earlier one that is over: it does not give way for ever.
+    pub(crate) fn with_age(running: &Arc<Running>, id: TxId, age: TxId) -> Self {
+        Self {
+            running: Arc::clone(running),
+            id,
+            state: State::Open,
+            steps: Vec::new(),
+            held: Held::new(age),
+            tables: Vec::new(),
+            is_active: false,
+            room: Room::default(),
+            last: 0,
+            savepoints: Vec::new(),
+            next_savepoint: 0,
+        }
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.running.engine
+    }
+
+    /// The number that it has in the log.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// assert_ne!(store.begin().id(), store.begin().id());
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// This moment, for [`rollback_to`](Self::rollback_to).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let mut tx = store.begin();
+    /// let savepoint = tx.savepoint();
+    /// tx.rollback_to(savepoint)?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    pub fn savepoint(&mut self) -> Savepoint {
+        self.next_savepoint += 1;
+        self.savepoints.push((self.next_savepoint, self.steps.len()));
+        Savepoint { tx: self.id, number: self.next_savepoint }
+    }
+
+    /// Takes back what was changed since a savepoint, which stays. Locks stay too. A transaction that could only be
+    /// rolled back goes on.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"a", b"1")?;
+    /// let savepoint = tx.savepoint();
+    /// tx.put(&table, b"a", b"2")?;
+    /// tx.rollback_to(savepoint)?;
+    /// assert_eq!(tx.get(&table, b"a")?, Some(b"1".to_vec()));
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Foreign`] for a savepoint of another transaction or one that was rolled back over,
+    /// [`Error::Finished`] after the end, [`Error::Poisoned`].
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
+        if let State::Over(why) = self.state {
+            return Err(Error::Finished { why });
+        }
+        let known = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
+        let at = known.filter(|_| savepoint.tx == self.id).ok_or(Error::Foreign { what: "the savepoint" })?;
+        let (_, steps) = self.savepoints[at];
+        self.take_back(steps)?;
+        self.savepoints.truncate(at + 1);
+        self.state = State::Open;
+        Ok(())
+    }
+
+    /// Whether it goes on.
+    fn check(&self) -> Result<(), Error> {
+        match self.state {
+            State::Open => self.engine().poison.check(),
+            State::Failed => Err(Error::Finished { why: "a step failed, and it can only be rolled back" }),
+            State::Over(why) => Err(Error::Finished { why }),
+        }
+    }
+
+    fn check_key(&self, table: &Table, key: &[u8]) -> Result<(), Error> {
+        self.check()?;
+        self.check_table(table)?;
+        if key.len() > KEY_LIMIT { Err(Error::KeyTooLong { len: key.len() }) } else { Ok(()) }
+    }
+
+    fn check_table(&self, table: &Table) -> Result<(), Error> {
+        if table.is_of(&self.engine().store_id) { Ok(()) } else { Err(Error::Foreign { what: "the table" }) }
+    }
+
+    /// Takes a lock, and the one of the table that announces it.
+    fn lock(&mut self, table: TableId, target: &Target, mode: Mode) -> Result<(), Error> {
+        let announced = if mode.changes() { Mode::IntentionExclusive } else { Mode::IntentionShared };
+        let held = self.tables.iter().position(|(held, _)| *held == table);
+        let mode_held = held.and_then(|at| self.tables.get(at)).map(|(_, mode)| *mode);
+        if mode_held.is_none_or(|held| held.and(announced) != held) {
+            self.take(&Target::Table(table), announced)?;
+            let now = mode_held.map_or(announced, |held| held.and(announced));
+            match held {
+                Some(at) => self.tables[at].1 = now,
+                None => self.tables.push((table, now)),
+            }
+        }
+        self.take(target, mode)
+    }
+
+    fn take(&mut self, target: &Target, mode: Mode) -> Result<(), Error> {
+        let limit = self.running.engine.tuning.lock_timeout;
+        let taken = self.running.engine.locks.take(&mut self.held, target, mode, limit);
+        taken.map_err(|refused| {
+            self.state = State::Failed;
+            match refused {
+                Refused::Deadlock => Error::Deadlock,
+                Refused::Timeout => Error::Timeout,
+            }
+        })
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        // What cannot be taken back poisons the store, and the next user is told.
+        let _ = self.rollback();
+    }
+}

@@ -1,0 +1,293 @@
+//! Rows are read and changed.
+
+use duralite_logfmt::store::{
+    LEAF_CELL_HEAD, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, Value, cell_key, leaf_cell,
+    leaf_value,
+};
+
+use super::{State, Step, Transaction};
+use crate::admission::Room;
+use crate::error::{Error, VALUE_LIMIT};
+use crate::locks::{Mode, Target};
+use crate::pager::{Author, Logged};
+use crate::table::Table;
+use crate::tree::{Changed, chain_pages, read_chain, write_chain};
+
+/// Bytes of a log object besides what it is about.
+const OBJECT_OVERHEAD: u64 = 128;
+
+/// The longest cell that stays in its leaf.
+fn inline_limit(page_bytes: usize) -> usize {
+    (page_bytes - PAGE_HEADER_BYTES) / 4
+}
+
+impl Transaction {
+    /// A row's value, under a shared lock.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// assert_eq!(store.begin().get(&table, b"nobody")?, None);
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Deadlock`], [`Error::Timeout`], [`Error::KeyTooLong`], [`Error::Corrupt`], [`Error::Io`],
+    /// [`Error::Finished`], [`Error::Foreign`], [`Error::Poisoned`].
+    pub fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.read(table, key, Mode::Shared)
+    }
+
+    /// A row's value, under an exclusive lock: for a row that will be changed, without the danger of a deadlock when
+    /// two transactions have read it.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// let old = tx.get_for_update(&table, b"count")?.map_or(0, |value| value[0]);
+    /// tx.put(&table, b"count", &[old + 1])?;
+    /// tx.commit()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.read(table, key, Mode::Exclusive)
+    }
+
+    fn read(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
+        self.check_key(table, key)?;
+        self.lock(table.root(), &Target::Row(table.root(), key.to_vec()), mode)?;
+        let cell = self.engine().tree(table.root()).get(key)?;
+        cell.map(|cell| self.value(&cell)).transpose()
+    }
+
+    /// The value of a cell.
+    pub(super) fn value(&self, cell: &[u8]) -> Result<Vec<u8>, Error> {
+        match leaf_value(cell).map_err(|_| Error::corrupt("a row"))? {
+            Value::Inline(value) => Ok(value.to_vec()),
+            Value::Long { bytes, first } => read_chain(&self.engine().pager, first, bytes),
+        }
+    }
+
+    /// Key and value of a cell.
+    pub(super) fn row(&self, cell: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Error> {
+        Ok((self.row_key(cell)?, self.value(cell)?))
+    }
+
+    pub(super) fn row_key(&self, cell: &[u8]) -> Result<Vec<u8>, Error> {
+        let key = cell_key(PageKind::Leaf, cell).map_err(|_| Error::corrupt("a row"))?;
+        Ok(key.to_vec())
+    }
+
+    /// Sets a row, whether it exists or not, under an exclusive lock.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"key", b"one")?;
+    /// tx.put(&table, b"key", b"two")?;
+    /// tx.commit()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), and [`Error::Full`], [`Error::RowTooLong`].
+    pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.write(table, key, value, false)
+    }
+
+    /// Adds a row that does not exist yet.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// use duralite_store::Error;
+    /// let mut tx = store.begin();
+    /// tx.insert(&table, b"key", b"value")?;
+    /// assert!(matches!(tx.insert(&table, b"key", b"other"), Err(Error::Exists)));
+    /// tx.commit()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`Error::Exists`]: then nothing has changed, and the transaction goes on.
+    pub fn insert(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.write(table, key, value, true)
+    }
+
+    fn write(&mut self, table: &Table, key: &[u8], value: &[u8], is_new: bool) -> Result<(), Error> {
+        self.check_key(table, key)?;
+        if value.len() as u64 > VALUE_LIMIT {
+            return Err(Error::RowTooLong { len: value.len() as u64 });
+        }
+        let root = table.root();
+        self.lock(root, &Target::Row(root, key.to_vec()), Mode::Exclusive)?;
+        if is_new && self.engine().tree(root).get(key)?.is_some() {
+            return Err(Error::Exists);
+        }
+        self.changing(|tx| {
+            let cell = if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(tx.page_bytes()) {
+                leaf_cell(key, Value::Inline(value))
+            } else {
+                let first = tx.write_long(value)?;
+                leaf_cell(key, Value::Long { bytes: value.len() as u64, first })
+            };
+            tx.put_cell(root, key, &cell)
+        })
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.engine().pager.pool.page_bytes()
+    }
+
+    /// Puts a row's cell in.
+    pub(crate) fn put_cell(&mut self, root: PageId, key: &[u8], cell: &[u8]) -> Result<(), Error> {
+        let kept = self.admit(cell.len() as u64 * 2 + inline_limit(self.page_bytes()) as u64)?;
+        let author = self.author();
+        let changed = self.engine().tree(root).put(author, key, cell, &mut |_| Ok(()));
+        self.admitted(kept);
+        self.add(changed?);
+        Ok(())
+    }
+
+    /// Removes a row; whether it existed.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"key", b"value")?;
+    /// assert!(tx.delete(&table, b"key")?);
+    /// assert!(!tx.delete(&table, b"key")?);
+    /// tx.commit()?;
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), and [`Error::Full`].
+    pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool, Error> {
+        self.check_key(table, key)?;
+        let root = table.root();
+        self.lock(root, &Target::Row(root, key.to_vec()), Mode::Exclusive)?;
+        self.changing(|tx| {
+            let kept = tx.admit(inline_limit(tx.page_bytes()) as u64 * 2)?;
+            let author = tx.author();
+            let changed = tx.engine().tree(root).remove(author, key);
+            tx.admitted(kept);
+            let Some(changed) = changed? else { return Ok(false) };
+            tx.add(changed);
+            Ok(true)
+        })
+    }
+
+    /// Does something that changes rows; if it fails the transaction can only be rolled back.
+    pub(crate) fn changing<T>(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        change(self).inspect_err(|_| self.state = State::Failed)
+    }
+
+    /// Writes a long value page by page.
+    fn write_long(&mut self, value: &[u8]) -> Result<PageId, Error> {
+        let pages = chain_pages(self.page_bytes(), value.len() as u64);
+        let all = Room { bytes: value.len() as u64 + pages * OBJECT_OVERHEAD * 2, objects: pages * 2 };
+        let engine = &self.running.engine;
+        engine.admission.keep(all, self.room, engine.tuning.lock_timeout)?;
+        self.enter();
+        let (id, mut last) = (self.id, self.last);
+        let mut steps = Vec::new();
+        let previous = std::cell::Cell::new(last);
+        let first = write_chain(
+            &self.running.engine.pager,
+            &self.running.engine.space,
+            value,
+            &mut || Author { kind: ObjectKind::Update, tx: id, previous: previous.get() },
+            &mut |logged, undo| {
+                previous.set(logged.lsn);
+                last = logged.lsn;
+                // The image is not logged again when the page is given back.
+                steps.push((Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo));
+            },
+        );
+        self.last = last;
+        self.admitted(all);
+        steps.into_iter().for_each(|(logged, undo)| self.add_step(logged, undo));
+        first
+    }
+
+    /// Room for one step about so many bytes, with the splits that it may bring.
+    pub(crate) fn admit(&mut self, bytes: u64) -> Result<Room, Error> {
+        let page = self.page_bytes() as u64;
+        let room = Room { bytes: bytes + 4 * page + OBJECT_OVERHEAD, objects: 8 };
+        let engine = &self.running.engine;
+        engine.admission.keep(room, self.room, engine.tuning.lock_timeout)?;
+        self.enter();
+        Ok(room)
+    }
+
+    /// The step is over, and what it has written is kept room for by [`add`](Self::add).
+    pub(crate) fn admitted(&self, room: Room) {
+        self.engine().admission.give_back(room);
+    }
+
+    fn enter(&mut self) {
+        if !self.is_active {
+            self.is_active = true;
+            let engine = &self.running.engine;
+            engine.active.enter(self.id, engine.pager.log.next());
+        }
+    }
+
+    pub(crate) fn author(&self) -> Author {
+        Author { kind: ObjectKind::Update, tx: self.id, previous: self.last }
+    }
+
+    fn add(&mut self, changed: Changed) {
+        let mut logged = changed.logged;
+        if let Some(Ok(Value::Long { bytes, .. })) = changed.old.as_deref().map(leaf_value) {
+            // Its chain is given back after the commit.
+            logged.bytes += chain_pages(self.page_bytes(), bytes) * OBJECT_OVERHEAD;
+        }
+        self.add_step(logged, changed.undo);
+    }
+
+    /// Remembers a step.
+    pub(crate) fn add_step(&mut self, logged: Logged, undo: Vec<u8>) {
+        let room = Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 };
+        self.engine().admission.keep_for_undo(room);
+        self.room.bytes += room.bytes;
+        self.room.objects += room.objects;
+        self.last = logged.lsn;
+        self.steps.push(Step { lsn: logged.lsn, undo });
+    }
+
+    /// The chains of long values that rows had before, of those steps that stand.
+    pub(super) fn chains_given_up(&self) -> Vec<PageId> {
+        self.steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
+    }
+
+    pub(super) fn last(&self) -> Lsn {
+        self.last
+    }
+}
+
+/// The chain that a step's row had before.
+pub(crate) fn chain_given_up(undo: &[u8]) -> Option<PageId> {
+    match Undo::decode(undo) {
+        Ok(Undo::Row { old: Some(old), .. }) => match leaf_value(old) {
+            Ok(Value::Long { first, .. }) => Some(first),
+            _ => None,
+        },
+        _ => None,
+    }
+}

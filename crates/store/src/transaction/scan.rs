@@ -1,0 +1,221 @@
+//! Rows of a range, in order from either end.
+
+use std::collections::VecDeque;
+use std::ops::{Bound, RangeBounds};
+
+use super::{State, Transaction};
+use crate::error::Error;
+use crate::locks::{KeyRange, Mode, Target, is_empty};
+use crate::table::Table;
+use crate::tree::Edge;
+
+/// Most rows that are locked ahead of whoever reads them.
+const MOST_AHEAD: usize = 512;
+
+/// The rows of a range, in key order or with `.rev()` backwards. What has been read stays locked against changes and
+/// new rows until the transaction is over; what has not been read is not.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// # let table = store.table("t")?;
+/// let mut tx = store.begin();
+/// tx.put(&table, b"a", b"1")?;
+/// tx.put(&table, b"b", b"2")?;
+/// let last = tx.scan(&table, ..).rev().next().transpose()?;
+/// assert_eq!(last, Some((b"b".to_vec(), b"2".to_vec())));
+/// # Ok::<(), duralite_store::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Scan<'t> {
+    tx: &'t mut Transaction,
+    table: Table,
+    /// What has not been read from either end; `None` when all has.
+    rest: Option<KeyRange>,
+    front: VecDeque<Vec<u8>>,
+    back: VecDeque<Vec<u8>>,
+    ahead: usize,
+    error: Option<Error>,
+}
+
+/// A row: its key and its value.
+type Row = (Vec<u8>, Vec<u8>);
+
+impl Transaction {
+    /// The rows of a range of keys. Nobody changes, adds or removes one of those that were read, or between them, before
+    /// this transaction is over.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// for key in [b"a", b"b", b"c"] {
+    ///     tx.put(&table, key, b"value")?;
+    /// }
+    /// let mut keys = Vec::new();
+    /// for row in tx.scan(&table, &b"b"[..]..) {
+    ///     let (key, _) = row?;
+    ///     keys.push(key);
+    /// }
+    /// assert_eq!(keys, [b"b", b"c"]);
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// Each row may be an error, as of [`get`](Self::get); the scan is over then.
+    pub fn scan<'k>(&mut self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
+        let owned = |bound: Bound<&&[u8]>| bound.map(|key| key.to_vec());
+        let range = (owned(range.start_bound()), owned(range.end_bound()));
+        let error = self.check().and_then(|()| self.check_table(table)).err();
+        Scan {
+            tx: self,
+            table: table.clone(),
+            rest: (!is_empty(&range)).then_some(range),
+            front: VecDeque::new(),
+            back: VecDeque::new(),
+            ahead: 1,
+            error,
+        }
+    }
+}
+
+fn edge(bound: &Bound<Vec<u8>>) -> Edge<'_> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// What comes after a range that ends so.
+fn after(end: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
+    match end {
+        Bound::Included(key) => Bound::Excluded(key),
+        Bound::Excluded(key) => Bound::Included(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+impl Scan<'_> {
+    fn lock(&mut self, range: KeyRange) -> Result<(), Error> {
+        self.tx.check()?;
+        self.tx.lock(self.table.root(), &Target::Range(self.table.root(), range), Mode::Shared)
+    }
+
+    fn ahead(&mut self) -> usize {
+        let ahead = self.ahead;
+        self.ahead = (ahead * 4).min(MOST_AHEAD);
+        ahead
+    }
+
+    /// Reads the next rows from the front: first where they are, then they are locked, then they are read.
+    fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
+        let ahead = self.ahead();
+        let running = std::sync::Arc::clone(&self.tx.running);
+        let tree = running.engine.tree(self.table.root());
+        let seen = tree.first_piece(edge(&from), edge(&to), ahead)?;
+        let end = match (&seen.fence, seen.is_cut, seen.cells.last()) {
+            (_, true, Some(last)) => Bound::Included(self.tx.row_key(last)?),
+            (Some(fence), _, _) if is_below(fence, &to) => Bound::Excluded(fence.clone()),
+            _ => to.clone(),
+        };
+        self.lock((from.clone(), end.clone()))?;
+        let piece = tree.first_piece(edge(&from), edge(&end), usize::MAX)?;
+        self.front.extend(piece.cells);
+        // The leaf may have been split meanwhile: what is in the next one is read next.
+        let rest = match piece.fence {
+            Some(fence) if is_below(&fence, &end) => Some((Bound::Included(fence), to)),
+            _ if end == to => None,
+            _ => Some((after(end), to)),
+        };
+        self.rest = rest.filter(|rest| !is_empty(rest));
+        Ok(())
+    }
+
+    /// The same from the back.
+    fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
+        let ahead = self.ahead();
+        let running = std::sync::Arc::clone(&self.tx.running);
+        let tree = running.engine.tree(self.table.root());
+        let seen = tree.last_piece(edge(&from), edge(&to), ahead)?;
+        let begin = match (&seen.fence, seen.is_cut, seen.cells.first()) {
+            (_, true, Some(first)) => Bound::Included(self.tx.row_key(first)?),
+            (Some(fence), _, _) if is_above(fence, &from) => Bound::Included(fence.clone()),
+            _ => from.clone(),
+        };
+        self.lock((begin.clone(), to.clone()))?;
+        let piece = tree.last_piece(edge(&begin), edge(&to), usize::MAX)?;
+        for cell in piece.cells.into_iter().rev() {
+            self.back.push_front(cell);
+        }
+        let rest = match piece.fence {
+            Some(fence) if is_above(&fence, &begin) => Some((from, Bound::Excluded(fence))),
+            _ if begin == from => None,
+            _ => Some((from, after(begin))),
+        };
+        self.rest = rest.filter(|rest| !is_empty(rest));
+        Ok(())
+    }
+
+    fn step(&mut self, is_front: bool) -> Result<Option<Row>, Error> {
+        if let Some(error) = self.error.take() {
+            self.rest = None;
+            return Err(error);
+        }
+        loop {
+            let own = if is_front { self.front.pop_front() } else { self.back.pop_back() };
+            if let Some(cell) = own {
+                return self.tx.row(&cell).map(Some);
+            }
+            match self.rest.take() {
+                Some(rest) if is_front => self.fill_front(rest)?,
+                Some(rest) => self.fill_back(rest)?,
+                // What is left was read from the other end.
+                None => {
+                    let other = if is_front { self.back.pop_front() } else { self.front.pop_back() };
+                    return other.map(|cell| self.tx.row(&cell)).transpose();
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, is_front: bool) -> Option<Result<Row, Error>> {
+        let row = self.step(is_front);
+        if let Err(error) = &row {
+            self.rest = None;
+            self.front.clear();
+            self.back.clear();
+            if !matches!(error, Error::Finished { .. } | Error::Foreign { .. }) {
+                self.tx.state = State::Failed;
+            }
+        }
+        row.transpose()
+    }
+}
+
+/// Whether a key is inside of a range that ends so.
+fn is_below(key: &[u8], to: &Bound<Vec<u8>>) -> bool {
+    match to {
+        Bound::Included(to) => key <= to.as_slice(),
+        Bound::Excluded(to) => key < to.as_slice(),
+        Bound::Unbounded => true,
+    }
+}
+
+/// Whether there may be keys below this one in a range that begins so.
+fn is_above(key: &[u8], from: &Bound<Vec<u8>>) -> bool {
+    match from {
+        Bound::Included(from) | Bound::Excluded(from) => key > from.as_slice(),
+        Bound::Unbounded => true,
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<Row, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.give(true)
+    }
+}
+
+impl DoubleEndedIterator for Scan<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.give(false)
+    }
+}

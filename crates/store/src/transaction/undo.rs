@@ -1,0 +1,72 @@
+//! Steps are taken back.
+
+use duralite_logfmt::store::ObjectKind;
+
+use super::{State, Transaction};
+use crate::admission::Room;
+use crate::error::Error;
+use crate::pager::Author;
+use crate::undo::undo_step;
+
+impl Transaction {
+    /// Takes back everything, and ends. Locks are free on return.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"key", b"value")?;
+    /// tx.rollback()?;
+    /// assert_eq!(store.begin().get(&table, b"key")?, None);
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if something cannot be taken back: recovery will. Nothing happens if it is over already.
+    pub fn rollback(&mut self) -> Result<(), Error> {
+        if matches!(self.state, State::Over(_)) {
+            return Ok(());
+        }
+        self.state = State::Over("it was rolled back");
+        let taken_back = self.take_back(0).and_then(|()| {
+            if self.is_active {
+                let author = Author { kind: ObjectKind::End, tx: self.id, previous: 0 };
+                self.engine().pager.say(author, &[]).map_err(|error| self.engine().poison.set(&error))?;
+            }
+            Ok(())
+        });
+        let engine = &self.running.engine;
+        engine.counts.aborts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.end(0);
+        taken_back
+    }
+
+    /// Takes back all steps but the first so many.
+    pub(super) fn take_back(&mut self, until: usize) -> Result<(), Error> {
+        while self.steps.len() > until {
+            let next = self.steps.len().checked_sub(2).map_or(0, |at| self.steps[at].lsn);
+            let Some(step) = self.steps.last() else { break };
+            let engine = self.engine();
+            engine.poison.check()?;
+            let author = Author { kind: ObjectKind::Compensation, tx: self.id, previous: next };
+            // It has to be possible: what was there before has been there.
+            let logged = undo_step(engine, author, &step.undo).map_err(|error| engine.poison.set(&error))?;
+            self.last = logged.lsn;
+            self.steps.pop();
+        }
+        Ok(())
+    }
+
+    /// Releases locks and room. `early` as in [`crate::locks::Locks::release`].
+    pub(super) fn end(&mut self, early: u64) {
+        let engine = &self.running.engine;
+        engine.locks.release(&mut self.held, early);
+        engine.admission.give_back(std::mem::take::<Room>(&mut self.room));
+        // What a poisoned store could not take back recovery needs.
+        if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
+            engine.active.leave(self.id);
+        }
+        self.steps.clear();
+    }
+}

@@ -1,0 +1,109 @@
+//! Rows in order, one leaf at a time: nothing is held between leaves, each is found from the root.
+
+use std::ops::Bound;
+
+use duralite_logfmt::store::{PageKind, cell, cell_count, cell_key, child_at, child_for, search};
+
+use super::{Tree, damaged, is_leaf};
+use crate::buffer::Reading;
+use crate::error::Error;
+
+/// What one leaf has of a range.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    /// The rows' cells in ascending order.
+    pub(crate) cells: Vec<Vec<u8>>,
+    /// Where the next leaf begins, if it was read forward, or where this one does, if backward; `None` at the
+    /// table's end.
+    pub(crate) fence: Option<Vec<u8>>,
+    /// Whether there are more rows of the range in this leaf.
+    pub(crate) is_cut: bool,
+}
+
+/// A bound of a range, as it is asked for.
+pub(crate) type Edge<'a> = Bound<&'a [u8]>;
+
+impl Tree<'_> {
+    /// Up to `most` rows from the range's beginning on, of the leaf that has it.
+    pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
+        let mut page = self.pager.pool.read(self.root)?;
+        let mut fence = None;
+        while !is_leaf(page.bytes(), page.id())? {
+            let place = match from {
+                Bound::Included(key) | Bound::Excluded(key) => {
+                    child_for(page.bytes(), key).map_err(damaged(page.id()))?
+                }
+                Bound::Unbounded => 0,
+            };
+            if place < cell_count(page.bytes()) {
+                fence = Some(key_of(&page, PageKind::Inner, place)?.to_vec());
+            }
+            page = self.child(&page, place)?;
+        }
+        let first = match from {
+            Bound::Included(key) => position(&page, key)?.0,
+            Bound::Excluded(key) => position(&page, key)?.1,
+            Bound::Unbounded => 0,
+        };
+        let end = end_of(&page, to)?.max(first);
+        let stop = end.min(first.saturating_add(most));
+        Ok(Piece { cells: cells(&page, first, stop)?, fence, is_cut: stop < end })
+    }
+
+    /// Up to `most` rows before the range's end, of the leaf that has it.
+    pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
+        let mut page = self.pager.pool.read(self.root)?;
+        let mut fence = None;
+        while !is_leaf(page.bytes(), page.id())? {
+            let place = match to {
+                Bound::Included(key) => child_for(page.bytes(), key).map_err(damaged(page.id()))?,
+                // The child with what is below the key.
+                Bound::Excluded(key) => position(&page, key)?.0,
+                Bound::Unbounded => cell_count(page.bytes()),
+            };
+            if let Some(index) = place.checked_sub(1) {
+                fence = Some(key_of(&page, PageKind::Inner, index)?.to_vec());
+            }
+            page = self.child(&page, place)?;
+        }
+        let first = match from {
+            Bound::Included(key) => position(&page, key)?.0,
+            Bound::Excluded(key) => position(&page, key)?.1,
+            Bound::Unbounded => 0,
+        };
+        let end = end_of(&page, to)?.max(first);
+        let begin = first.max(end.saturating_sub(most));
+        Ok(Piece { cells: cells(&page, begin, end)?, fence, is_cut: begin > first })
+    }
+
+    fn child(&self, page: &Reading, place: usize) -> Result<Reading, Error> {
+        self.pager.pool.read(child_at(page.bytes(), place).map_err(damaged(page.id()))?)
+    }
+}
+
+fn key_of(page: &Reading, kind: PageKind, index: usize) -> Result<&[u8], Error> {
+    let damaged = damaged(page.id());
+    cell_key(kind, cell(page.bytes(), index).map_err(&damaged)?).map_err(&damaged)
+}
+
+/// The first cell that is not below a key, and the first above it.
+fn position(page: &Reading, key: &[u8]) -> Result<(usize, usize), Error> {
+    Ok(match search(page.bytes(), key).map_err(damaged(page.id()))? {
+        Ok(index) => (index, index + 1),
+        Err(index) => (index, index),
+    })
+}
+
+/// The first cell behind a range.
+fn end_of(page: &Reading, to: Edge<'_>) -> Result<usize, Error> {
+    Ok(match to {
+        Bound::Included(key) => position(page, key)?.1,
+        Bound::Excluded(key) => position(page, key)?.0,
+        Bound::Unbounded => cell_count(page.bytes()),
+    })
+}
+
+fn cells(page: &Reading, first: usize, end: usize) -> Result<Vec<Vec<u8>>, Error> {
+    let one = |index| Ok(cell(page.bytes(), index).map_err(damaged(page.id()))?.to_vec());
+    (first..end).map(one).collect()
+}

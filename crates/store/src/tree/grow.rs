@@ -1,0 +1,159 @@
+//! Pages are split, from the root on down, so that a leaf gets room.
+
+use duralite_logfmt::store::{
+    Change, INNER_CELL_HEAD, KEY_LIMIT, PageKind, blank, cell, cell_count, cell_key, child_at, child_for,
+    extra, free_bytes, inner_cell, kind, level, search, set_extra,
+};
+
+use super::{SLOT, Tree, damaged, find, has_room};
+use crate::buffer::Writing;
+use crate::error::Error;
+use crate::pager::Author;
+
+/// So much an inner page has to have free, for any key that comes up from below.
+const ROOM_FOR_A_CHILD: usize = INNER_CELL_HEAD + KEY_LIMIT + SLOT;
+
+/// A page in two: what goes right, and from which key on.
+struct Halves {
+    right: Vec<u8>,
+    separator: Vec<u8>,
+    /// The cells of the left page end before this key.
+    cut: Vec<u8>,
+}
+
+impl Tree<'_> {
+    /// Splits one page on the way to the leaf of a key, if one has to be; called until the leaf has room.
+    pub(super) fn make_room(&self, key: &[u8], bytes: usize) -> Result<(), Error> {
+        let mut page = self.pager.pool.write(self.root)?;
+        if is_full(&page, key, bytes)? {
+            return self.split_root(&mut page, key);
+        }
+        while kind(page.bytes()) == PageKind::Inner {
+            let place = child_for(page.bytes(), key).map_err(damaged(page.id()))?;
+            let id = child_at(page.bytes(), place).map_err(damaged(page.id()))?;
+            let mut child = self.pager.pool.write(id)?;
+            if is_full(&child, key, bytes)? {
+                return self.split(&mut page, &mut child, key);
+            }
+            page = child;
+        }
+        Ok(())
+    }
+
+    fn split(&self, parent: &mut Writing, page: &mut Writing, key: &[u8]) -> Result<(), Error> {
+        let halves = halves(page, key)?;
+        let mut given = self.space.find(self.pager, 1)?;
+        let (id, bit) = given.pages[0];
+        let mut right = self.pager.pool.make(id)?;
+        let pointer = inner_cell(&halves.separator, id);
+        let changes = [
+            (0, Change::MapSet { bit }),
+            (1, Change::image_of(&halves.right)),
+            (2, Change::Cut { key: &halves.cut }),
+            (3, Change::Put { cell: &pointer }),
+        ];
+        let pages = &mut [&mut given.map, &mut right, page, parent];
+        self.pager.step(Author::SYSTEM, &[], pages, &changes).map(|_| ())
+    }
+
+    /// The root stays where it is: both halves go to new pages.
+    fn split_root(&self, root: &mut Writing, key: &[u8]) -> Result<(), Error> {
+        let halves = halves(root, key)?;
+        let mut left = root.bytes().to_vec();
+        Change::Cut { key: &halves.cut }.apply(&mut left).map_err(damaged(root.id()))?;
+        let mut given = self.space.find(self.pager, 2)?;
+        let [(left_id, left_bit), (right_id, right_bit)] = [given.pages[0], given.pages[1]];
+        let mut left_page = self.pager.pool.make(left_id)?;
+        let mut right_page = self.pager.pool.make(right_id)?;
+        let mut new_root = root.bytes().to_vec();
+        blank(&mut new_root, PageKind::Inner, level(root.bytes()) + 1);
+        set_extra(&mut new_root, left_id);
+        let pointer = inner_cell(&halves.separator, right_id);
+        Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
+        let changes = [
+            (0, Change::MapSet { bit: left_bit }),
+            (0, Change::MapSet { bit: right_bit }),
+            (1, Change::image_of(&left)),
+            (2, Change::image_of(&halves.right)),
+            (3, Change::image_of(&new_root)),
+        ];
+        let pages = &mut [&mut given.map, &mut left_page, &mut right_page, root];
+        self.pager.step(Author::SYSTEM, &[], pages, &changes).map(|_| ())
+    }
+}
+
+/// Whether a page has to be split before something may come into it.
+fn is_full(page: &Writing, key: &[u8], bytes: usize) -> Result<bool, Error> {
+    if kind(page.bytes()) == PageKind::Inner {
+        return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);
+    }
+    let old = find(page.bytes(), page.id(), key)?;
+    Ok(!has_room(page.bytes(), old, bytes))
+}
+
+fn halves(page: &Writing, key: &[u8]) -> Result<Halves, Error> {
+    let (bytes, damaged) = (page.bytes(), damaged(page.id()));
+    let (kind, cells) = (kind(bytes), cell_count(bytes));
+    if cells < 2 {
+        return Err(Error::Corrupt { what: "a full page with one cell".to_owned(), page: Some(page.id()) });
+    }
+    // Rows that come in ascending order fill their pages.
+    let is_append = search(bytes, key).map_err(&damaged)? == Err(cells) && kind == PageKind::Leaf;
+    let middle = if is_append { cells - 1 } else { middle(page)? };
+    let at = |index| cell(bytes, index).map_err(&damaged);
+    let key_at = |index| cell_key(kind, at(index)?).map_err(&damaged);
+    let mut right = vec![0; bytes.len()];
+    blank(&mut right, kind, level(bytes));
+    let first = if kind == PageKind::Inner {
+        set_extra(&mut right, child_at(bytes, middle + 1).map_err(&damaged)?);
+        middle + 1
+    } else {
+        middle
+    };
+    for index in first..cells {
+        Change::Put { cell: at(index)? }.apply(&mut right).map_err(&damaged)?;
+    }
+    let cut = key_at(middle)?.to_vec();
+    let separator =
+        if kind == PageKind::Inner { cut.clone() } else { shortest_between(key_at(middle - 1)?, &cut) };
+    debug_assert!(kind == PageKind::Leaf || extra(&right) != 0);
+    Ok(Halves { right, separator, cut })
+}
+
+/// The cell before which about half of the page's bytes are; never the first, and of an inner page never the last.
+fn middle(page: &Writing) -> Result<usize, Error> {
+    let bytes = page.bytes();
+    let cells = cell_count(bytes);
+    let mut sizes = Vec::with_capacity(cells);
+    for index in 0..cells {
+        sizes.push(cell(bytes, index).map_err(damaged(page.id()))?.len());
+    }
+    let half = sizes.iter().sum::<usize>() / 2;
+    let mut before = 0;
+    let middle = sizes.iter().position(|size| {
+        before += size;
+        before > half
+    });
+    let most = if kind(bytes) == PageKind::Inner && cells > 2 { cells - 2 } else { cells - 1 };
+    Ok(middle.unwrap_or(1).clamp(1, most.max(1)))
+}
+
+/// The shortest key above `left` that is not above `right`.
+fn shortest_between(left: &[u8], right: &[u8]) -> Vec<u8> {
+    let same = left.iter().zip(right).take_while(|(a, b)| a == b).count();
+    right[..(same + 1).min(right.len())].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shortest_between;
+
+    #[test]
+    fn separators_are_short_and_in_between() {
+        for (left, right, short) in
+            [("abc", "abd", "abd"), ("ab", "abcd", "abc"), ("a", "zebra", "z"), ("", "a", "a")]
+        {
+            assert_eq!(shortest_between(left.as_bytes(), right.as_bytes()), short.as_bytes());
+        }
+    }
+}

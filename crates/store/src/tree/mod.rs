@@ -1,0 +1,160 @@
+//! B-trees. The root of a tree is one page for ever; whoever goes down holds a page's latch until it has the child's.
+//!
+//! Readers, and writers whose leaf has room, latch inner pages for reading only: writers of different rows go on in
+//! parallel. A page is split, or an empty one given back, by one object of its own, which no transaction takes back.
+
+mod cursor;
+mod grow;
+mod overflow;
+mod shrink;
+
+use duralite_logfmt::store::{
+    Change, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind, level, search,
+};
+
+use crate::buffer::{Reading, Writing};
+use crate::error::Error;
+use crate::pager::{Author, Logged, Pager};
+use crate::space::Space;
+
+pub(crate) use self::cursor::Edge;
+pub(crate) use self::overflow::{chain_pages, free_chain_step, read_chain, write_chain};
+
+/// Bytes of a slot.
+const SLOT: usize = 2;
+
+/// A tree, by its root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree<'a> {
+    pub(crate) pager: &'a Pager,
+    pub(crate) space: &'a Space,
+    pub(crate) root: PageId,
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) logged: Logged,
+    /// The cell as it was.
+    pub(crate) old: Option<Vec<u8>>,
+    /// The undo as it is in the log.
+    pub(crate) undo: Vec<u8>,
+}
+
+fn damaged(page: PageId) -> impl Fn(duralite_logfmt::FormatError) -> Error {
+    move |error| Error::page(page, error)
+}
+
+/// The cell with this key.
+fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, Error> {
+    match search(page, key).map_err(damaged(id))? {
+        Ok(index) => cell(page, index).map(Some).map_err(damaged(id)),
+        Err(_) => Ok(None),
+    }
+}
+
+fn is_leaf(page: &[u8], id: PageId) -> Result<bool, Error> {
+    match kind(page) {
+        PageKind::Leaf => Ok(true),
+        PageKind::Inner => Ok(false),
+        _ => Err(Error::Corrupt {
+            what: "a tree, which has a page that is none of it,".to_owned(),
+            page: Some(id),
+        }),
+    }
+}
+
+/// The child that has a key.
+fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
+    let place = child_for(page, key).map_err(damaged(id))?;
+    child_at(page, place).map_err(damaged(id))
+}
+
+impl Tree<'_> {
+    /// The cell of a row.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut page = self.pager.pool.read(self.root)?;
+        while !is_leaf(page.bytes(), page.id())? {
+            page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
+        }
+        Ok(find(page.bytes(), page.id(), key)?.map(<[u8]>::to_vec))
+    }
+
+    /// The leaf for a key, latched for a change.
+    fn leaf(&self, key: &[u8]) -> Result<Writing, Error> {
+        loop {
+            let mut page: Reading = self.pager.pool.read(self.root)?;
+            if is_leaf(page.bytes(), page.id())? {
+                drop(page);
+                let root = self.pager.pool.write(self.root)?;
+                if is_leaf(root.bytes(), root.id())? {
+                    return Ok(root);
+                }
+                continue;
+            }
+            while level(page.bytes()) > 1 {
+                page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
+                is_leaf(page.bytes(), page.id())?;
+            }
+            let leaf = self.pager.pool.write(child(page.bytes(), page.id(), key)?)?;
+            if !is_leaf(leaf.bytes(), leaf.id())? {
+                return Err(Error::Corrupt { what: "a tree".to_owned(), page: Some(leaf.id()) });
+            }
+            return Ok(leaf);
+        }
+    }
+
+    /// Puts a row's cell in. `check` is shown the cell that is there, and may refuse.
+    pub(crate) fn put(
+        &self,
+        author: Author,
+        key: &[u8],
+        new: &[u8],
+        check: &mut dyn FnMut(Option<&[u8]>) -> Result<(), Error>,
+    ) -> Result<Changed, Error> {
+        loop {
+            let mut leaf = self.leaf(key)?;
+            let old = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec);
+            check(old.as_deref())?;
+            if has_room(leaf.bytes(), old.as_deref(), new.len()) {
+                let undo = self.undo(author, key, old.as_deref());
+                let logged =
+                    self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Put { cell: new })])?;
+                return Ok(Changed { logged, old, undo });
+            }
+            drop(leaf);
+            self.make_room(key, new.len())?;
+        }
+    }
+
+    /// Takes a row out; `None` if there is none.
+    pub(crate) fn remove(&self, author: Author, key: &[u8]) -> Result<Option<Changed>, Error> {
+        let mut leaf = self.leaf(key)?;
+        let Some(old) = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec) else { return Ok(None) };
+        let undo = self.undo(author, key, Some(&old));
+        let logged = self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Remove { key })])?;
+        let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
+        drop(leaf);
+        if is_empty {
+            match self.give_empty_back(key) {
+                // There is room for that later.
+                Err(Error::Full { .. }) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(Changed { logged, old: Some(old), undo }))
+    }
+
+    fn undo(&self, author: Author, key: &[u8], old: Option<&[u8]>) -> Vec<u8> {
+        let mut undo = Vec::new();
+        if author.kind == duralite_logfmt::store::ObjectKind::Update {
+            Undo::Row { root: self.root, key, old }.encode(&mut undo);
+        }
+        undo
+    }
+}
+
+/// Whether a cell of so many bytes fits in the place of the one with its key.
+fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
+    free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT
+}

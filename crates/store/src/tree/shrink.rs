@@ -1,0 +1,78 @@
+//! An empty leaf goes, with the inner pages that had no other child.
+
+use std::collections::BTreeMap;
+
+use duralite_logfmt::store::{
+    Change, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, child_for, set_extra,
+};
+
+use super::{Tree, damaged, is_leaf};
+use crate::buffer::Writing;
+use crate::error::Error;
+use crate::pager::Author;
+
+impl Tree<'_> {
+    /// Gives the leaf of a key back, if it is empty and not the root.
+    pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
+        // From the last page on that has another child, or from the root.
+        let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
+        while let Some((page, place)) = path.last_mut() {
+            if is_leaf(page.bytes(), page.id())? {
+                break;
+            }
+            *place = child_for(page.bytes(), key).map_err(damaged(page.id()))?;
+            let id = child_at(page.bytes(), *place).map_err(damaged(page.id()))?;
+            let has_others = cell_count(page.bytes()) > 0;
+            let child = self.pager.pool.write(id)?;
+            if has_others {
+                path.drain(..path.len() - 1);
+            }
+            path.push((child, 0));
+        }
+        let is_empty = path.last().is_some_and(|(leaf, _)| cell_count(leaf.bytes()) == 0);
+        if path.len() < 2 || !is_empty {
+            return Ok(());
+        }
+        let (mut top, place) = path.remove(0);
+        let mut image = top.bytes().to_vec();
+        if cell_count(&image) == 0 {
+            blank(&mut image, PageKind::Leaf, 0);
+        } else {
+            without_child(&mut image, place).map_err(damaged(top.id()))?;
+        }
+        let gone: Vec<PageId> = path.iter().map(|(page, _)| page.id()).collect();
+        self.replace(&mut top, &image, &gone)?;
+        gone.into_iter().for_each(|page| self.space.freed(page));
+        Ok(())
+    }
+
+    /// Makes a page anew and gives others back, in one step.
+    fn replace(&self, page: &mut Writing, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
+        // Latched in ascending order.
+        let mut maps = BTreeMap::new();
+        for id in gone {
+            let (map, bit) = self.space.place_of(*id);
+            maps.entry(map).or_insert_with(Vec::new).push(bit);
+        }
+        let mut latched = Vec::new();
+        let mut changes = vec![(0, Change::image_of(image))];
+        for (map, bits) in &maps {
+            latched.push(self.pager.pool.write(*map)?);
+            changes.extend(bits.iter().map(|bit| (latched.len(), Change::MapClear { bit: *bit })));
+        }
+        let mut pages: Vec<&mut Writing> = vec![page];
+        pages.extend(latched.iter_mut());
+        self.pager.step(Author::SYSTEM, &[], &mut pages, &changes).map(|_| ())
+    }
+}
+
+/// Takes a child out of an inner page that has another.
+fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_logfmt::FormatError> {
+    let index = place.saturating_sub(1);
+    let key = cell_key(PageKind::Inner, cell(page, index)?)?.to_vec();
+    if place == 0 {
+        let next = child_at(page, 1)?;
+        set_extra(page, next);
+    }
+    Change::Remove { key: &key }.apply(page)
+}

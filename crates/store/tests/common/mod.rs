@@ -1,0 +1,21 @@
+//! What several tests use.
+#![allow(dead_code)] // not each of them everything
+
+use duralite_store::{LogMedium, Options, Scheme};
+
+/// Every scheme on a medium that it can be on.
+pub fn schemes() -> [Scheme; 5] {
+    Scheme::ALL
+}
+
+/// A small store with its log where the scheme wants it.
+pub fn options(scheme: Scheme) -> Options {
+    let in_memory = matches!(scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit);
+    let log = if in_memory { LogMedium::Emulated } else { LogMedium::Disk };
+    Options { log, scheme, log_bytes: 8 << 20, cache_bytes: 8 << 20, ..Options::default() }
+}
+
+/// Bytes that tell which row they are of.
+pub fn value(n: u32, len: usize) -> Vec<u8> {
+    n.to_le_bytes().into_iter().cycle().take(len).collect()
+}
