@@ -58,6 +58,7 @@ mod table;
 mod transaction;
 mod tree;
 mod undo;
+mod verify;
 
 pub use error::{Error, VALUE_LIMIT};
 pub use media::Media;
@@ -66,3 +67,4 @@ pub use options::{Durability, LogMedium, Options, Scheme};
 pub use store::Store;
 pub use table::Table;
 pub use transaction::{Savepoint, Scan, Ticket, Transaction};
+pub use verify::Verified;

@@ -20,6 +20,7 @@ use crate::recovery::Report;
 use crate::running::{Running, Stop};
 use crate::table::Table;
 use crate::transaction::Transaction;
+use crate::verify::{Verified, verify};
 
 /// So often [`Store::run`] tries.
 const TRIES: u32 = 1000;
@@ -205,6 +206,36 @@ impl Store {
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.engine().poison.check()?;
         self.engine().checkpoint(&|| false)
+    }
+
+    /// Looks at every page: checksums, the order of keys, that each page in use is reached once and no other, and that long
+    /// rows are whole. Tables can be read meanwhile, and changes wait.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let verified = store.verify()?;
+    /// assert_eq!(verified.rows, 0);
+    /// # Ok::<(), duralite_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] says what is wrong and where; [`Error::Timeout`] if the tables cannot be locked.
+    pub fn verify(&self) -> Result<Verified, Error> {
+        let engine = self.engine();
+        let catalog = Table::new("", engine.catalog(), engine.store_id);
+        self.run(|tx| {
+            let mut roots = vec![catalog.root()];
+            let rows: Vec<_> = tx.scan(&catalog, ..).collect::<Result<_, _>>()?;
+            for (_, root) in rows {
+                let root = <[u8; 8]>::try_from(root).map_err(|_| Error::corrupt("the list of tables"))?;
+                roots.push(u64::from_le_bytes(root));
+            }
+            for root in &roots {
+                tx.lock_table(*root)?;
+            }
+            verify(engine, &roots)
+        })
     }
 
     /// Figures.

@@ -102,7 +102,7 @@ impl NvHead {
 /// The entry that says that the object at this offset is persistent.
 #[must_use]
 pub fn entry_of(object: u64) -> u64 {
-    object / OBJECT_ALIGNMENT * 2 | STATE_BIT
+    (object / OBJECT_ALIGNMENT * 2) | STATE_BIT
 }
 
 /// Where the object of an entry is, if it is persistent.

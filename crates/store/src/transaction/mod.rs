@@ -214,6 +214,12 @@ impl Transaction {
         self.take(target, mode)
     }
 
+    /// Keeps everybody from changing a table.
+    pub(crate) fn lock_table(&mut self, table: TableId) -> Result<(), Error> {
+        self.check()?;
+        self.take(&Target::Table(table), Mode::Shared)
+    }
+
     fn take(&mut self, target: &Target, mode: Mode) -> Result<(), Error> {
         let limit = self.running.engine.tuning.lock_timeout;
         let taken = self.running.engine.locks.take(&mut self.held, target, mode, limit);

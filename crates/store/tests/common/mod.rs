@@ -19,3 +19,7 @@ pub fn options(scheme: Scheme) -> Options {
 pub fn value(n: u32, len: usize) -> Vec<u8> {
     n.to_le_bytes().into_iter().cycle().take(len).collect()
 }
+
+pub mod crash;
+pub mod history;
+pub mod lists;

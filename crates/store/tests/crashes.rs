@@ -1,0 +1,246 @@
+//! Power failures in the middle of everything, over recorded media.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::crash::{Images, OnRig, Rig};
+use common::history::{Element, Fate, List, Tx, check};
+use common::lists::{self, key};
+use common::{options, schemes};
+use duralite_store::{Error, Options, Scheme, Store};
+
+/// States per scheme: more with `STORE_CRASHES`.
+fn runs() -> u64 {
+    std::env::var("STORE_CRASHES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(6)
+}
+
+fn small(scheme: Scheme) -> Options {
+    Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
+}
+
+/// A history in which transactions are numbered as they were acknowledged.
+struct Ran {
+    history: Vec<Tx>,
+    /// Of each that was acknowledged, its number.
+    acknowledged: Vec<Option<u64>>,
+}
+
+/// Runs transactions that change lists, some of them long and some rolled back, on one thread or more.
+fn run(rig: &Arc<Rig>, store: &Store, seed: u64, threads: u64, count: u64) -> Ran {
+    let table = store.table("lists").unwrap();
+    let next = AtomicU64::new(1);
+    let all = std::sync::Mutex::new(Ran { history: Vec::new(), acknowledged: Vec::new() });
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (all, next, table) = (&all, &next, &table);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed * 64 + thread);
+                for nth in 0..count {
+                    let mut ops = Vec::new();
+                    let mut tx = store.begin();
+                    let done = lists::transaction(&mut tx, table, &mut random, next, &mut ops)
+                        .and_then(|()| long_row(&mut tx, store, &mut random));
+                    let fate = match done {
+                        Ok(()) if random.u8(0..5) == 0 => Fate::Aborted,
+                        Ok(()) => tx.commit().map_or(Fate::Unknown, |()| Fate::Committed),
+                        Err(_) => Fate::Aborted,
+                    };
+                    let mut all = all.lock().unwrap();
+                    let number =
+                        (fate == Fate::Committed).then(|| rig.acknowledged.fetch_add(1, Ordering::SeqCst));
+                    all.history.push(Tx { ops, fate });
+                    all.acknowledged.push(number);
+                    drop(all);
+                    drop(tx);
+                    if nth % 16 == 9 {
+                        store.checkpoint().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    all.into_inner().unwrap()
+}
+
+/// A row in overflow pages comes or goes, in a table that has nothing else.
+fn long_row(
+    tx: &mut duralite_store::Transaction,
+    store: &Store,
+    random: &mut fastrand::Rng,
+) -> Result<(), Error> {
+    let long = store.table("long")?;
+    match random.u8(0..4) {
+        0 => {
+            let len = random.usize(3000..30_000);
+            tx.put(&long, &key(random.u64(0..3)), &vec![len as u8; len])
+        }
+        1 => tx.delete(&long, &key(random.u64(0..3))).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+fn open(images: Images, scheme: Scheme) -> (Arc<Rig>, Store) {
+    let rig = Rig::new(Some(images));
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+    (rig, store)
+}
+
+type Lists = BTreeMap<List, Vec<Element>>;
+
+/// Everything in the store, every page of which is looked at.
+fn content(store: &Store) -> Lists {
+    let table = store.table("lists").unwrap();
+    let long = store.table("long").unwrap();
+    store
+        .run(|tx| {
+            for row in tx.scan(&long, ..) {
+                let (_, value) = row?;
+                assert!(value.iter().all(|byte| usize::from(*byte) == value.len() % 256));
+            }
+            Ok(())
+        })
+        .unwrap();
+    let all = lists::read_all(store, &table);
+    store.verify().unwrap();
+    all
+}
+
+/// What was acknowledged after the crash was not known to anybody before it.
+fn known(ran: &Ran, acknowledged: u64) -> Vec<Tx> {
+    let mut history = ran.history.clone();
+    for (tx, number) in history.iter_mut().zip(&ran.acknowledged) {
+        if number.is_some_and(|number| number >= acknowledged) {
+            tx.fate = Fate::Unknown;
+        }
+    }
+    history
+}
+
+fn explore(scheme: Scheme, seed: u64, threads: u64, count: u64) {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+    store.table("lists").unwrap();
+    store.table("long").unwrap();
+    let steps = rig.steps();
+    rig.crash(12, 3000 * threads, seed);
+    let ran = run(&rig, &store, seed, threads, count);
+    assert!(rig.steps() > 100, "only {steps} steps");
+    drop(store);
+    for crash in rig.crashes() {
+        let what = format!("seed {seed}, {scheme:?}, {threads} threads, step {}", crash.step);
+        let history = known(&ran, crash.acknowledged);
+        let (again, store) = recover(crash.images, scheme, seed);
+        let found = content(&store);
+        drop(store);
+        check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
+        // Recovery was crashed too: what it left comes to the same.
+        for second in again {
+            let (_, store) = open(second, scheme);
+            assert_eq!(content(&store), found, "{what}, crashed again");
+        }
+    }
+}
+
+/// Recovers, with crashes on the way.
+fn recover(images: Images, scheme: Scheme, seed: u64) -> (Vec<Images>, Store) {
+    let rig = Rig::new(Some(images));
+    rig.crash(3, 150, seed);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+    (rig.crashes().into_iter().map(|crash| crash.images).collect(), store)
+}
+
+#[test]
+fn inv30_what_was_acknowledged_survives_a_power_failure_at_any_step() {
+    for seed in 0..runs() {
+        for scheme in schemes() {
+            explore(scheme, seed, 1, 60);
+        }
+    }
+}
+
+#[test]
+fn inv39_with_many_threads_too() {
+    for seed in 0..runs() {
+        for scheme in schemes() {
+            explore(scheme, 1000 + seed, 4, 30);
+        }
+    }
+}
+
+#[test]
+fn inv30_the_death_of_the_process_loses_nothing() {
+    for scheme in schemes() {
+        let rig = Rig::new(None);
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+        let ran = run(&rig, &store, 7, 3, 40);
+        let (_, again) = open(rig.death(), scheme);
+        check(&ran.history, &content(&again)).unwrap_or_else(|why| panic!("{scheme:?}: {why}"));
+    }
+}
+
+/// How many crashes are noticed when a flush or fence of the log's memory is left out.
+#[test]
+fn inv32_a_flush_or_fence_left_out_is_noticed() {
+    for scheme in [Scheme::FlushOnInsert, Scheme::FlushOnCommit] {
+        for is_fence in [false, true] {
+            let noticed = (0..40).filter(|seed| loses_something(scheme, *seed, is_fence)).count();
+            assert!(noticed > 0, "{scheme:?}, fences {is_fence}: none of 40 noticed");
+        }
+    }
+}
+
+/// Whether one row is lost that was acknowledged, if the n-th flush or fence after the store was opened does nothing.
+fn loses_something(scheme: Scheme, seed: u64, is_fence: bool) -> bool {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+    let table = store.table("t").unwrap();
+    if is_fence {
+        rig.memory.drop_fence(seed % 8)
+    } else {
+        rig.memory.drop_flush(seed % 8)
+    }
+    let mut tx = store.begin();
+    tx.put(&table, b"key", b"value").unwrap();
+    tx.commit().unwrap();
+    let images = Images {
+        pages: rig.pages.crash_at_random(seed),
+        blocks: vec![],
+        memory: rig.memory.crash(seed).to_bytes(),
+    };
+    let rig = Rig::new(Some(images));
+    let Ok(store) = Store::open_on(OnRig(rig), small(scheme)) else { return true };
+    let Ok(table) = store.table("t") else { return true };
+    let found = store.run(|tx| tx.get(&table, b"key"));
+    found.map_or(true, |found| found.is_none())
+}
+
+/// A page that is torn on its way home is put right.
+#[test]
+fn inv31_torn_pages_are_put_right() {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
+    let table = store.table("t").unwrap();
+    for n in 0..400_u64 {
+        store.run(|tx| tx.put(&table, &key(n), &[n as u8; 300])).unwrap();
+    }
+    for seed in 0..20 {
+        for n in 0..50_u64 {
+            store.run(|tx| tx.put(&table, &key(n * 8), &[(n + seed) as u8; 300])).unwrap();
+        }
+        rig.crash(8, 60, seed);
+        store.checkpoint().unwrap();
+        for crash in rig.crashes() {
+            let again = Store::open_on(OnRig(Rig::new(Some(crash.images))), small(Scheme::Auto)).unwrap();
+            again.verify().unwrap();
+            let table = again.table("t").unwrap();
+            for n in 0..50_u64 {
+                let row = again.run(|tx| tx.get(&table, &key(n * 8))).unwrap();
+                assert_eq!(row, Some(vec![(n + seed) as u8; 300]), "seed {seed}, step {}", crash.step);
+            }
+        }
+    }
+}
