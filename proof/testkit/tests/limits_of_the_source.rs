@@ -51,7 +51,7 @@ fn every_dependency_is_used() {
 
 #[test]
 fn format_documents_have_the_constants_of_the_code() {
-    let formats = ["nvwal", "waldio", "ppl", "scratchpad", "page_change"];
+    let formats = ["nvwal", "waldio", "ppl", "scratchpad", "page_change", "store"];
     for format in formats {
         let of_others: Vec<&str> = formats.into_iter().filter(|other| *other != format).collect();
         let code = constants::in_code(format, &of_others);

@@ -1,0 +1,150 @@
+//! Calls that fail, one at a time.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::crash::{Images, OnRig, Rig};
+use common::options;
+use duralite_crashmodel::{BlockOp, RecordingBlock};
+use duralite_medium::MediumError;
+use duralite_store::{Error, Options, Scheme, Store};
+
+fn small(scheme: Scheme) -> Options {
+    Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
+}
+
+fn some_error() -> MediumError {
+    MediumError::Unsupported { what: "this call, which was made to fail," }
+}
+
+/// Commits rows until something fails; how many were acknowledged.
+fn work(store: &Store) -> Result<u64, (u64, Error)> {
+    let mut done = 0;
+    let failed = |done: u64| move |error| (done, error);
+    let table = store.table("t").map_err(failed(done))?;
+    for n in 0..120_u64 {
+        store.run(|tx| tx.put(&table, &n.to_be_bytes(), &[n as u8; 500])).map_err(failed(done))?;
+        done += 1;
+        if n % 40 == 39 {
+            store.checkpoint().map_err(failed(done))?;
+        }
+    }
+    Ok(done)
+}
+
+fn check(images: Images, scheme: Scheme, acknowledged: u64, what: &str) {
+    let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme)).unwrap();
+    store.verify().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let table = store.table("t").unwrap();
+    let rows = store.run(|tx| tx.scan(&table, ..).collect::<Result<Vec<_>, _>>()).unwrap();
+    assert!(rows.len() as u64 >= acknowledged, "{what}: {} rows of {acknowledged}", rows.len());
+    assert!(rows.len() as u64 <= acknowledged + 1, "{what}: {} rows of {acknowledged}", rows.len());
+}
+
+fn fail_each(scheme: Scheme, of: fn(&Rig) -> &RecordingBlock, operation: BlockOp, name: &str) -> usize {
+    let mut noticed = 0;
+    for nth in 0..60 {
+        let rig = Rig::new(None);
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+        of(&rig).fail(operation, nth, some_error());
+        let acknowledged = match work(&store) {
+            Ok(done) => done,
+            Err((done, error)) => {
+                noticed += 1;
+                let again = store.run(|tx| tx.put(&store.table("t")?, b"k", b"v"));
+                assert!(
+                    matches!(again, Err(Error::Poisoned { .. })),
+                    "{name} {nth}: {error}, then {again:?}"
+                );
+                assert!(matches!(store.checkpoint(), Err(Error::Poisoned { .. })));
+                done
+            }
+        };
+        let what = format!("{scheme:?}: {operation:?} {nth} of the {name}");
+        check(rig.death(), scheme, acknowledged, &what);
+        for seed in 0..3 {
+            let images = Images {
+                pages: rig.pages.crash_at_random(seed),
+                blocks: rig.blocks.crash_at_random(seed),
+                memory: rig.memory.crash(seed).to_bytes(),
+            };
+            check(images, scheme, acknowledged, &format!("{what}, then a power failure"));
+        }
+        drop(store);
+    }
+    noticed
+}
+
+#[test]
+fn inv37_a_failed_write_or_flush_of_the_log_stops_the_store() {
+    for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {
+        for operation in [BlockOp::Write, BlockOp::Flush] {
+            let noticed = fail_each(scheme, |rig| &rig.blocks, operation, "log");
+            assert!(noticed > 50, "{scheme:?}, {operation:?}: {noticed} of 60 noticed");
+        }
+    }
+}
+
+#[test]
+fn inv37_a_failed_write_or_flush_of_pages_stops_the_store() {
+    for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
+        for operation in [BlockOp::Write, BlockOp::Flush] {
+            assert!(fail_each(scheme, |rig| &rig.pages, operation, "page file") > 3);
+        }
+    }
+}
+
+/// A store with a page file that cannot grow beyond so many bytes.
+fn limited(bytes: u64) -> (Arc<Rig>, Store) {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
+    rig.pages.set_limit(bytes);
+    (rig, store)
+}
+
+#[test]
+fn a_disk_that_runs_full_in_a_transaction_loses_nothing() {
+    let (rig, store) = limited(1 << 20);
+    let table = store.table("t").unwrap();
+    let mut done = 0_u64;
+    let error = loop {
+        match store.run(|tx| tx.put(&table, &done.to_be_bytes(), &[1; 900])) {
+            Ok(()) => done += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(done > 100);
+    // It goes on: rows go, and others come in their place.
+    store.verify().unwrap();
+    for n in 0..done / 2 {
+        assert!(store.run(|tx| tx.delete(&table, &n.to_be_bytes())).unwrap());
+    }
+    for n in 0..done / 4 {
+        store.run(|tx| tx.put(&table, &n.to_be_bytes(), &[2; 900])).unwrap();
+    }
+    store.checkpoint().unwrap();
+    store.verify().unwrap();
+    drop((table, store));
+    let again = Store::open_on(OnRig(Rig::new(Some(rig.death()))), small(Scheme::Auto)).unwrap();
+    assert_eq!(again.verify().unwrap().rows, done - done / 2 + done / 4);
+}
+
+#[test]
+fn a_transaction_that_fails_half_way_can_be_rolled_back() {
+    let (_rig, store) = limited(1 << 20);
+    let table = store.table("t").unwrap();
+    store.run(|tx| tx.put(&table, b"small", b"1")).unwrap();
+    let mut tx = store.begin();
+    tx.put(&table, b"small", b"2").unwrap();
+    let savepoint = tx.savepoint();
+    let error = tx.put(&table, b"large", &vec![7; 2 << 20]).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(matches!(tx.commit(), Err(Error::Finished { .. })));
+    tx.rollback_to(savepoint).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(store.run(|tx| tx.get(&table, b"small")).unwrap(), Some(b"2".to_vec()));
+    store.verify().unwrap();
+}
