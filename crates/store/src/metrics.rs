@@ -8,7 +8,7 @@
 /// let before = store.metrics();
 /// store.run(|_| Ok(()))?;
 /// assert_eq!(store.metrics().commits, before.commits + 1);
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -88,6 +88,14 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
     Ok((PageFile::create(block, head)?, true))
 }
 
+/// The page file of a store that is being made of a backup.
+pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
+    PageFile::open(media.pages()?).map_err(|error| match error {
+        FormatOrError::Error(error) => error,
+        FormatOrError::Format(error) => no_store(path, error),
+    })
+}
+
 /// Whether the page file has nothing in it.
 fn is_unmade(block: &dyn duralite_medium::block::Block) -> Result<bool, Error> {
     let mut bytes = vec![0; block.len().min(1 << 16) as usize];
@@ -126,7 +134,7 @@ fn open_log(
 }
 
 /// Makes an empty log, and says so in the page file. Whatever was in the log before must be home.
-fn make_log(
+pub(crate) fn make_log(
     media: &dyn Media,
     file: &PageFile,
     first: Lsn,

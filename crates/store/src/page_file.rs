@@ -175,6 +175,32 @@ impl PageFile {
         Ok(())
     }
 
+    /// Shows the file from its beginning to its end as a copy may have it: pages that are not torn, and nothing to put
+    /// right.
+    pub(crate) fn copy_to(&self, write: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        let mut head = vec![0; self.first_page() as usize * self.page_bytes];
+        head[..SUPERBLOCK_BYTES].copy_from_slice(&self.head().encode());
+        write(&head)?;
+        let mut next = self.first_page();
+        let mut bytes = vec![0; DOUBLE_WRITE_PAGES * self.page_bytes];
+        while next < self.pages() {
+            let count = (self.pages() - next).min(DOUBLE_WRITE_PAGES as u64);
+            let piece = &mut bytes[..count as usize * self.page_bytes];
+            {
+                // Nobody writes pages meanwhile.
+                let _area = self.area.lock();
+                let at = next * self.page_bytes as u64;
+                self.block.read(at, piece).map_err(|error| Error::medium("reading pages", error))?;
+            }
+            for (id, page) in (next..).zip(piece.chunks(self.page_bytes)) {
+                check(page, id, self.seed).map_err(|error| Error::page(id, error))?;
+            }
+            write(piece)?;
+            next += count;
+        }
+        Ok(())
+    }
+
     /// Writes home what the last double write was of, where it is torn.
     fn restore_torn(&self) -> Result<(), Error> {
         let size = self.page_bytes;

@@ -9,6 +9,7 @@ use duralite_logfmt::store::KEY_LIMIT;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
+use crate::backup::backup;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::keeper;
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::opening;
 use crate::options::Options;
 use crate::recovery::Report;
+use crate::restore::{RestoreTo, Restored, restore};
 use crate::running::{Running, Stop};
 use crate::table::Table;
 use crate::transaction::Transaction;
@@ -37,7 +39,7 @@ const LONGEST_PAUSE_US: u64 = 10_000;
 ///     let balance = tx.get_for_update(&accounts, b"alice")?.map_or(0, |value| value[0]);
 ///     tx.put(&accounts, b"alice", &[balance + 10])
 /// })?;
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Store {
@@ -57,7 +59,7 @@ impl Store {
     /// let store = Store::open(&path, Options::default())?;
     /// // It says who has it.
     /// assert!(matches!(Store::open(&path, Options::default()), Err(Error::Locked { .. })));
-    /// # Ok::<(), Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -103,7 +105,7 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// let accounts = store.table("accounts")?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -128,7 +130,7 @@ impl Store {
     /// store.table("b")?;
     /// store.table("a")?;
     /// assert_eq!(store.tables()?, ["a", "b"]);
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -147,7 +149,7 @@ impl Store {
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// let mut tx = store.begin();
     /// tx.commit()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn begin(&self) -> Transaction {
@@ -168,7 +170,7 @@ impl Store {
     ///     Ok(old)
     /// })?;
     /// assert_eq!(old, None);
-    /// # Ok::<(), Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -198,7 +200,7 @@ impl Store {
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// store.checkpoint()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -216,7 +218,7 @@ impl Store {
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// let verified = store.verify()?;
     /// assert_eq!(verified.rows, 0);
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -238,13 +240,58 @@ impl Store {
         })
     }
 
+    /// Makes a backup in a new or empty directory, while transactions go on; the last log object that it has. With the
+    /// archive it can be brought to that moment or any later one. Durable on return.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// store.backup(dir.path().join("backup"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the directory is not empty, [`Error::Corrupt`] if a page is damaged, [`Error::Full`],
+    /// [`Error::Io`].
+    pub fn backup(&self, dir: impl AsRef<Path>) -> Result<u64, Error> {
+        self.engine().poison.check()?;
+        backup(self.engine(), dir.as_ref())
+    }
+
+    /// Makes a store in a new or empty directory of a backup and, for a later moment than the backup's, the archive. The
+    /// options are those of the new store, whose archive has to be another directory. Durable on return.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use duralite_store::{Options, RestoreTo, Store};
+    /// # let store = Store::open(dir.path().join("store"), Options::default())?;
+    /// # store.backup(dir.path().join("backup"))?;
+    /// let again = dir.path().join("again");
+    /// Store::restore(dir.path().join("backup"), None, &again, RestoreTo::End, Options::default())?;
+    /// let store = Store::open(&again, Options::default())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotAStore`] for what is no backup; [`Error::Invalid`] if backup and archive do not have that moment;
+    /// [`Error::Corrupt`], [`Error::Full`], [`Error::Io`].
+    pub fn restore(
+        backup: impl AsRef<Path>,
+        archive: Option<&Path>,
+        dir: impl AsRef<Path>,
+        to: RestoreTo,
+        options: Options,
+    ) -> Result<Restored, Error> {
+        restore(backup.as_ref(), archive, dir.as_ref(), to, &options)
+    }
+
     /// Figures.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// assert_eq!(store.metrics().deadlocks, 0);
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn metrics(&self) -> Metrics {

@@ -11,7 +11,7 @@ use duralite_logfmt::store::PageId;
 /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
 /// let table = store.table("accounts")?;
 /// assert_eq!(table.name(), "accounts");
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Table(Arc<Inner>);
@@ -34,7 +34,7 @@ impl Table {
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// assert_eq!(store.table("orders")?.name(), "orders");
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {

@@ -18,7 +18,7 @@ use crate::error::Error;
 /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
 /// store.table("t")?;
 /// assert_eq!(store.verify()?.tables, 1);
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

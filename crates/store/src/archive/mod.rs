@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::store::Lsn;
 use parking_lot::Mutex;
 
-pub(crate) use self::segment::{SegmentHead, list, write_segment};
+pub(crate) use self::segment::{Segment, SegmentHead, list, write_segment};
 use crate::error::Error;
 use crate::log::Log;
 

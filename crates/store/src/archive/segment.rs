@@ -1,5 +1,4 @@
 //! A file of log objects, whole and in order.
-#![allow(dead_code)]
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -190,3 +190,6 @@ impl Locks {
         self.parts.iter().all(|part| part.lock().is_idle())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,8 @@ impl Directory {
         }
         check_content(dir)?;
         let lock = take_lock(dir)?;
+        // What an earlier attempt has left is no store.
+        let _ = fs::remove_file(dir.join(UNFINISHED));
         Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
     }
 
@@ -47,6 +49,13 @@ impl Directory {
         let file = opened.map_err(|error| Error::io("opening", path, error))?;
         self.sync(path)?;
         Ok(file)
+    }
+
+    /// Takes the pages of a backup for a store that is being made.
+    pub(crate) fn put_pages(&self, pages: &Path) -> Result<(), Error> {
+        let path = self.dir.join(UNFINISHED);
+        fs::copy(pages, &path).map_err(|error| Error::io("copying", pages, error))?;
+        Ok(())
     }
 
     fn sync(&self, path: &Path) -> Result<(), Error> {
@@ -113,8 +122,6 @@ impl Media for Directory {
         if path.exists() {
             return self.blocks(&path);
         }
-        // What an earlier attempt has left is no store.
-        let _ = fs::remove_file(&unfinished);
         self.blocks(&unfinished)
     }
 

@@ -31,7 +31,7 @@ use crate::error::Error;
 /// let media = InMemory(Arc::new(RecordingBlock::new(4096)), Arc::new(RecordingBlock::new(4096)));
 /// let store = Store::open_on(media, Options::default())?;
 /// store.table("t")?;
-/// # Ok::<(), Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Media: fmt::Debug {
     /// The page file; empty for a new store. Opened once.

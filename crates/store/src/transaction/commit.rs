@@ -24,7 +24,7 @@ use crate::running::Running;
 /// let ticket = tx.commit_async()?;
 /// // Others see the row already.
 /// ticket.wait()?;
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "the transaction is durable once the ticket has been waited for"]
@@ -41,7 +41,7 @@ impl Ticket {
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// let mut tx = store.begin();
     /// tx.commit_async()?.wait()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Ticket {
     /// let ticket = tx.commit_async()?;
     /// ticket.wait()?;
     /// assert!(ticket.is_durable());
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn is_durable(&self) -> bool {
@@ -82,7 +82,7 @@ impl Transaction {
     /// tx.put(&table, b"key", b"value")?;
     /// tx.commit()?;
     /// assert!(matches!(tx.get(&table, b"key"), Err(Error::Finished { .. })));
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Transaction {
     /// tx.put(&table, b"key", b"value")?;
     /// let ticket = tx.commit_async()?;
     /// ticket.wait()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

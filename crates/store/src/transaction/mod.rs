@@ -83,7 +83,7 @@ pub struct Transaction {
 /// tx.put(&table, b"key", b"value")?;
 /// tx.rollback_to(savepoint)?;
 /// assert_eq!(tx.get(&table, b"key")?, None);
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint {
@@ -124,7 +124,7 @@ impl Transaction {
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// assert_ne!(store.begin().id(), store.begin().id());
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -139,7 +139,7 @@ impl Transaction {
     /// let mut tx = store.begin();
     /// let savepoint = tx.savepoint();
     /// tx.rollback_to(savepoint)?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn savepoint(&mut self) -> Savepoint {
         self.next_savepoint += 1;
@@ -160,7 +160,7 @@ impl Transaction {
     /// tx.put(&table, b"a", b"2")?;
     /// tx.rollback_to(savepoint)?;
     /// assert_eq!(tx.get(&table, b"a")?, Some(b"1".to_vec()));
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

@@ -29,7 +29,7 @@ impl Transaction {
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// # let table = store.table("t")?;
     /// assert_eq!(store.begin().get(&table, b"nobody")?, None);
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Transaction {
     /// let old = tx.get_for_update(&table, b"count")?.map_or(0, |value| value[0]);
     /// tx.put(&table, b"count", &[old + 1])?;
     /// tx.commit()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Transaction {
     /// tx.put(&table, b"key", b"one")?;
     /// tx.put(&table, b"key", b"two")?;
     /// tx.commit()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Transaction {
     /// tx.insert(&table, b"key", b"value")?;
     /// assert!(matches!(tx.insert(&table, b"key", b"other"), Err(Error::Exists)));
     /// tx.commit()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Transaction {
     /// assert!(tx.delete(&table, b"key")?);
     /// assert!(!tx.delete(&table, b"key")?);
     /// tx.commit()?;
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

@@ -24,7 +24,7 @@ const MOST_AHEAD: usize = 512;
 /// tx.put(&table, b"b", b"2")?;
 /// let last = tx.scan(&table, ..).rev().next().transpose()?;
 /// assert_eq!(last, Some((b"b".to_vec(), b"2".to_vec())));
-/// # Ok::<(), duralite_store::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Scan<'t> {
@@ -59,7 +59,7 @@ impl Transaction {
     ///     keys.push(key);
     /// }
     /// assert_eq!(keys, [b"b", b"c"]);
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// Each row may be an error, as of [`get`](Self::get); the scan is over then.

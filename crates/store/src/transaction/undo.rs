@@ -19,7 +19,7 @@ impl Transaction {
     /// tx.put(&table, b"key", b"value")?;
     /// tx.rollback()?;
     /// assert_eq!(store.begin().get(&table, b"key")?, None);
-    /// # Ok::<(), duralite_store::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

@@ -1,0 +1,76 @@
+//! A copy of a store that goes on: pages as they come, and the log that brings them to one moment.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use duralite_logfmt::store::Lsn;
+use duralite_medium::block::sync_directory;
+
+use crate::archive::{SegmentHead, write_segment};
+use crate::engine::Engine;
+use crate::error::Error;
+
+/// The file that says that a backup is whole.
+pub(crate) const MARK: &str = "backup";
+/// The pages.
+pub(crate) const PAGES: &str = "pages";
+const SEGMENT_BYTES: usize = 16 << 20;
+
+/// Makes a backup in a directory that is not there or empty; the last log object that it has. Durable on return.
+pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
+    prepare(dir)?;
+    let begin = {
+        let mut pinned = engine.pinned.lock();
+        let begin = engine.pager.log.head();
+        pinned.push(begin);
+        begin
+    };
+    let done = copy(engine, dir, begin);
+    let mut pinned = engine.pinned.lock();
+    if let Some(at) = pinned.iter().position(|pin| *pin == begin) {
+        pinned.swap_remove(at);
+    }
+    done
+}
+
+/// Makes sure that there is an empty directory.
+pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
+    fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
+    let mut entries = fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))?;
+    if entries.next().is_some() {
+        return Err(Error::Invalid { what: format!("{} is not empty; name a new directory", dir.display()) });
+    }
+    Ok(())
+}
+
+fn copy(engine: &Engine, dir: &Path, begin: Lsn) -> Result<Lsn, Error> {
+    let writing = |error| Error::io("writing the backup", dir, error);
+    let pages = File::create(dir.join(PAGES)).map_err(writing)?;
+    engine.pager.pool.file().copy_to(&mut |bytes| (&pages).write_all(bytes).map_err(writing))?;
+    pages.sync_all().map_err(writing)?;
+    // Whatever the pages have is below this, and durable before they had it.
+    let log = &engine.pager.log;
+    let end = log.next();
+    engine.force(end - 1)?;
+    let mut objects = Vec::new();
+    let mut first = begin;
+    let head = |first, end| SegmentHead { store_id: engine.store_id, seed: log.seed(), first, end };
+    log.scan(begin, end, &mut |lsn, object| {
+        objects.extend_from_slice(object);
+        if objects.len() >= SEGMENT_BYTES {
+            write_segment(dir, &head(first, lsn + 1), &objects)?;
+            first = lsn + 1;
+            objects.clear();
+        }
+        Ok(())
+    })?;
+    if first < end {
+        write_segment(dir, &head(first, end), &objects)?;
+    }
+    let mut mark = File::create(dir.join(MARK)).map_err(writing)?;
+    mark.write_all(format!("{begin} {end}\n").as_bytes()).map_err(writing)?;
+    mark.sync_all().map_err(writing)?;
+    sync_directory(dir).map_err(|error| Error::medium("writing the backup", error))?;
+    Ok(end - 1)
+}

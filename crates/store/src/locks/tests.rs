@@ -1,0 +1,181 @@
+use std::ops::Bound;
+use std::sync::Barrier;
+use std::thread;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(30);
+
+fn row(key: &str) -> Target {
+    Target::Row(1, key.as_bytes().to_vec())
+}
+
+fn range(from: &str, to: &str) -> Target {
+    Target::Range(1, (Bound::Included(from.into()), Bound::Excluded(to.into())))
+}
+
+#[test]
+fn shared_locks_go_together_and_exclusive_ones_wait() {
+    let locks = Locks::default();
+    let (mut a, mut b) = (Held::new(1), Held::new(2));
+    locks.take(&mut a, &row("k"), Mode::Shared, SHORT).unwrap();
+    locks.take(&mut b, &row("k"), Mode::Shared, SHORT).unwrap();
+    assert_eq!(locks.take(&mut b, &row("k"), Mode::Exclusive, SHORT), Err(Refused::Timeout));
+    locks.release(&mut a, 0);
+    locks.take(&mut b, &row("k"), Mode::Exclusive, SHORT).unwrap();
+    assert_eq!(locks.take(&mut a, &row("k"), Mode::Shared, SHORT), Err(Refused::Timeout));
+    locks.release(&mut b, 0);
+    assert!(locks.is_idle());
+}
+
+#[test]
+fn inv36_a_range_keeps_new_rows_out_and_rows_keep_ranges_out() {
+    let locks = Locks::default();
+    let (mut reader, mut writer) = (Held::new(1), Held::new(2));
+    locks.take(&mut reader, &range("b", "d"), Mode::Shared, SHORT).unwrap();
+    for (key, is_free) in [("a", true), ("b", false), ("c", false), ("d", true)] {
+        let taken = locks.take(&mut writer, &row(key), Mode::Exclusive, SHORT);
+        assert_eq!(taken.is_ok(), is_free, "{key}");
+        locks.take(&mut writer, &row(key), Mode::Shared, SHORT).unwrap();
+    }
+    assert_eq!(locks.take(&mut reader, &range("d", "e"), Mode::Shared, SHORT), Err(Refused::Timeout));
+    // A row that was there for nobody to see is locked too.
+    locks.take(&mut writer, &row("x"), Mode::Exclusive, SHORT).unwrap();
+    assert_eq!(locks.take(&mut reader, &range("w", "z"), Mode::Shared, SHORT), Err(Refused::Timeout));
+    // Whoever reads a range may change what is in it, if nobody else reads it.
+    locks.take(&mut reader, &row("bb"), Mode::Exclusive, SHORT).unwrap();
+    locks.release(&mut reader, 0);
+    locks.release(&mut writer, 0);
+    assert!(locks.is_idle());
+}
+
+#[test]
+fn tables_are_locked_by_intentions() {
+    let locks = Locks::default();
+    let (mut a, mut b) = (Held::new(1), Held::new(2));
+    locks.take(&mut a, &Target::Table(1), Mode::IntentionExclusive, SHORT).unwrap();
+    locks.take(&mut b, &Target::Table(1), Mode::IntentionShared, SHORT).unwrap();
+    assert_eq!(locks.take(&mut b, &Target::Table(1), Mode::Shared, SHORT), Err(Refused::Timeout));
+    locks.take(&mut a, &Target::Table(1), Mode::Shared, SHORT).unwrap();
+    assert_eq!(locks.take(&mut b, &Target::Table(1), Mode::IntentionExclusive, SHORT), Err(Refused::Timeout));
+    locks.release(&mut a, 0);
+    locks.release(&mut b, 0);
+    assert!(locks.is_idle());
+}
+
+/// Each of so many takes one row and then the next one's; who had to give way.
+fn circle(count: u64) -> Vec<bool> {
+    let locks = Locks::default();
+    let barrier = Barrier::new(count as usize);
+    let gave_way = |id: u64| {
+        let mut held = Held::new(id + 1);
+        locks.take(&mut held, &row(&id.to_string()), Mode::Exclusive, LONG).unwrap();
+        barrier.wait();
+        let next = ((id + 1) % count).to_string();
+        let taken = locks.take(&mut held, &row(&next), Mode::Exclusive, LONG);
+        locks.release(&mut held, 0);
+        assert_ne!(taken, Err(Refused::Timeout));
+        taken.is_err()
+    };
+    let gave_way = &gave_way;
+    let all = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|id| scope.spawn(move || gave_way(id))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(locks.is_idle());
+    all
+}
+
+#[test]
+fn of_those_that_wait_in_a_circle_the_youngest_gives_way() {
+    for count in 2..6 {
+        let all = circle(count);
+        let expected: Vec<bool> = (0..count).map(|id| id == count - 1).collect();
+        assert_eq!(all, expected);
+    }
+}
+
+#[test]
+fn two_that_both_want_more_than_shared_do_not_wait_for_ever() {
+    let locks = Locks::default();
+    let barrier = Barrier::new(2);
+    let upgrade = |id| {
+        let mut held = Held::new(id);
+        locks.take(&mut held, &row("k"), Mode::Shared, LONG).unwrap();
+        barrier.wait();
+        let taken = locks.take(&mut held, &row("k"), Mode::Exclusive, LONG);
+        locks.release(&mut held, 0);
+        taken
+    };
+    let (first, second) = thread::scope(|scope| {
+        let second = scope.spawn(|| upgrade(2));
+        (upgrade(1), second.join().unwrap())
+    });
+    assert_eq!((first, second), (Ok(()), Err(Refused::Deadlock)));
+    assert!(locks.is_idle());
+}
+
+#[test]
+fn whoever_takes_a_lock_that_was_released_early_depends_on_that_commit() {
+    let locks = Locks::default();
+    let (mut a, mut b) = (Held::new(1), Held::new(2));
+    locks.take(&mut a, &row("k"), Mode::Exclusive, SHORT).unwrap();
+    locks.release(&mut a, 77);
+    locks.take(&mut b, &row("k"), Mode::Shared, SHORT).unwrap();
+    assert_eq!(b.depends_on(), 77);
+    locks.release(&mut b, 99);
+    // It had changed nothing: nobody depends on it.
+    let mut c = Held::new(3);
+    locks.take(&mut c, &range("a", "z"), Mode::Shared, SHORT).unwrap();
+    assert_eq!(c.depends_on(), 77);
+    locks.release(&mut c, 0);
+}
+
+#[test]
+fn those_who_wait_are_let_through_in_order() {
+    let locks = Locks::default();
+    let mut first = Held::new(1);
+    locks.take(&mut first, &row("k"), Mode::Shared, SHORT).unwrap();
+    let order = std::sync::Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for (nth, (id, mode)) in [(2, Mode::Exclusive), (3, Mode::Shared)].into_iter().enumerate() {
+            let (locks, order) = (&locks, &order);
+            scope.spawn(move || {
+                let mut held = Held::new(id);
+                locks.take(&mut held, &row("k"), mode, LONG).unwrap();
+                order.lock().unwrap().push(id);
+                locks.release(&mut held, 0);
+            });
+            // The next comes when this one waits: a reader does not overtake a writer.
+            while locks.waited.load(Ordering::Relaxed) <= nth as u64 {
+                thread::yield_now();
+            }
+        }
+        locks.release(&mut first, 0);
+    });
+    assert_eq!(order.into_inner().unwrap(), [2, 3]);
+    assert!(locks.is_idle());
+}
+
+#[test]
+fn ranges_of_a_scan_grow_together() {
+    let locks = Locks::default();
+    let mut scan = Held::new(1);
+    for (from, to) in [("a", "b"), ("b", "c"), ("c", "f")] {
+        locks.take(&mut scan, &range(from, to), Mode::Shared, SHORT).unwrap();
+    }
+    assert_eq!(scan.locks.len(), PARTS);
+    let mut writer = Held::new(2);
+    for key in ["a", "b", "c", "ee"] {
+        assert_eq!(
+            locks.take(&mut writer, &row(key), Mode::Exclusive, Duration::ZERO),
+            Err(Refused::Timeout)
+        );
+    }
+    locks.take(&mut writer, &row("f"), Mode::Exclusive, SHORT).unwrap();
+    locks.release(&mut scan, 0);
+    locks.take(&mut writer, &row("ee"), Mode::Exclusive, SHORT).unwrap();
+    locks.release(&mut writer, 0);
+    assert!(locks.is_idle());
+}
