@@ -13,9 +13,7 @@ use crate::pager::{Author, Logged};
 pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<Logged, Error> {
     let damaged = || Error::corrupt("what a log object says about taking it back");
     match Undo::decode(undo).map_err(|_| damaged())? {
-        Undo::Row { root, key, old: Some(old) } => {
-            Ok(engine.tree(root).put(author, key, old, &mut |_| Ok(()))?.logged)
-        }
+        Undo::Row { root, key, old: Some(old) } => Ok(engine.tree(root).put(author, key, old)?.logged),
         Undo::Row { root, key, old: None } => match engine.tree(root).remove(author, key)? {
             Some(changed) => Ok(changed.logged),
             None => Err(Error::corrupt("a tree, where a row is missing that is to be taken back,")),

@@ -28,6 +28,9 @@ const FEWEST_FRAMES: usize = 64;
 /// For so long a frame is looked for while all are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A part of the map from pages to frames.
+type Part = FxHashMap<PageId, Arc<Frame>>;
+
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -35,7 +38,7 @@ pub(crate) struct Pool {
     log: Arc<dyn Log>,
     poison: Arc<Poison>,
     frames: Box<[Arc<Frame>]>,
-    map: Box<[Mutex<FxHashMap<PageId, Arc<Frame>>>]>,
+    map: Box<[Mutex<Part>]>,
     free: Mutex<Vec<Arc<Frame>>>,
     hand: AtomicUsize,
     /// Held by whoever writes pages home.
@@ -75,7 +78,7 @@ impl Pool {
         self.frames.len()
     }
 
-    fn part(&self, id: PageId) -> &Mutex<FxHashMap<PageId, Arc<Frame>>> {
+    fn part(&self, id: PageId) -> &Mutex<Part> {
         &self.map[(id % PARTS as u64) as usize]
     }
 

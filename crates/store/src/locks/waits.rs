@@ -10,7 +10,10 @@ use crate::sync::Mutex;
 
 /// Only those who wait are here: a transaction that gets its locks at once never comes by.
 #[derive(Debug, Default)]
-pub(super) struct Waits(Mutex<FxHashMap<u64, (Arc<Owner>, Vec<u64>)>>);
+pub(super) struct Waits(Mutex<Edges>);
+
+/// Of each owner that waits, itself and whom for.
+type Edges = FxHashMap<u64, (Arc<Owner>, Vec<u64>)>;
 
 impl Waits {
     /// The owner waits for these. If that closes a circle, the youngest in it is told to give way.
@@ -32,13 +35,7 @@ impl Waits {
 }
 
 /// The owners on a way from `at` back to `to`.
-fn find_circle(
-    waits: &FxHashMap<u64, (Arc<Owner>, Vec<u64>)>,
-    at: u64,
-    to: u64,
-    way: &mut Vec<u64>,
-    seen: &mut HashSet<u64>,
-) -> bool {
+fn find_circle(waits: &Edges, at: u64, to: u64, way: &mut Vec<u64>, seen: &mut HashSet<u64>) -> bool {
     let Some((_, next)) = waits.get(&at) else { return false };
     way.push(at);
     for one in next {

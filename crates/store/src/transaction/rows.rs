@@ -152,7 +152,7 @@ impl Transaction {
     pub(crate) fn put_cell(&mut self, root: PageId, key: &[u8], cell: &[u8]) -> Result<(), Error> {
         let kept = self.admit(cell.len() as u64 * 2 + inline_limit(self.page_bytes()) as u64)?;
         let author = self.author();
-        let changed = self.engine().tree(root).put(author, key, cell, &mut |_| Ok(()));
+        let changed = self.engine().tree(root).put(author, key, cell);
         self.admitted(kept);
         self.add(changed?);
         Ok(())

@@ -104,18 +104,11 @@ impl Tree<'_> {
         }
     }
 
-    /// Puts a row's cell in. `check` is shown the cell that is there, and may refuse.
-    pub(crate) fn put(
-        &self,
-        author: Author,
-        key: &[u8],
-        new: &[u8],
-        check: &mut dyn FnMut(Option<&[u8]>) -> Result<(), Error>,
-    ) -> Result<Changed, Error> {
+    /// Puts a row's cell in, in place of the one with its key if there is one.
+    pub(crate) fn put(&self, author: Author, key: &[u8], new: &[u8]) -> Result<Changed, Error> {
         loop {
             let mut leaf = self.leaf(key)?;
             let old = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec);
-            check(old.as_deref())?;
             if has_room(leaf.bytes(), old.as_deref(), new.len()) {
                 let undo = self.undo(author, key, old.as_deref());
                 let logged =

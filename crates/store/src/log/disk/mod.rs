@@ -43,6 +43,9 @@ pub(crate) enum Grouping {
     Apart,
 }
 
+/// A batch to be written: where, its objects, and how many they are.
+type Written<'a> = (Placed, &'a [u8], u32);
+
 /// A log on blocks.
 #[derive(Debug)]
 pub(crate) struct DiskLog {
@@ -171,7 +174,7 @@ impl DiskLog {
         objects: &'a [u8],
         from: Lsn,
         next: Lsn,
-    ) -> Result<Vec<(Placed, &'a [u8], u32)>, Error> {
+    ) -> Result<Vec<Written<'a>>, Error> {
         let mut placed = Vec::new();
         let (mut begin, mut at, mut lsn, mut first) = (0, 0, from, from);
         while lsn < next {
