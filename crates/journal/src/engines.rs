@@ -111,6 +111,7 @@ mod tests {
         assert_eq!((found.engine.name, &*found.dir), ("nvwal", dir.path()));
         let region = crate::media::MediaOptions {
             scratchpad: Some(crate::media::ScratchpadPlace::Emulate),
+            home_emulated: true,
             nvram: None,
             ..memory
         };

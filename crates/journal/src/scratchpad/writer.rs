@@ -249,11 +249,9 @@ impl Scratchpad {
         let entry = CommitEntry { header, generation, transaction, pages };
         let at = offset_of(open.last()) + open.offset;
         let nvm = &self.region.nvm;
-        // Before the rest of its line: then a line that is whole and has neither mark is damaged.
+        // Before the rest of its line, whose stores become durable in their order: then a line that is whole and has
+        // neither mark is damaged.
         nvm.store_u64(at, committing_mark(self.region.id, generation, transaction));
-        if nvm.is_durable_on_store() {
-            nvm.fence();
-        }
         nvm.store(at + 8, &entry.encode(self.region.id)[8..]);
         if let Some((first, tag)) = open.pages.first() {
             let line = u64::from(open.last()) * LINES + open.offset / ENTRY_BYTES;
