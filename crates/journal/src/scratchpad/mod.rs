@@ -18,10 +18,12 @@
 mod descriptor;
 mod files;
 mod memory;
+mod open;
 mod options;
 mod recovery;
 mod region;
 mod region_file;
+mod scan;
 mod transaction;
 mod undo;
 mod walk;
@@ -48,14 +50,14 @@ use crate::mapped_home::MappedHome;
 use crate::rollback::RollbackJournal;
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
+use open::OpenTransaction;
 use options::NAME;
 pub use options::ScratchpadOptions;
-use recovery::Scan;
 use region::{Region, offset_of};
 pub use region_file::is_region_name;
+use scan::Scan;
 use transaction::{Expected, FoundTransaction};
 use undo::UndoLog;
-use writer::OpenTransaction;
 
 /// What an engine has done since it was opened, in this process.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,49 +1,11 @@
 //! What whoever is alone with a log, or only looks at it, finds in the region: the paper's scan from head to tail
 //! (section 5.1.3).
 
-use duralite_logfmt::scratchpad::Kind;
-use rustc_hash::FxHashMap;
-
 use super::Scratchpad;
-use super::region::{Region, offset_of};
+use super::region::offset_of;
+use super::scan::Scan;
 use super::transaction::has_commit;
 use crate::JournalError;
-
-/// Where transactions begin, by their numbers, and which pages may hold others of the log.
-#[derive(Default)]
-pub(super) struct Scan {
-    /// A transaction that was taken back may have begun as another one of its number did.
-    heads: FxHashMap<u32, Vec<u32>>,
-    /// Pages of this log's, by their owner or by what they say they are.
-    own: Vec<u32>,
-    /// Pages of all logs.
-    used: u64,
-}
-
-impl Scan {
-    /// Reads all headers.
-    pub(super) fn of(region: &Region, generation: u64) -> Self {
-        let mut scan = Self::default();
-        for page in 1..region.pages() {
-            scan.used += u64::from(region.owner_word(page) != 0);
-            let header = region.header(page).map(|(header, _)| header);
-            let current =
-                header.filter(|header| header.kind == Kind::Redo && header.generation == generation);
-            if let Some(header) = current.filter(|header| header.index == 0) {
-                scan.heads.entry(header.transaction).or_default().push(page);
-            }
-            if current.is_some() || region.is_own(page) {
-                scan.own.push(page);
-            }
-        }
-        scan
-    }
-
-    /// Where a transaction may begin.
-    pub(super) fn heads(&self, transaction: u32) -> &[u32] {
-        self.heads.get(&transaction).map_or(&[], |heads| heads)
-    }
-}
 
 impl Scratchpad {
     /// Takes in everything that is committed, by a scan of the region. Stores nothing.
@@ -72,7 +34,7 @@ impl Scratchpad {
             return Ok(());
         };
         let (generation, next) = (self.in_force.slot.generation, self.sequence.wrapping_add(1));
-        match scan.own.iter().find(|page| has_commit(&self.region, **page, generation, next)) {
+        match scan.own().iter().find(|page| has_commit(&self.region, **page, generation, next)) {
             Some(page) => Err(self.region.corrupt(*page, "a committed transaction")),
             None => Ok(()),
         }
@@ -98,7 +60,7 @@ impl Scratchpad {
         let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
         kept.extend(undo);
         if let Some(scan) = self.scan.take() {
-            self.region.set_used(scan.used);
+            self.region.set_used(scan.used());
         }
         self.region.collect(|page| kept.contains(&page), |_| false);
         Ok(())

@@ -2,7 +2,7 @@
 
 use duralite_logfmt::scratchpad::Base;
 
-use super::recovery::Scan;
+use super::scan::Scan;
 use super::{Scratchpad, files};
 use crate::JournalError;
 use crate::descriptor::OpenFile;

@@ -9,6 +9,7 @@ use duralite_logfmt::scratchpad::{
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
 
+use super::open::OpenTransaction;
 use super::region::offset_of;
 use super::transaction::LINES;
 use super::{Scratchpad, apply_from};
@@ -17,26 +18,6 @@ use crate::delta_chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
 use crate::generations::InForce;
-
-/// The transaction being stored, before it is sealed.
-pub(super) struct OpenTransaction {
-    /// Its pages, each with the tag of its links.
-    pages: Vec<(u32, u32)>,
-    /// Where its next entry goes in the last of them.
-    offset: u64,
-    hash: TxHash,
-    records: u32,
-}
-
-impl OpenTransaction {
-    pub(super) fn pages(&self) -> impl Iterator<Item = u32> + '_ {
-        self.pages.iter().map(|(page, _)| *page)
-    }
-
-    fn last(&self) -> u32 {
-        self.pages.last().map_or(0, |(page, _)| *page)
-    }
-}
 
 impl Scratchpad {
     /// Finds what to log for a page, stores it, and moves the page's cached image on.

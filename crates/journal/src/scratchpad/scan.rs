@@ -1,0 +1,52 @@
+//! The scan of a region's pages, from head to tail.
+
+use duralite_logfmt::scratchpad::Kind;
+use rustc_hash::FxHashMap;
+
+use super::region::Region;
+
+/// Where transactions begin, by their numbers, and which pages may hold others of the log.
+#[derive(Default)]
+pub(super) struct Scan {
+    /// A transaction that was taken back may have begun as another one of its number did.
+    heads: FxHashMap<u32, Vec<u32>>,
+    /// Pages of this log's, by their owner or by what they say they are.
+    own: Vec<u32>,
+    /// Pages of all logs.
+    used: u64,
+}
+
+impl Scan {
+    /// Reads all headers.
+    pub(super) fn of(region: &Region, generation: u64) -> Self {
+        let mut scan = Self::default();
+        for page in 1..region.pages() {
+            scan.used += u64::from(region.owner_word(page) != 0);
+            let header = region.header(page).map(|(header, _)| header);
+            let current =
+                header.filter(|header| header.kind == Kind::Redo && header.generation == generation);
+            if let Some(header) = current.filter(|header| header.index == 0) {
+                scan.heads.entry(header.transaction).or_default().push(page);
+            }
+            if current.is_some() || region.is_own(page) {
+                scan.own.push(page);
+            }
+        }
+        scan
+    }
+
+    /// Where a transaction may begin.
+    pub(super) fn heads(&self, transaction: u32) -> &[u32] {
+        self.heads.get(&transaction).map_or(&[], |heads| heads)
+    }
+
+    /// Pages of this log's, by their owner or by what they say they are.
+    pub(super) fn own(&self) -> &[u32] {
+        &self.own
+    }
+
+    /// Pages that are taken, by all logs.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+}
