@@ -202,6 +202,12 @@ impl Nvm for SteppedMemory {
     fn store_u64(&self, at: u64, value: u64) {
         self.0.step(|| self.0.memory.store_u64(at, value));
     }
+    fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.0.step(|| self.0.memory.compare_exchange_u64(at, current, new))
+    }
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.0.step(|| self.0.memory.shrink(len))
+    }
     fn stream(&self, at: u64, bytes: &[u8]) {
         self.0.step(|| self.0.memory.stream(at, bytes));
     }
