@@ -214,6 +214,20 @@ fn inv01_the_header_is_the_files_own_and_the_rest_is_the_homes() {
 }
 
 #[test]
+fn another_page_size_or_mode_shows_in_the_file_though_a_home_holds_the_header() {
+    for (at, value) in [(17, 99), (18, 0xD8), (20, 99)] {
+        let [_, mut page] = first_page(3);
+        let file = Recorded::of(page.clone());
+        let homed = Homed::new(&file, Some(Arc::new(Held::default())));
+        page[at] = value;
+        page[300] ^= 1;
+        homed.write(&page, 0).unwrap();
+        assert_eq!(file.bytes()[..HEADER_BYTES], page[..HEADER_BYTES], "byte {at}");
+        assert_ne!(file.bytes()[300], page[300], "the rest is the home's");
+    }
+}
+
+#[test]
 fn the_home_is_not_asked_for_what_is_in_the_header() {
     struct Untouched;
     #[rustfmt::skip]
@@ -236,7 +250,11 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
 
 #[test]
 fn inv01_a_home_that_holds_the_header_is_never_handed_the_guard_and_it_shows_as_it_is_on_disk() {
-    let ([_, on_disk], [bare, mut guarded]) = (first_page(3), first_page(4));
+    let ([_, on_disk], [mut bare, mut guarded]) = (first_page(3), first_page(4));
+    // A page size is never another one in WAL mode, nor what pages have at their end.
+    for at in [16, 17, 20] {
+        (bare[at], guarded[at]) = (on_disk[at], on_disk[at]);
+    }
     let file = Recorded::of(on_disk.clone());
     let held = Arc::new(Held::default());
     let homed = Homed::new(&file, Some(held.clone()));
