@@ -474,7 +474,7 @@ impl Db {
 
 /// The file that the base has just opened by this path; `None` when the path has come to lead to another one
 /// meanwhile.
-fn named_file(base: BaseFile, path: &std::path::Path) -> Option<OwnedFd> {
+pub fn named_file(base: BaseFile, path: &std::path::Path) -> Option<OwnedFd> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = off_standard_streams(file).ok()?;
     (!base.has_moved()).then_some(file)

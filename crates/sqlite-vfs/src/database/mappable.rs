@@ -21,10 +21,18 @@ pub struct Mappable<'a> {
     mapped: &'a AtomicBool,
 }
 
+impl<'a> Mappable<'a> {
+    /// A file of the base's by this path. The descriptor that mapping it takes stays open until a connection to the
+    /// same file is closed.
+    pub fn new(base: BaseFile, file: Option<&'a OwnedFd>, path: &'a Path, mapped: &'a AtomicBool) -> Self {
+        Self { base, file, path, mapped }
+    }
+}
+
 impl Db {
     /// The database file for who attaches a log: it can be mapped.
     pub fn mappable(&self) -> Mappable<'_> {
-        Mappable { base: self.base, file: self.file.as_ref(), path: &self.path, mapped: &self.mapped }
+        Mappable::new(self.base, self.file.as_ref(), &self.path, &self.mapped)
     }
 
     /// Closes the descriptor that a mapping of the file has left, if no connection of this process holds a lock: all of them

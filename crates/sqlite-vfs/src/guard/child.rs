@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use duralite_journal::directory::pause_for;
 use duralite_journal::rollback::{RollbackJournal, counts};
@@ -20,6 +21,7 @@ use duralite_sqlite_ffi as ffi;
 
 use super::places;
 use crate::attachment::{Attachment, Use};
+use crate::database::{Mappable, named_file};
 use crate::errors::{During, Failure};
 use crate::registration::Registration;
 use crate::settings::Settings;
@@ -83,6 +85,8 @@ impl ChildJournal {
         let settings =
             registration.databases_now().iter().map(|db| db.settings().clone()).collect::<Vec<_>>();
         let settings = settings.into_iter().map(Settings::not_given);
+        let (named, mapped) = (named_file(file.base(), database), AtomicBool::new(false));
+        let database_file = Mappable::new(file.base(), named.as_ref(), database, &mapped);
         let mut missing = None;
         for settings in settings.chain([Settings::default()]) {
             let log_dir = match places::find_with(&settings, database, &identity, id) {
@@ -93,7 +97,7 @@ impl ChildJournal {
                 }
             };
             let pause = pause_for(std::time::Duration::from_millis(250));
-            let attach = || Log::attach(&file.base(), &log_dir, &settings.options, &identity, id, &pause);
+            let attach = || Log::attach(&database_file, &log_dir, &settings.options, &identity, id, &pause);
             let attachment = Attachment::get(&identity, id, &settings, &pause, attach)?;
             let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
             let used = attachment.enter(false)?;
