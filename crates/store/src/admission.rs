@@ -12,14 +12,19 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::log::Log;
 
+/// For checkpoints is waited so long at most, besides what the caller allows.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
 /// What may still be needed, and who waits for room.
 #[derive(Debug)]
 pub(crate) struct Admission {
     log: Arc<dyn Log>,
     bytes: AtomicU64,
     objects: AtomicU64,
-    /// How often somebody waited or there was room again.
+    /// How often somebody has waited since it was last asked.
     waiting: Mutex<u64>,
+    /// Checkpoints so far.
+    rounds: AtomicU64,
     changed: Condvar,
 }
 
@@ -37,6 +42,7 @@ impl Admission {
             bytes: AtomicU64::new(0),
             objects: AtomicU64::new(0),
             waiting: Mutex::new(0),
+            rounds: AtomicU64::new(0),
             changed: Condvar::new(),
         }
     }
@@ -47,6 +53,7 @@ impl Admission {
     /// [`Error::Full`] if there is none in time, or never could be.
     pub(crate) fn keep(&self, room: Room, own: Room, limit: Duration) -> Result<(), Error> {
         let begun = Instant::now();
+        let rounds = self.rounds.load(Ordering::SeqCst);
         loop {
             let bytes = self.bytes.fetch_add(room.bytes, Ordering::SeqCst) + room.bytes;
             let objects = self.objects.fetch_add(room.objects, Ordering::SeqCst) + room.objects;
@@ -60,7 +67,9 @@ impl Admission {
             if needs.bytes > space.all_bytes || needs.objects > space.all_objects {
                 return Err(Error::full("the transaction is too large for the log; raise the log's size"));
             }
-            if begun.elapsed() >= limit {
+            // However slow the disk is: whole checkpoints have to have been in vain.
+            let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
+            if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
                 return Err(Error::full("the log is full, and transactions in progress keep it so"));
             }
             let mut waiting = self.waiting.lock();
@@ -85,8 +94,9 @@ impl Admission {
         std::mem::take(&mut *self.waiting.lock()) > 0
     }
 
-    /// There may be room now.
+    /// A checkpoint is over: there may be room now.
     pub(crate) fn look_again(&self) {
+        self.rounds.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_all();
     }
 }

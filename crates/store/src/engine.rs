@@ -80,6 +80,12 @@ impl Engine {
     /// # Errors
     /// Of the page file, the log or the archive.
     pub(crate) fn checkpoint(&self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+        let done = self.write_home_and_give_up(is_over);
+        self.admission.look_again();
+        done
+    }
+
+    fn write_home_and_give_up(&self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
         let log = &self.pager.log;
         let upto = log.next();
         self.pager.pool.clean_before(upto, is_over)?;
@@ -97,7 +103,6 @@ impl Engine {
         log.truncate(head).map_err(|error| self.poison.set(&error))?;
         drop(pinned);
         self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.admission.look_again();
         Ok(())
     }
 }

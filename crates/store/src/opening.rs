@@ -18,6 +18,7 @@ use crate::locks::Locks;
 use crate::log::Log;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
+use crate::log::rings::RingsLog;
 use crate::media::Media;
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
@@ -30,6 +31,7 @@ use crate::space::Space;
 pub(crate) const NO_LOG: u32 = 0;
 const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
+const IN_RINGS: u32 = 3;
 
 /// Bytes of the largest log object: two pages made anew and two halves of a root, and what stands around them.
 fn largest_object(page_bytes: usize) -> u64 {
@@ -39,6 +41,7 @@ fn largest_object(page_bytes: usize) -> u64 {
 fn log_kind(scheme: Scheme) -> u32 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => IN_MEMORY,
+        Scheme::Distributed => IN_RINGS,
         Scheme::Auto | Scheme::NvDisk | Scheme::NvDiskDecentralized => ON_BLOCKS,
     }
 }
@@ -120,14 +123,20 @@ fn open_log(
 ) -> Result<Arc<dyn Log>, Error> {
     let scheme = options.scheme();
     let poison = Arc::clone(poison);
+    let largest = largest_object(head.page_bytes as usize);
     match head.log_kind {
         ON_BLOCKS => {
             Ok(Arc::new(DiskLog::open(media.block_log()?, head.log_seed, grouping(scheme), poison)?))
         }
         IN_MEMORY => {
-            let layout = NvLog::layout(options.log_bytes, largest_object(head.page_bytes as usize), 0, 1);
+            let layout = NvLog::layout(options.log_bytes, largest, 0, 1);
             let nvm = media.memory_log(layout.log_bytes())?;
             Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison)?))
+        }
+        IN_RINGS => {
+            let layout = RingsLog::layout(options.log_bytes, largest, 0, 1);
+            let nvm = media.memory_log(layout.log_bytes())?;
+            Ok(Arc::new(RingsLog::open(nvm, head.log_seed, largest, poison)?))
         }
         kind => Err(Error::Corrupt { what: format!("the page file, with log kind {kind},"), page: None }),
     }
@@ -146,8 +155,13 @@ pub(crate) fn make_log(
     let scheme = options.scheme();
     let kind = log_kind(scheme);
     let poison = Arc::clone(poison);
-    let log: Arc<dyn Log> = if kind == IN_MEMORY {
-        let layout = NvLog::layout(options.log_bytes, largest_object(file.page_bytes()), seed, first);
+    let largest = largest_object(file.page_bytes());
+    let log: Arc<dyn Log> = if kind == IN_RINGS {
+        let layout = RingsLog::layout(options.log_bytes, largest, seed, first);
+        let nvm = media.memory_log(layout.log_bytes())?;
+        Arc::new(RingsLog::create(nvm, layout, largest, poison)?)
+    } else if kind == IN_MEMORY {
+        let layout = NvLog::layout(options.log_bytes, largest, seed, first);
         let nvm = media.memory_log(layout.log_bytes())?;
         Arc::new(NvLog::create(nvm, layout, flush(scheme), poison)?)
     } else {

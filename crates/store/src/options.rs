@@ -47,6 +47,9 @@ pub enum Scheme {
     FlushOnInsert,
     /// Objects in memory, made persistent by a daemon, or when their transaction commits.
     FlushOnCommit,
+    /// A log in memory for each thread, put in order by the numbers of objects, flushed and fenced at commits (after Wang and
+    /// Johnson).
+    Distributed,
 }
 
 impl Scheme {
@@ -55,8 +58,14 @@ impl Scheme {
     /// ```
     /// assert!(duralite_store::Scheme::ALL.contains(&duralite_store::Scheme::FlushOnInsert));
     /// ```
-    pub const ALL: [Self; 5] =
-        [Self::Auto, Self::NvDisk, Self::NvDiskDecentralized, Self::FlushOnInsert, Self::FlushOnCommit];
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::NvDisk,
+        Self::NvDiskDecentralized,
+        Self::FlushOnInsert,
+        Self::FlushOnCommit,
+        Self::Distributed,
+    ];
 
     /// The name that the paper gives it.
     ///
@@ -71,6 +80,7 @@ impl Scheme {
             Self::NvDiskDecentralized => "nv-disk-decentralized",
             Self::FlushOnInsert => "flush-on-insert",
             Self::FlushOnCommit => "flush-on-commit",
+            Self::Distributed => "distributed",
         }
     }
 }
@@ -153,7 +163,8 @@ impl Options {
         if self.log_bytes < SMALLEST_LOG || self.log_bytes > 1 << 40 {
             return Err(Error::invalid("the log has to have from 4 MiB to 1 TiB"));
         }
-        let in_memory = matches!(self.scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit);
+        let in_memory =
+            matches!(self.scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit | Scheme::Distributed);
         if in_memory && self.log == LogMedium::Disk {
             return Err(Error::invalid("this scheme needs its log in memory: log = nvram or emulated"));
         }

@@ -185,7 +185,7 @@ fn inv30_the_death_of_the_process_loses_nothing() {
 /// How many crashes are noticed when a flush or fence of the log's memory is left out.
 #[test]
 fn inv32_a_flush_or_fence_left_out_is_noticed() {
-    for scheme in [Scheme::FlushOnInsert, Scheme::FlushOnCommit] {
+    for scheme in [Scheme::FlushOnInsert, Scheme::FlushOnCommit, Scheme::Distributed] {
         for is_fence in [false, true] {
             let noticed = (0..40).filter(|seed| loses_something(scheme, *seed, is_fence)).count();
             assert!(noticed > 0, "{scheme:?}, fences {is_fence}: none of 40 noticed");

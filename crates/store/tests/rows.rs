@@ -143,3 +143,22 @@ fn a_store_is_a_map() {
         }
     }
 }
+
+#[test]
+fn a_log_that_was_opened_again_is_as_free_as_a_new_one() {
+    for scheme in schemes() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut free = Vec::new();
+        for _ in 0..3 {
+            let store = Store::open(dir.path().join("s"), options(scheme)).unwrap();
+            free.push(store.metrics().log_free_bytes);
+            let table = store.table("t").unwrap();
+            // More than once around.
+            for n in 0..60_u32 {
+                store.run(|tx| tx.put(&table, &(n % 7).to_be_bytes(), &value(n, 200_000))).unwrap();
+            }
+        }
+        let about = free[0] / 10 * 9;
+        assert!(free.iter().all(|free| *free >= about), "{scheme:?}: {free:?}");
+    }
+}

@@ -9,6 +9,7 @@ mod nv_log;
 mod object;
 mod page;
 mod page_file;
+mod rings_log;
 mod space_map;
 mod tree_page;
 
@@ -27,6 +28,7 @@ pub use page::{
 pub use page_file::{
     BatchList, DOUBLE_WRITE_PAGES, PageFileHead, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES, SUPERBLOCK_BYTES,
 };
+pub use rings_log::{RINGS_OFFSET, RingsHead};
 pub use space_map::{bits_of, first_clear, is_set, pages_in_use};
 pub use tree_page::{
     INNER_CELL_HEAD, KEY_LIMIT, LEAF_CELL_HEAD, Value, cell, cell_count, cell_key, child_at, child_for,

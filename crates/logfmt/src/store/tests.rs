@@ -63,6 +63,7 @@ proptest! {
         let _ = (kind(&bytes), level(&bytes), payload(&bytes), free_bytes(&bytes));
         let _ = search(&bytes, &[key]);
         let _ = (NvHead::decode(&bytes), DiskHead::decode(&bytes), PageFileHead::decode(&bytes));
+        let _ = RingsHead::decode(&bytes);
         let _ = (BatchList::decode(&bytes, 1), DiskSlot::decode(&bytes, 1), Batch::claimed(&bytes, 0));
         let _ = Object::decode(&bytes, 1).map(|object| object.changes().count());
         let mut rest = bytes.as_slice();
@@ -101,6 +102,8 @@ fn an_object_says_what_it_was_built_of() {
 fn heads_are_found_again_and_damage_in_them_is() {
     let head = NvHead { seed: 1, entries: 8192, extent_bytes: 65536, extents: 9, first_lsn: 3 };
     assert_eq!(NvHead::decode(&head.encode()), Ok(head));
+    let rings = RingsHead { seed: 7, rings: 16, ring_bytes: 1 << 20, first_lsn: 4 };
+    assert_eq!(RingsHead::decode(&rings.encode()), Ok(rings));
     let disk = DiskHead { seed: 2, circle_bytes: 1 << 20, block_bytes: 4096 };
     assert_eq!(DiskHead::decode(&disk.encode()), Ok(disk));
     let slot = DiskSlot { number: 1, head: 2, place: 4096, epoch: 3 };

@@ -5,12 +5,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 
 use super::Pool;
 use super::frame::{Frame, Pinned};
 use crate::error::Error;
+
+/// So long a checkpoint waits for a page's latch. Not for ever: who has it may wait for a frame, and so for the cleaning.
+const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
 /// A page's copy on its way home.
 struct Copied {
@@ -37,7 +41,7 @@ impl Pool {
             dirty.select_nth_unstable_by_key(DOUBLE_WRITE_PAGES - 1, |(first, _)| *first);
             dirty.truncate(DOUBLE_WRITE_PAGES);
         }
-        self.write_home(dirty.into_iter().map(|(_, frame)| frame))
+        self.write_home(dirty.into_iter().map(|(_, frame)| frame), Duration::ZERO)
     }
 
     /// Writes home whatever was changed before an object; until it is all home, or `is_over` says stop. Not to be
@@ -54,20 +58,24 @@ impl Pool {
             }
             let mut written = 0;
             for batch in old.chunks(DOUBLE_WRITE_PAGES) {
-                written += self.write_home(batch.iter().copied())?;
+                written += self.write_home(batch.iter().copied(), LATCH_PATIENCE)?;
             }
             if written == 0 {
-                // All of them are latched: for a moment, since nobody waits for a lock with a latch.
+                // All of them are latched: not for long, since nobody waits for a lock with a latch.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// At most [`DOUBLE_WRITE_PAGES`]; how many were written.
-    fn write_home<'a>(&self, frames: impl Iterator<Item = &'a Arc<Frame>>) -> Result<usize, Error> {
+    /// At most [`DOUBLE_WRITE_PAGES`], each whose latch comes within `patience`; how many were written.
+    fn write_home<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Arc<Frame>>,
+        patience: Duration,
+    ) -> Result<usize, Error> {
         let _one_at_a_time = self.cleaning.lock();
         self.poison.check()?;
-        let copied: Vec<Copied> = frames.filter_map(|frame| self.copy(frame)).collect();
+        let copied: Vec<Copied> = frames.filter_map(|frame| self.copy(frame, patience)).collect();
         if copied.is_empty() {
             return Ok(0);
         }
@@ -83,8 +91,8 @@ impl Pool {
         Ok(copied.len())
     }
 
-    /// A copy of a dirty page, unless it is latched for a change.
-    fn copy(&self, frame: &Arc<Frame>) -> Option<Copied> {
+    /// A copy of a dirty page, unless it is latched for a change, and stays so.
+    fn copy(&self, frame: &Arc<Frame>, patience: Duration) -> Option<Copied> {
         let pin = {
             let id = frame.id.load(Ordering::SeqCst);
             let part = self.part(id).lock();
@@ -94,7 +102,12 @@ impl Pool {
             }
             super::pinned(mapped)
         };
-        let content = frame.content.try_read()?;
+        // In line, or a page that is always latched by somebody would never go home.
+        let content = match frame.content.try_read() {
+            Some(content) => content,
+            None if patience.is_zero() => return None,
+            None => frame.content.try_read_for(patience)?,
+        };
         if !content.is_valid || !frame.is_dirty() {
             return None;
         }

@@ -4,13 +4,13 @@
 use duralite_store::{LogMedium, Options, Scheme};
 
 /// Every scheme on a medium that it can be on.
-pub fn schemes() -> [Scheme; 5] {
+pub fn schemes() -> [Scheme; 6] {
     Scheme::ALL
 }
 
 /// A small store with its log where the scheme wants it.
 pub fn options(scheme: Scheme) -> Options {
-    let in_memory = matches!(scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit);
+    let in_memory = matches!(scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit | Scheme::Distributed);
     let log = if in_memory { LogMedium::Emulated } else { LogMedium::Disk };
     Options { log, scheme, log_bytes: 8 << 20, cache_bytes: 8 << 20, ..Options::default() }
 }

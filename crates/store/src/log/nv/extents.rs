@@ -2,11 +2,12 @@
 //!
 //! Nothing of it is durable: what is in use is what objects of the index lie in.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_logfmt::store::{Lsn, NvHead};
 use parking_lot::Mutex;
+
+use crate::log::thread_number;
 
 const MOST_STRIPES: u64 = 16;
 
@@ -113,17 +114,4 @@ impl Extents {
     pub(super) fn all_bytes(&self) -> u64 {
         (self.newest.len() as u64).saturating_sub(self.stripes.len() as u64) * self.extent_bytes / 4 * 3
     }
-}
-
-/// A number that each thread keeps.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
-    OWN.with(|own| {
-        own.get().unwrap_or_else(|| {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            own.set(Some(number));
-            number
-        })
-    })
 }

@@ -1,0 +1,90 @@
+//! Several logs in persistent memory: a superblock, a word for each, and rings of objects.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::FormatError;
+use crate::bytes::{array, put, u32_le, u64_le};
+
+const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
+const RINGS_VERSION: u32 = 1;
+const RINGS_CHECKED_BYTES: usize = 48;
+/// Where the word of the first ring is, the place from which on it is needed; each has a line of its own.
+pub const RING_WORDS_OFFSET: u64 = 256;
+/// Most rings.
+pub const MOST_RINGS: u64 = 32;
+/// Where the first ring begins.
+pub const RINGS_OFFSET: u64 = 4096;
+
+/// What stays as it is as long as the log exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingsHead {
+    /// What checksums begin with.
+    pub seed: u64,
+    /// How many rings there are.
+    pub rings: u64,
+    /// Bytes of each.
+    pub ring_bytes: u64,
+    /// The number of the first object that the log was made for.
+    pub first_lsn: u64,
+}
+
+impl RingsHead {
+    /// The superblock.
+    #[must_use]
+    pub fn encode(&self) -> [u8; 64] {
+        let mut out = [0; 64];
+        put(&mut out, 0, &RINGS_MAGIC);
+        put(&mut out, 8, &RINGS_VERSION.to_le_bytes());
+        for (at, word) in [self.seed, self.rings, self.ring_bytes, self.first_lsn].iter().enumerate() {
+            put(&mut out, 16 + at * 8, &word.to_le_bytes());
+        }
+        let sum = xxh3_64(&out[..RINGS_CHECKED_BYTES]);
+        put(&mut out, RINGS_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// What a superblock says.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is none, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(RINGS_MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if u32_le(bytes, 8) != RINGS_VERSION {
+            return Err(FormatError::Version(u32_le(bytes, 8)));
+        }
+        let checked = bytes.get(..RINGS_CHECKED_BYTES).ok_or(FormatError::Short { what: "a superblock" })?;
+        let it = Self {
+            seed: u64_le(bytes, 16),
+            rings: u64_le(bytes, 24),
+            ring_bytes: u64_le(bytes, 32),
+            first_lsn: u64_le(bytes, 40),
+        };
+        let sane = (1..=MOST_RINGS).contains(&it.rings)
+            && it.ring_bytes.is_multiple_of(4096)
+            && (4096..1 << 44).contains(&it.ring_bytes);
+        if xxh3_64(checked) != u64_le(bytes, RINGS_CHECKED_BYTES) || !sane {
+            return Err(FormatError::Damaged { what: "the superblock of the store's logs" });
+        }
+        Ok(it)
+    }
+
+    /// Where the word of a ring is.
+    #[must_use]
+    pub fn word_at(&self, ring: u64) -> u64 {
+        RING_WORDS_OFFSET + ring * 64
+    }
+
+    /// Where a place in a ring is. Places only grow.
+    #[must_use]
+    pub fn offset(&self, ring: u64, place: u64) -> u64 {
+        RINGS_OFFSET + ring * self.ring_bytes + place % self.ring_bytes
+    }
+
+    /// Bytes of the whole log.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
+        RINGS_OFFSET + self.rings * self.ring_bytes
+    }
+}

@@ -1,0 +1,263 @@
+//! A log for each thread, in persistent memory, after Wang and Johnson: threads append to logs of their own, and the
+//! numbers of objects, which are one sequence, put them in order again.
+//!
+//! An object is stored without a flush. Whoever commits flushes its own log and fences, and then those of the others that
+//! are behind: a flush reaches what another processor has stored, a fence only what its own has flushed. Objects are
+//! valid by their checksums, which begin with the place; places only grow.
+//!
+//! Invariant 30 holds as for all logs: what is recovered is one run of all rings together.
+
+mod opening;
+mod ring;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use duralite_logfmt::store::{
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, seal_object,
+};
+use duralite_medium::Nvm;
+use parking_lot::Mutex;
+
+use self::ring::Ring;
+use super::thread_number;
+use super::window::{Patience, Window};
+use super::{Log, LogCounters, Space, Visit};
+use crate::error::Error;
+use crate::poison::Poison;
+
+/// As many logs as the paper's comparison has.
+const RINGS: u64 = 16;
+/// Objects that are not given up yet, at most.
+const MOST_OBJECTS: u64 = 1 << 20;
+
+/// Logs in an [`Nvm`].
+#[derive(Debug)]
+pub(crate) struct RingsLog {
+    nvm: Arc<dyn Nvm>,
+    layout: RingsHead,
+    epoch: u32,
+    poison: Arc<Poison>,
+    window: Window,
+    head: AtomicU64,
+    rings: Box<[Mutex<Ring>]>,
+    /// Bytes that are not in use, of all rings.
+    free: AtomicU64,
+    bytes: AtomicU64,
+    largest: u64,
+}
+
+impl RingsLog {
+    /// Lays out logs of about so many bytes together, for objects of up to `largest` bytes.
+    pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> RingsHead {
+        let rings = (bytes / (largest * 8)).clamp(1, RINGS);
+        RingsHead { seed, rings, ring_bytes: (bytes / rings).next_multiple_of(4096), first_lsn }
+    }
+
+    /// Makes empty logs. Durable on return.
+    pub(crate) fn create(
+        nvm: Arc<dyn Nvm>,
+        layout: RingsHead,
+        largest: u64,
+        poison: Arc<Poison>,
+    ) -> Result<Self, Error> {
+        nvm.grow(layout.log_bytes()).map_err(|error| Error::medium("making the log", error))?;
+        nvm.store(0, &[0; RINGS_OFFSET as usize]);
+        nvm.store_u64(HEAD_OFFSET, layout.first_lsn);
+        nvm.store_u64(EPOCH_OFFSET, 1);
+        nvm.flush(0, RINGS_OFFSET);
+        nvm.fence();
+        // Nothing of another log is taken for an object: its seed is another one.
+        nvm.store(0, &layout.encode());
+        nvm.flush(0, 64);
+        nvm.fence();
+        Ok(Self::over(nvm, layout, largest, poison, (layout.first_lsn, 1)))
+    }
+
+    fn over(
+        nvm: Arc<dyn Nvm>,
+        layout: RingsHead,
+        largest: u64,
+        poison: Arc<Poison>,
+        (head, epoch): (Lsn, u32),
+    ) -> Self {
+        Self {
+            window: Window::new(MOST_OBJECTS, head),
+            head: AtomicU64::new(head),
+            rings: (0..layout.rings).map(|_| Mutex::default()).collect(),
+            free: AtomicU64::new(layout.rings * layout.ring_bytes),
+            bytes: AtomicU64::new(0),
+            nvm,
+            layout,
+            epoch,
+            poison,
+            largest,
+        }
+    }
+
+    /// Makes what a ring has so far durable.
+    fn persist(&self, at: usize) {
+        let unflushed = {
+            let mut ring = self.rings[at].lock();
+            // Under the lock: whoever finds nothing to flush must not find it undone for long either.
+            std::mem::take(&mut ring.unflushed)
+        };
+        if unflushed.is_empty() {
+            return;
+        }
+        for (_, at, len) in &unflushed {
+            self.nvm.flush(*at, *len);
+        }
+        self.nvm.fence();
+        unflushed.into_iter().for_each(|(lsn, ..)| self.window.done(lsn));
+    }
+
+    fn own_ring(&self) -> usize {
+        thread_number() % self.rings.len()
+    }
+
+    /// What the checksum of an object at a place begins with: what is left there of an earlier turn is none.
+    fn seed_at(&self, ring: u64, place: u64) -> u64 {
+        self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
+    }
+
+    /// Where the objects of `from..to` are, in order: ring and place.
+    fn places(&self, from: Lsn, to: Lsn) -> Vec<(Lsn, u64, u64)> {
+        let mut found = Vec::new();
+        for (number, ring) in (0..).zip(&self.rings) {
+            let ring = ring.lock();
+            let wanted = ring.objects.iter().filter(|object| (from..to).contains(&object.lsn));
+            found.extend(wanted.map(|object| (object.lsn, number, object.place)));
+        }
+        found.sort_unstable();
+        found
+    }
+}
+
+impl Log for RingsLog {
+    fn append(&self, mut object: Vec<u8>) -> Result<Lsn, Error> {
+        self.poison.check()?;
+        if self.window.next() - self.head() >= MOST_OBJECTS - 64 {
+            return Err(Error::full("the log has too many objects"));
+        }
+        let len = (object.len() as u64).next_multiple_of(OBJECT_ALIGNMENT);
+        let own = self.own_ring();
+        for turn in 0..self.rings.len() {
+            let number = (own + turn) % self.rings.len();
+            let mut ring = self.rings[number].lock();
+            let Some((place, taken)) = ring.place_for(len, self.layout.ring_bytes) else { continue };
+            // In the order of the ring's objects.
+            let lsn = self.window.number();
+            seal_object(&mut object, lsn, self.epoch, self.seed_at(number as u64, place));
+            let at = self.layout.offset(number as u64, place);
+            self.nvm.store(at, &object);
+            ring.add(lsn, place, len, at);
+            self.free.fetch_sub(taken, Ordering::Relaxed);
+            self.bytes.fetch_add(object.len() as u64, Ordering::Relaxed);
+            return Ok(lsn);
+        }
+        Err(Error::full("the logs are full"))
+    }
+
+    fn next(&self) -> Lsn {
+        self.window.next()
+    }
+
+    fn durable(&self) -> Lsn {
+        self.window.advance()
+    }
+
+    fn head(&self) -> Lsn {
+        self.head.load(Ordering::SeqCst)
+    }
+
+    fn force(&self, upto: Lsn) -> Result<(), Error> {
+        let own = self.own_ring();
+        let mut patience = Patience::default();
+        while self.window.advance() <= upto {
+            self.poison.check()?;
+            for turn in 0..self.rings.len() {
+                self.persist((own + turn) % self.rings.len());
+                if self.window.advance() > upto {
+                    return Ok(());
+                }
+            }
+            patience.wait();
+        }
+        Ok(())
+    }
+
+    fn scan(&self, from: Lsn, to: Lsn, visit: &mut Visit<'_>) -> Result<(), Error> {
+        let (from, to) = (from.max(self.head()), to.min(self.durable()));
+        let mut bytes = Vec::new();
+        for (lsn, ring, place) in self.places(from, to) {
+            let damaged = || Error::corrupt(&format!("log object {lsn}"));
+            self.read_object(self.layout.offset(ring, place), &mut bytes).ok_or_else(damaged)?;
+            let object = Object::decode(&bytes, self.seed_at(ring, place)).map_err(|_| damaged())?;
+            if object.header.lsn != lsn {
+                return Err(damaged());
+            }
+            let epoch = object.header.epoch;
+            // As objects are outside of a ring.
+            seal_object(&mut bytes, lsn, epoch, self.layout.seed);
+            visit(lsn, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, head: Lsn) -> Result<(), Error> {
+        let head = head.min(self.durable());
+        if head <= self.head() {
+            return Ok(());
+        }
+        // First what is needed, then where: a ring that says less would make a gap.
+        self.nvm.store_u64(HEAD_OFFSET, head);
+        self.nvm.flush(HEAD_OFFSET, 8);
+        self.nvm.fence();
+        let begins: Vec<u64> = self.rings.iter().map(|ring| ring.lock().begin_at(head)).collect();
+        for (number, begin) in (0..).zip(&begins) {
+            self.nvm.store_u64(self.layout.word_at(number), *begin);
+            self.nvm.flush(self.layout.word_at(number), 8);
+        }
+        self.nvm.fence();
+        for (ring, begin) in self.rings.iter().zip(begins) {
+            let freed = ring.lock().give_up(begin);
+            self.free.fetch_add(freed, Ordering::Relaxed);
+        }
+        self.head.store(head, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        // At the end of each ring an object may not fit.
+        let kept = self.layout.rings * self.largest;
+        let used = self.window.next() - self.head();
+        Space {
+            free_bytes: self.free.load(Ordering::Relaxed).saturating_sub(kept),
+            free_objects: (MOST_OBJECTS - 64).saturating_sub(used),
+            all_bytes: (self.layout.rings * self.layout.ring_bytes).saturating_sub(kept),
+            all_objects: MOST_OBJECTS - 64,
+        }
+    }
+
+    fn persist_some(&self) {
+        (0..self.rings.len()).for_each(|ring| self.persist(ring));
+    }
+
+    fn counters(&self) -> LogCounters {
+        let counters = self.nvm.counters();
+        LogCounters {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            writes: counters.stores,
+            flushes: counters.fences,
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {} logs", self.nvm.describe(), self.rings.len())
+    }
+
+    fn seed(&self) -> u64 {
+        self.layout.seed
+    }
+}

@@ -1,0 +1,146 @@
+//! Logs are opened: each ring is followed, and all together make one run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use duralite_logfmt::store::{
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, RINGS_OFFSET, RingsHead,
+};
+use duralite_medium::Nvm;
+
+use super::ring::{Placed, Ring};
+use super::{MOST_OBJECTS, RingsLog};
+use crate::error::Error;
+use crate::log::window::Window;
+use crate::poison::Poison;
+
+impl RingsLog {
+    /// Opens logs: finds what is recovered, makes it durable, and begins an epoch, durably.
+    pub(crate) fn open(
+        nvm: Arc<dyn Nvm>,
+        seed: u64,
+        largest: u64,
+        poison: Arc<Poison>,
+    ) -> Result<Self, Error> {
+        let damaged = || Error::corrupt("the head of the log");
+        let mut bytes = [0; 64];
+        nvm.refresh_len(RINGS_OFFSET).map_err(|_| damaged())?;
+        nvm.read(0, &mut bytes);
+        let layout = RingsHead::decode(&bytes).map_err(|_| damaged())?;
+        if layout.seed != seed {
+            return Err(Error::corrupt("the log, which is another store's,"));
+        }
+        nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
+        let head = nvm.load_u64(HEAD_OFFSET);
+        let epoch = (nvm.load_u64(EPOCH_OFFSET) as u32).wrapping_add(1);
+        let mut it = Self::over(nvm, layout, largest, poison, (head, epoch));
+        let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring)).collect();
+        let end = end_of_run(&rings, head);
+        for (number, objects) in (0..).zip(rings) {
+            it.take_in(number, &objects, head, &end);
+        }
+        it.nvm.store_u64(HEAD_OFFSET, head);
+        it.nvm.store_u64(EPOCH_OFFSET, epoch.into());
+        it.nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
+        it.nvm.fence();
+        it.window = Window::new(MOST_OBJECTS, end.next);
+        Ok(it)
+    }
+
+    /// The object at an offset, if there is one that is whole.
+    pub(super) fn read_object(&self, at: u64, into: &mut Vec<u8>) -> Option<()> {
+        let limit = self.layout.log_bytes();
+        if at + OBJECT_HEADER_BYTES as u64 > limit {
+            return None;
+        }
+        into.resize(OBJECT_HEADER_BYTES, 0);
+        self.nvm.read(at, into);
+        let len = u32::from_le_bytes([into[36], into[37], into[38], into[39]]);
+        if (len as usize) < OBJECT_HEADER_BYTES || at + u64::from(len) > limit {
+            return None;
+        }
+        into.resize(len as usize, 0);
+        self.nvm.read(at, into);
+        Some(())
+    }
+
+    /// The objects of a ring from its word on: numbers and epochs ascend.
+    fn follow(&self, number: u64) -> Vec<Placed> {
+        let ring_bytes = self.layout.ring_bytes;
+        let begin = self.nvm.load_u64(self.layout.word_at(number));
+        let mut objects: Vec<Placed> = Vec::new();
+        let mut bytes = Vec::new();
+        let mut end = begin;
+        loop {
+            let turn = (end / ring_bytes + 1) * ring_bytes;
+            let mut found = None;
+            for place in [end, turn] {
+                if place - begin >= ring_bytes
+                    || self.read_object(self.layout.offset(number, place), &mut bytes).is_none()
+                {
+                    continue;
+                }
+                let Ok(object) = Object::decode(&bytes, self.seed_at(number, place)) else { continue };
+                let (lsn, epoch) = (object.header.lsn, object.header.epoch);
+                // The first may be older than the head: the ring's word is written after it.
+                let follows = objects.last().is_none_or(|last| lsn > last.lsn && epoch >= last.epoch);
+                let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes;
+                if follows && is_of_ring {
+                    let bytes = u64::from(object.header.bytes).next_multiple_of(OBJECT_ALIGNMENT);
+                    found = Some(Placed { lsn, place, epoch, bytes });
+                    break;
+                }
+            }
+            let Some(object) = found else { return objects };
+            end = object.place + object.bytes;
+            objects.push(object);
+        }
+    }
+
+    /// Keeps of a ring what belongs to the run, and flushes it: it may have been stored only.
+    fn take_in(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
+        let begin = self.nvm.load_u64(self.layout.word_at(number));
+        let mut ring = Ring { begin, end: begin, ..Ring::default() };
+        for object in objects {
+            let is_old = object.lsn < head;
+            let is_in_run = end.rings.get(&object.lsn) == Some(&(object.epoch, number));
+            if !is_old && !is_in_run {
+                break;
+            }
+            ring.end = object.place + object.bytes;
+            if is_in_run {
+                self.nvm.flush(self.layout.offset(number, object.place), object.bytes);
+                ring.objects.push_back(*object);
+            }
+        }
+        self.nvm.store_u64(self.layout.word_at(number), begin);
+        self.nvm.flush(self.layout.word_at(number), 8);
+        self.free.fetch_sub(ring.end - ring.begin, Ordering::Relaxed);
+        *self.rings[number as usize].lock() = ring;
+    }
+}
+
+/// Where the run of all rings ends, and which ring has each of its objects.
+struct End {
+    next: Lsn,
+    rings: BTreeMap<Lsn, (u32, u64)>,
+}
+
+fn end_of_run(rings: &[Vec<Placed>], head: Lsn) -> End {
+    let mut all: BTreeMap<Lsn, (u32, u64)> = BTreeMap::new();
+    for (number, objects) in (0..).zip(rings) {
+        for object in objects.iter().filter(|object| object.lsn >= head) {
+            let newest = all.entry(object.lsn).or_insert((object.epoch, number));
+            // What a recovery has cut off is of an earlier epoch than what came in its place.
+            *newest = (*newest).max((object.epoch, number));
+        }
+    }
+    let (mut next, mut epoch) = (head, 0);
+    while let Some((found, _)) = all.get(&next).filter(|(found, _)| *found >= epoch) {
+        epoch = *found;
+        next += 1;
+    }
+    all.split_off(&next);
+    End { next, rings: all }
+}
