@@ -23,6 +23,8 @@ pub struct Metrics {
     pub lock_timeouts: u64,
     /// Locks that were waited for.
     pub lock_waits: u64,
+    /// Locks of tables that a transaction had from the one before on its thread.
+    pub locks_inherited: u64,
     /// Transactions in progress that have changed something.
     pub active: u64,
     /// Log objects written so far, since the store was made.

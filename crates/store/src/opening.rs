@@ -186,7 +186,7 @@ pub(crate) fn assemble(
         space: Space::new(file.first_page(), file.page_bytes()),
         admission: Admission::new(Arc::clone(&log)),
         pager: Pager { pool: Arc::new(pool), log, poison: Arc::clone(poison) },
-        locks: Locks::default(),
+        locks: Locks::new(options.lock_inheritance),
         active: Active::default(),
         tuning: Tuning {
             lock_timeout: options.lock_timeout,

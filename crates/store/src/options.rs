@@ -127,6 +127,8 @@ pub struct Options {
     /// Whether locks are released before their transaction is durable; yes. Nobody is told of what can still be lost:
     /// whoever commits after having seen it waits for it.
     pub early_lock_release: bool,
+    /// Whether a transaction leaves its locks of tables to the next one on its thread (speculative lock inheritance); yes.
+    pub lock_inheritance: bool,
     /// Where the log goes when the store does not need it any more, so that a backup can be brought to any later moment;
     /// nowhere.
     pub archive: Option<PathBuf>,
@@ -143,6 +145,7 @@ impl Default for Options {
             lock_timeout: Duration::from_secs(1),
             durability: Durability::Immediate,
             early_lock_release: true,
+            lock_inheritance: true,
             archive: None,
         }
     }

@@ -305,6 +305,7 @@ impl Store {
             deadlocks: get(&engine.locks.deadlocks),
             lock_timeouts: get(&engine.locks.timeouts),
             lock_waits: get(&engine.locks.waited),
+            locks_inherited: get(&engine.locks.inherited),
             active: engine.active.count() as u64,
             log_objects: log.next() - 1,
             log_bytes: counters.bytes,

@@ -1,6 +1,8 @@
 //! What threads wait with; the schedule explorer has a module of the same name in its place.
 
+use std::cell::Cell;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use parking_lot::Mutex;
@@ -46,4 +48,17 @@ impl Deadline {
     pub(crate) fn left(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
+}
+
+/// A number that each thread keeps.
+pub(crate) fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
+    OWN.with(|own| {
+        own.get().unwrap_or_else(|| {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            own.set(Some(number));
+            number
+        })
+    })
 }

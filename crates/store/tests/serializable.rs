@@ -12,7 +12,7 @@ use duralite_store::{Options, Scheme, Store};
 
 fn round(seed: u64, scheme: Scheme, early: bool) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { early_lock_release: early, ..options(scheme) };
+    let options = Options { early_lock_release: early, lock_inheritance: early, ..options(scheme) };
     let store = Store::open(dir.path().join("s"), options.clone()).unwrap();
     let table = store.table("lists").unwrap();
     let next = AtomicU64::new(1);

@@ -4,6 +4,7 @@
 //! whoever changes a row holds its key: so no two transactions see parts of each other. Locks are named by keys; a row
 //! that was deleted stays locked. No lock is waited for with a latch held.
 
+mod inherit;
 mod mode;
 mod owner;
 mod part;
@@ -11,19 +12,24 @@ mod waits;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustc_hash::FxHasher;
 
+use self::inherit::Left;
 pub(crate) use self::mode::Mode;
 pub(crate) use self::owner::Owner;
 use self::owner::Wait;
 use self::part::{Answer, Part};
 pub(crate) use self::part::{KeyRange, TableId, Target, is_empty};
 use self::waits::Waits;
-use crate::sync::{Deadline, Mutex};
+use crate::sync::{Deadline, Mutex, thread_number};
 
+/// Threads that locks are left to, by their numbers.
+const THREADS: usize = 64;
+/// Most locks that are left to one.
+const MOST_LEFT: usize = 32;
 /// Parts of the lock table, by hash. A range is locked in each.
 const PARTS: usize = 16;
 /// Whoever waits looks this often whom for: a circle that came about otherwise is found then.
@@ -40,7 +46,12 @@ pub(crate) enum Refused {
 #[derive(Debug)]
 pub(crate) struct Locks {
     parts: Box<[Mutex<Part>]>,
+    /// How many wait in each part.
+    waiting: Box<[AtomicUsize]>,
     waits: Waits,
+    /// Locks that transactions have left, by thread; `None` while one is in use. Empty without inheritance.
+    left: Box<[Mutex<Option<Vec<Left>>>]>,
+    pub(crate) inherited: AtomicU64,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
     pub(crate) timeouts: AtomicU64,
@@ -51,13 +62,22 @@ pub(crate) struct Locks {
 pub(crate) struct Held {
     owner: Arc<Owner>,
     locks: Vec<(usize, Target)>,
+    /// What earlier transactions have left, and whether it is in use; and whose place it goes back to.
+    left: Vec<(Left, bool)>,
+    thread: Option<usize>,
     /// Everything up to here has to be durable before what was read is certain.
     depends_on: u64,
 }
 
 impl Held {
-    pub(crate) fn new(id: u64) -> Self {
-        Self { owner: Arc::new(Owner::new(id)), locks: Vec::new(), depends_on: 0 }
+    fn new(id: u64) -> Self {
+        Self {
+            owner: Arc::new(Owner::new(id)),
+            locks: Vec::new(),
+            left: Vec::new(),
+            thread: None,
+            depends_on: 0,
+        }
     }
 
     pub(crate) fn depends_on(&self) -> u64 {
@@ -71,19 +91,46 @@ fn part_of(table: TableId, key: &[u8]) -> usize {
     (hasher.finish() >> 40) as usize % PARTS
 }
 
-impl Default for Locks {
-    fn default() -> Self {
+impl Locks {
+    /// No locks; `inherit` says whether transactions leave some to the next.
+    pub(crate) fn new(inherit: bool) -> Self {
+        let threads = if inherit { THREADS } else { 0 };
         Self {
             parts: (0..PARTS).map(|_| Mutex::new(Part::default())).collect(),
+            waiting: (0..PARTS).map(|_| AtomicUsize::new(0)).collect(),
             waits: Waits::default(),
+            left: (0..threads).map(|_| Mutex::new(Some(Vec::new()))).collect(),
+            inherited: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             deadlocks: AtomicU64::new(0),
             timeouts: AtomicU64::new(0),
         }
     }
-}
 
-impl Locks {
+    /// What a transaction of this age holds: nothing, or what is left to it.
+    pub(crate) fn begin(&self, age: u64) -> Held {
+        let mut held = Held::new(age);
+        let Some(thread) = thread_number().checked_rem(self.left.len()) else { return held };
+        if let Some(left) = self.left[thread].lock().take() {
+            held.thread = Some(thread);
+            held.left = left.into_iter().map(|left| (left, false)).collect();
+        }
+        held
+    }
+
+    /// Whether a lock that was left is the owner's now.
+    fn inherit(&self, held: &mut Held, table: TableId, mode: Mode) -> bool {
+        let owner = held.owner.id;
+        let strong =
+            held.left.iter_mut().find(|(left, _)| left.table == table && left.mode.and(mode) == left.mode);
+        let Some((left, is_used)) = strong else { return false };
+        if !*is_used {
+            *is_used = left.by.begin(owner);
+            self.inherited.fetch_add(u64::from(*is_used), Ordering::Relaxed);
+        }
+        *is_used
+    }
+
     /// Takes a lock, or makes one stronger; a range one part after the other.
     ///
     /// # Errors
@@ -96,6 +143,7 @@ impl Locks {
         limit: Duration,
     ) -> Result<(), Refused> {
         match target {
+            Target::Table(table) if self.inherit(held, *table, mode) => Ok(()),
             Target::Table(table) => self.take_in(part_of(*table, &[]), held, target, mode, limit),
             Target::Row(table, key) => self.take_in(part_of(*table, key), held, target, mode, limit),
             Target::Range(..) => {
@@ -118,6 +166,9 @@ impl Locks {
             Answer::Conflict(against) => {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
+                self.waiting[at].store(part.waiting(), Ordering::SeqCst);
+                // What was in use a moment ago may be left by now.
+                part.let_through();
                 drop(part);
                 self.waited.fetch_add(1, Ordering::Relaxed);
                 let waited = self.wait(at, &held.owner, against, limit);
@@ -159,6 +210,7 @@ impl Locks {
                         return Ok(is_new);
                     }
                     part.leave(owner.id);
+                    self.waiting[at].store(part.waiting(), Ordering::SeqCst);
                     return Err(if state == Wait::GivesWay { Refused::Deadlock } else { Refused::Timeout });
                 }
             }
@@ -174,14 +226,46 @@ impl Locks {
     /// after that depends on it.
     pub(crate) fn release(&self, held: &mut Held, early: u64) {
         held.locks.sort_by_key(|(part, _)| *part);
+        let mut left = Vec::new();
         for locks in held.locks.chunk_by(|a, b| a.0 == b.0) {
-            let mut part = self.parts[locks[0].0].lock();
+            let at = locks[0].0;
+            let mut part = self.parts[at].lock();
             for (_, target) in locks {
+                if let Target::Table(table) = target
+                    && held.thread.is_some()
+                    && held.left.len() + left.len() < MOST_LEFT
+                    && let Some(lock) = part.leave_to_next(held.owner.id, *table)
+                {
+                    left.push(lock);
+                    continue;
+                }
                 part.release(held.owner.id, target, early);
             }
             part.let_through();
+            self.waiting[at].store(part.waiting(), Ordering::SeqCst);
         }
         held.locks.clear();
+        self.leave(held, left);
+    }
+
+    /// Leaves to the next transaction on the thread what was left to this one, and more.
+    fn leave(&self, held: &mut Held, more: Vec<Left>) {
+        let Some(thread) = held.thread.take() else { return };
+        let mut all = more;
+        for (left, is_used) in held.left.drain(..) {
+            if is_used {
+                left.by.end();
+                let at = part_of(left.table, &[]);
+                // Whoever began to wait before this sees it unused; whoever did later is seen here.
+                if self.waiting[at].load(Ordering::SeqCst) > 0 {
+                    self.parts[at].lock().let_through();
+                }
+            }
+            if !left.by.is_gone() {
+                all.push(left);
+            }
+        }
+        *self.left[thread].lock() = Some(all);
     }
 
     #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::inherit::{Left, Use};
 use super::mode::Mode;
 use super::owner::Owner;
 
@@ -31,6 +32,8 @@ pub(super) struct Part {
     tables: FxHashMap<TableId, Holders>,
     rows: FxHashMap<TableId, BTreeMap<Vec<u8>, Holders>>,
     ranges: Vec<(u64, TableId, KeyRange)>,
+    /// Locks of tables that are left from one transaction to the next.
+    left: Vec<Left>,
     waiting: Vec<Waiting>,
     /// Up to where the log has to be durable before anything found under these locks is certain.
     early: u64,
@@ -170,6 +173,12 @@ impl Part {
             }
             _ => self.holders(target).into_iter().for_each(&mut hold),
         }
+        if let Target::Table(table) = target {
+            let in_the_way =
+                self.left.iter().filter(|left| left.table == *table && !left.mode.goes_with(mode));
+            let used = in_the_way.filter_map(|left| left.by.take_away().err());
+            against.extend(used.filter(|user| *user != owner));
+        }
         if let Target::Row(table, key) = target
             && mode.changes()
         {
@@ -194,6 +203,24 @@ impl Part {
             against.extend(before.map(|other| other.owner.id));
         }
         against
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Leaves an owner's intention lock of a table to the next transaction on its thread, unless somebody waits.
+    pub(super) fn leave_to_next(&mut self, owner: u64, table: TableId) -> Option<Left> {
+        let holders = self.tables.get_mut(&table).filter(|_| self.waiting.is_empty())?;
+        let at = holders.iter().position(|held| {
+            held.0 == owner && matches!(held.1, Mode::IntentionShared | Mode::IntentionExclusive)
+        })?;
+        let (_, mode) = holders.swap_remove(at);
+        self.left.retain(|left| !left.by.is_gone());
+        let left = Left { table, mode, by: Arc::new(Use::default()) };
+        self.left.push(left.clone());
+        Some(left)
     }
 
     /// Grants a request, or says whom it has to wait for.

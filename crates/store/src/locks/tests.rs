@@ -17,7 +17,7 @@ fn range(from: &str, to: &str) -> Target {
 
 #[test]
 fn shared_locks_go_together_and_exclusive_ones_wait() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let (mut a, mut b) = (Held::new(1), Held::new(2));
     locks.take(&mut a, &row("k"), Mode::Shared, SHORT).unwrap();
     locks.take(&mut b, &row("k"), Mode::Shared, SHORT).unwrap();
@@ -31,7 +31,7 @@ fn shared_locks_go_together_and_exclusive_ones_wait() {
 
 #[test]
 fn inv36_a_range_keeps_new_rows_out_and_rows_keep_ranges_out() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let (mut reader, mut writer) = (Held::new(1), Held::new(2));
     locks.take(&mut reader, &range("b", "d"), Mode::Shared, SHORT).unwrap();
     for (key, is_free) in [("a", true), ("b", false), ("c", false), ("d", true)] {
@@ -52,7 +52,7 @@ fn inv36_a_range_keeps_new_rows_out_and_rows_keep_ranges_out() {
 
 #[test]
 fn tables_are_locked_by_intentions() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let (mut a, mut b) = (Held::new(1), Held::new(2));
     locks.take(&mut a, &Target::Table(1), Mode::IntentionExclusive, SHORT).unwrap();
     locks.take(&mut b, &Target::Table(1), Mode::IntentionShared, SHORT).unwrap();
@@ -66,7 +66,7 @@ fn tables_are_locked_by_intentions() {
 
 /// Each of so many takes one row and then the next one's; who had to give way.
 fn circle(count: u64) -> Vec<bool> {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let barrier = Barrier::new(count as usize);
     let gave_way = |id: u64| {
         let mut held = Held::new(id + 1);
@@ -98,7 +98,7 @@ fn of_those_that_wait_in_a_circle_the_youngest_gives_way() {
 
 #[test]
 fn two_that_both_want_more_than_shared_do_not_wait_for_ever() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let barrier = Barrier::new(2);
     let upgrade = |id| {
         let mut held = Held::new(id);
@@ -118,7 +118,7 @@ fn two_that_both_want_more_than_shared_do_not_wait_for_ever() {
 
 #[test]
 fn whoever_takes_a_lock_that_was_released_early_depends_on_that_commit() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let (mut a, mut b) = (Held::new(1), Held::new(2));
     locks.take(&mut a, &row("k"), Mode::Exclusive, SHORT).unwrap();
     locks.release(&mut a, 77);
@@ -134,7 +134,7 @@ fn whoever_takes_a_lock_that_was_released_early_depends_on_that_commit() {
 
 #[test]
 fn those_who_wait_are_let_through_in_order() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let mut first = Held::new(1);
     locks.take(&mut first, &row("k"), Mode::Shared, SHORT).unwrap();
     let order = std::sync::Mutex::new(Vec::new());
@@ -160,7 +160,7 @@ fn those_who_wait_are_let_through_in_order() {
 
 #[test]
 fn ranges_of_a_scan_grow_together() {
-    let locks = Locks::default();
+    let locks = Locks::new(false);
     let mut scan = Held::new(1);
     for (from, to) in [("a", "b"), ("b", "c"), ("c", "f")] {
         locks.take(&mut scan, &range(from, to), Mode::Shared, SHORT).unwrap();
@@ -178,4 +178,49 @@ fn ranges_of_a_scan_grow_together() {
     locks.take(&mut writer, &row("ee"), Mode::Exclusive, SHORT).unwrap();
     locks.release(&mut writer, 0);
     assert!(locks.is_idle());
+}
+
+#[test]
+fn what_is_left_to_the_next_transaction_is_taken_away_by_others() {
+    let locks = Locks::new(true);
+    let table = Target::Table(1);
+    let mut first = locks.begin(1);
+    locks.take(&mut first, &table, Mode::IntentionExclusive, SHORT).unwrap();
+    locks.release(&mut first, 0);
+    let mut second = locks.begin(2);
+    locks.take(&mut second, &table, Mode::IntentionShared, SHORT).unwrap();
+    assert_eq!(locks.inherited.load(Ordering::Relaxed), 1);
+    // In use: others wait.
+    let mut other = Held::new(3);
+    assert_eq!(locks.take(&mut other, &table, Mode::Exclusive, SHORT), Err(Refused::Timeout));
+    locks.release(&mut second, 0);
+    locks.take(&mut other, &table, Mode::Exclusive, SHORT).unwrap();
+    let mut third = locks.begin(4);
+    assert_eq!(locks.take(&mut third, &table, Mode::IntentionShared, SHORT), Err(Refused::Timeout));
+    locks.release(&mut other, 0);
+    locks.take(&mut third, &table, Mode::IntentionShared, SHORT).unwrap();
+    locks.release(&mut third, 0);
+    assert!(locks.is_idle());
+}
+
+#[test]
+fn whoever_waits_for_an_inherited_lock_is_woken_when_its_user_ends() {
+    for _ in 0..200 {
+        let locks = Locks::new(true);
+        let table = Target::Table(1);
+        let mut first = locks.begin(1);
+        locks.take(&mut first, &table, Mode::IntentionExclusive, SHORT).unwrap();
+        locks.release(&mut first, 0);
+        let mut user = locks.begin(2);
+        locks.take(&mut user, &table, Mode::IntentionExclusive, SHORT).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut other = Held::new(3);
+                locks.take(&mut other, &table, Mode::Shared, LONG).unwrap();
+                locks.release(&mut other, 0);
+            });
+            thread::yield_now();
+            locks.release(&mut user, 0);
+        });
+    }
 }

@@ -9,9 +9,7 @@ pub(crate) mod nv;
 pub(crate) mod rings;
 mod window;
 
-use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use duralite_logfmt::store::Lsn;
 
@@ -95,16 +93,3 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
 
 /// Is shown objects, whole and checked.
 pub(crate) type Visit<'a> = dyn FnMut(Lsn, &[u8]) -> Result<(), Error> + 'a;
-
-/// A number that each thread keeps.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
-    OWN.with(|own| {
-        own.get().unwrap_or_else(|| {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            own.set(Some(number));
-            number
-        })
-    })
-}

@@ -104,7 +104,7 @@ impl Transaction {
             id,
             state: State::Open,
             steps: Vec::new(),
-            held: Held::new(age),
+            held: running.engine.locks.begin(age),
             tables: Vec::new(),
             is_active: false,
             room: Room::default(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use duralite_logfmt::store::{Lsn, NvHead};
 use parking_lot::Mutex;
 
-use crate::log::thread_number;
+use crate::sync::thread_number;
 
 const MOST_STRIPES: u64 = 16;
 

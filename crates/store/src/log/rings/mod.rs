@@ -20,11 +20,11 @@ use duralite_medium::Nvm;
 use parking_lot::Mutex;
 
 use self::ring::Ring;
-use super::thread_number;
 use super::window::{Patience, Window};
 use super::{Log, LogCounters, Space, Visit};
 use crate::error::Error;
 use crate::poison::Poison;
+use crate::sync::thread_number;
 
 /// As many logs as the paper's comparison has.
 const RINGS: u64 = 16;
