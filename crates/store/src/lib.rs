@@ -42,6 +42,10 @@ mod error;
 mod free;
 mod keeper;
 mod locks;
+// Beside the module, which the schedule explorer takes without them.
+#[cfg(test)]
+#[path = "locks/tests.rs"]
+mod locks_tests;
 mod log;
 mod media;
 mod metrics;

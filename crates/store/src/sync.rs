@@ -5,6 +5,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use std::sync::atomic;
+
 pub(crate) use parking_lot::Mutex;
 
 /// Lets one thread sleep until another wakes it.

@@ -3,8 +3,8 @@
 //!
 //! What is left and not in use is taken away by the first who wants something else.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::mode::Mode;
 use super::part::TableId;

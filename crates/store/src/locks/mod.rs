@@ -10,9 +10,9 @@ mod owner;
 mod part;
 mod waits;
 
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustc_hash::FxHasher;
@@ -31,7 +31,7 @@ const THREADS: usize = 64;
 /// Most locks that are left to one.
 const MOST_LEFT: usize = 32;
 /// Parts of the lock table, by hash. A range is locked in each.
-const PARTS: usize = 16;
+pub(crate) const PARTS: usize = 16;
 /// Whoever waits looks this often whom for: a circle that came about otherwise is found then.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
 
@@ -70,7 +70,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    fn new(id: u64) -> Self {
+    pub(crate) fn new(id: u64) -> Self {
         Self {
             owner: Arc::new(Owner::new(id)),
             locks: Vec::new(),
@@ -78,6 +78,12 @@ impl Held {
             thread: None,
             depends_on: 0,
         }
+    }
+
+    /// How many locks it has, a range counting in each part.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.locks.len()
     }
 
     pub(crate) fn depends_on(&self) -> u64 {
@@ -274,6 +280,3 @@ impl Locks {
         self.parts.iter().all(|part| part.lock().is_idle())
     }
 }
-
-#[cfg(test)]
-mod tests;

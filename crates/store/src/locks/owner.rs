@@ -1,6 +1,6 @@
 //! Whoever has locks, and waits for at most one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Parker;
 

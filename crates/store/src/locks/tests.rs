@@ -1,8 +1,10 @@
 use std::ops::Bound;
 use std::sync::Barrier;
+use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
-use super::*;
+use crate::locks::*;
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
@@ -165,7 +167,7 @@ fn ranges_of_a_scan_grow_together() {
     for (from, to) in [("a", "b"), ("b", "c"), ("c", "f")] {
         locks.take(&mut scan, &range(from, to), Mode::Shared, SHORT).unwrap();
     }
-    assert_eq!(scan.locks.len(), PARTS);
+    assert_eq!(scan.count(), PARTS);
     let mut writer = Held::new(2);
     for key in ["a", "b", "c", "ee"] {
         assert_eq!(

@@ -1,0 +1,86 @@
+//! What the lock manager of the store waits with, under the schedule explorer: no time passes, and a wake-up that is lost is
+//! a deadlock, unless sleeps may end by themselves.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+pub use shuttle::sync::MutexGuard;
+pub use shuttle::sync::atomic;
+use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Whether sleeps end by themselves, as they do outside.
+pub static SLEEPS_END: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+#[derive(Debug, Default)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Parker {
+    is_woken: shuttle::sync::Mutex<bool>,
+    changed: shuttle::sync::Condvar,
+}
+
+impl Parker {
+    pub fn sleep(&self, _limit: Duration) {
+        if SLEEPS_END.load(std::sync::atomic::Ordering::Relaxed) {
+            shuttle::thread::yield_now();
+            return;
+        }
+        let mut woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*woken {
+            woken = self.changed.wait(woken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *woken = false;
+    }
+
+    pub fn wake(&self) {
+        *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Time is over once the test says so.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline;
+
+impl Deadline {
+    pub fn after(_limit: Duration) -> Self {
+        Self
+    }
+
+    pub fn is_over(&self) -> bool {
+        false
+    }
+
+    pub fn left(&self) -> Duration {
+        Duration::MAX
+    }
+}
+
+shuttle::thread_local! {
+    static NUMBER: AtomicUsize = AtomicUsize::new(usize::MAX);
+    static HAS_NUMBER: AtomicBool = AtomicBool::new(false);
+}
+
+static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+pub fn thread_number() -> usize {
+    HAS_NUMBER.with(|has| {
+        NUMBER.with(|number| {
+            if !has.swap(true, Ordering::SeqCst) {
+                number.store(NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed), Ordering::SeqCst);
+            }
+            number.load(Ordering::SeqCst)
+        })
+    })
+}
