@@ -192,8 +192,15 @@ pub fn used_bytes(page: &[u8]) -> usize {
     (page.len() - PAGE_HEADER_BYTES).saturating_sub(free_bytes(page))
 }
 
+/// Whether slots and cells have places of their own inside of the page: nothing is moved about in another one.
+fn check_shape(page: &[u8]) -> Result<(), FormatError> {
+    let fits = slot_at(count(page)) <= heap(page) && heap(page) + dead(page) <= page.len();
+    if fits { Ok(()) } else { Err(DAMAGED) }
+}
+
 /// Puts a cell into the page in place of the one with its key, if there is one.
 pub(super) fn put_cell(page: &mut [u8], new: &[u8]) -> Result<(), FormatError> {
+    check_shape(page)?;
     let kind = kind(page);
     if cell_bytes(kind, new)? != new.len() {
         return Err(DAMAGED);
@@ -215,6 +222,7 @@ pub(super) fn put_cell(page: &mut [u8], new: &[u8]) -> Result<(), FormatError> {
 }
 
 fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatError> {
+    check_shape(page)?;
     if free_bytes(page) < new.len() + SLOT_BYTES {
         return Err(FormatError::Damaged { what: "a change that does not fit into its page" });
     }
@@ -236,6 +244,7 @@ fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatErro
 
 /// Puts the cells back to back.
 fn compact(page: &mut [u8]) -> Result<(), FormatError> {
+    check_shape(page)?;
     let mut ordered = page.to_vec();
     let mut at = page.len();
     for index in 0..count(page) {
@@ -254,6 +263,7 @@ fn compact(page: &mut [u8]) -> Result<(), FormatError> {
 }
 
 fn remove_at(page: &mut [u8], index: usize) -> Result<(), FormatError> {
+    check_shape(page)?;
     let at = usize::from(u16_le(page, slot_at(index)));
     let len = cell(page, index)?.len();
     let cells = count(page);

@@ -83,6 +83,32 @@ fn edge(bound: &Bound<Vec<u8>>) -> Edge<'_> {
     bound.as_ref().map(Vec::as_slice)
 }
 
+/// Whether the rest of a range has become smaller. Rows that are out of order would keep a scan where it is.
+fn is_later(before: &Bound<Vec<u8>>, now: &Bound<Vec<u8>>) -> bool {
+    match (before, now) {
+        (Bound::Unbounded, Bound::Unbounded) => false,
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => true,
+        (Bound::Included(before), Bound::Excluded(now)) => before <= now,
+        (Bound::Excluded(before), Bound::Included(now)) => before < now,
+        (Bound::Included(before), Bound::Included(now)) | (Bound::Excluded(before), Bound::Excluded(now)) => {
+            before < now
+        }
+    }
+}
+
+/// The same at the other end.
+fn is_earlier(now: &Bound<Vec<u8>>, before: &Bound<Vec<u8>>) -> bool {
+    match (now, before) {
+        (Bound::Excluded(now), Bound::Included(before)) => now <= before,
+        (Bound::Included(now), Bound::Excluded(before)) => now < before,
+        _ => is_later(now, before),
+    }
+}
+
+fn out_of_order(table: &Table) -> Error {
+    Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(table.root()) }
+}
+
 /// What comes after a range that ends so.
 fn after(end: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
     match end {
@@ -106,6 +132,7 @@ impl Scan<'_> {
 
     /// Reads the next rows from the front: first where they are, then they are locked, then they are read.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
+        let before = from.clone();
         let ahead = self.ahead();
         let running = std::sync::Arc::clone(&self.tx.running);
         let tree = running.engine.tree(self.table.root());
@@ -124,12 +151,16 @@ impl Scan<'_> {
             _ if end == to => None,
             _ => Some((after(end), to)),
         };
+        if rest.as_ref().is_some_and(|(now, _)| !is_later(&before, now)) {
+            return Err(out_of_order(&self.table));
+        }
         self.rest = rest.filter(|rest| !is_empty(rest));
         Ok(())
     }
 
     /// The same from the back.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
+        let before = to.clone();
         let ahead = self.ahead();
         let running = std::sync::Arc::clone(&self.tx.running);
         let tree = running.engine.tree(self.table.root());
@@ -149,6 +180,9 @@ impl Scan<'_> {
             _ if begin == from => None,
             _ => Some((from, after(begin))),
         };
+        if rest.as_ref().is_some_and(|(_, now)| !is_earlier(now, &before)) {
+            return Err(out_of_order(&self.table));
+        }
         self.rest = rest.filter(|rest| !is_empty(rest));
         Ok(())
     }

@@ -2,9 +2,9 @@
 
 use std::ops::Bound;
 
-use duralite_logfmt::store::{PageKind, cell, cell_count, cell_key, child_at, child_for, search};
+use duralite_logfmt::store::{PageKind, cell, cell_count, cell_key, child_for, level, search};
 
-use super::{Tree, damaged, is_leaf};
+use super::{Tree, child_of, damaged, is_leaf};
 use crate::buffer::Reading;
 use crate::error::Error;
 
@@ -28,7 +28,9 @@ impl Tree<'_> {
     pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
         let mut page = self.pager.pool.read(self.root)?;
         let mut fence = None;
-        while !is_leaf(page.bytes(), page.id())? {
+        let mut above = None;
+        while !is_leaf(page.bytes(), page.id(), above)? {
+            above = Some(level(page.bytes()));
             let place = match from {
                 Bound::Included(key) | Bound::Excluded(key) => {
                     child_for(page.bytes(), key).map_err(damaged(page.id()))?
@@ -54,7 +56,9 @@ impl Tree<'_> {
     pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
         let mut page = self.pager.pool.read(self.root)?;
         let mut fence = None;
-        while !is_leaf(page.bytes(), page.id())? {
+        let mut above = None;
+        while !is_leaf(page.bytes(), page.id(), above)? {
+            above = Some(level(page.bytes()));
             let place = match to {
                 Bound::Included(key) => child_for(page.bytes(), key).map_err(damaged(page.id()))?,
                 // The child with what is below the key.
@@ -77,7 +81,7 @@ impl Tree<'_> {
     }
 
     fn child(&self, page: &Reading, place: usize) -> Result<Reading, Error> {
-        self.pager.pool.read(child_at(page.bytes(), place).map_err(damaged(page.id()))?)
+        self.pager.pool.read(child_of(page.bytes(), page.id(), place)?)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Pages are split, from the root on down, so that a leaf gets room.
 
 use duralite_logfmt::store::{
-    Change, INNER_CELL_HEAD, KEY_LIMIT, PageKind, blank, cell, cell_count, cell_key, child_at, child_for,
-    extra, free_bytes, inner_cell, kind, level, search, set_extra,
+    Change, INNER_CELL_HEAD, KEY_LIMIT, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, extra,
+    free_bytes, inner_cell, kind, level, search, set_extra,
 };
 
-use super::{SLOT, Tree, damaged, find, has_room};
+use super::{SLOT, Tree, child, damaged, find, has_room, is_leaf};
 use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::Author;
@@ -28,10 +28,11 @@ impl Tree<'_> {
         if is_full(&page, key, bytes)? {
             return self.split_root(&mut page, key);
         }
-        while kind(page.bytes()) == PageKind::Inner {
-            let place = child_for(page.bytes(), key).map_err(damaged(page.id()))?;
-            let id = child_at(page.bytes(), place).map_err(damaged(page.id()))?;
-            let mut child = self.pager.pool.write(id)?;
+        let mut above = None;
+        while !is_leaf(page.bytes(), page.id(), above)? {
+            above = Some(level(page.bytes()));
+            let mut child = self.pager.pool.write(child(page.bytes(), page.id(), key)?)?;
+            is_leaf(child.bytes(), child.id(), above)?;
             if is_full(&child, key, bytes)? {
                 return self.split(&mut page, &mut child, key);
             }
@@ -44,6 +45,7 @@ impl Tree<'_> {
         let halves = halves(page, key)?;
         let mut given = self.space.find(self.pager, 1)?;
         let (id, bit) = given.pages[0];
+        not_in_use(&given.pages, &[page.id(), parent.id()])?;
         let mut right = self.pager.pool.make(id)?;
         let pointer = inner_cell(&halves.separator, id);
         let changes = [
@@ -63,6 +65,7 @@ impl Tree<'_> {
         Change::Cut { key: &halves.cut }.apply(&mut left).map_err(damaged(root.id()))?;
         let mut given = self.space.find(self.pager, 2)?;
         let [(left_id, left_bit), (right_id, right_bit)] = [given.pages[0], given.pages[1]];
+        not_in_use(&given.pages, &[root.id()])?;
         let mut left_page = self.pager.pool.make(left_id)?;
         let mut right_page = self.pager.pool.make(right_id)?;
         let mut new_root = root.bytes().to_vec();
@@ -79,6 +82,14 @@ impl Tree<'_> {
         ];
         let pages = &mut [&mut given.map, &mut left_page, &mut right_page, root];
         self.pager.step(Author::SYSTEM, &[], pages, &changes).map(|_| ())
+    }
+}
+
+/// A page that is latched is not free, whatever a damaged map says.
+fn not_in_use(given: &[(PageId, u32)], latched: &[PageId]) -> Result<(), Error> {
+    match given.iter().find(|(page, _)| latched.contains(page)) {
+        Some((page, _)) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(*page) }),
+        None => Ok(()),
     }
 }
 

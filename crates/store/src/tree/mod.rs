@@ -8,6 +8,7 @@ mod grow;
 mod overflow;
 mod shrink;
 
+use duralite_logfmt::FormatError;
 use duralite_logfmt::store::{
     Change, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind, level, search,
 };
@@ -20,6 +21,8 @@ use crate::space::Space;
 pub(crate) use self::cursor::Edge;
 pub(crate) use self::overflow::{chain_pages, free_chain_step, read_chain, write_chain};
 
+/// More splits than one row can ever need, if others who take the room meanwhile are counted in.
+const MOST_SPLITS: u32 = 1000;
 /// Bytes of a slot.
 const SLOT: usize = 2;
 
@@ -41,7 +44,7 @@ pub(crate) struct Changed {
     pub(crate) undo: Vec<u8>,
 }
 
-fn damaged(page: PageId) -> impl Fn(duralite_logfmt::FormatError) -> Error {
+fn damaged(page: PageId) -> impl Fn(FormatError) -> Error {
     move |error| Error::page(page, error)
 }
 
@@ -53,10 +56,13 @@ fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, 
     }
 }
 
-fn is_leaf(page: &[u8], id: PageId) -> Result<bool, Error> {
-    match kind(page) {
-        PageKind::Leaf => Ok(true),
-        PageKind::Inner => Ok(false),
+/// Whether a page of a tree is a leaf. It has to be on the level below `above`, the page that led to it: so nobody goes
+/// down for ever, whatever a page says.
+fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
+    let is_below = above.is_none_or(|above| u16::from(level(page)) + 1 == u16::from(above));
+    match (kind(page), level(page)) {
+        (PageKind::Leaf, 0) if is_below => Ok(true),
+        (PageKind::Inner, 1..) if is_below => Ok(false),
         _ => Err(Error::Corrupt {
             what: "a tree, which has a page that is none of it,".to_owned(),
             page: Some(id),
@@ -64,17 +70,29 @@ fn is_leaf(page: &[u8], id: PageId) -> Result<bool, Error> {
     }
 }
 
+/// The child at a place. It is not the page itself, which is latched.
+fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
+    let child = child_at(page, place).map_err(damaged(id))?;
+    if child == id {
+        Err(Error::page(id, FormatError::Damaged { what: "a page of a tree" }))
+    } else {
+        Ok(child)
+    }
+}
+
 /// The child that has a key.
 fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
     let place = child_for(page, key).map_err(damaged(id))?;
-    child_at(page, place).map_err(damaged(id))
+    child_of(page, id, place)
 }
 
 impl Tree<'_> {
     /// The cell of a row.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut page = self.pager.pool.read(self.root)?;
-        while !is_leaf(page.bytes(), page.id())? {
+        let mut above = None;
+        while !is_leaf(page.bytes(), page.id(), above)? {
+            above = Some(level(page.bytes()));
             page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
         }
         Ok(find(page.bytes(), page.id(), key)?.map(<[u8]>::to_vec))
@@ -84,29 +102,28 @@ impl Tree<'_> {
     fn leaf(&self, key: &[u8]) -> Result<Writing, Error> {
         loop {
             let mut page: Reading = self.pager.pool.read(self.root)?;
-            if is_leaf(page.bytes(), page.id())? {
+            if is_leaf(page.bytes(), page.id(), None)? {
                 drop(page);
                 let root = self.pager.pool.write(self.root)?;
-                if is_leaf(root.bytes(), root.id())? {
+                if is_leaf(root.bytes(), root.id(), None)? {
                     return Ok(root);
                 }
                 continue;
             }
             while level(page.bytes()) > 1 {
+                let above = Some(level(page.bytes()));
                 page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
-                is_leaf(page.bytes(), page.id())?;
+                is_leaf(page.bytes(), page.id(), above)?;
             }
             let leaf = self.pager.pool.write(child(page.bytes(), page.id(), key)?)?;
-            if !is_leaf(leaf.bytes(), leaf.id())? {
-                return Err(Error::Corrupt { what: "a tree".to_owned(), page: Some(leaf.id()) });
-            }
+            is_leaf(leaf.bytes(), leaf.id(), Some(1))?;
             return Ok(leaf);
         }
     }
 
     /// Puts a row's cell in, in place of the one with its key if there is one.
     pub(crate) fn put(&self, author: Author, key: &[u8], new: &[u8]) -> Result<Changed, Error> {
-        loop {
+        for _ in 0..MOST_SPLITS {
             let mut leaf = self.leaf(key)?;
             let old = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec);
             if has_room(leaf.bytes(), old.as_deref(), new.len()) {
@@ -118,6 +135,7 @@ impl Tree<'_> {
             drop(leaf);
             self.make_room(key, new.len())?;
         }
+        Err(Error::Corrupt { what: "a tree, where splits make no room,".to_owned(), page: Some(self.root) })
     }
 
     /// Takes a row out; `None` if there is none.

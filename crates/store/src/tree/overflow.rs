@@ -5,7 +5,7 @@ use duralite_logfmt::store::{
     set_payload,
 };
 
-use crate::error::Error;
+use crate::error::{Error, VALUE_LIMIT};
 use crate::pager::{Author, Logged, Pager};
 use crate::space::Space;
 
@@ -45,7 +45,10 @@ pub(crate) fn write_chain(
 
 /// The value in a chain.
 pub(crate) fn read_chain(pager: &Pager, first: PageId, bytes: u64) -> Result<Vec<u8>, Error> {
-    let mut value = Vec::with_capacity(bytes.min(1 << 30) as usize);
+    if bytes > VALUE_LIMIT {
+        return Err(Error::Corrupt { what: "a long row".to_owned(), page: Some(first) });
+    }
+    let mut value = Vec::new();
     let mut next = first;
     while (value.len() as u64) < bytes {
         let page = pager.pool.read(next)?;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use duralite_logfmt::store::{
-    Change, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, child_for, set_extra,
+    Change, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, child_for, level, set_extra,
 };
 
-use super::{Tree, damaged, is_leaf};
+use super::{Tree, child_of, damaged, is_leaf};
 use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::Author;
@@ -16,13 +16,18 @@ impl Tree<'_> {
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
         // From the last page on that has another child, or from the root.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
+        let mut above = None;
         while let Some((page, place)) = path.last_mut() {
-            if is_leaf(page.bytes(), page.id())? {
+            if is_leaf(page.bytes(), page.id(), above)? {
                 break;
             }
+            above = Some(level(page.bytes()));
             *place = child_for(page.bytes(), key).map_err(damaged(page.id()))?;
-            let id = child_at(page.bytes(), *place).map_err(damaged(page.id()))?;
+            let id = child_of(page.bytes(), page.id(), *place)?;
             let has_others = cell_count(page.bytes()) > 0;
+            if path.iter().any(|(on_it, _)| on_it.id() == id) {
+                return Err(Error::Corrupt { what: "a tree".to_owned(), page: Some(id) });
+            }
             let child = self.pager.pool.write(id)?;
             if has_others {
                 path.drain(..path.len() - 1);

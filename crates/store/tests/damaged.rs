@@ -1,0 +1,111 @@
+//! Bytes that are not what was written: an error, no panic and no end without one.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::crash::{Images, OnRig, Rig};
+use common::options;
+use duralite_logfmt::store::{PageFileHead, page_id, seal};
+use duralite_store::{Error, Options, Scheme, Store};
+
+fn small(scheme: Scheme) -> Options {
+    Options { log_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+}
+
+/// How many stores are damaged per scheme and way: more with `STORE_DAMAGED`.
+fn rounds() -> u64 {
+    std::env::var("STORE_DAMAGED").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(60)
+}
+
+fn make(scheme: Scheme) -> Images {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+    let table = store.table("t").unwrap();
+    for n in 0..150_u64 {
+        let len = if n % 30 == 7 { 9000 } else { 120 };
+        store.run(|tx| tx.put(&table, &n.to_be_bytes(), &vec![n as u8; len])).unwrap();
+        if n == 100 {
+            store.checkpoint().unwrap();
+        }
+    }
+    rig.death()
+}
+
+/// Uses everything; whatever comes is an error or none.
+fn use_all(images: Images, scheme: Scheme) -> Result<(), Error> {
+    let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme))?;
+    let verified = store.verify();
+    let table = store.table("t")?;
+    let _ = store.run(|tx| tx.scan(&table, ..).rev().collect::<Result<Vec<_>, _>>());
+    for n in (0..150_u64).step_by(7) {
+        let _ = store.run(|tx| tx.put(&table, &n.to_be_bytes(), &[1; 900]));
+        let _ = store.run(|tx| tx.delete(&table, &(n + 1).to_be_bytes()));
+    }
+    let _ = store.checkpoint();
+    verified.map(|_| ())
+}
+
+fn some_byte(bytes: &mut [u8], random: &mut fastrand::Rng) -> usize {
+    loop {
+        let at = random.usize(0..bytes.len());
+        let from = at / 512 * 512;
+        if bytes[from..(from + 512).min(bytes.len())].iter().any(|byte| *byte != 0) {
+            bytes[at] ^= random.u8(1..);
+            return at;
+        }
+    }
+}
+
+#[test]
+fn a_damaged_byte_anywhere_is_an_error_or_harmless() {
+    for scheme in [Scheme::Auto, Scheme::FlushOnInsert, Scheme::Distributed] {
+        let images = make(scheme);
+        for seed in 0..rounds() {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut damaged = images.clone();
+            let log = if scheme == Scheme::Auto { &mut damaged.blocks } else { &mut damaged.memory };
+            let medium = if random.bool() { log } else { &mut damaged.pages };
+            some_byte(medium, &mut random);
+            let _ = use_all(damaged, scheme);
+        }
+    }
+}
+
+/// Pages whose checksums are right, and whose content is not.
+#[test]
+fn pages_that_make_no_sense_are_errors() {
+    let mut images = make(Scheme::Auto);
+    // Everything at home, so that the log puts nothing right.
+    {
+        let rig = Rig::new(Some(images));
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
+        store.checkpoint().unwrap();
+        drop(store);
+        images = rig.death();
+    }
+    let head =
+        PageFileHead::decode(&images.pages).or_else(|_| PageFileHead::decode(&images.pages[4096..])).unwrap();
+    let first = 8 + 65;
+    let in_use: Vec<usize> = (first..images.pages.len() / 4096)
+        .filter(|page| page_id(&images.pages[page * 4096..]) == *page as u64)
+        .collect();
+    let mut noticed = 0;
+    for seed in 0..rounds() * 4 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut damaged = images.clone();
+        let page = in_use[random.usize(0..in_use.len())];
+        let bytes = &mut damaged.pages[page * 4096..(page + 1) * 4096];
+        for _ in 0..random.usize(1..4) {
+            // Most of it in the head, slots and first cells.
+            let at = if random.bool() { random.usize(24..120) } else { random.usize(24..4096) };
+            bytes[at] = random.u8(..);
+        }
+        seal(bytes, page as u64, head.seed());
+        // Not put right from the double-write area.
+        damaged.pages[8 * 4096..9 * 4096].fill(0);
+        noticed += u64::from(use_all(damaged, Scheme::Auto).is_err());
+    }
+    assert!(noticed > rounds(), "{noticed} noticed");
+}

@@ -1,0 +1,101 @@
+//! Stores of each format version, as a crash has left them, are opened by every later build.
+//!
+//! `STORE_GOLDEN=1 cargo test -p duralite-store --test golden` writes those that are missing; none that is there is changed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::crash::{Images, OnRig, Rig};
+use common::options;
+use duralite_store::{Options, Scheme, Store};
+
+const PIECE: usize = 512;
+const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
+
+fn path(scheme: Scheme) -> PathBuf {
+    let name = if scheme == Scheme::Auto { "disk" } else { scheme.as_str() };
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../../testdata/format/store-v1-{name}.pieces"))
+}
+
+fn small(scheme: Scheme) -> Options {
+    Options { log_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+}
+
+/// Of each medium its length, and the pieces that are not zeros, each with its number.
+fn encode(media: [&[u8]; 3]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for bytes in media {
+        let pieces: Vec<_> = (0_u32..)
+            .zip(bytes.chunks(PIECE))
+            .filter(|(_, piece)| piece.iter().any(|byte| *byte != 0))
+            .collect();
+        out.extend((bytes.len() as u64).to_le_bytes());
+        out.extend((pieces.len() as u32).to_le_bytes());
+        for (number, piece) in pieces {
+            out.extend(number.to_le_bytes());
+            out.extend(piece);
+        }
+    }
+    out
+}
+
+fn decode(mut rest: &[u8]) -> Images {
+    let mut take = |len: usize| {
+        let (head, tail) = rest.split_at(len);
+        rest = tail;
+        head.to_vec()
+    };
+    let mut medium = || {
+        let mut bytes = vec![0; u64::from_le_bytes(take(8).try_into().unwrap()) as usize];
+        for _ in 0..u32::from_le_bytes(take(4).try_into().unwrap()) {
+            let at = u32::from_le_bytes(take(4).try_into().unwrap()) as usize * PIECE;
+            bytes[at..at + PIECE].copy_from_slice(&take(PIECE));
+        }
+        bytes
+    };
+    Images { pages: medium(), blocks: medium(), memory: medium() }
+}
+
+fn row(n: u64) -> ([u8; 8], Vec<u8>) {
+    let len = if n == 7 { 20_000 } else { 20 + n as usize };
+    (n.to_be_bytes(), vec![n as u8; len])
+}
+
+/// Rows at home, rows in the log only, a row that went, and a transaction that had not committed.
+fn make(scheme: Scheme) -> Images {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
+    let table = store.table("golden").unwrap();
+    let put = |n| store.run(|tx| tx.put(&table, &row(n).0, &row(n).1)).unwrap();
+    (0..100).for_each(put);
+    store.checkpoint().unwrap();
+    (100..130).for_each(put);
+    store.run(|tx| tx.delete(&table, &row(50).0)).unwrap();
+    let mut open = store.begin();
+    open.put(&table, &row(60).0, b"never committed").unwrap();
+    store.run(|tx| tx.put(&table, &row(130).0, &row(130).1)).unwrap();
+    rig.death()
+}
+
+#[test]
+fn stores_of_version_1_are_opened() {
+    for scheme in SCHEMES {
+        let path = path(scheme);
+        if std::env::var_os("STORE_GOLDEN").is_some() && !path.exists() {
+            let images = make(scheme);
+            fs::write(&path, encode([&images.pages, &images.blocks, &images.memory])).unwrap();
+        }
+        let images = decode(&fs::read(&path).unwrap());
+        let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme)).unwrap();
+        assert_eq!(store.metrics().recovered_transactions, 1, "{scheme:?}");
+        assert_eq!(store.verify().unwrap().rows, 130);
+        let table = store.table("golden").unwrap();
+        let rows = store.run(|tx| tx.scan(&table, ..).collect::<Result<Vec<_>, _>>()).unwrap();
+        let expected = (0..131).filter(|n| *n != 50).map(|n| (row(n).0.to_vec(), row(n).1));
+        assert!(rows.into_iter().eq(expected), "{scheme:?}");
+    }
+}
