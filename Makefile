@@ -19,6 +19,7 @@ demo: ## the main job on real input, with a kill -9 in the middle; table and out
 	@scripts/setup demo
 	cargo build --release -p duralite -p duralite-cli -p duralite-proof
 	/usr/bin/python3 demo/demo.py
+	cargo run --release -p duralite-store --example bank -- 1
 
 test: ## lints and every test; the last line counts them
 	@scripts/setup test

@@ -7,7 +7,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::mode::Mode;
-use super::part::TableId;
 
 /// Nobody uses the lock.
 const IDLE: u64 = 0;
@@ -44,7 +43,8 @@ impl Use {
 /// A lock that is left from one transaction to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
-    pub(super) table: TableId,
+    /// The table's number.
+    pub(super) table: u64,
     pub(super) mode: Mode,
     pub(super) by: Arc<Use>,
 }
