@@ -213,17 +213,22 @@ mod tests {
             let side = SideFile::beside(&path, holds_header);
             let home = || Some(Arc::new(SideFile::beside(&path, holds_header)) as Arc<dyn Home>);
             let homed = Homed::new(&file, home());
-            for offset in [0, 1024, 3072] {
+            let mut first = [2; 1024];
+            // Where the page size and the guard are nothing is new.
+            first[16..21].fill(1);
+            homed.write(&first, 0).unwrap();
+            for offset in [1024, 3072] {
                 homed.write(&[2; 1024], offset).unwrap();
             }
             homed.sync().unwrap();
             let mut shown = [2; 4096];
+            shown[16..21].fill(1);
             shown[2048..3072].fill(0);
             let mut in_file = [1; 2048];
             if holds_header {
                 guard::show(&in_file, 0, &mut shown);
             } else {
-                in_file[..100].fill(2);
+                in_file[..100].copy_from_slice(&first[..100]);
             }
             assert_eq!(std::fs::read(&path).unwrap(), in_file);
             // Another process has another home over the same files.

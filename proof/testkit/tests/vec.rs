@@ -69,7 +69,10 @@ fn its_name_is_known_like_those_of_the_product() {
     assert!(connect(&uri("vec")).is_ok());
     assert!(connect(&uri("vector")).is_err());
     let told: String = one(&connect(&uri("vec")).unwrap(), "SELECT duralite_last_error()");
-    assert!(told.contains("use auto, nvwal, waldio, ppl, vec, side, mapped or off"), "{told}");
+    assert!(
+        told.contains("use auto, nvwal, scratchpad, waldio, ppl, vec, side, undo, sideundo, mapped or off"),
+        "{told}"
+    );
     let conn = connect(&uri("auto")).unwrap();
     assert!(one::<String>(&conn, "PRAGMA duralite").contains("engine\twaldio"));
 }
