@@ -172,6 +172,9 @@ const MOVED: &str = "k-moved.db";
 const OWN: &str = "k";
 
 /// Whether a file is a log, and not the memory that its users share.
+/// How regions are called, which many logs share.
+const REGION: &str = "duralite-region-";
+
 fn is_log(name: &str) -> bool {
     name.contains("-duralite") && !name.ends_with("-shm")
 }
@@ -191,6 +194,8 @@ pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool)
     if log_dir != dir {
         left.extend(names_in(log_dir)?);
     }
+    // Pages of the region that a dead process had taken are given back when it is short of room, and not before.
+    left.retain(|name| !name.starts_with(REGION));
     left.retain(|name| !(allow_segments && name.contains("-duralite") && name.ends_with("-shm")));
     ensure!(left.is_empty(), "left after the last close: {}", left.join(", "));
     Ok(())
