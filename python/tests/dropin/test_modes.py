@@ -246,6 +246,8 @@ class Maintenance(harness.Case):
 
     @each("plain", "page_size", "auto_vacuum", "beside_readers")
     def scenario_vacuum(self, how):
+        if (how, self.engine) == ("page_size", "scratchpad"):
+            self.skipTest("another page size waits for all idle connections, as the README says")
         program = """
             path, how = sys.argv[1:]
             conn = create(path)

@@ -44,7 +44,7 @@ class PathCase(harness.Case):
         return int(program.expect("rows")[0])
 
     def all_files(self):
-        return sorted(os.listdir(self.directory)) + sorted(os.listdir(self.log_dir))
+        return sorted(harness.left_in(self.directory)) + sorted(harness.left_in(self.log_dir))
 
 
 class SeveralNames(PathCase):
@@ -149,7 +149,7 @@ class Renamed(PathCase):
         new.finish()
         self.assertEqual(self.contents(path, engine="stock"), self.acked)
         self.assertEqual(os.listdir(path.parent), [path.name])
-        self.assertEqual(os.listdir(self.log_dir), [])
+        self.assertEqual(harness.left_in(self.log_dir), [])
 
     @beyond_stock("the log keeps the old name, and is never found again")
     def scenario_while_open_and_killed(self):

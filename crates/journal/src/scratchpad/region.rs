@@ -118,7 +118,7 @@ impl Region {
 
     /// Whether a page is this log's.
     pub(super) fn is_own(&self, page: u32) -> bool {
-        Owner::in_word(self.owner_word(page)) == Some(self.owner)
+        self.reaches(page) && Owner::in_word(self.owner_word(page)) == Some(self.owner)
     }
 
     /// The header of a page and the tag of its links, if it is of this log, whoever owns it.
@@ -238,12 +238,20 @@ impl Region {
     /// Gives back what this log's processes have left: all pages but those that `keeps` and those of other processes
     /// that live.
     pub(super) fn collect(&self, keeps: impl Fn(u32) -> bool, lives: impl Fn(usize) -> bool) {
-        let left = |page: &u32| {
-            let word = self.owner_word(*page);
+        if self.is_kept || !self.process.is_current() {
+            return;
+        }
+        let mut given = 0;
+        for page in 1..self.pages() {
+            let word = self.owner_word(page);
             let slot = Owner::slot_in(word);
-            Owner::in_word(word) == Some(self.owner) && !keeps(*page) && (slot == self.slot || !lives(slot))
-        };
-        self.give_back((1..self.pages()).filter(left).collect::<Vec<_>>());
+            let is_left = Owner::in_word(word) == Some(self.owner) && (slot == self.slot || !lives(slot));
+            // Only as it was looked at: somebody may have given it back meanwhile, and taken it again.
+            if is_left && !keeps(page) && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok() {
+                given += 1;
+            }
+        }
+        self.count(-given);
     }
 
     /// Gives back the pages of logs that are no more: those of owners that are gone.

@@ -101,8 +101,16 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
         if !may_be {
             continue;
         }
-        let Ok(file) = log_file::open(&path, false, |bytes| bytes.starts_with(&MAGIC)) else { continue };
-        let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES).unwrap_or_default();
+        let file = match log_file::open(&path, false, |bytes| bytes.starts_with(&MAGIC)) {
+            Ok(file) => file,
+            Err(JournalError::Format { .. } | JournalError::Io { kind: io::ErrorKind::NotFound, .. }) => {
+                continue;
+            }
+            // It may be one: then its pages are not for others.
+            Err(error) => return Err(io::Error::other(error.to_string())),
+        };
+        let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
+            .map_err(|error| io::Error::other(error.to_string()))?;
         if let Ok(superblock) = Superblock::decode(&bytes)
             && superblock.region == id
         {
@@ -221,26 +229,50 @@ pub(super) fn find(
     if !superblock.region_dir.is_empty() && !searched.contains(&made_in) {
         searched.push(made_in);
     }
-    for dir in &searched {
-        for path in regions_in(dir) {
-            let is_it = |bytes: &[u8]| {
-                RegionSuperblock::decode(bytes).is_ok_and(|found| found.id == superblock.region)
-            };
-            let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
-            let mut options = OpenOptions::new();
-            options.read(true).custom_flags(flags());
-            let Ok(file) = OwnFile::open(|| options.open(&path)) else { continue };
-            if !matches!(file.read_at(&mut bytes, 0), Ok(length) if is_it(&bytes[..length])) {
-                continue;
-            }
-            if let Some(found) = open(&path, &db, write)? {
-                return Ok(found);
-            }
+    for _ in 0..RegionFile::TRIES {
+        match find_in(&searched, superblock, &db, write)? {
+            Found::Open(found) => return Ok(*found),
+            // Whoever closes it holds it alone for a moment, to see whether anybody needs it.
+            Found::Taken => std::thread::sleep(RegionFile::PAUSE),
+            Found::Nowhere => break,
         }
     }
     let searched: Vec<_> = searched.iter().map(|dir| dir.display().to_string()).collect();
     let (log, region, searched) = (log.path.to_path_buf(), superblock.region, searched.join(", "));
     Err(JournalError::NoRegion { log, region, searched })
+}
+
+/// What came of looking for a region.
+enum Found {
+    Open(Box<(RegionFile, RegionSuperblock)>),
+    /// It is there, and cannot be used just now.
+    Taken,
+    Nowhere,
+}
+
+fn find_in(
+    dirs: &[PathBuf],
+    superblock: &Superblock,
+    db: &DatabaseIdentity,
+    write: bool,
+) -> Result<Found, JournalError> {
+    let mut found = Found::Nowhere;
+    for path in dirs.iter().flat_map(|dir| regions_in(dir)) {
+        let is_it =
+            |bytes: &[u8]| RegionSuperblock::decode(bytes).is_ok_and(|found| found.id == superblock.region);
+        let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(flags());
+        let Ok(file) = OwnFile::open(|| options.open(&path)) else { continue };
+        if !matches!(file.read_at(&mut bytes, 0), Ok(length) if is_it(&bytes[..length])) {
+            continue;
+        }
+        match open(&path, db, write)? {
+            Some(open) => return Ok(Found::Open(Box::new(open))),
+            None => found = Found::Taken,
+        }
+    }
+    Ok(found)
 }
 
 fn regions_in(dir: &Path) -> Vec<PathBuf> {

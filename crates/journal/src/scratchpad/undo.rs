@@ -18,6 +18,9 @@ use super::region::{Region, offset_of, pages_for};
 use crate::JournalError;
 use crate::rollback::RollbackJournal;
 
+/// How often a journal is read anew that is another one afterwards.
+const READS: usize = 1000;
+
 /// The rollback journal of one database.
 pub(super) struct UndoLog {
     /// The log's file.
@@ -274,19 +277,16 @@ impl RollbackJournal for UndoLog {
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
-        let (chain, bytes) = self.length()?;
-        let mut known = self.known();
-        let count = bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
-        let (mut rest, mut offset) = (&mut buf[..count], offset);
-        while !rest.is_empty() {
-            let within = offset % STREAM_BYTES;
-            let here = rest.len().min((STREAM_BYTES - within) as usize);
-            let (now, later) = rest.split_at_mut(here);
-            let page = self.page(&mut known, chain, (offset / STREAM_BYTES) as usize)?;
-            self.region.nvm.read(offset_of(page) + HEADER_BYTES + within, now);
-            (rest, offset) = (later, offset + here as u64);
+        for _ in 0..READS {
+            let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(0) };
+            let read = self.read_of(chain, bytes, buf, offset);
+            // Who looks whether it is hot does so beside a writer, who may end it or begin another one.
+            let (now, state) = self.state()?;
+            if now.word() == chain.word() && state != UndoState::Gone {
+                return read;
+            }
         }
-        Ok(count)
+        Err(JournalError::Unexpected("a rollback journal that is another one each time it is read"))
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
@@ -318,22 +318,19 @@ impl RollbackJournal for UndoLog {
             drop(known);
             return if bytes == length { Ok(()) } else { self.extend(chain, length, bytes) };
         }
+        // What stays may have been stored since the last sync.
+        self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
         let kept = pages_for(bytes).max(1) as usize;
         let all = self.walk(chain, usize::MAX);
         self.region.give_back(all.iter().skip(kept).copied());
         known.pages = all;
         known.pages.truncate(kept);
-        known.dirty.clear();
         Ok(())
     }
 
     fn sync(&self) -> Result<(), JournalError> {
-        let mut known = self.known();
-        for (from, to) in known.dirty.drain(..) {
-            self.region.nvm.flush(from, to - from);
-        }
-        self.region.nvm.fence();
+        self.flush(&mut self.known());
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
         self.nvm.fence();
         Ok(())
@@ -354,6 +351,35 @@ impl RollbackJournal for UndoLog {
 }
 
 impl UndoLog {
+    /// Makes durable what has been stored in pages.
+    fn flush(&self, known: &mut Known) {
+        for (from, to) in known.dirty.drain(..) {
+            self.region.nvm.flush(from, to - from);
+        }
+        self.region.nvm.fence();
+    }
+
+    fn read_of(
+        &self,
+        chain: UndoChain,
+        bytes: u64,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, JournalError> {
+        let mut known = self.known();
+        let count = bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (mut rest, mut offset) = (&mut buf[..count], offset);
+        while !rest.is_empty() {
+            let within = offset % STREAM_BYTES;
+            let here = rest.len().min((STREAM_BYTES - within) as usize);
+            let (now, later) = rest.split_at_mut(here);
+            let page = self.page(&mut known, chain, (offset / STREAM_BYTES) as usize)?;
+            self.region.nvm.read(offset_of(page) + HEADER_BYTES + within, now);
+            (rest, offset) = (later, offset + here as u64);
+        }
+        Ok(count)
+    }
+
     fn extend(&self, chain: UndoChain, length: u64, bytes: u64) -> Result<(), JournalError> {
         if bytes >= JOURNAL_LIMIT {
             return Err(JournalError::LimitReached { limit_bytes: JOURNAL_LIMIT });

@@ -297,6 +297,8 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
     with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
         // SAFETY: a name of SQLite's.
         unsafe { super_journal::deleted(name) };
+        // The last of what SQLite does with a super-journal that it has read.
+        child::super_journal_opened(false);
         if let Some(db) = registration.database_of_wal(name) {
             match guard::delete_wal(&db) {
                 Ok(false) => {}

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_medium::block::{Block, BlockOptions, FileBlock, sync_directory};
 use duralite_medium::{FileNvm, MapOptions, Nvm};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::Media;
 use crate::error::Error;
@@ -157,13 +159,24 @@ impl Media for Directory {
     }
 }
 
+/// Longer names of files leave no room for what follows.
+const LONGEST_NAME: usize = 200;
+
 /// The file of a store in a directory that many may share.
 fn nvram_file(dir: &Path, store: &Path, kind: &str) -> Result<PathBuf, Error> {
     let store = fs::canonicalize(store).map_err(|error| Error::io("finding", store, error))?;
-    let name: String = store
-        .to_string_lossy()
-        .chars()
-        .map(|letter| if letter.is_alphanumeric() || letter == '-' { letter } else { '_' })
-        .collect();
-    Ok(dir.join(format!("{}.{kind}", name.trim_start_matches('_'))))
+    let bytes = store.as_os_str().as_bytes();
+    // No two directories have one name; a slash is `_2f`.
+    let mut name = String::new();
+    for byte in bytes.strip_prefix(b"/").unwrap_or(bytes) {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') {
+            name.push(char::from(*byte));
+        } else {
+            name.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    if name.len() > LONGEST_NAME {
+        name = format!("{:032x}", xxh3_128(bytes));
+    }
+    Ok(dir.join(format!("{name}.{kind}")))
 }

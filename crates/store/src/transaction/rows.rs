@@ -285,7 +285,8 @@ impl Transaction {
 pub(crate) fn chain_given_up(undo: &[u8]) -> Option<PageId> {
     match Undo::decode(undo) {
         Ok(Undo::Row { old: Some(old), .. }) => match leaf_value(old) {
-            Ok(Value::Long { first, .. }) => Some(first),
+            // A long key with an empty value has none.
+            Ok(Value::Long { first, .. }) => Some(first).filter(|first| *first != 0),
             _ => None,
         },
         _ => None,

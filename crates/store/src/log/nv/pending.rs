@@ -13,8 +13,8 @@ pub(super) struct Pending {
     slots: Box<[Mutex<Slot>]>,
 }
 
-/// Where an object goes, and the object; only whoever takes it makes it persistent.
-type Slot = Option<(u64, Vec<u8>)>;
+/// An object's number, where it goes, and the object; only whoever takes it makes it persistent.
+type Slot = Option<(Lsn, u64, Vec<u8>)>;
 
 impl Pending {
     pub(super) fn new(entries: u64) -> Self {
@@ -30,10 +30,12 @@ impl Pending {
     }
 
     pub(super) fn put(&self, lsn: Lsn, at: u64, object: Vec<u8>) {
-        *self.slot(lsn).lock() = Some((at, object));
+        *self.slot(lsn).lock() = Some((lsn, at, object));
     }
 
-    pub(super) fn take(&self, lsn: Lsn) -> Slot {
-        self.slot(lsn).lock().take()
+    /// Where this object goes, and the object; `None` if another one has its place by now.
+    pub(super) fn take(&self, lsn: Lsn) -> Option<(u64, Vec<u8>)> {
+        let mut slot = self.slot(lsn).lock();
+        slot.take_if(|(number, ..)| *number == lsn).map(|(_, at, object)| (at, object))
     }
 }
