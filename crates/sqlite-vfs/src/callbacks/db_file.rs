@@ -8,6 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
+use super::file::{to_fill, to_write};
 use super::pragma;
 use crate::database::{Db, Serving, lock, strict};
 use crate::errors::Failure;
@@ -195,24 +196,15 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
 /// # Safety
 /// `buf` has room for `len` bytes.
 unsafe fn read_home(db: &Db, buf: *mut c_void, len: c_int, offset: i64) -> Result<c_int, Failure> {
-    let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
-        return Ok(ffi::IOERR_READ);
-    };
-    // SAFETY: as promised by the caller; zeroed first, so that it is initialised.
-    let buf = unsafe {
-        ptr::write_bytes(buf.cast::<u8>(), 0, len);
-        std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
-    };
+    // SAFETY: as promised by the caller.
+    let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return Ok(ffi::IOERR_READ) };
     db.read(buf, offset)
 }
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_open_db!(file, ffi::IOERR_WRITE, |db| {
-        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
-            return ffi::IOERR_WRITE;
-        };
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
-        let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         answer(db, strict::check_write(db, offset, data).and_then(|()| db.write(offset, data)))
     })
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
+use super::file::{BESIDE_DATABASE, to_fill, to_write};
 use crate::database::Db;
 use crate::errors::Failure;
 use crate::guard::child::ChildJournal;
@@ -28,25 +29,15 @@ struct JournalFile {
 }
 
 static METHODS: IoMethods = IoMethods {
-    version: 1,
     close: Some(close),
     read: Some(read),
     write: Some(write),
     truncate: Some(truncate),
     sync: Some(sync),
     file_size: Some(file_size),
-    lock: Some(lock),
-    unlock: Some(lock),
-    check_reserved_lock: Some(check_reserved_lock),
-    file_control: Some(file_control),
     sector_size: Some(sector_size),
     device_characteristics: Some(device_characteristics),
-    shm_map: None,
-    shm_lock: None,
-    shm_barrier: None,
-    shm_unmap: None,
-    fetch: None,
-    unfetch: None,
+    ..BESIDE_DATABASE
 };
 
 /// Makes `file` the open journal of a database, as [`crate::guard::journal::open`] has opened it.
@@ -132,25 +123,16 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_journal!(file, ffi::IOERR_READ, |journal| {
-        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
-            return ffi::IOERR_READ;
-        };
-        // SAFETY: SQLite's buffer of this length; zeroed first, so that it is initialised.
-        let buf = unsafe {
-            ptr::write_bytes(buf.cast::<u8>(), 0, len);
-            std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
-        };
+        // SAFETY: SQLite's buffer of this length.
+        let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return ffi::IOERR_READ };
         journal.read(buf, offset)
     })
 }
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_journal!(file, ffi::IOERR_WRITE, |journal| {
-        let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else {
-            return ffi::IOERR_WRITE;
-        };
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
-        let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         journal.change(ffi::IOERR_WRITE, |db| db.write_journal(data, offset))
     })
 }
@@ -183,23 +165,6 @@ unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
         unsafe { *out = size };
         ffi::OK
     })
-}
-
-/// A journal is never locked: the locks are the database's.
-unsafe extern "C" fn lock(_file: *mut File, _level: c_int) -> c_int {
-    ffi::OK
-}
-
-unsafe extern "C" fn check_reserved_lock(_file: *mut File, held: *mut c_int) -> c_int {
-    shield(ffi::IOERR_CHECKRESERVEDLOCK, || {
-        // SAFETY: SQLite passes where it wants the answer.
-        unsafe { *held = 0 };
-        ffi::OK
-    })
-}
-
-unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_void) -> c_int {
-    ffi::NOTFOUND
 }
 
 unsafe extern "C" fn sector_size(_file: *mut File) -> c_int {

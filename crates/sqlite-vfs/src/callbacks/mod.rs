@@ -1,6 +1,7 @@
-//! What SQLite calls: the VFS, a main database, and a WAL that lives in a log.
+//! What SQLite calls: the VFS, a main database, and a WAL or a rollback journal that lives in a log.
 
 mod db_file;
+mod file;
 mod journal_file;
 mod pragma;
 pub mod vfs;

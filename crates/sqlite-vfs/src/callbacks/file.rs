@@ -1,0 +1,73 @@
+//! What the files that SQLite calls have in common: its buffers, and what it never asks of a WAL or a journal.
+#![allow(unsafe_code)] // the functions that SQLite calls
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
+
+use crate::shield::shield;
+
+/// Methods of version 1 for a file beside a database: SQLite asks nothing else of it, and does not lock it, since the
+/// locks are the database's.
+pub const BESIDE_DATABASE: IoMethods = IoMethods {
+    version: 1,
+    close: None,
+    read: None,
+    write: None,
+    truncate: None,
+    sync: None,
+    file_size: None,
+    lock: Some(lock),
+    unlock: Some(lock),
+    check_reserved_lock: Some(check_reserved_lock),
+    file_control: Some(file_control),
+    sector_size: None,
+    device_characteristics: None,
+    shm_map: None,
+    shm_lock: None,
+    shm_barrier: None,
+    shm_unmap: None,
+    fetch: None,
+    unfetch: None,
+};
+
+unsafe extern "C" fn lock(_file: *mut File, _level: c_int) -> c_int {
+    ffi::OK
+}
+
+unsafe extern "C" fn check_reserved_lock(_file: *mut File, held: *mut c_int) -> c_int {
+    shield(ffi::IOERR_CHECKRESERVEDLOCK, || {
+        // SAFETY: SQLite passes where it wants the answer.
+        unsafe { *held = 0 };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_void) -> c_int {
+    ffi::NOTFOUND
+}
+
+/// What SQLite wants read, all zeros so far, and from where on; `None` where that is no place in a file.
+///
+/// # Safety
+/// `buf` has room for `len` bytes, which nobody else looks at as long as the result is used.
+pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(&'a mut [u8], u64)> {
+    let (offset, len) = (u64::try_from(offset).ok()?, usize::try_from(len).ok()?);
+    // SAFETY: as promised by the caller; zeroed first, so that it is initialised.
+    let buf = unsafe {
+        ptr::write_bytes(buf.cast::<u8>(), 0, len);
+        std::slice::from_raw_parts_mut(buf.cast::<u8>(), len)
+    };
+    Some((buf, offset))
+}
+
+/// What SQLite wants written, and from where on; `None` where that is no place in a file.
+///
+/// # Safety
+/// `data` are `len` bytes that do not change as long as the result is used.
+pub unsafe fn to_write<'a>(data: *const c_void, len: c_int, offset: i64) -> Option<(&'a [u8], u64)> {
+    let (offset, len) = (u64::try_from(offset).ok()?, usize::try_from(len).ok()?);
+    // SAFETY: as promised by the caller.
+    Some((unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }, offset))
+}
