@@ -30,6 +30,7 @@ pub mod mapped_home;
 pub mod media;
 pub mod nvwal;
 pub mod offline;
+mod past_cache;
 pub mod pins;
 pub mod ppl;
 pub mod rollback;

@@ -39,12 +39,14 @@ impl MemoryKind {
     }
 }
 
-/// When home pages become durable.
+/// How home pages become durable, and logs that are in the same memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
-    /// Page by page, as it is written.
+    /// Page by page, as is cheaper.
     #[default]
     Adaptive,
+    /// Page by page, by the paper's rule: past the cache if it is written less often than the average page.
+    Average,
     /// Stored through the cache, and flushed at the sync.
     WriteBack,
     /// Stored past the cache.
@@ -53,14 +55,19 @@ pub enum HomeSync {
 
 impl HomeSync {
     /// The names in settings.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("adaptive", Self::Adaptive), ("wb", Self::WriteBack), ("wt", Self::WriteThrough)];
+    pub const NAMES: [(&'static str, Self); 4] = [
+        ("adaptive", Self::Adaptive),
+        ("average", Self::Average),
+        ("wb", Self::WriteBack),
+        ("wt", Self::WriteThrough),
+    ];
 
-    /// `"adaptive"`, `"wb"` or `"wt"`.
+    /// As settings name it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
+            Self::Average => "average",
             Self::WriteBack => "wb",
             Self::WriteThrough => "wt",
         }

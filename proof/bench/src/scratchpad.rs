@@ -30,13 +30,15 @@ struct Config {
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
 const WRITE_THROUGH: Config = Config { name: "write-through", scratchpad: "off", home_sync: "wt" };
+/// By the paper's rule.
+const AVERAGE: Config = Config { name: "average", scratchpad: "off", home_sync: "average" };
 const ADAPTIVE: Config = Config { name: "adaptive", scratchpad: "off", home_sync: "adaptive" };
 const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "adaptive" };
 
 /// What is varied beside.
 #[derive(Clone, Copy)]
 struct Memory {
-    /// Whether pages are stored whole, as in the paper.
+    /// Whether pages are logged and stored whole, as in the paper.
     whole_pages: bool,
     write_ns: u32,
     stream_ns: u32,
@@ -46,6 +48,8 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
+/// What is logged and stored of a page.
+const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
     let parameters = [
@@ -54,6 +58,7 @@ fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
         ("scratchpad", config.scratchpad.to_owned()),
         ("home", "emulate".to_owned()),
         ("home_sync", config.home_sync.to_owned()),
+        ("diff", if memory.whole_pages { "off" } else { "on" }.to_owned()),
         ("home_diff", if memory.whole_pages { "off" } else { "on" }.to_owned()),
         ("scratchpad_bytes", memory.region_bytes.to_string()),
         ("nvram_write_ns", memory.write_ns.to_string()),
@@ -109,23 +114,25 @@ fn figures(
     effort: Effort,
     names: [&'static str; 2],
     title: &str,
-    (configs, memory): (&[Config], Memory),
+    configs: &[Config],
     note: &str,
 ) -> Result<Vec<Table>> {
     let mut tables = Vec::new();
     for ((mode_name, mode), name) in MODES.into_iter().zip(names) {
-        let mut columns = vec!["operation".to_owned()];
+        let mut columns = vec!["operation".to_owned(), "pages".to_owned()];
         columns.extend(configs.iter().map(|config| format!("{} (tx/s)", config.name)));
         columns.extend(configs[1..].iter().map(|config| format!("{} / {}", config.name, configs[0].name)));
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
         let mut table = Table::new(name, &format!("Single-level store, {title}, {mode_name}"), &columns);
-        let targets: Vec<Target> = configs.iter().map(|config| target(*config, mode, memory)).collect();
-        for operation in Operation::ALL {
-            let found = compare(dir, effort, &targets, operation, transactions(effort))?;
-            let first = found.first().copied().unwrap_or(f64::NAN);
-            let ratios = found[1..].iter().map(|figure| format!("{:.2}x", figure / first));
-            let cells = found.iter().map(|figure| number(*figure)).chain(ratios);
-            table.row(std::iter::once(operation.name().to_owned()).chain(cells));
+        for (form, memory) in FORMS {
+            let targets: Vec<Target> = configs.iter().map(|config| target(*config, mode, memory)).collect();
+            for operation in Operation::ALL {
+                let found = compare(dir, effort, &targets, operation, transactions(effort))?;
+                let first = found.first().copied().unwrap_or(f64::NAN);
+                let ratios = found[1..].iter().map(|figure| format!("{:.2}x", figure / first));
+                let cells = found.iter().map(|figure| number(*figure)).chain(ratios);
+                table.row([operation.name(), form].map(str::to_owned).into_iter().chain(cells));
+            }
         }
         table.note = format!("{} {note}", how(effort));
         tables.push(table);
@@ -143,15 +150,14 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         effort,
         ["scratchpad_figure13", "scratchpad_figure14"],
         "figures 13 and 14: the log alone",
-        (&[BASELINE, ON_CHIP], MEMORY),
-        "The paper: 1.92x, 1.93x and 2.00x in rollback logging for insert, update and delete, 1.96x, 2.00x and 2.10x in \
-         write-ahead logging. Here a \
-         transaction of the write-ahead log is a few lines of differences, and a rollback journal is whole pages: so much more is \
-         saved there, where the paper's entries are of one kind.",
+        &[BASELINE, ON_CHIP],
+        "The paper: 1.92x, 2.00x and 1.93x in rollback logging for insert, delete and update, 1.96x, 2.10x and 2.00x in \
+         write-ahead logging. A rollback journal is whole pages in either form. Where only what differs is logged, a \
+         transaction of the write-ahead log is a few lines, so that the baseline has less to lose.",
     )
 }
 
-/// Figures 17 and 18, and 5: how pages are made durable.
+/// Figures 17 and 18: how pages and the log beside them are made durable.
 ///
 /// # Errors
 /// SQLite's.
@@ -161,12 +167,40 @@ pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         effort,
         ["scratchpad_figure17", "scratchpad_figure18"],
         "figures 17 and 18: the sync alone",
-        (&[BASELINE, WRITE_THROUGH, ADAPTIVE], WHOLE),
-        "The paper: adaptive is 1.50x, 1.69x and 1.89x of write-back in rollback logging, 1.77x, 1.77x and 1.96x in write-ahead \
-         logging, and 1.02x to 1.17x of write-through. Pages are stored whole here (home_diff=off), as in the paper. In write-ahead logging a \
-         page is written once for a thousand frames, and in rollback logging the baseline's flushed journal weighs as much as \
-         the pages.",
+        &[BASELINE, WRITE_THROUGH, AVERAGE, ADAPTIVE],
+        "The paper: adaptive is 1.50x, 1.89x and 1.69x of write-back for insert, delete and update in rollback logging, 1.77x, \
+         1.96x and 1.77x in write-ahead logging, and 1.02x to 1.17x of write-through. The log is in the memory of the pages, \
+         and goes the same way. Average is the paper's rule, adaptive takes the way that it has measured to be cheaper. \
+         No figure can exceed what a line past the cache costs less, twice here.",
     )
+}
+
+/// Figure 5: write-back without and with its flushes, and write-through.
+///
+/// # Errors
+/// SQLite's.
+pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
+    let mut table = Table::new(
+        "scratchpad_figure5",
+        "Single-level store, figure 5: transactions/s by caching mode",
+        &["mode", "operation", "write-back, flushes free", "write-back", "write-through"],
+    );
+    for (mode_name, mode) in MODES {
+        let free = Memory { write_ns: 0, stream_ns: 0, ..WHOLE };
+        let targets =
+            [target(BASELINE, mode, free), target(BASELINE, mode, WHOLE), target(WRITE_THROUGH, mode, WHOLE)];
+        for operation in Operation::ALL {
+            let found = compare(dir, effort, &targets, operation, transactions(effort))?;
+            let cells = found.iter().map(|figure| number(*figure));
+            table.row([mode_name, operation.name()].map(str::to_owned).into_iter().chain(cells));
+        }
+    }
+    table.note = format!(
+        "{} Pages are logged and stored whole. As in the paper, write-back beats write-through only where its flushes cost \
+         nothing; the first column has no latency added, for either way.",
+        how(effort)
+    );
+    Ok(table)
 }
 
 /// Figures 19 and 20: all four.
@@ -179,9 +213,9 @@ pub fn figures_19_20(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         effort,
         ["scratchpad_figure19", "scratchpad_figure20"],
         "figures 19 and 20: together",
-        (&[BASELINE, ON_CHIP, ADAPTIVE, BOTH], MEMORY),
-        "The paper: both together are 2.15x, 2.14x and 2.26x of the baseline in rollback logging, 2.20x, 2.24x and 2.39x in \
-         write-ahead logging.",
+        &[BASELINE, ON_CHIP, ADAPTIVE, BOTH],
+        "The paper: both together are 2.15x, 2.26x and 2.14x of the baseline for insert, delete and update in rollback \
+         logging, 2.20x, 2.39x and 2.24x in write-ahead logging.",
     )
 }
 
@@ -227,7 +261,7 @@ pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
         &headings,
     );
     for (mode_name, mode) in MODES {
-        for config in [BASELINE, ON_CHIP, WRITE_THROUGH, ADAPTIVE, BOTH] {
+        for config in [BASELINE, ON_CHIP, ADAPTIVE, BOTH] {
             let targets = LATENCIES
                 .map(|ns| target(config, mode, Memory { write_ns: ns, stream_ns: ns / 2, ..MEMORY }));
             let found = compare(dir, effort, &targets, Operation::Insert, transactions(effort))?;
@@ -275,8 +309,12 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
 /// SQLite's.
 pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
     let on_chip = |home_sync, name| Config { name, scratchpad: "emulate", home_sync };
-    let configs =
-        [on_chip("wb", "write-back"), on_chip("wt", "write-through"), on_chip("adaptive", "adaptive")];
+    let configs = [
+        on_chip("wb", "write-back"),
+        on_chip("wt", "write-through"),
+        on_chip("average", "average"),
+        on_chip("adaptive", "adaptive"),
+    ];
     let mut table = Table::new(
         "scratchpad_heat",
         "Single-level store: updates/s by policy and by how pages differ in heat, pages stored whole",
@@ -286,8 +324,9 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
             "updates",
             "write-back",
             "write-through",
+            "average",
             "adaptive",
-            "adaptive / better of the two",
+            "adaptive / better of the first two",
         ],
     );
     for (mode_name, mode) in MODES {
@@ -295,21 +334,25 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
             [("past the cache: half", WRITE_NS / 2), ("past the cache: twice", 2 * WRITE_NS)]
         {
             for (skew, hot_in_ten) in [("uniform", 0), ("9 of 10 to 1% of the rows", 9)] {
-                let mut figures: [Vec<f64>; 3] = Default::default();
+                let mut figures: [Vec<f64>; 4] = Default::default();
                 for _ in 0..effort.rounds {
                     for (config, list) in configs.iter().zip(&mut figures) {
                         let target = target(*config, mode, Memory { stream_ns, ..WHOLE });
                         list.push(skewed(dir, &target, transactions(effort), hot_in_ten)?);
                     }
                 }
-                let [back, through, adaptive] = figures.map(median);
+                let [back, through, average, adaptive] = figures.map(median);
                 let ratio = format!("{:.2}x", adaptive / back.max(through));
-                let cells = [number(back), number(through), number(adaptive), ratio];
+                let cells = [number(back), number(through), number(average), number(adaptive), ratio];
                 table.row([mode_name, lines, skew].map(str::to_owned).into_iter().chain(cells));
             }
         }
     }
-    table.note = format!("{} The log is in the region, so that what is left is the pages.", how(effort));
+    table.note = format!(
+        "{} The log is in the region, so that what is left is the pages. Average is the paper's rule. SQLite's cache collects \
+         what a page is written between two syncs, so that its heat saves no flush, and what counts is which way is cheaper.",
+        how(effort)
+    );
     Ok(table)
 }
 

@@ -58,7 +58,7 @@ impl Measurement {
 }
 
 /// A name selects itself, and what stands before a `_` all that begin so.
-const MEASUREMENTS: [(&str, Measurement); 28] = [
+const MEASUREMENTS: [(&str, Measurement); 29] = [
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),
@@ -80,6 +80,7 @@ const MEASUREMENTS: [(&str, Measurement); 28] = [
     ("ppl_figure7", Several(ppl::figure7)),
     ("ppl_table6", One(ppl::table6)),
     ("ppl_figure8", Several(ppl::figure8)),
+    ("scratchpad_figure5", One(scratchpad::figure5)),
     ("scratchpad_figure13_14", Several(scratchpad::figures_13_14)),
     ("scratchpad_figure15_16", One(scratchpad::figures_15_16)),
     ("scratchpad_figure17_18", Several(scratchpad::figures_17_18)),

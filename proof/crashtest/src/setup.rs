@@ -232,5 +232,8 @@ fn choose_scratchpad(_: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     if random.u8(..3) == 0 {
         settings.push("cache_bytes=0".into());
     }
+    if random.u8(..6) == 0 {
+        settings.push("diff=0".into());
+    }
     settings
 }

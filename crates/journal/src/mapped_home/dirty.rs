@@ -17,13 +17,18 @@ const MOST_CHUNKS: usize = 16 << 10;
 pub(super) struct Dirty(BTreeMap<u64, u64>);
 
 impl Dirty {
-    /// Bytes were stored.
-    pub(super) fn stored(&mut self, range: Range<u64>) {
+    /// Bytes were stored; returns how many of their lines were not there already.
+    pub(super) fn stored(&mut self, range: Range<u64>) -> u64 {
         let mut line = range.start / LINE_BYTES;
+        let mut fresh = 0;
         while line * LINE_BYTES < range.end {
-            *self.0.entry(line / LINES).or_default() |= 1 << (line % LINES);
+            let lines = self.0.entry(line / LINES).or_default();
+            let bit = 1 << (line % LINES);
+            fresh += u64::from(*lines & bit == 0);
+            *lines |= bit;
             line += 1;
         }
+        fresh
     }
 
     /// Bytes were stored past the cache: lines that are there whole need no flush any more.
@@ -89,8 +94,8 @@ mod tests {
         let nvm = FileNvm::map(tempfile::tempfile().unwrap(), "nvm".as_ref(), &options).unwrap();
         nvm.grow(8192).unwrap();
         let mut dirty = Dirty::default();
-        dirty.stored(10..20);
-        dirty.stored(10..130);
+        assert_eq!(dirty.stored(10..20), 1);
+        assert_eq!(dirty.stored(10..130), 2);
         dirty.stored(4095..4097);
         dirty.stored(8191..9000);
         dirty.streamed(60..128);

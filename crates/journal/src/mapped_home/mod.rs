@@ -31,9 +31,10 @@ mod dirty;
 mod policy;
 mod shared;
 
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use duralite_medium::{Guarantee, LINE_BYTES, MediumError, Nvm, Segment};
 
@@ -62,7 +63,8 @@ pub struct MappedHome {
 #[derive(Default)]
 struct State {
     dirty: Dirty,
-    policy: Policy,
+    /// `None` where the setting says how all pages are written.
+    policy: Option<Policy>,
     /// Whether anything was stored since the last fence.
     unfenced: bool,
     page: Vec<u8>,
@@ -78,8 +80,6 @@ pub struct Figures {
     pub through: u64,
     /// Lines stored.
     pub lines: u64,
-    /// Pages that are written back since the last sampling; `None` while it goes on.
-    pub written_back: Option<usize>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,7 +99,7 @@ impl MappedHome {
             writers: Writers::default(),
             size,
             resizing: Mutex::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State { policy: Policy::of(sync), ..State::default() }),
         }
     }
 
@@ -141,8 +141,7 @@ impl MappedHome {
     /// What this process has done through it.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        let state = locked(&self.state);
-        Figures { written_back: state.policy.written_back(), ..state.figures }
+        locked(&self.state).figures
     }
 
     fn survives_power_loss(&self) -> bool {
@@ -182,55 +181,91 @@ impl MappedHome {
     fn put(&self, bytes: &[u8], at: u64) {
         // The lock is the process's: other processes do not write meanwhile.
         let state = &mut *locked(&self.state);
-        let through = match self.sync {
-            HomeSync::WriteBack => false,
-            HomeSync::WriteThrough => true,
-            HomeSync::Adaptive => state.policy.written(at / u64::from(self.page_bytes)),
+        let number = at / u64::from(self.page_bytes);
+        let through = match &state.policy {
+            Some(policy) => policy.is_through(number),
+            None => self.sync == HomeSync::WriteThrough,
         };
+        let start = state.is_timed().then(Instant::now);
         let known = self.writers.claim();
         state.unfenced = true;
         state.figures.writes += 1;
         state.figures.through += u64::from(through);
         let mut page = std::mem::take(&mut state.page);
+        let mut done = Stored::default();
         if self.whole_pages {
-            self.store(state, bytes, at, through);
+            done += self.store(state, bytes, at, through);
         } else {
             page.resize(bytes.len(), 0);
             self.nvm.read(at, &mut page);
             for range in differing_lines(&page, bytes, at) {
-                self.store(state, &bytes[range.clone()], at + range.start as u64, through);
+                done += self.store(state, &bytes[range.clone()], at + range.start as u64, through);
             }
             if !known {
-                state.dirty.stored(at..at + bytes.len() as u64);
+                done.fresh += state.dirty.stored(at..at + bytes.len() as u64);
             }
         }
         state.page = page;
+        state.figures.lines += done.lines;
+        if let Some(policy) = &mut state.policy {
+            policy.wrote(
+                number,
+                done.lines,
+                done.fresh,
+                start.map_or(Duration::ZERO, |start| start.elapsed()),
+            );
+        }
         if state.dirty.is_full() {
             state.dirty.flush(&*self.nvm);
         }
     }
 
-    fn store(&self, state: &mut State, bytes: &[u8], at: u64, through: bool) {
+    fn store(&self, state: &mut State, bytes: &[u8], at: u64, through: bool) -> Stored {
         let len = bytes.len() as u64;
-        state.figures.lines += duralite_medium::lines_touched(at, len);
+        let lines = duralite_medium::lines_touched(at, len);
         if through {
             self.nvm.stream(at, bytes);
             state.dirty.streamed(at..at + len);
+            Stored { lines, fresh: 0 }
         } else {
             self.nvm.store(at, bytes);
-            state.dirty.stored(at..at + len);
+            Stored { lines, fresh: state.dirty.stored(at..at + len) }
         }
     }
 
     /// Makes durable what this process has stored; whether that is all that anybody has.
     fn flush(&self) -> Result<bool, JournalError> {
-        let mut state = locked(&self.state);
+        let state = &mut *locked(&self.state);
+        let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
         if std::mem::take(&mut state.unfenced) {
             self.nvm.fence();
         }
+        if let Some(policy) = &mut state.policy {
+            policy.synced(start.map_or(Duration::ZERO, |start| start.elapsed()));
+        }
         self.check()?;
         Ok(self.writers.synced())
+    }
+}
+
+/// Lines that were stored, and those of them that have to be flushed and had not to be before.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stored {
+    lines: u64,
+    fresh: u64,
+}
+
+impl AddAssign for Stored {
+    fn add_assign(&mut self, more: Self) {
+        self.lines += more.lines;
+        self.fresh += more.fresh;
+    }
+}
+
+impl State {
+    fn is_timed(&self) -> bool {
+        self.policy.as_ref().is_some_and(Policy::is_timed)
     }
 }
 

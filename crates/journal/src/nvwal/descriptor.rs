@@ -6,8 +6,8 @@ use super::options::{NAME, NvwalOptions};
 use super::{files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
-use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, SWITCH};
-use crate::settings::{EngineOptions, EngineSetting, Values, on_off};
+use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT};
+use crate::settings::{EngineOptions, EngineSetting, Values};
 
 /// The engine for byte-addressable memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -35,6 +35,7 @@ impl NvwalOptions {
         Self {
             limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
             cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            diff: all.diff.unwrap_or(own.diff),
             ..own
         }
     }
@@ -61,14 +62,6 @@ static SYNC: EngineSetting = EngineSetting::new(
 )
 .shared()
 .changeable();
-
-static DIFF: EngineSetting = EngineSetting::new(
-    "diff",
-    SWITCH,
-    |all, given| put(all, given.switch(), |own, value| own.diff = value),
-    |all| on_off(own(all).diff),
-)
-.shared();
 
 static HEAP: EngineSetting = EngineSetting::new(
     "heap",

@@ -6,7 +6,7 @@ use super::options::{NAME, ScratchpadOptions};
 use super::{files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
-use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, SWITCH};
+use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, SWITCH};
 use crate::settings::{EngineOptions, EngineSetting, on_off};
 
 /// The engine for a small memory in which a store is durable, beside persistent memory.
@@ -14,7 +14,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
     needs: &[Medium::Scratchpad, Medium::HomeMemory],
-    settings: &[&SCRATCHPAD_BYTES, &HOME_DIFF, &LOG_LIMIT, &CACHE],
+    settings: &[&SCRATCHPAD_BYTES, &DIFF, &HOME_DIFF, &LOG_LIMIT, &CACHE],
     // The word that the home's writers share; all else is in the log and the region.
     shared: SharedBytes { zeroed: 8, all: 8 },
     format: files::format,
@@ -35,6 +35,8 @@ impl ScratchpadOptions {
         Self {
             limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
             cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            diff: all.diff.unwrap_or(own.diff),
+            sync: all.media.home_sync,
             ..own
         }
     }

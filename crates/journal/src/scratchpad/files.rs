@@ -21,6 +21,7 @@ use crate::generations::InForce;
 use crate::log_memory::hooked;
 use crate::mapped_home::MappedHome;
 use crate::media::MediaOptions;
+use crate::past_cache::Choice;
 use crate::{JournalError, log_file};
 
 /// The slot of who is without one.
@@ -132,7 +133,9 @@ impl Scratchpad {
         role: Role,
     ) -> Result<Self, JournalError> {
         let region = Arc::new(region);
-        let rollback = Arc::new(UndoLog::new(Arc::clone(&nvm), Arc::clone(&region)));
+        let needs_flush = !region.nvm.is_durable_on_store();
+        let choice = Arc::new(if needs_flush { Choice::new(options.sync) } else { Choice::write_back() });
+        let rollback = UndoLog::new(Arc::clone(&nvm), Arc::clone(&region), Arc::clone(&choice));
         let mut log = Self {
             chains: DeltaChains::new(superblock.page_bytes as usize, options.cache_bytes),
             superblock,
@@ -151,11 +154,14 @@ impl Scratchpad {
             spare: Vec::new(),
             doubtful: None,
             doubtful_generation: false,
-            rollback,
+            rollback: Arc::new(rollback),
+            diff: options.diff,
+            choice,
             home: None,
             activity: Activity::default(),
             payload: Vec::new(),
             record: Vec::new(),
+            entry: Vec::new(),
         };
         match role {
             Role::Recovers => log.recover()?,

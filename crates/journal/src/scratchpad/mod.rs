@@ -47,6 +47,7 @@ use crate::engine::{
 use crate::generations::InForce;
 use crate::home::{DatabaseFile, Home};
 use crate::mapped_home::MappedHome;
+use crate::past_cache::Choice;
 use crate::rollback::RollbackJournal;
 use crate::{EngineOptions, JournalError};
 pub use descriptor::DESCRIPTOR;
@@ -99,11 +100,17 @@ pub struct Scratchpad {
     /// Whether the same is so of the generation.
     doubtful_generation: bool,
     rollback: Arc<UndoLog>,
+    /// Whether differences are logged, or pages whole.
+    diff: bool,
+    /// How lines of the region become durable.
+    choice: Arc<Choice>,
     /// The database file; `None` for who only looks at the log, or reads it from outside: it is the same file.
     home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
     record: Vec<u8>,
+    /// The entry that is being stored.
+    entry: Vec<u8>,
 }
 
 impl Scratchpad {

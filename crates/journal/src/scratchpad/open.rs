@@ -2,6 +2,8 @@
 
 use duralite_logfmt::scratchpad::TxHash;
 
+use crate::past_cache::Work;
+
 /// The transaction being stored, before it is sealed.
 pub(super) struct OpenTransaction {
     /// Its pages, each with the tag of its links.
@@ -10,6 +12,8 @@ pub(super) struct OpenTransaction {
     pub(super) offset: u64,
     pub(super) hash: TxHash,
     pub(super) records: u32,
+    /// How its lines become durable.
+    pub(super) work: Work,
 }
 
 impl OpenTransaction {

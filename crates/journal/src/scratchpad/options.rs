@@ -1,5 +1,6 @@
 //! How the engine works: what the settings choose.
 
+use crate::media::HomeSync;
 use crate::settings::common::CACHE_BYTES;
 
 /// The engine's name in settings.
@@ -16,12 +17,23 @@ pub struct ScratchpadOptions {
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
+    /// Whether differences are logged; the paper logs what it writes whole.
+    pub diff: bool,
+    /// How lines of a region become durable that have to be flushed.
+    pub sync: HomeSync,
     /// Whether only those lines of a page are stored in the database that differ; the paper stores pages whole.
     pub home_diff: bool,
 }
 
 impl Default for ScratchpadOptions {
     fn default() -> Self {
-        Self { region_bytes: REGION_BYTES, limit_bytes: 0, cache_bytes: CACHE_BYTES, home_diff: true }
+        Self {
+            region_bytes: REGION_BYTES,
+            limit_bytes: 0,
+            cache_bytes: CACHE_BYTES,
+            diff: true,
+            sync: HomeSync::default(),
+            home_diff: true,
+        }
     }
 }

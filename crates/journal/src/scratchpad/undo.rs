@@ -12,10 +12,11 @@ use duralite_logfmt::scratchpad::{
     HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, Kind, PAGE_BYTES, PageHeader,
     STREAM_BYTES, UndoChain, UndoState,
 };
-use duralite_medium::Nvm;
+use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 
 use super::region::{Region, offset_of, pages_for};
 use crate::JournalError;
+use crate::past_cache::{Choice, Work};
 use crate::rollback::RollbackJournal;
 
 /// How often a journal is read anew that is another one afterwards.
@@ -26,6 +27,7 @@ pub(super) struct UndoLog {
     /// The log's file.
     nvm: Arc<dyn Nvm>,
     region: Arc<Region>,
+    choice: Arc<Choice>,
     known: Mutex<Known>,
 }
 
@@ -36,11 +38,13 @@ struct Known {
     pages: Vec<u32>,
     /// Stored and not flushed, each from one offset in the region up to another.
     dirty: Vec<(u64, u64)>,
+    /// What is stored up to the next sync; `None` if nothing is yet.
+    work: Option<Work>,
 }
 
 impl UndoLog {
-    pub(super) fn new(nvm: Arc<dyn Nvm>, region: Arc<Region>) -> Self {
-        Self { nvm, region, known: Mutex::default() }
+    pub(super) fn new(nvm: Arc<dyn Nvm>, region: Arc<Region>, choice: Arc<Choice>) -> Self {
+        Self { nvm, region, choice, known: Mutex::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -198,11 +202,32 @@ impl UndoLog {
             let (now, later) = rest.split_at(here);
             let page = self.page(known, chain, (offset / STREAM_BYTES) as usize)?;
             let at = offset_of(page) + HEADER_BYTES + within;
-            self.region.nvm.store(at, now);
-            self.touch(known, at, at + here as u64);
+            self.put(known, at, now);
             (rest, offset) = (later, offset + here as u64);
         }
         Ok(())
+    }
+
+    /// Stores bytes: whole lines in the way that was chosen, which nothing is stored in again soon.
+    fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
+        let nvm = &self.region.nvm;
+        let work = known.work.get_or_insert_with(|| self.choice.begin());
+        let end = at + bytes.len() as u64;
+        let (from, to) = (at.next_multiple_of(LINE_BYTES), end - end % LINE_BYTES);
+        if !work.through || from >= to {
+            work.part(lines_touched(at, bytes.len() as u64), || nvm.store(at, bytes));
+            self.touch(known, at, end);
+            return;
+        }
+        let (head, rest) = bytes.split_at((from - at) as usize);
+        let (lines, tail) = rest.split_at((to - from) as usize);
+        work.part((to - from) / LINE_BYTES, || nvm.stream(from, lines));
+        for (at, part) in [(at, head), (to, tail)] {
+            if !part.is_empty() {
+                nvm.store(at, part);
+                self.touch(known, at, at + part.len() as u64);
+            }
+        }
     }
 
     fn touch(&self, known: &mut Known, from: u64, to: u64) {
@@ -272,7 +297,7 @@ impl RollbackJournal for UndoLog {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 8);
         self.nvm.fence();
         self.put_in_force(UndoState::Bytes(0), chain);
-        *known = Known { chain: chain.word(), pages: vec![chain.first], dirty: Vec::new() };
+        *known = Known { chain: chain.word(), pages: vec![chain.first], ..Known::default() };
         Ok(())
     }
 
@@ -353,10 +378,14 @@ impl RollbackJournal for UndoLog {
 impl UndoLog {
     /// Makes durable what has been stored in pages.
     fn flush(&self, known: &mut Known) {
-        for (from, to) in known.dirty.drain(..) {
-            self.region.nvm.flush(from, to - from);
-        }
-        self.region.nvm.fence();
+        let mut work = known.work.take().unwrap_or_default();
+        work.part(0, || {
+            for (from, to) in known.dirty.drain(..) {
+                self.region.nvm.flush(from, to - from);
+            }
+            self.region.nvm.fence();
+        });
+        self.choice.end(&work);
     }
 
     fn read_of(

@@ -1,13 +1,14 @@
 //! Storing a transaction in pages of the region, committing it, and starting the log over.
 
-use duralite_logfmt::Origin;
 use duralite_logfmt::scratchpad::{
-    Base, CHANGE_HEADER_BYTES, CommitEntry, ENTRY_BYTES, FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, NO_BLOCK,
-    PAGE_BYTES, PageHeader, RECORD_AT, RECORD_HEADER_BYTES, RecordHeader, Slot, TxHash, TxHeader,
-    active_word, change_header, committed_mark, committing_mark, entry_bytes, first_link_offset,
-    first_link_tag, link_word,
+    Base, CommitEntry, ENTRY_BYTES, FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, NO_BLOCK, PAGE_BYTES, PageHeader,
+    RECORD_AT, RECORD_HEADER_BYTES, RecordHeader, Slot, TxHash, TxHeader, active_word, change_header,
+    committed_mark, committing_mark, entry_bytes, first_link_offset, first_link_tag, link_word,
 };
 use duralite_logfmt::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
+use duralite_logfmt::{Origin, diff};
+
+use duralite_medium::LINE_BYTES;
 
 use super::open::OpenTransaction;
 use super::region::offset_of;
@@ -29,9 +30,12 @@ impl Scratchpad {
         payload: &mut Vec<u8>,
     ) -> Result<(), JournalError> {
         payload.clear();
-        let mut apply = apply_from(&self.region, &mut self.record);
-        let (base, ranges) = self.chains.difference(page_number, page, payload, &mut apply)?;
-        drop(apply);
+        let (base, ranges) = if self.diff {
+            let mut apply = apply_from(&self.region, &mut self.record);
+            self.chains.difference(page_number, page, payload, &mut apply)?
+        } else {
+            (Base::Zeros, diff::encode_whole(page, payload))
+        };
         let record_bytes = RECORD_HEADER_BYTES + payload.len() as u32;
         let header = RecordHeader { record_bytes, frame, page_number, ranges, base };
         let at = self.append(&header, payload)?;
@@ -70,19 +74,24 @@ impl Scratchpad {
             if offset == PAGE_BYTES { (first_new, HEADER_BYTES) } else { (first_new - 1, offset) };
         let page_at = |index: usize| open.pages.get(index).map_or(0, |(page, _)| offset_of(*page));
         let record_at = page_at(index) + at + RECORD_AT;
-        self.region.nvm.store(page_at(index) + at, &head);
-        at += CHANGE_HEADER_BYTES;
-        let mut rest = payload;
+        // Whole lines, so that none is stored twice.
+        self.entry.clear();
+        self.entry.extend_from_slice(&head);
+        self.entry.extend_from_slice(payload);
+        self.entry.resize(size as usize, 0);
+        let mut rest = &self.entry[..];
         while !rest.is_empty() {
             if at == PAGE_BYTES {
                 (index, at) = (index + 1, HEADER_BYTES);
             }
             let here = rest.len().min((PAGE_BYTES - at) as usize);
             let (now, later) = rest.split_at(here);
-            self.region.nvm.store(page_at(index) + at, now);
+            let (nvm, to, through) = (&self.region.nvm, page_at(index) + at, open.work.through);
+            let put = || if through { nvm.stream(to, now) } else { nvm.store(to, now) };
+            open.work.part(here as u64 / LINE_BYTES, put);
             (rest, at) = (later, at + here as u64);
         }
-        open.offset = at.next_multiple_of(ENTRY_BYTES);
+        open.offset = at;
         open.hash = hash;
         open.records += 1;
         Ok(record_at)
@@ -92,7 +101,8 @@ impl Scratchpad {
         let (sequence, generation) = (self.sequence + 1, self.in_force.slot.generation);
         let hash = TxHash::new(self.region.id, generation, sequence);
         let pages = std::mem::take(&mut self.spare);
-        let mut open = OpenTransaction { pages, offset: PAGE_BYTES, hash, records: 0 };
+        let work = self.choice.begin();
+        let mut open = OpenTransaction { pages, offset: PAGE_BYTES, hash, records: 0, work };
         open.pages.clear();
         self.reach(&mut open, ENTRY_BYTES)?;
         open.offset = HEADER_BYTES;
@@ -179,9 +189,14 @@ impl Scratchpad {
         let elapsed_ms = self.elapsed_ms();
         let last = self.store_last(&open, commit, elapsed_ms);
         let generation = self.in_force.slot.generation;
-        self.flush_stored(&open);
-        self.settle_flushed();
-        self.region.nvm.fence();
+        let mut work = std::mem::take(&mut open.work);
+        let through = work.through;
+        work.part(0, || {
+            self.flush_stored(&open, through);
+            self.settle_flushed();
+            self.region.nvm.fence();
+        });
+        self.choice.end(&work);
         self.store_follow(open.pages.first().map_or(0, |(page, _)| *page));
         self.region.nvm.store_u64(last, committed_mark(self.region.id, generation, sequence));
         self.region.nvm.flush(last, 8);
@@ -203,13 +218,18 @@ impl Scratchpad {
         Ok(())
     }
 
-    fn flush_stored(&self, open: &OpenTransaction) {
-        if self.region.nvm.is_durable_on_store() {
+    /// Flushes what was stored through the cache: all, or the headers of pages and the last entry.
+    fn flush_stored(&self, open: &OpenTransaction, through: bool) {
+        let nvm = &self.region.nvm;
+        if nvm.is_durable_on_store() {
             return;
         }
         for page in open.pages() {
-            let bytes = if page == open.last() { open.offset + ENTRY_BYTES } else { PAGE_BYTES };
-            self.region.nvm.flush(offset_of(page), bytes);
+            let stored = if page == open.last() { open.offset + ENTRY_BYTES } else { PAGE_BYTES };
+            nvm.flush(offset_of(page), if through { HEADER_BYTES } else { stored });
+        }
+        if through {
+            nvm.flush(offset_of(open.last()) + open.offset, ENTRY_BYTES);
         }
     }
 

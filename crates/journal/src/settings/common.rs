@@ -1,6 +1,6 @@
 //! Settings that several engines share, and what the rows of others have in common.
 
-use super::{EngineSetting, Values};
+use super::{EngineSetting, Values, on_off};
 
 /// Bytes of page images that an engine keeps where nothing else is said.
 pub const CACHE_BYTES: usize = 8 << 20;
@@ -25,3 +25,12 @@ pub static CACHE: EngineSetting = EngineSetting::new(
     |all, given| given.size().map(|value| all.cache_bytes = Some(value)),
     |all| all.cache_bytes.unwrap_or(CACHE_BYTES).to_string(),
 );
+
+/// Whether differences are logged, or pages whole.
+pub static DIFF: EngineSetting = EngineSetting::new(
+    "diff",
+    SWITCH,
+    |all, given| given.switch().map(|value| all.diff = Some(value)),
+    |all| on_off(all.diff.unwrap_or(true)),
+)
+.shared();

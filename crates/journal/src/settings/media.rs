@@ -125,7 +125,7 @@ static HOME: EngineSetting = EngineSetting::new(
 
 static HOME_SYNC: EngineSetting = EngineSetting::new(
     "home_sync",
-    Values::Fixed("adaptive, wb or wt"),
+    Values::Fixed("adaptive, average, wb or wt"),
     |all, given| given.named(&HomeSync::NAMES).map(|value| all.media.home_sync = value),
     |all| all.media.home_sync.as_str().to_owned(),
 )

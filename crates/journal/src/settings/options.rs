@@ -14,6 +14,8 @@ pub struct EngineOptions {
     pub limit_bytes: Option<u64>,
     /// Bytes of page images kept in memory; `None` leaves it to the engine's own part.
     pub cache_bytes: Option<usize>,
+    /// Whether differences are logged, or pages whole; `None` leaves it to the engine's own part.
+    pub diff: Option<bool>,
     own: Vec<(TypeId, Arc<dyn Any + Send + Sync>)>,
 }
 

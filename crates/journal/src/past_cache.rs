@@ -1,0 +1,184 @@
+//! Whether lines are better stored past the cache than stored and flushed.
+//!
+//! The paper takes it for known that going past the cache costs less where lines are written once (Xu et al., JCST
+//! 2016, section 5.2). That depends on the memory, and stands nowhere: so both ways are taken at intervals, and timed.
+//! Whatever is found, it changes the speed and not what is durable when.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::media::HomeSync;
+
+/// Units that each way is tried for.
+const TRIED: u32 = 64;
+/// Measurements that a price is made of, at most.
+const MEASURED: usize = 1024;
+/// Units from the end of one trial to the beginning of the next: trying costs an eighth of the difference at worst.
+const INTERVAL: u32 = 7 * 2 * TRIED;
+
+/// What a line costs: of many measurements, without the dearest, in which something else ran meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Price(Vec<(u64, Duration)>);
+
+impl Price {
+    /// So many lines took so long.
+    pub(crate) fn paid(&mut self, lines: u64, elapsed: Duration) {
+        if lines > 0 && self.0.len() < MEASURED {
+            self.0.push((lines, elapsed));
+        }
+    }
+
+    /// Nanoseconds for a line; `None` if there was none.
+    pub(crate) fn per_line(&self) -> Option<f64> {
+        let per_line = |(lines, elapsed): &(u64, Duration)| elapsed.as_nanos() as f64 / *lines as f64;
+        let mut paid = self.0.clone();
+        paid.sort_by(|one, other| per_line(one).total_cmp(&per_line(other)));
+        paid.truncate((paid.len() * 3).div_ceil(4));
+        let lines: u64 = paid.iter().map(|(lines, _)| lines).sum();
+        let elapsed: Duration = paid.iter().map(|(_, elapsed)| elapsed).sum();
+        (lines > 0).then(|| per_line(&(lines, elapsed)))
+    }
+}
+
+/// What is stored up to the next fence.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Whether past the cache.
+    pub(crate) through: bool,
+    timed: bool,
+    lines: u64,
+    elapsed: Duration,
+}
+
+impl Work {
+    /// Does a part of it, of so many lines.
+    pub(crate) fn part<T>(&mut self, lines: u64, work: impl FnOnce() -> T) -> T {
+        if !self.timed {
+            return work();
+        }
+        let start = Instant::now();
+        let result = work();
+        self.elapsed += start.elapsed();
+        self.lines += lines;
+        result
+    }
+}
+
+/// The choice for lines that are all written once, as those of a log are.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// `None` where it was chosen once and for all.
+    trial: Option<Mutex<Trial>>,
+    through: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Trial {
+    units: u32,
+    back: Price,
+    through: Price,
+}
+
+impl Choice {
+    /// As the setting says. A log's pages are all written less often than the average of all pages.
+    pub(crate) fn new(sync: HomeSync) -> Self {
+        let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
+        let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);
+        Self { trial, through: AtomicBool::new(through) }
+    }
+
+    /// Through the cache, always.
+    pub(crate) fn write_back() -> Self {
+        Self::new(HomeSync::WriteBack)
+    }
+
+    fn trial(&self) -> Option<MutexGuard<'_, Trial>> {
+        self.trial.as_ref().map(|trial| trial.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The next unit of work.
+    pub(crate) fn begin(&self) -> Work {
+        let timed = self.trial().is_some_and(|trial| trial.units < 2 * TRIED);
+        Work { through: self.through.load(Ordering::Relaxed), timed, ..Work::default() }
+    }
+
+    /// It is done: all of it is durable.
+    pub(crate) fn end(&self, work: &Work) {
+        let Some(mut trial) = self.trial() else { return };
+        trial.units += 1;
+        if work.timed {
+            let Trial { back, through, .. } = &mut *trial;
+            (if work.through { through } else { back }).paid(work.lines, work.elapsed);
+        }
+        match trial.units {
+            TRIED => self.through.store(true, Ordering::Relaxed),
+            units if units == 2 * TRIED => {
+                let prices = trial.through.per_line().zip(trial.back.per_line());
+                self.through.store(prices.is_some_and(|(through, back)| through < back), Ordering::Relaxed);
+            }
+            units if units >= 2 * TRIED + INTERVAL => {
+                *trial = Trial::default();
+                self.through.store(false, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paid(lines: u64, nanoseconds: u64) -> Price {
+        let mut price = Price::default();
+        price.paid(lines, Duration::from_nanos(nanoseconds));
+        price
+    }
+
+    #[test]
+    fn a_price_is_without_what_came_between() {
+        let mut price = paid(2, 200);
+        for _ in 0..6 {
+            price.paid(1, Duration::from_nanos(100));
+        }
+        price.paid(1, Duration::from_secs(1));
+        price.paid(0, Duration::from_secs(1));
+        assert_eq!(price.per_line(), Some(100.0));
+        assert_eq!(Price::default().per_line(), None);
+    }
+
+    /// Units of one line in turn, each of which costs what its way does.
+    fn run(choice: &Choice, units: u32, (back, through): (u64, u64)) -> Vec<bool> {
+        let one = || {
+            let mut work = choice.begin();
+            work.lines = 1;
+            work.elapsed = Duration::from_nanos(if work.through { through } else { back });
+            choice.end(&work);
+            work.through
+        };
+        (0..units).map(|_| one()).collect()
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken_until_both_are_tried_again() {
+        let choice = Choice::new(HomeSync::Adaptive);
+        for (prices, through) in [((500, 250), true), ((250, 500), false), ((300, 300), false)] {
+            let ways = run(&choice, 2 * TRIED + INTERVAL, prices);
+            let (back, rest) = ways.split_at(TRIED as usize);
+            let (tried, rest) = rest.split_at(TRIED as usize);
+            assert!(back.iter().all(|through| !through) && tried.iter().all(|through| *through));
+            assert!(rest.iter().all(|way| *way == through), "{prices:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_done() {
+        let ways = [HomeSync::WriteBack, HomeSync::WriteThrough, HomeSync::Average];
+        for (sync, through) in ways.into_iter().zip([false, true, true]) {
+            let choice = Choice::new(sync);
+            assert!(!choice.begin().timed);
+            assert!(run(&choice, 4 * TRIED, (1, 2)).iter().all(|way| *way == through));
+        }
+    }
+}
