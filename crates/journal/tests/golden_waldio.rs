@@ -23,7 +23,7 @@ use duralite_medium::LocalSegment;
 
 const BLOCK: u32 = 512;
 const TRANSACTIONS: u32 = 30;
-/// Bytes of a new log with blocks of 512.
+/// Bytes of the log.
 const FILE_BYTES: usize = 512 << 10;
 
 fn superblock(layout: Layout) -> Superblock {
@@ -34,6 +34,7 @@ fn superblock(layout: Layout) -> Superblock {
 /// holds.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     let block = Arc::new(RecordingBlock::new(BLOCK));
+    block.preallocate(FILE_BYTES as u64).expect("preallocate");
     Waldio::format(block.as_ref(), &superblock(layout)).expect("format");
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     let options = WaldioOptions { layout, ..WaldioOptions::default() };

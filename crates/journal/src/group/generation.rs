@@ -6,16 +6,17 @@ use super::lead::Leader;
 use super::words::{
     GENERATION, INTENT, INTENT_HEADER, INTENT_POSITION, INTENT_STATE, INTENT_TIME, LENGTH, STARTS,
 };
-use super::{AREA_BYTES, Generation, Group, NewGeneration, initial_bytes};
+use super::{AREA_BYTES, Generation, Group, NewGeneration};
 use crate::JournalError;
 
 const STATE_EMPTY: u64 = 1;
 const STATE_RETIRED: u64 = 2;
 
 impl Group {
-    /// What the file keeps when it is to have so many bytes: as much as a new one at least.
+    /// What the file keeps when it is to have so many bytes: at least as much as SQLite fills between two automatic
+    /// checkpoints, so that it does not grow anew each time.
     pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
-        let keep = keep_bytes.max(initial_bytes(self.geometry.block_bytes));
+        let keep = keep_bytes.max(u64::from(self.geometry.block_bytes) * 1024);
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
     }
 

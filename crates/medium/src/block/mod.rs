@@ -11,6 +11,7 @@ mod extents;
 mod file;
 mod filesystem;
 mod probe;
+mod remembered;
 mod scratch;
 
 use std::fmt;

@@ -12,6 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffer::AlignedBuf;
 use super::direct::{Access, Direct};
+use super::remembered::{Remembered, Times};
 use super::scratch::{SPACE, scratch};
 
 /// What a probe found. Times are medians of durable overwrites in nanoseconds, and `None` where
@@ -39,10 +40,11 @@ const ROUNDS: usize = 9;
 /// No round begins later than this, but the first.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// Probes are remembered by device: opening many databases costs one.
+/// Probes of this process, by device: opening many databases costs one.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
-/// Measures durable overwrites in a directory, once per device and process, in about 30 ms.
+/// How a durable overwrite in a directory is fastest. It is measured once a day for each device and user, in about
+/// 30 ms, as long as the machine runs; without shared memory once for each device and process.
 ///
 /// Where nothing can be measured, for lack of space or permission, the answer is the cautious one:
 /// buffered blocks of 4096 bytes; the next call tries again.
@@ -53,7 +55,14 @@ pub fn probe(dir: &Path) -> Probe {
     if let Some(probe) = known.get(&device) {
         return probe.clone();
     }
-    let Some(probe) = measure(dir, device) else { return unknown("no temporary file can be made") };
+    let remembered = Remembered::own();
+    let times = remembered.times(device).or_else(|| {
+        let times = measure(dir)?;
+        remembered.remember(device, times);
+        Some(times)
+    });
+    let Some(times) = times else { return unknown("no temporary file can be made") };
+    let probe = choose(times, physical_block(device));
     known.insert(device, probe.clone());
     probe
 }
@@ -70,7 +79,7 @@ fn unknown(why: &str) -> Probe {
     }
 }
 
-fn measure(dir: &Path, device: u64) -> Option<Probe> {
+fn measure(dir: &Path) -> Option<Times> {
     let start = Instant::now();
     let file = scratch(dir)?;
     let direct = Direct::open(&file, dir, dir);
@@ -93,18 +102,12 @@ fn measure(dir: &Path, device: u64) -> Option<Probe> {
             small.time(round, |block, at| write_and_sync(&direct.file, &file, block, at));
         }
     }
-    let physical = physical_block(device);
-    Some(choose(buffered.median(), large.median(), dsync.median(), small.median(), physical))
+    Some([buffered.median(), large.median(), dsync.median(), small.median()])
 }
 
 /// The better way, from the medians in nanoseconds and the device's physical block in bytes.
-fn choose(
-    buffered_ns: Option<u64>,
-    direct_ns: Option<u64>,
-    direct_dsync_ns: Option<u64>,
-    small_ns: Option<u64>,
-    physical: Option<u32>,
-) -> Probe {
+fn choose(times: Times, physical: Option<u32>) -> Probe {
+    let [buffered_ns, direct_ns, direct_dsync_ns, small_ns] = times;
     let access = match (direct_ns, buffered_ns) {
         (None, _) => Access::Buffered,
         // The noise of a shared disk is larger than what the two ways differ by on most.
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn small_blocks_need_a_sector_of_their_own_and_no_loss() {
         let us = |us: u64| Some(us * 1000);
-        let small = |small_ns, physical| choose(us(120), us(100), us(90), small_ns, physical).block_bytes;
+        let small = |small_ns, physical| choose([us(120), us(100), us(90), small_ns], physical).block_bytes;
         assert_eq!(small(us(100), Some(512)), 512);
         assert_eq!(small(us(110), Some(512)), 512);
         assert_eq!(small(us(111), Some(512)), 4096, "slower by more than a tenth");
@@ -227,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_way_is_direct_unless_much_slower() {
-        let way = |direct, buffered| choose(buffered, direct, None, Some(1), Some(512));
+        let way = |direct, buffered| choose([buffered, direct, None, Some(1)], Some(512));
         assert_eq!(way(Some(100), Some(100)).access, Access::Direct);
         assert_eq!(way(Some(120), Some(100)).access, Access::Direct);
         let buffered = way(Some(121), Some(100));
@@ -255,11 +258,10 @@ mod tests {
     #[test]
     fn a_probe_does_not_take_long() {
         let dir = tempfile::tempdir().unwrap();
-        let device = fs::metadata(dir.path()).unwrap().dev();
         let start = Instant::now();
-        let probe = measure(dir.path(), device).unwrap();
-        eprintln!("{:?}: {probe:?}", start.elapsed());
-        assert!(probe.buffered_ns.is_some());
+        let [buffered, ..] = measure(dir.path()).unwrap();
+        eprintln!("{:?}: {buffered:?}", start.elapsed());
+        assert!(buffered.is_some());
     }
 
     #[test]
