@@ -49,6 +49,9 @@ pub struct Descriptor {
     /// Whether a log that nobody uses holds no commits, nor its home anything that is not in the database file;
     /// `false` where that cannot be told.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
+    /// Gives back what a log has outside of its file: nobody uses it, or needs what it holds, and its file is about to be
+    /// deleted.
+    pub release: fn(&OpenFile<'_>) -> Result<(), JournalError>,
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums: with the
     /// help of the database file where pages need it. Changes nothing.
     pub walk: Walk,

@@ -24,6 +24,19 @@ pub enum JournalError {
         /// The limit.
         limit_bytes: u64,
     },
+    /// Logs that share a region have all of it (invariant 10), and some of them are not where they were.
+    #[error(
+        "the logs in {} have all of its {limit_bytes} bytes, and {missing_bytes} of them are of logs that are not beside it any          more: open their databases, wherever they are now, or if they were deleted, run `duralite reclaim --discard DIRECTORY`",
+        region.display()
+    )]
+    RegionFull {
+        /// The region.
+        region: PathBuf,
+        /// Its limit.
+        limit_bytes: u64,
+        /// Bytes of logs that are missing.
+        missing_bytes: u64,
+    },
     /// The log's bytes contradict themselves where no crash can have left them so.
     #[error(
         "log damaged at offset {offset}: {what}; restore the log from a backup, or inspect it with `duralite verify`"
@@ -193,7 +206,7 @@ impl JournalError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoSpace { .. } | Self::LimitReached { .. } => ErrorKind::Full,
+            Self::NoSpace { .. } | Self::LimitReached { .. } | Self::RegionFull { .. } => ErrorKind::Full,
             Self::Corrupt { .. } => ErrorKind::Corrupt,
             Self::Missing { .. } | Self::NoLog(_) => ErrorKind::NotFound,
             Self::LostPlace { .. } => ErrorKind::LostPlace,

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
-use duralite_medium::Segment;
 use duralite_medium::process::ProcessId;
+use duralite_medium::{Segment, SegmentUse};
 
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity};
@@ -105,10 +105,9 @@ impl Follower {
             return Err(busy("its log can be followed by those only who may write it"));
         }
         // From here on nobody is alone with the log, and so nobody deletes it.
-        let used = log.segment().share_use();
-        let used =
-            used.map_err(|source| JournalError::Medium { path: log.segment_path().to_path_buf(), source })?;
-        if !used || log.path_now()?.is_none() {
+        let failed = |source| JournalError::Medium { path: log.segment_path().to_path_buf(), source };
+        let used = |kind| log.segment().share_use(kind).map_err(failed);
+        if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
             return Err(busy("another connection has the database to itself, or is closing it"));
         }
         Ok(Self { log, database: file, process: ProcessId::current() })

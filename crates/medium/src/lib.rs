@@ -37,8 +37,8 @@ pub use mapping::is_dax;
 pub use options::MapOptions;
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use segment::{
-    ByteLock, FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment, lock_byte, others_hold_bytes,
-    unlock_byte,
+    ByteLock, FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment, SegmentUse, lock_byte,
+    others_hold_bytes, unlock_byte,
 };
 
 /// Bytes in a cache line: the unit in which memory is written back, and in which latency is

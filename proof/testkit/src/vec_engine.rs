@@ -40,6 +40,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect,
     is_empty: |file| open(file).is_ok_and(|log| log.committed() == 0),
     walk: WALK,
+    release: |_| Ok(()),
     flush_interval: |_| None,
 };
 

@@ -86,8 +86,9 @@ pub(crate) fn attach(
 /// so does one that is somewhere else by now.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok(file) = open_log(path, true) else { return };
-    let is_it = Head::read(path, &file).is_ok_and(|head| head.log_id == id);
-    if is_it && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false) {
+    let Ok(head) = Head::read(path, &file) else { return };
+    let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
+    if is_it && head.release(path, &file).is_ok() {
         drop(files::remove(path, &names::segment(path, id)));
     }
 }

@@ -56,6 +56,11 @@ impl Head {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
+    /// Gives back what the log has outside of its file, which is about to be deleted.
+    pub(super) fn release(&self, path: &Path, file: &OwnFile) -> Result<(), JournalError> {
+        (self.engine.release)(&OpenFile { path, file })
+    }
+
     /// Whether the log, which nobody uses, holds no commits; `false` where that cannot be told.
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
         (self.engine.is_empty)(&OpenFile { path, file })

@@ -30,7 +30,7 @@ pub struct DatabaseIdentity {
 }
 
 /// Which file a log is in; `None` when the kernel does not tell.
-pub(super) fn of_log(file: impl AsFd) -> Option<FileIdentity> {
+pub(crate) fn of_log(file: impl AsFd) -> Option<FileIdentity> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED).ok()?;
     Some(FileIdentity { inode: stat.stx_ino, birth_ns: birth_ns(&stat) })
 }

@@ -39,7 +39,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
             && head.is_of(db)
             && file.try_lock().is_ok()
             && is_in_place(&path, &file).unwrap_or(false);
-        if may_delete && head.is_empty(&path, &file) {
+        if may_delete && head.is_empty(&path, &file) && head.release(&path, &file).is_ok() {
             let segment = names::segment(&path, head.log_id);
             drop(files::remove(&path, &segment));
         }

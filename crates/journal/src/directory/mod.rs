@@ -31,6 +31,7 @@ pub(crate) use files::{is_in_place, make_file, publish, remove};
 pub use find::{Claim, FoundLog, claim, made_for};
 use head::Head;
 pub use identity::DatabaseIdentity;
+pub(crate) use identity::of_log as identity_of_log;
 pub(crate) use leftovers::where_now;
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;

@@ -233,9 +233,9 @@ impl MappedHome {
         }
     }
 
-    /// Makes durable what this process has stored; whether that is all that anybody has.
-    fn flush(&self) -> Result<bool, JournalError> {
-        let state = &mut *locked(&self.state);
+    /// Makes durable what this process has stored; whether that is all that anybody has. The word that tells who has stored
+    /// something changes with the state locked: another thread of this process that stores meanwhile names itself after that.
+    fn flush(&self, state: &mut State) -> Result<bool, JournalError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
         if std::mem::take(&mut state.unfenced) {
@@ -245,7 +245,11 @@ impl MappedHome {
             policy.synced(start.map_or(Duration::ZERO, |start| start.elapsed()));
         }
         self.check()?;
-        Ok(self.writers.synced())
+        let complete = self.writers.synced();
+        if complete {
+            self.writers.end(true);
+        }
+        Ok(complete)
     }
 }
 
@@ -329,21 +333,19 @@ impl Home for MappedHome {
     }
 
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
-        let complete = self.flush()?;
-        if !complete && self.survives_power_loss() {
-            file.sync()?;
+        let state = &mut *locked(&self.state);
+        if !self.flush(state)? {
+            if self.survives_power_loss() {
+                file.sync()?;
+            }
+            self.writers.end(false);
         }
-        self.writers.end(complete);
         self.check()
     }
 
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), JournalError> {
         // Not every checkpoint is followed by a sync, and the next one may be by somebody else.
-        let complete = self.flush()?;
-        if complete {
-            self.writers.end(true);
-        }
-        Ok(())
+        self.flush(&mut locked(&self.state)).map(drop)
     }
 
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError> {
@@ -366,9 +368,12 @@ impl Home for MappedHome {
     }
 
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
-        let complete = self.flush()?;
+        let state = &mut *locked(&self.state);
+        let complete = self.flush(state)?;
         file.sync()?;
-        self.writers.end(complete);
+        if !complete {
+            self.writers.end(false);
+        }
         self.check()
     }
 }

@@ -25,6 +25,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect: files::inspect,
     is_empty: files::is_empty,
     walk: |log, database, visit| walk(files::map_read_only(log)?, log.path, database, visit),
+    release: |_| Ok(()),
     flush_interval: |_| None,
 };
 

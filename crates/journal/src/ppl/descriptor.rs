@@ -24,6 +24,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect: files::inspect,
     is_empty: files::is_empty,
     walk: walk::walk,
+    release: |_| Ok(()),
     flush_interval: |_| None,
 };
 

@@ -23,6 +23,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
     inspect: files::inspect,
     is_empty: files::is_empty,
+    release: files::release,
     walk: walk::walk,
     rollback_journals: true,
     flush_interval: |_| None,

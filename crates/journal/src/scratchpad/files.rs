@@ -12,10 +12,12 @@ use duralite_medium::{Nvm, Segment};
 use super::memory::Mapping;
 use super::region::Region;
 use super::region_file::{self, RegionFile, told_dir};
+use super::room::{self, count_log};
 use super::undo::UndoLog;
 use super::{Activity, Scratchpad, ScratchpadOptions};
 use crate::delta_chains::DeltaChains;
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::directory::identity_of_log;
 use crate::engine::{Engine, wall_clock};
 use crate::generations::InForce;
 use crate::log_memory::hooked;
@@ -23,9 +25,6 @@ use crate::mapped_home::MappedHome;
 use crate::media::MediaOptions;
 use crate::past_cache::Choice;
 use crate::{JournalError, log_file};
-
-/// The slot of who is without one.
-const NO_SLOT: usize = 255;
 
 /// Writes an empty log into a new file, and makes its region if there is none.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
@@ -47,7 +46,28 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     };
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
-        .map_err(|source| JournalError::Medium { path: new.file.path.to_path_buf(), source })
+        .map_err(|source| JournalError::Medium { path: new.file.path.to_path_buf(), source })?;
+    // It has no name yet, and nobody holds the region for it from here until it is attached.
+    let path = region.path.clone();
+    let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
+    count_log(nvm.as_ref(), region.as_ref());
+    Ok(())
+}
+
+/// Gives back all that a log has of its region, which holds nothing, and is about to be deleted. A copy of a log has nothing of
+/// its own, and another one of this id that is in use keeps all.
+pub(super) fn release(log: &OpenFile<'_>) -> Result<(), JournalError> {
+    let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
+    let (superblock, nvm, region) = match opening.open(log) {
+        Err(JournalError::NoRegion { .. }) => return Ok(()),
+        opened => opened?,
+    };
+    let is_original = superblock.file.is_some() && superblock.file == identity_of_log(log.file);
+    let place = region.file.as_ref().filter(|_| is_original);
+    if place.map_or(Ok(false), |place| place.hold_alone(region.owner))? {
+        room::release(&region, nvm.as_ref());
+    }
+    Ok(())
 }
 
 /// A log on media that the caller has.
@@ -110,18 +130,11 @@ impl Scratchpad {
                 searched,
             });
         }
-        let slot = segment.as_ref().map_or(NO_SLOT, |segment| segment.process_slot());
         let is_kept = segment.is_none();
         let id = superblock.log_id;
-        let region = Region::new(region, of_region, id, slot, path.to_path_buf(), is_kept);
-        Self::begin(
-            superblock,
-            nvm,
-            region,
-            options,
-            segment,
-            if is_kept { Role::Looks } else { Role::of(alone) },
-        )
+        let region = Region::new(region, of_region, id, segment, path.to_path_buf(), is_kept);
+        let role = if is_kept { Role::Looks } else { Role::of(alone) };
+        Self::begin(superblock, nvm, region, options, role)
     }
 
     fn begin(
@@ -129,7 +142,6 @@ impl Scratchpad {
         nvm: Arc<dyn Nvm>,
         region: Region,
         options: &ScratchpadOptions,
-        segment: Option<Arc<dyn Segment>>,
         role: Role,
     ) -> Result<Self, JournalError> {
         let region = Arc::new(region);
@@ -141,7 +153,6 @@ impl Scratchpad {
             superblock,
             nvm,
             region,
-            segment,
             in_force: InForce::none(),
             pages: Vec::new(),
             newest: (0, 0),
@@ -202,8 +213,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let Attaching { directory, options, database, file, segment, base, alone, of_another } = log;
     let mapping = Mapping::of(directory, &options.media);
     let segment: Arc<dyn Segment> = segment;
-    let slot = segment.process_slot();
-    let opening = Opening { mapping, slot, is_kept: of_another };
+    let opening = Opening { mapping, segment: Some(Arc::clone(&segment)), is_kept: of_another };
     let (superblock, nvm, region) = opening.open(&file)?;
     if alone
         && mapping.is_dax()
@@ -216,8 +226,8 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     memory.set_latency(options.media.latency);
     let home = MappedHome::new(memory, superblock.page_bytes, options.media.home_sync);
     let own = ScratchpadOptions::of(options);
-    let home = home.sharing(Arc::clone(&segment), base).with_whole_pages(!own.home_diff);
-    let mut log = Scratchpad::begin(superblock, nvm, region, &own, Some(segment), Role::of(alone))?;
+    let home = home.sharing(segment, base).with_whole_pages(!own.home_diff);
+    let mut log = Scratchpad::begin(superblock, nvm, region, &own, Role::of(alone))?;
     if alone {
         home.recover(database)?;
     }
@@ -229,11 +239,11 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { options, file, shared, .. } = log;
     let mapping = Mapping::read_only(&options.media);
-    let opening = Opening { mapping, slot: NO_SLOT, is_kept: true };
+    let opening = Opening { mapping, segment: None, is_kept: true };
     let (superblock, nvm, region) = opening.open(&file)?;
     let role = if shared.is_some() { Role::ReadsAlong } else { Role::Looks };
     let options = ScratchpadOptions::of(options);
-    Ok(Box::new(Scratchpad::begin(superblock, nvm, region, &options, None, role)?))
+    Ok(Box::new(Scratchpad::begin(superblock, nvm, region, &options, role)?))
 }
 
 /// Opens a log to look at it: nothing is stored, no lock is taken.
@@ -248,20 +258,20 @@ pub(super) fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, JournalErro
 
 fn open_to_read(log: &OpenFile<'_>, role: Role) -> Result<Scratchpad, JournalError> {
     let media = MediaOptions::default();
-    let opening = Opening { mapping: Mapping::read_only(&media), slot: NO_SLOT, is_kept: true };
+    let opening = Opening { mapping: Mapping::read_only(&media), segment: None, is_kept: true };
     let (superblock, nvm, region) = opening.open(log)?;
-    Scratchpad::begin(superblock, nvm, region, &ScratchpadOptions::default(), None, role)
+    Scratchpad::begin(superblock, nvm, region, &ScratchpadOptions::default(), role)
 }
 
 /// How a log and its region are opened.
 struct Opening {
     mapping: Mapping,
-    slot: usize,
+    segment: Option<Arc<dyn Segment>>,
     is_kept: bool,
 }
 
 impl Opening {
-    fn open(&self, log: &OpenFile<'_>) -> Result<(Superblock, Arc<dyn Nvm>, Region), JournalError> {
+    fn open(self, log: &OpenFile<'_>) -> Result<(Superblock, Arc<dyn Nvm>, Region), JournalError> {
         let superblock = superblock_of(log)?;
         let is_read_only = self.mapping.is_read_only();
         let (place, found): (RegionFile, RegionSuperblock) =
@@ -273,8 +283,10 @@ impl Opening {
         let region_nvm = self.map(&OpenFile { path: &place.path, file: &place.file }, found.limit_bytes())?;
         let id = superblock.log_id;
         let path = place.path.clone();
-        let mut region = Region::new(region_nvm, found, id, self.slot, path, self.is_kept);
-        region.file = Some(place);
+        let own = || log.file.try_clone().map_err(|error| JournalError::io("open", log.path, &error));
+        let log_file = if is_read_only { None } else { Some(own()?) };
+        let mut region = Region::new(region_nvm, found, id, self.segment, path, self.is_kept);
+        (region.file, region.log_file) = (Some(place), log_file);
         Ok((superblock, nvm, region))
     }
 

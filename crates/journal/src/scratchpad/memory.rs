@@ -36,6 +36,11 @@ impl Mapping {
         Self { dax: false, durable_on_store: false, read_only: true, latency, persistency }
     }
 
+    /// To be changed by who knows nothing of the media: what is stored is flushed.
+    pub(super) fn flushed() -> Self {
+        Self { read_only: false, ..Self::read_only(&MediaOptions::default()) }
+    }
+
     pub(super) fn is_read_only(&self) -> bool {
         self.read_only
     }

@@ -23,6 +23,7 @@ mod options;
 mod recovery;
 mod region;
 mod region_file;
+mod room;
 mod scan;
 mod transaction;
 mod undo;
@@ -38,7 +39,7 @@ use duralite_logfmt::scratchpad::{
 };
 use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::{FormatError, LogId, Origin};
-use duralite_medium::{Guarantee, Nvm, Segment};
+use duralite_medium::{Guarantee, Nvm};
 
 use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
 use crate::engine::{
@@ -56,6 +57,7 @@ use options::NAME;
 pub use options::ScratchpadOptions;
 use region::{Region, offset_of};
 pub use region_file::is_region_name;
+pub use room::{RegionUse, reclaim};
 use scan::Scan;
 use transaction::{Expected, FoundTransaction};
 use undo::UndoLog;
@@ -76,7 +78,6 @@ pub struct Scratchpad {
     /// The log's file.
     nvm: Arc<dyn Nvm>,
     region: Arc<Region>,
-    segment: Option<Arc<dyn Segment>>,
     in_force: InForce,
     chains: DeltaChains,
     /// Pages of the generation's committed transactions.
@@ -367,22 +368,31 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// The region is shared: what other logs have of it is not to be had, and counts as used.
+    /// The region is shared: what other logs have of it is not to be had, nor given back by a checkpoint of this one.
     fn fill(&self) -> Fill {
-        let own = self.pages.len() as u64 * PAGE_BYTES;
-        let region = Fill {
-            used_bytes: self.region.used() * PAGE_BYTES,
-            limit_bytes: u64::from(self.region.superblock.limit_pages).saturating_sub(1) * PAGE_BYTES,
+        let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
+        let pages = u64::from(self.region.superblock.limit_pages).saturating_sub(1);
+        let free_bytes = pages.saturating_sub(self.region.used()) * PAGE_BYTES;
+        let limit_bytes = match self.own_limit() {
+            0 => used_bytes + free_bytes,
+            limit => limit.min(used_bytes + free_bytes),
         };
-        let limit_bytes = self.own_limit();
-        let left = |fill: &Fill| fill.limit_bytes.saturating_sub(fill.used_bytes);
-        let of_log = Fill { used_bytes: own, limit_bytes };
-        if limit_bytes > 0 && left(&of_log) < left(&region) { of_log } else { region }
+        Fill { used_bytes, limit_bytes }
+    }
+
+    /// Nothing comes of a checkpoint where the log holds nothing.
+    fn is_short(&self) -> bool {
+        let fill = self.fill();
+        fill.used_bytes > 0 && fill.used_bytes >= fill.limit_bytes / 2
     }
 
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.switch_generation(None, true);
+        // One that is left is not hot, as PERSIST leaves it.
+        self.rollback.delete()?;
+        // Nobody else uses the log.
+        room::release(&self.region, &*self.nvm);
         Ok(())
     }
 

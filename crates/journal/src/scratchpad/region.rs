@@ -3,7 +3,8 @@
 //! A page is taken by exchanging its owner's word, from 0, and given back by storing 0. So no lock is needed, and a
 //! process that dies loses none: whoever is alone with a log gives back all of its pages that nothing reaches.
 //!
-//! Invariants kept here: 10, 12, 27. What survives a crash are the pages; the rest of [`Region`] is a hint.
+//! Invariants kept here: 10, 12, 24. What survives a crash are the pages; the rest of [`Region`] is a hint. What is done where
+//! no page is free is in `room`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,9 +15,9 @@ use duralite_logfmt::scratchpad::{
     read_link,
 };
 use duralite_logfmt::{FormatError, LogId};
-use duralite_medium::process::ProcessId;
+use duralite_medium::process::{OwnFile, ProcessId};
 use duralite_medium::{
-    ByteLock, MediumError, Nvm, PersistenceDomain, lock_byte, persistence_domain, unlock_byte,
+    ByteLock, MediumError, Nvm, PersistenceDomain, Segment, lock_byte, persistence_domain, unlock_byte,
 };
 
 use super::region_file::RegionFile;
@@ -33,39 +34,52 @@ pub(super) struct Region {
     pub(super) superblock: RegionSuperblock,
     /// The log.
     pub(super) id: LogId,
-    owner: Owner,
+    pub(super) owner: Owner,
+    /// The memory that the log's users share; `None` for who is no user of it.
+    pub(super) segment: Option<Arc<dyn Segment>>,
     /// Of this process.
-    slot: usize,
+    pub(super) slot: usize,
     /// Where the search for a free page begins.
     hint: AtomicU32,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Its file; `None` where the memory is a caller's own.
     pub(super) file: Option<RegionFile>,
+    /// The log's file, to see whether it still has a name; `None` where that is not asked.
+    pub(super) log_file: Option<OwnFile>,
     /// What the log has in it stays, whatever becomes of the log here.
     is_kept: bool,
     /// Whose it is: a child has no mapping of it, and gives nothing back (invariant 14).
     process: ProcessId,
 }
 
+/// The slot of who is without one.
+const NO_SLOT: usize = 255;
+
+/// Which pages of a log are needed, as far as who asks knows.
+pub(super) type Needed<'a> = Box<dyn Fn(u32) -> bool + 'a>;
+
 impl Region {
     pub(super) fn new(
         nvm: Arc<dyn Nvm>,
         superblock: RegionSuperblock,
         id: LogId,
-        slot: usize,
+        segment: Option<Arc<dyn Segment>>,
         path: PathBuf,
         is_kept: bool,
     ) -> Self {
         let (owner, hint) = (Owner::of(id), AtomicU32::new(1));
+        let slot = segment.as_ref().map_or(NO_SLOT, |segment| segment.process_slot());
         Self {
             nvm,
             superblock,
             id,
             owner,
+            segment,
             slot,
             hint,
             path,
             file: None,
+            log_file: None,
             is_kept,
             process: ProcessId::current(),
         }
@@ -82,15 +96,13 @@ impl Region {
         self.nvm.load_u64(USED_AT).min(u64::from(self.superblock.limit_pages))
     }
 
-    fn count(&self, taken: i64) {
-        let mut word = self.nvm.load_u64(USED_AT);
-        loop {
-            let next = word.saturating_add_signed(taken);
-            match self.nvm.compare_exchange_u64(USED_AT, word, next) {
-                Ok(_) => return,
-                Err(found) => word = found,
-            }
-        }
+    pub(super) fn count(&self, taken: i64) {
+        add(&*self.nvm, USED_AT, taken);
+    }
+
+    /// Whether this process may change anything in it.
+    pub(super) fn is_writable(&self) -> bool {
+        !self.is_kept && self.process.is_current()
     }
 
     /// Counts anew; by who reads all headers anyway.
@@ -138,21 +150,40 @@ impl Region {
                 && self.nvm.refresh_len(offset_of(page) + PAGE_BYTES).is_ok()
     }
 
-    /// Takes a page and stores its header. Not durable.
-    pub(super) fn take(&self, header: &PageHeader) -> Result<u32, JournalError> {
+    /// Takes a page and stores its header. Not durable. Where none is free, what nobody needs is given back first; `needed`
+    /// says which pages of this log somebody does, or that it is not known.
+    ///
+    /// # Errors
+    /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process makes the region longer.
+    pub(super) fn take<'a>(
+        &self,
+        header: &PageHeader,
+        needed: impl FnOnce() -> Option<Needed<'a>>,
+    ) -> Result<u32, JournalError> {
         if self.is_kept {
             return Err(JournalError::Unexpected("a write to a log that is another database's"));
         }
-        loop {
+        let refused = loop {
             if let Some(page) = self.find_free() {
-                self.nvm.store(offset_of(page) + 8, &header.encode(self.id, page));
-                self.count(1);
-                return Ok(page);
+                return Ok(self.taken(page, header));
             }
-            if !self.grow()? {
-                return Err(JournalError::LimitReached { limit_bytes: self.superblock.limit_bytes() });
+            match self.grow() {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(error) => break Some(error),
             }
+        };
+        self.collect_dead(needed());
+        match self.find_free() {
+            Some(page) => Ok(self.taken(page, header)),
+            None => Err(refused.unwrap_or_else(|| self.full())),
         }
+    }
+
+    fn taken(&self, page: u32, header: &PageHeader) -> u32 {
+        self.nvm.store(offset_of(page) + 8, &header.encode(self.id, page));
+        self.count(1);
+        page
     }
 
     fn find_free(&self) -> Option<u32> {
@@ -216,7 +247,7 @@ impl Region {
 
     /// Gives pages back that are this log's; others are left alone.
     pub(super) fn give_back(&self, pages: impl IntoIterator<Item = u32>) {
-        if self.is_kept || !self.process.is_current() {
+        if !self.is_writable() {
             return;
         }
         let (mut given, mut lowest) = (0, u32::MAX);
@@ -233,59 +264,6 @@ impl Region {
             self.hint.fetch_min(lowest, Ordering::Relaxed);
             self.count(-given);
         }
-    }
-
-    /// Gives back what this log's processes have left: all pages but those that `keeps` and those of other processes
-    /// that live.
-    pub(super) fn collect(&self, keeps: impl Fn(u32) -> bool, lives: impl Fn(usize) -> bool) {
-        if self.is_kept || !self.process.is_current() {
-            return;
-        }
-        let mut given = 0;
-        for page in 1..self.pages() {
-            let word = self.owner_word(page);
-            let slot = Owner::slot_in(word);
-            let is_left = Owner::in_word(word) == Some(self.owner) && (slot == self.slot || !lives(slot));
-            // Only as it was looked at: somebody may have given it back meanwhile, and taken it again.
-            if is_left && !keeps(page) && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok() {
-                given += 1;
-            }
-        }
-        self.count(-given);
-    }
-
-    /// Gives back the pages of logs that are no more: those of owners that are gone.
-    fn reclaim(&self, is_gone: impl Fn(Owner) -> bool) {
-        let mut given = 0;
-        for page in 1..self.pages() {
-            let word = self.owner_word(page);
-            let Some(owner) = Owner::in_word(word) else { continue };
-            if owner != self.owner
-                && is_gone(owner)
-                && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok()
-            {
-                given += 1;
-            }
-        }
-        self.count(-given);
-    }
-
-    /// Gives back what logs have whose files are gone.
-    pub(super) fn reclaim_gone(&self) {
-        let Some(file) = self.file.as_ref().filter(|_| !self.is_kept) else { return };
-        let gone = file.gone(self.superblock.id, &self.owners());
-        if !gone.is_empty() {
-            self.reclaim(|owner| gone.contains(&owner));
-        }
-    }
-
-    /// The owners of pages, each once.
-    fn owners(&self) -> Vec<Owner> {
-        let mut owners: Vec<_> =
-            (1..self.pages()).filter_map(|page| Owner::in_word(self.owner_word(page))).collect();
-        owners.sort_unstable();
-        owners.dedup();
-        owners
     }
 
     /// Links a page to another one of its transaction. Not durable.
@@ -329,14 +307,13 @@ impl Region {
     }
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // Whoever is the last one leaves no region behind that is good for nobody.
-        let is_ours = !self.is_kept && self.process.is_current();
-        let Some(file) = self.file.as_ref().filter(|_| is_ours) else { return };
-        // A log that was moved elsewhere may own pages still.
-        if file.is_unused() && self.owners().is_empty() {
-            file.remove_unused(self.superblock.id);
+/// Adds to a word, which does not go below 0.
+pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
+    let mut word = nvm.load_u64(at);
+    loop {
+        match nvm.compare_exchange_u64(at, word, word.saturating_add_signed(count)) {
+            Ok(_) => return,
+            Err(found) => word = found,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use duralite_logfmt::scratchpad::{
@@ -17,7 +18,8 @@ use duralite_logfmt::scratchpad::{
     Superblock,
 };
 use duralite_medium::process::OwnFile;
-use duralite_medium::{ByteLock, lock_byte, others_hold_bytes};
+use duralite_medium::{ByteLock, Nvm, lock_byte, others_hold_bytes, unlock_byte};
+use rustc_hash::FxHashMap;
 use rustix::fs::OFlags;
 
 use super::memory::Mapping;
@@ -58,6 +60,17 @@ impl RegionFile {
         if held { Ok(()) } else { Err(self.busy()) }
     }
 
+    /// Says that a log is used by nobody else; whether that is so. If not, what was said before holds.
+    pub(super) fn hold_alone(&self, owner: Owner) -> Result<bool, JournalError> {
+        lock_byte(&self.file, ByteLock::Exclusive, Self::log_at(owner))
+            .map_err(|source| JournalError::Medium { path: self.path.clone(), source })
+    }
+
+    /// Takes back what was said of a log.
+    pub(super) fn let_go(&self, owner: Owner) {
+        unlock_byte(&self.file, Self::log_at(owner));
+    }
+
     /// Whether a log is used, by whoever it is.
     fn is_held(&self, owner: Owner) -> bool {
         others_hold_bytes(&self.file, Self::log_at(owner), 1).unwrap_or(true)
@@ -68,11 +81,27 @@ impl RegionFile {
         JournalError::Busy { path: self.path.clone(), what }
     }
 
-    /// Which of these owners are gone: no log of theirs is in the directory, and nobody uses one.
-    pub(super) fn gone(&self, id: RegionId, owners: &[Owner]) -> Vec<Owner> {
-        let dir = self.path.parent().unwrap_or(Path::new("."));
-        let Ok(there) = logs_of(dir, id) else { return Vec::new() };
-        owners.iter().copied().filter(|owner| !there.contains(owner) && !self.is_held(*owner)).collect()
+    fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// Which of these owners are missing: no log of theirs is in the directory, and nobody uses one.
+    pub(super) fn missing(
+        &self,
+        id: RegionId,
+        owners: &FxHashMap<Owner, u32>,
+    ) -> Result<Vec<Owner>, JournalError> {
+        if owners.is_empty() {
+            return Ok(Vec::new());
+        }
+        let there = self.logs(id)?;
+        let is_missing = |owner: &Owner| !there.contains(owner) && !self.is_held(*owner);
+        Ok(owners.keys().copied().filter(is_missing).collect())
+    }
+
+    /// The logs in its directory that are in it.
+    pub(super) fn logs(&self, id: RegionId) -> Result<Vec<Owner>, JournalError> {
+        logs_of(self.dir(), id).map_err(|error| JournalError::io("look for logs in", self.dir(), &error))
     }
 
     /// Whether nobody else uses the region; if so, nobody will before this is closed.
@@ -82,9 +111,8 @@ impl RegionFile {
 
     /// Deletes the region, which nobody uses, if no log names it.
     pub(super) fn remove_unused(&self, id: RegionId) {
-        let dir = self.path.parent().unwrap_or(Path::new("."));
         if is_in_place(&self.path, &self.file).unwrap_or(false)
-            && logs_of(dir, id).is_ok_and(|logs| logs.is_empty())
+            && logs_of(self.dir(), id).is_ok_and(|logs| logs.is_empty())
             && hooks::step(FileStep::Remove, &self.path).is_ok()
         {
             drop(std::fs::remove_file(&self.path));
@@ -275,7 +303,25 @@ fn find_in(
     Ok(found)
 }
 
-fn regions_in(dir: &Path) -> Vec<PathBuf> {
+/// Opens a region by its name, as its owner or somebody whom its owner trusts; `None` if there is none, or it has just gone.
+///
+/// # Errors
+/// `Io`, `Owner`, `Format`.
+pub(super) fn open_named(path: &Path) -> Result<Option<(RegionFile, RegionSuperblock)>, JournalError> {
+    open(path, &DatabaseIdentity::of(path)?, true)
+}
+
+/// Maps a region to be changed.
+pub(super) fn map_whole(
+    region: &RegionFile,
+    superblock: &RegionSuperblock,
+) -> Result<Arc<dyn Nvm>, JournalError> {
+    let file = OpenFile { path: &region.path, file: &region.file };
+    hooked(&region.path, Mapping::flushed().map(&file, superblock.limit_bytes())?)
+}
+
+/// The regions in a directory.
+pub(super) fn regions_in(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let is_region = |name: &OsStr| name.as_bytes().starts_with(PREFIX.as_bytes());
     entries.filter(|entry| is_region(&entry.file_name())).map(|entry| entry.path()).collect()

@@ -3,18 +3,19 @@
 //! Byte `o` of the journal is in its page `o / 4032`. Whether there is one, and its length, is one word in the log's
 //! file, so that making, growing, cutting and deleting it are each one store of 8 bytes after a fence.
 //!
-//! Invariants kept here: 12, 28. Who calls what holds SQLite's locks, so that one writer at a time changes it.
+//! Invariants kept here: 12, 24, 26. Who calls what holds SQLite's locks, so that one writer at a time changes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::scratchpad::{
-    HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, Kind, PAGE_BYTES, PageHeader,
-    STREAM_BYTES, UndoChain, UndoState,
+    ACTIVE_OFFSET, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, Kind, NO_BLOCK,
+    Owner, PAGE_BYTES, PageHeader, SLOT_BYTES, STREAM_BYTES, Slot, UndoChain, UndoState, read_active_word,
+    slot_offset,
 };
 use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 
-use super::region::{Region, offset_of, pages_for};
+use super::region::{Needed, Region, offset_of, pages_for};
 use crate::JournalError;
 use crate::past_cache::{Choice, Work};
 use crate::rollback::RollbackJournal;
@@ -141,6 +142,26 @@ impl UndoLog {
         Ok(pages)
     }
 
+    /// Which pages of the log are needed, as far as whoever writes a journal can tell: all of this process, the journal, and
+    /// those of the generation in force if anything may be committed in it.
+    fn needed(&self) -> Option<Needed<'_>> {
+        let (chain, state) = self.state().ok()?;
+        let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
+        let mut bytes = [0; SLOT_BYTES];
+        self.nvm.read(slot_offset(generation), &mut bytes);
+        let slot = Slot::decode(&bytes, self.region.id, generation).ok()?;
+        let is_empty = slot.first_block == NO_BLOCK;
+        let undo = (state != UndoState::Gone).then(|| u64::from(chain.number));
+        Some(Box::new(move |page| {
+            let is_own = Owner::slot_in(self.region.owner_word(page)) == self.region.slot;
+            is_own
+                || self.region.header(page).is_some_and(|(header, _)| match header.kind {
+                    Kind::Redo => !is_empty && header.generation >= generation,
+                    Kind::Undo => Some(header.generation) == undo,
+                })
+        }))
+    }
+
     /// Makes sure that the chain has so many pages, and that a journal of that length can be read.
     fn reach(
         &self,
@@ -158,7 +179,7 @@ impl UndoLog {
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
-            let page = match self.region.take(&Self::header(chain, index)) {
+            let page = match self.region.take(&Self::header(chain, index), || self.needed()) {
                 Ok(page) => page,
                 Err(error) => {
                     self.region.give_back(known.pages.drain(have..));
@@ -290,7 +311,7 @@ impl RollbackJournal for UndoLog {
         let mut known = self.known();
         let number = UndoChain::read(known.chain).number.wrapping_add(1);
         let header = Self::header(UndoChain { first: 0, number }, 0);
-        let chain = UndoChain { first: self.region.take(&header)?, number };
+        let chain = UndoChain { first: self.region.take(&header, || self.needed())?, number };
         self.region.nvm.flush(offset_of(chain.first), HEADER_BYTES);
         self.region.nvm.fence();
         self.nvm.store_u64(JOURNAL_CHAIN_OFFSET, chain.word());

@@ -11,7 +11,7 @@ use duralite_logfmt::{Origin, diff};
 use duralite_medium::LINE_BYTES;
 
 use super::open::OpenTransaction;
-use super::region::offset_of;
+use super::region::{Needed, offset_of};
 use super::transaction::LINES;
 use super::{Scratchpad, apply_from};
 use crate::JournalError;
@@ -138,35 +138,23 @@ impl Scratchpad {
             transaction: self.sequence + 1,
             index: open.pages.len() as u32,
         };
-        let page = match self.region.take(&header) {
-            Err(JournalError::LimitReached { .. }) => {
-                self.make_room(open);
-                self.region.take(&header)?
-            }
-            taken => taken?,
-        };
+        let page = self.region.take(&header, || self.needed(open))?;
         if let Some((before, tag)) = open.pages.last() {
             self.region.link(*before, *tag, page);
         }
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Gives back what processes of this log that died have left, and what logs have that are gone.
-    fn make_room(&self, open: &OpenTransaction) {
+    /// Which pages of the log are needed; `None` where that cannot be told.
+    fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
         // Whoever writes has taken in all that is committed; if not, nothing is known of its pages.
         if !matches!(self.next_transaction(), Ok(None)) {
-            return;
+            return None;
         }
-        let undo = self.rollback.pages();
-        let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
-        kept.extend(open.pages());
-        if let Ok(undo) = undo {
-            kept.extend(undo);
-            let lives =
-                |slot| self.segment.as_ref().is_some_and(|segment| segment.is_alive(slot).unwrap_or(true));
-            self.region.collect(|page| kept.contains(&page), lives);
-        }
-        self.region.reclaim_gone();
+        let mut needed: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
+        needed.extend(open.pages());
+        needed.extend(self.rollback.pages().ok()?);
+        Some(Box::new(move |page| needed.contains(&page)))
     }
 
     /// Commits the staged frames: all that is stored, a fence, the mark in the last entry, a fence. Where a store is

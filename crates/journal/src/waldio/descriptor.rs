@@ -39,6 +39,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         let (block, superblock) = files::blocks_read_only(log)?;
         walk(block, superblock, log.path, database, visit)
     },
+    release: |_| Ok(()),
     flush_interval: |all| {
         let options = own(all);
         (!options.waits()).then_some(options.group_interval)

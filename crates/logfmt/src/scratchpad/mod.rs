@@ -18,8 +18,8 @@ pub use page::{
     FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, LINK_AT, Owner, PageHeader, STREAM_BYTES, first_link_tag,
     link_word, read_link,
 };
-pub use region::{REGION_MAGIC, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, USED_AT};
-pub use superblock::{REFERENCE_OFFSET, Superblock, first_link_offset};
+pub use region::{LOGS_AT, REGION_MAGIC, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, USED_AT};
+pub use superblock::{COUNTED_OFFSET, REFERENCE_OFFSET, Superblock, first_link_offset};
 pub use undo::{JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, UndoChain, UndoState};
 
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};

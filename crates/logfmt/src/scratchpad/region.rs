@@ -14,6 +14,8 @@ pub const REGION_MAGIC: [u8; 8] = *b"DURALREG";
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;
 /// Where a word counts the pages that are taken; a hint.
 pub const USED_AT: u64 = 128;
+/// Where a word counts the logs that were made in the region and not deleted by who made it so: never fewer than there are.
+pub const LOGS_AT: u64 = 136;
 
 const WHAT: &str = "the superblock of a region";
 

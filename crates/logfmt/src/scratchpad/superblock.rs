@@ -8,6 +8,8 @@ use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
 use crate::{FormatError, LogId, PATH_LIMIT};
 
 const VERSIONS: Versions = Versions { known: &[VERSION], oldest: VERSION, raised: VERSION };
+/// Where a log's file says whether its region counts it ([`LOGS_AT`](super::LOGS_AT)): 1 if so, else 0.
+pub const COUNTED_OFFSET: u64 = 1616;
 /// Where the log says where its region is.
 pub const REFERENCE_OFFSET: u64 = 2048;
 /// Bytes of that, before its checksum.

@@ -16,7 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
 use super::index::Index;
-use super::locks::{self, Kind};
+use super::locks::{self, Kind, Use};
 use super::{PROCESS_SLOTS, Segment};
 use crate::mapping::write_zeros;
 use crate::process::{self, OwnFile};
@@ -233,20 +233,25 @@ impl FileSegment {
         Self::has_processes(&self.file)
     }
 
-    /// Says that this process uses the database, beside others; `false` when one uses it alone.
+    /// Says that this process uses the log so, beside others; `false` when one does alone.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn share_use(&self) -> Result<bool, MediumError> {
-        locks::set(&self.file, Kind::Shared, locks::USE_AT)
+    pub fn share_use(&self, kind: Use) -> Result<bool, MediumError> {
+        locks::set(&self.file, Kind::Shared, kind.at())
     }
 
-    /// Makes this process the only one that uses the database; `false` when others do.
+    /// Makes this process the only one that uses the log so; `false` when others do.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn take_use(&self) -> Result<bool, MediumError> {
-        locks::set(&self.file, Kind::Exclusive, locks::USE_AT)
+    pub fn take_use(&self, kind: Use) -> Result<bool, MediumError> {
+        locks::set(&self.file, Kind::Exclusive, kind.at())
+    }
+
+    /// Says that this process does not use the log so any more.
+    pub fn end_use(&self, kind: Use) {
+        locks::clear(&self.file, kind.at());
     }
 
     /// The address of a region of the wal-index ([`super::REGION_BYTES`] long), which stays the same as long as

@@ -11,11 +11,29 @@ use crate::MediumError;
 
 /// The locks of the processes begin here, far behind the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
-/// Held shared by whoever uses the database, and alone by who must be the only one.
+/// Held shared by whoever uses the database, and alone by who must be the only one; for each [`Use`].
 pub(super) const USE_AT: i64 = 1 << 41;
 /// Two bytes for each mark that readers who may not write the file hold: the first by who reads along with
 /// processes, the second by who reads what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
+
+/// What a process uses a log for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// For anything.
+    Any,
+    /// For its write-ahead log.
+    Wal,
+}
+
+impl Use {
+    pub(super) fn at(self) -> i64 {
+        match self {
+            Self::Any => USE_AT,
+            Self::Wal => USE_AT + 1,
+        }
+    }
+}
 
 /// How a byte is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

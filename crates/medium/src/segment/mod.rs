@@ -13,7 +13,10 @@ use std::time::Duration;
 pub use file::FileSegment;
 pub use index::REGION_BYTES;
 pub use local::LocalSegment;
-pub use locks::{Kind as ByteLock, clear as unlock_byte, others_hold as others_hold_bytes, set as lock_byte};
+pub use locks::{
+    Kind as ByteLock, Use as SegmentUse, clear as unlock_byte, others_hold as others_hold_bytes,
+    set as lock_byte,
+};
 
 use crate::MediumError;
 

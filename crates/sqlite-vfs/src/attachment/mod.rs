@@ -21,7 +21,7 @@ use duralite_locks::Table;
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::JournalKind;
 use duralite_medium::process::PerProcess;
-use duralite_medium::{FileSegment, MediumError, Segment as _};
+use duralite_medium::{FileSegment, MediumError, Segment as _, SegmentUse};
 use duralite_sqlite_ffi as ffi;
 
 use crate::errors::{During, Failure};
@@ -36,6 +36,8 @@ const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 /// What the word says that names the guard.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
+/// Another log takes the place of this one, whose users look at the database's header before they begin anything.
+const REPLACED: u64 = 3;
 
 /// What tells one attached log from another: the database file and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,12 +96,39 @@ pub struct Attachment {
     flush_interval: Option<Duration>,
 }
 
-/// The connections of this process that use a log.
-#[derive(Default)]
-struct Usage {
+/// The connections of this process that use a log so.
+#[derive(Default, Clone, Copy)]
+struct Users {
     count: u32,
     /// Whether the only one of them is the only one of all processes.
     alone: bool,
+}
+
+/// The connections of this process that use a log: all of them, and those that have its WAL open.
+#[derive(Default)]
+struct Usage {
+    any: Users,
+    wal: Users,
+}
+
+impl Usage {
+    fn of(&mut self, kind: SegmentUse) -> &mut Users {
+        match kind {
+            SegmentUse::Any => &mut self.any,
+            SegmentUse::Wal => &mut self.wal,
+        }
+    }
+}
+
+/// What a connection begins to use a log for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entering {
+    /// Rollback journals: idle, it is in nobody's way.
+    Journal,
+    /// The WAL, beside others.
+    Wal,
+    /// The WAL, and no other connection has it.
+    WalAlone,
 }
 
 impl Attachment {
@@ -225,6 +254,18 @@ impl Attachment {
             Some(JournalKind::Rollback) => GUARD_ROLLBACK,
         };
         self.segment.store(GUARD_KIND, word);
+    }
+
+    /// Notes that another log is about to take the place of this one. Under EXCLUSIVE, while it has nothing that counts.
+    pub fn set_replaced(&self) {
+        self.segment.store(GUARD_KIND, REPLACED);
+    }
+
+    /// Whether one may have taken its place: whoever has it attached and begins something looks whether the database names it
+    /// still.
+    #[inline]
+    pub fn may_be_replaced(&self) -> bool {
+        self.segment.load(GUARD_KIND) == REPLACED
     }
 
     /// As [`Log::look_again`], which may bring another home.
@@ -369,40 +410,54 @@ impl Attachment {
 
     /// Begins to use the log for a connection. SQLite's locks of the database belong to a process and go by its
     /// own bookkeeping, which a child inherits and two copies of SQLite do not share; this goes by the log.
-    pub fn enter(self: &Arc<Self>, alone: bool) -> Result<Use, Failure> {
-        let mut usage = self.usage();
-        let shared = !usage.alone && (usage.count > 0 || self.ask(self.segment.share_use())?);
-        if !shared {
-            return Err(in_use());
+    pub fn enter(self: &Arc<Self>, entering: Entering) -> Result<Use, Failure> {
+        let is_wal = entering != Entering::Journal;
+        {
+            let mut usage = self.usage();
+            self.add_user(&mut usage, SegmentUse::Any)?;
+            if is_wal && let Err(failure) = self.add_user(&mut usage, SegmentUse::Wal) {
+                usage.any.count -= 1;
+                return Err(failure);
+            }
         }
-        usage.count += 1;
-        drop(usage);
-        let used = Use(Arc::clone(self));
-        if alone && !self.take_alone()? {
+        let used = Use { attachment: Arc::clone(self), is_wal };
+        if entering == Entering::WalAlone && !self.take_alone(SegmentUse::Wal)? {
             return Err(in_use());
         }
         Ok(used)
     }
 
-    /// Makes the only connection of this process the only one of all; whether it is.
-    pub fn take_alone(&self) -> Result<bool, Failure> {
+    fn add_user(&self, usage: &mut Usage, kind: SegmentUse) -> Result<(), Failure> {
+        let users = usage.of(kind);
+        if users.alone || users.count == 0 && !self.ask(self.segment.share_use(kind))? {
+            return Err(in_use());
+        }
+        users.count += 1;
+        Ok(())
+    }
+
+    /// Makes the only connection of this process that uses the log so the only one of all; whether it is. With
+    /// [`SegmentUse::Wal`] others may have it attached that have had rollback journals in it.
+    pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         if self.outside.is_some() {
             return Ok(false);
         }
         let mut usage = self.usage();
-        if !usage.alone {
-            usage.alone = usage.count == 1 && self.ask(self.segment.take_use())?;
+        let users = usage.of(kind);
+        if !users.alone {
+            users.alone = users.count == 1 && self.ask(self.segment.take_use(kind))?;
         }
-        Ok(usage.alone)
+        Ok(users.alone)
     }
 
     /// Lets others in again.
     pub fn share(&self) {
         let mut usage = self.usage();
-        if usage.alone {
-            usage.alone = false;
-            // It cannot fail: what is held only gets weaker.
-            let _ = self.segment.share_use();
+        for kind in [SegmentUse::Any, SegmentUse::Wal] {
+            if std::mem::take(&mut usage.of(kind).alone) {
+                // It cannot fail: what is held only gets weaker.
+                let _ = self.segment.share_use(kind);
+            }
         }
     }
 
@@ -452,11 +507,14 @@ impl Drop for Attachment {
 }
 
 /// A connection's use of a log.
-pub struct Use(Arc<Attachment>);
+pub struct Use {
+    attachment: Arc<Attachment>,
+    is_wal: bool,
+}
 
 impl Use {
     pub fn attachment(&self) -> &Arc<Attachment> {
-        &self.0
+        &self.attachment
     }
 }
 
@@ -464,13 +522,20 @@ impl Deref for Use {
     type Target = Attachment;
 
     fn deref(&self) -> &Attachment {
-        &self.0
+        &self.attachment
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.0.share();
-        self.0.usage().count -= 1;
+        self.attachment.share();
+        let mut usage = self.attachment.usage();
+        usage.any.count -= 1;
+        if self.is_wal {
+            usage.wal.count -= 1;
+            if usage.wal.count == 0 {
+                self.attachment.segment.end_use(SegmentUse::Wal);
+            }
+        }
     }
 }

@@ -246,10 +246,7 @@ fn take_lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
         && level >= ffi::LOCK_EXCLUSIVE
         && let Err(failure) = journal::raise_for_journal(db)
     {
-        // The base holds more now than SQLite believes, until SQLite unlocks: what is held between cannot be got back
-        // to without a moment in which somebody else might write.
-        db.set_lock_level(before);
-        db.allow_checkpoints();
+        lock::refuse_exclusive(db, before);
         return Err(failure);
     }
     Ok(code)

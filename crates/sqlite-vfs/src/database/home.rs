@@ -77,8 +77,9 @@ impl Db {
             return Ok(kind);
         }
         match self.header()? {
-            DatabaseHeader::Guarded { kind, .. } => {
-                if self.lock_level() >= ffi::LOCK_SHARED && !self.is_outside() {
+            DatabaseHeader::Guarded { kind, log_id, .. } => {
+                let is_its = log_id == attachment.id();
+                if is_its && self.lock_level() >= ffi::LOCK_SHARED && !self.is_outside() {
                     attachment.set_guard_kind(Some(kind));
                 }
                 Ok(kind)

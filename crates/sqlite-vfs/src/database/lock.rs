@@ -3,14 +3,16 @@
 use std::ffi::c_int;
 
 use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
+use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 
 use super::{Db, Serving};
 use crate::errors::Failure;
+use crate::guard::journal;
 
 /// Takes a lock.
 ///
-/// Whoever has the log to itself is alone by the log's own account too ([`Attachment::take_alone`]): the base's
+/// Whoever has the WAL to itself is alone by the log's own account too ([`Attachment::take_alone`]): the base's
 /// bookkeeping is wrong in a child of a process that had the database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
@@ -23,7 +25,7 @@ pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
     // Who writes with a rollback journal has the database to itself, and the log along with others.
     let shared = db.attached_for(Serving::Journal).is_some();
     let alone = match &attachment {
-        Some(attachment) if !shared => attachment.take_alone(),
+        Some(attachment) if !shared => attachment.take_alone(SegmentUse::Wal),
         _ => Ok(true),
     };
     let code = match &alone {
@@ -31,14 +33,33 @@ pub fn lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
         Ok(false) => ffi::BUSY,
         Err(failure) => db.sqlite.fail(failure),
     };
+    let begins = db.lock_level() == ffi::LOCK_NONE;
     if code == ffi::OK {
         db.set_lock_level(level.max(db.lock_level()));
+        if begins && let Err(failure) = journal::renew(db) {
+            unlock(db, ffi::LOCK_NONE);
+            return Err(failure);
+        }
     } else if let Some(attachment) = attachment.filter(|_| !shared) {
         db.set_refused_exclusive(attachment.log().segment_path().to_path_buf());
         attachment.share();
     }
     db.allow_checkpoints();
     Ok(code)
+}
+
+/// Goes back from EXCLUSIVE, which SQLite is told that it has not got, to what it had before. It keeps SHARED all the time, so
+/// that nobody else writes; RESERVED somebody else may take meanwhile, who then cannot commit before SQLite here has ended its
+/// transaction.
+pub fn refuse_exclusive(db: &Db, before: c_int) {
+    if before < ffi::LOCK_EXCLUSIVE
+        && db.base.unlock(ffi::LOCK_SHARED) == ffi::OK
+        && before > ffi::LOCK_SHARED
+    {
+        let _ = db.base.lock(ffi::LOCK_RESERVED);
+    }
+    db.set_lock_level(before);
+    db.allow_checkpoints();
 }
 
 /// SHARED may be in the way of somebody who opens or closes the log just now, and is done in a moment.

@@ -20,7 +20,7 @@ use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
 
 use super::places;
-use crate::attachment::{Attachment, Use};
+use crate::attachment::{Attachment, Entering, Use};
 use crate::database::{Mappable, named_file};
 use crate::errors::{During, Failure};
 use crate::registration::Registration;
@@ -100,7 +100,7 @@ impl ChildJournal {
             let attach = || Log::attach(&database_file, &log_dir, &settings.options, &identity, id, &pause);
             let attachment = Attachment::get(&identity, id, &settings, &pause, attach)?;
             let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-            let used = attachment.enter(false)?;
+            let used = attachment.enter(Entering::Journal)?;
             return Ok(Some(Self { journal, registration, _used: used, _file: file }));
         }
         Err(missing.unwrap_or_else(|| Failure::cannot_open(format!("no log of {}", database.display()))))

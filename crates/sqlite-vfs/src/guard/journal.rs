@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use duralite_journal::rollback::{RollbackJournal, counts};
 use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind};
+use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 
 use super::{Attempt, attach, is_guarded_by, lift, opening, raise};
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
 
@@ -34,7 +35,7 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
         // Others have it attached as well, whatever SQLite's lock is.
-        match attachment.enter(false) {
+        match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
             // Somebody is about to close it, and will find that this one has SHARED.
             Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
@@ -44,6 +45,25 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         return Ok(Some(journal));
     }
     Ok(None)
+}
+
+/// As a transaction begins, under SHARED: leaves a log whose place another one has taken. A journal that SQLite has open is that
+/// one's from now on.
+pub fn renew(db: &Db) -> Result<(), Failure> {
+    let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
+    let Some(attachment) = replaced else { return Ok(()) };
+    if is_guarded_by(db, attachment.id())? {
+        // Whoever was about to replace it has died, or could not.
+        attachment.set_guard_kind(None);
+        return Ok(());
+    }
+    drop(attachment);
+    db.leave_journal();
+    let journal = journal_of(db)?;
+    if db.has_journal() {
+        db.set_journal(Some(journal.map_or_else(|| JournalStore::Memory(Vec::new()), JournalStore::Log)));
+    }
+    Ok(())
 }
 
 /// Whether there is a rollback journal that may be hot; `None` where the base knows.
@@ -114,7 +134,7 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     if db.attached().is_none() {
         let log_dir = db.log_dir().map_err(Failure::cannot_open)?;
         match raise(db, log_dir)? {
-            Attempt::Raised(attachment) => db.attach(attachment.enter(false)?, Serving::Journal),
+            Attempt::Raised(attachment) => db.attach(attachment.enter(Entering::Journal)?, Serving::Journal),
             Attempt::LookAgain => return Err(opening::in_use(db)),
         }
     }
@@ -142,6 +162,9 @@ pub fn close(db: &Db) {
     if attachment.outside().is_some() || db.read_only {
         return;
     }
+    if attachment.may_be_replaced() && !is_guarded_by(db, attachment.id()).unwrap_or(true) {
+        return;
+    }
     let lifted = lift_if_last(db, &attachment);
     db.base.unlock(ffi::LOCK_NONE);
     match lifted {
@@ -156,21 +179,27 @@ pub fn close(db: &Db) {
     }
 }
 
+/// Whether a log has a rollback journal that may be hot, or commits: what a crash has left is for whoever reads the database
+/// next.
+pub(super) fn holds_anything(attachment: &Attachment) -> Result<bool, Failure> {
+    let failed = |error| Failure::of(&error, During::Delete);
+    Ok(is_hot(attachment)? || attachment.log().db_pages().map_err(failed)? > 0)
+}
+
+/// Whether a log has a rollback journal that may be hot.
+pub(super) fn is_hot(attachment: &Attachment) -> Result<bool, Failure> {
+    let hot = attachment.rollback_journal().as_ref().map(counts).transpose();
+    hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
+}
+
 /// Whether it was the last.
 fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
-    if !attachment.take_alone()? || db.base.lock(ffi::LOCK_SHARED) != ffi::OK || !opening::take_exclusive(db)?
-    {
+    let is_alone = attachment.take_alone(SegmentUse::Any)?;
+    if !is_alone || db.base.lock(ffi::LOCK_SHARED) != ffi::OK || !opening::take_exclusive(db)? {
         return Ok(false);
     }
-    let failed = |error| Failure::of(&error, During::Delete);
-    let journal = attachment.rollback_journal();
-    // What a crash has left is for whoever reads the database next; the same goes for commits in a WAL.
-    let hot = journal.as_ref().map(counts).transpose().map_err(failed)?.unwrap_or(false);
-    if hot || !is_guarded_by(db, attachment.id())? || attachment.log().frames() > 0 {
+    if holds_anything(attachment)? || !is_guarded_by(db, attachment.id())? {
         return Ok(true);
-    }
-    if let Some(journal) = journal {
-        journal.delete().map_err(failed)?;
     }
     lift(db, attachment).map(|()| true)
 }

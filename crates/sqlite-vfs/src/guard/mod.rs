@@ -18,9 +18,10 @@ use duralite_journal::directory::sync_names;
 use duralite_journal::{JournalError, Log, LogDirectory};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, VERSIONS};
+use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 
-use crate::attachment::{Attachment, Use};
+use crate::attachment::{Attachment, Entering, Use};
 use crate::background::worker;
 use crate::database::{Db, Serving};
 use crate::errors::{During, Failure};
@@ -116,7 +117,7 @@ fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
         // It would be in its own way.
         db.leave_journal();
     }
-    let used = attachment.enter(alone)?;
+    let used = attachment.enter(if alone { Entering::WalAlone } else { Entering::Wal })?;
     db.patience.renew();
     Ok(WalServer::Log(used))
 }
@@ -125,17 +126,20 @@ fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
 /// a WAL depends on. Another log takes its place.
 fn put_away(db: &Db, attachment: Arc<Attachment>, tries: u32) -> Result<(), Failure> {
     db.leave_journal();
-    let used = attachment.enter(false)?;
+    let used = attachment.enter(Entering::Wal)?;
     drop(attachment);
-    let alone = used.attachment().clone();
+    let old = used.attachment().clone();
     db.attach(used, Serving::Journal);
     let lifted = opening::under_exclusive(db, || {
-        if !alone.take_alone()? || alone.log().frames() > 0 {
+        if !old.take_alone(SegmentUse::Wal)?
+            || journal::holds_anything(&old)?
+            || !is_guarded_by(db, old.id())?
+        {
             return Ok(false);
         }
-        lift(db, &alone).map(|()| true)
+        lift(db, &old).map(|()| true)
     });
-    drop(alone);
+    drop(old);
     db.detach();
     match lifted?.transpose()? {
         Some(true) => Ok(()),
@@ -186,7 +190,7 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     };
     if db.attached().is_none_or(|attachment| attachment.id() != log_id) {
         db.leave_journal();
-        db.attach(attach(db, log_id)?.enter(true)?, Serving::Lingering);
+        db.attach(attach(db, log_id)?.enter(Entering::WalAlone)?, Serving::Lingering);
     }
     if db.lock_level() >= ffi::LOCK_EXCLUSIVE && db.keep_log() {
         return Ok(true);
@@ -225,7 +229,7 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = if db.lock_level() < ffi::LOCK_EXCLUSIVE {
         Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
-    } else if attachment.take_alone()? {
+    } else if attachment.take_alone(SegmentUse::Wal)? {
         lift(db, &attachment)
     } else {
         Err(Failure::new(ffi::BUSY, "another connection uses the log; guard and log stay"))
@@ -320,15 +324,34 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Under EXCLUSIVE, after SQLite has checkpointed: takes the guard off and deletes the log.
+/// Under EXCLUSIVE, after SQLite has checkpointed: takes the guard off and deletes the log. Idle connections that have had
+/// rollback journals in it may have it attached still: they are told, and look at the guard before they begin
+/// anything ([`journal::renew`]).
 fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
-    let mut log = attachment.log();
+    if attachment.take_alone(SegmentUse::Any)? {
+        return lift_alone(db, attachment);
+    }
+    attachment.set_replaced();
+    // After an error they find the guard as it was.
+    lift_alone(db, attachment)
+}
+
+fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let failed = |error: JournalError| Failure::of(&error, During::Delete);
+    if journal::is_hot(attachment)? {
+        let message = format!("a crash has left a rollback journal of {}: open it again", db.path.display());
+        return Err(Failure::new(ffi::IOERR_DELETE, message));
+    }
+    let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
     db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     if db.drain()? {
         // Now in the file itself, as those find it who come without the home.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
+    }
+    // One that is left is worth nothing, as PERSIST leaves it.
+    if let Some(journal) = attachment.rollback_journal() {
+        journal.delete().map_err(failed)?;
     }
     log.retire().map_err(failed)?;
     // What a home has held of it is there now too.

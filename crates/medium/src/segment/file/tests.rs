@@ -126,10 +126,10 @@ fn who_may_only_read_sees_the_words_and_changes_none() {
         made.write_volatile(9);
         assert_eq!(seen.read_volatile(), 9);
     }
-    assert!(reader.share_use().unwrap());
-    assert!(process.share_use().unwrap() && !process.take_use().unwrap());
+    assert!(reader.share_use(Use::Any).unwrap());
+    assert!(process.share_use(Use::Any).unwrap() && !process.take_use(Use::Any).unwrap());
     drop(reader);
-    assert!(process.take_use().unwrap());
+    assert!(process.take_use(Use::Any).unwrap());
 }
 
 #[test]
@@ -167,12 +167,16 @@ fn one_alone_or_many_use_it() {
     let dir = tempfile::tempdir().unwrap();
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
-    assert!(one.share_use().unwrap() && one.take_use().unwrap());
-    assert!(!two.share_use().unwrap());
-    assert!(one.share_use().unwrap() && two.share_use().unwrap());
-    assert!(!one.take_use().unwrap() && !two.take_use().unwrap());
+    assert!(one.share_use(Use::Any).unwrap() && one.take_use(Use::Any).unwrap());
+    assert!(!two.share_use(Use::Any).unwrap());
+    assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
+    assert!(!one.take_use(Use::Any).unwrap() && !two.take_use(Use::Any).unwrap());
+    assert!(one.share_use(Use::Wal).unwrap() && one.take_use(Use::Wal).unwrap());
+    assert!(!two.share_use(Use::Wal).unwrap());
+    one.end_use(Use::Wal);
+    assert!(two.take_use(Use::Wal).unwrap() && !one.take_use(Use::Any).unwrap());
     drop(two);
-    assert!(one.take_use().unwrap());
+    assert!(one.take_use(Use::Any).unwrap());
 }
 
 #[test]
@@ -180,11 +184,11 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     let dir = tempfile::tempdir().unwrap();
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
-    assert!(one.share_use().unwrap() && two.share_use().unwrap());
+    assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
     // As such a process has it.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
-    assert!(!one.has_other_processes().unwrap() && one.take_use().unwrap());
+    assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());
     drop(inherited);
 }
 
