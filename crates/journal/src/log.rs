@@ -326,6 +326,14 @@ impl Log {
         self.guarded(|stream| stream.sync(file))
     }
 
+    /// Called when SQLite lets go of the WRITE lock: gives back the room of a transaction that was rolled back.
+    pub fn end_write(&mut self) {
+        if self.stream.engine().has_staged() {
+            // What fails here fails again for whoever writes next.
+            let _ = self.guarded(WalStream::end_write);
+        }
+    }
+
     /// Whether a write of so many bytes may make the transaction too large to be sealed like others:
     /// then everything sealed before has to be durable first, and is waited for within the write
     /// unless [`DurabilityWaiter::wait_all`] has been.

@@ -218,6 +218,15 @@ impl<E: Engine> WalStream<E> {
         self.engine.clear(file, 0)
     }
 
+    /// Called when SQLite lets go of the WRITE lock: what it has written and not committed is rolled back, and others may have the
+    /// room.
+    ///
+    /// # Errors
+    /// As [`crate::engine::LogWriter::discard_staged`].
+    pub fn end_write(&mut self) -> Result<(), JournalError> {
+        if self.engine.has_staged() { self.reset_transaction() } else { Ok(()) }
+    }
+
     /// Called where SQLite syncs its log: seals a complete transaction that is not sealed yet.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use duralite_journal::engine::prelude::*;
 use duralite_journal::home::NoDatabase;
 use duralite_journal::rollback::RollbackJournal;
 use duralite_journal::{ErrorKind, JournalError};
+use duralite_logfmt::scratchpad::{Owner, PAGE_BYTES};
 use rig::{Rig, contents};
 
 const PAGE: usize = 512;
@@ -121,6 +122,72 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     std::mem::forget(log);
     let log = rig.open(0).expect("open");
     assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
+}
+
+/// The same for a rollback journal, whose writer knows nothing of transactions: those that are committed stay.
+#[test]
+fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
+    let rig = Rig::new(1, 64 << 10, false);
+    let mut log = rig.open(0).expect("open");
+    let mut model = Model::new(PAGE, 12);
+    let transaction = {
+        let (offset, data) = model.restart();
+        log.write(&NoDatabase, offset, &data).expect("a header");
+        model.transaction(&mut Rng(9), false)
+    };
+    transaction.writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    model.commit(transaction);
+    let region = rig.region();
+    region.grow(64 << 10).expect("grow");
+    let left_by_the_dead = || {
+        let owner = Owner::of(rig::superblock(0).log_id);
+        for page in 1..16 {
+            let _ = region.compare_exchange_u64(page * PAGE_BYTES, 0, owner.word(7));
+        }
+        assert_eq!(rig.taken(), 15);
+    };
+    left_by_the_dead();
+    let journal = log.engine().rollback_journal().expect("a journal");
+    journal.create().expect("create");
+    journal.write(&[7; 9000], 0).expect("write");
+    left_by_the_dead();
+    journal.write(&[8; 9000], 9000).expect("write");
+    let mut found = [0; 18000];
+    assert_eq!(journal.read(&mut found, 0).expect("read"), 18000);
+    assert!(found[..9000] == [7; 9000] && found[9000..] == [8; 9000]);
+    assert_eq!(contents(&mut log), model.committed);
+    // What is needed is not given back, however little there is.
+    assert_eq!(journal.write(&[9; 64 << 10], 18000).expect_err("full").kind(), ErrorKind::Full);
+    assert_eq!(contents(&mut log), model.committed);
+    journal.delete().expect("delete");
+    log.engine_mut().retire().expect("retire");
+    assert_eq!(rig.taken(), 0, "pages that nobody has");
+}
+
+/// What other logs have of a region is not given back by a checkpoint of this one.
+#[test]
+fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
+    let rig = Rig::new(2, 128 << 10, true);
+    let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
+    let mut commit = |which: usize, count: usize| {
+        let log = &mut logs[which];
+        let mut model = Model::new(PAGE, 12);
+        let (offset, data) = model.restart();
+        log.write(&NoDatabase, offset, &data).expect("a header");
+        for _ in 0..count {
+            let transaction = model.transaction(&mut Rng(5), false);
+            transaction
+                .writes
+                .iter()
+                .for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+            model.commit(transaction);
+        }
+        log.engine().is_short()
+    };
+    assert!(commit(0, 20), "{} pages", rig.taken());
+    assert!(rig.taken() >= 16);
+    assert!(!commit(1, 1), "it has less than it may yet have");
+    assert!(commit(1, 6));
 }
 
 /// A rollback journal as SQLite treats it, and a crash: what was synced last is there, or the journal has gone where it was

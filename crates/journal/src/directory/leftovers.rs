@@ -30,7 +30,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
             _ => continue,
         }
         seen.push(path.clone());
-        let Ok(file) = open_log(&path, false) else { continue };
+        // To be changed: what it has elsewhere is given back.
+        let Ok(file) = open_log(&path, true) else { continue };
         let Ok(head) = Head::read(&path, &file) else { continue };
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
         // Who has the lock may delete it. It may have been deleted since it was opened, and its name be

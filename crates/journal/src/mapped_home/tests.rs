@@ -218,3 +218,50 @@ fn a_file_that_may_only_be_read_is_mapped_for_reading() {
     let file = File::open(&fixture.path).unwrap();
     file.read_exact_at(&mut page, 0).unwrap();
 }
+
+/// A database file that sees whether somebody could store something while it is synced.
+struct Syncing<'a> {
+    file: &'a OpenDatabase,
+    home: &'a MappedHome,
+    locked: std::cell::Cell<u32>,
+}
+
+impl DatabaseFile for Syncing<'_> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        self.file.read(buf, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        self.file.write(bytes, offset)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.locked.set(self.locked.get() + u32::from(self.home.state.try_lock().is_err()));
+        self.file.sync()
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.file.size()
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.file.truncate(bytes)
+    }
+}
+
+/// A thread that stores something after the kernel has begun to sync names itself after the others were struck out, and not
+/// before.
+#[test]
+fn inv20_nothing_is_stored_between_a_sync_and_the_word_that_says_so() {
+    let fixture = Fixture::new(2);
+    let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(4096));
+    let [home, other] = [0; 2].map(|_| fixture.home(HomeSync::WriteBack).sharing(Arc::clone(&segment), 64));
+    other.write(&fixture.file, &[2; PAGE], 0).unwrap();
+    home.write(&fixture.file, &[3; PAGE], 0).unwrap();
+    let file = Syncing { file: &fixture.file, home: &home, locked: std::cell::Cell::new(0) };
+    home.drain(&file).unwrap();
+    assert_eq!(file.locked.get(), 1);
+    home.write(&fixture.file, &[4; PAGE], 0).unwrap();
+    home.sync(&file).unwrap();
+    assert!(home.state.try_lock().is_ok());
+}

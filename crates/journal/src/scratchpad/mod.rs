@@ -494,7 +494,8 @@ impl LogWriter for Scratchpad {
     }
 
     fn has_staged(&self) -> bool {
-        self.chains.has_staged()
+        // A frame that found no room may have left pages without a frame.
+        self.chains.has_staged() || self.open.is_some()
     }
 
     fn outgrows(&self, _bytes: usize) -> bool {

@@ -118,6 +118,9 @@ impl Db {
             if shared {
                 (first..first + count).for_each(|slot| holder.unlock_shared(slot));
             } else {
+                if first == WRITE {
+                    attachment.log().end_write();
+                }
                 holder.unlock_exclusive(first, count);
             }
             return Some(ffi::OK);

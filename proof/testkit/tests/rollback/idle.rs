@@ -1,4 +1,4 @@
-//! Programs without this library.
+//! Connections that are there and do nothing: of programs without this library, and of ours.
 
 use std::fs;
 
@@ -89,6 +89,116 @@ fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
         run(&other, "INSERT INTO t VALUES(5, 5)").unwrap();
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 5);
         drop((conn, same, other));
+        fixture.assert_plain(NAME);
+    });
+}
+
+/// What an idle connection of ours has attached keeps nobody from anything that SQLite lets it do: here from changing the
+/// page size and the mode, which takes another log.
+#[test]
+fn an_idle_connection_of_ours_follows_to_another_log() {
+    each(|fixture, mode| {
+        make(fixture);
+        let idle = open(fixture, mode);
+        run(&idle, "INSERT INTO t VALUES(4, 'idle')").unwrap();
+        let conn = open(fixture, mode);
+        for sql in
+            ["PRAGMA page_size=8192", "VACUUM", "PRAGMA journal_mode=WAL", "INSERT INTO t VALUES(5, 'wal')"]
+        {
+            run(&conn, sql).unwrap();
+        }
+        let third = connect(&fixture.uri(NAME, "")).unwrap();
+        assert_eq!(one::<i64>(&third, "SELECT count(*) FROM t"), 5);
+        assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), 5);
+        run(&idle, "INSERT INTO t VALUES(6, 'idle')").unwrap();
+        drop((third, idle));
+        for (sql, rows) in [(mode, 7), ("WAL", 8), (mode, 9)] {
+            let idle = open(fixture, "WAL");
+            assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), rows - 1);
+            drop(idle);
+            // Stock SQLite 3.40 leaves WAL mode with what it had in its cache before, however old that is.
+            assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows - 1);
+            run(&conn, &format!("PRAGMA journal_mode={sql}")).unwrap();
+            run(&conn, &format!("INSERT INTO t VALUES({rows}, 'more')")).unwrap();
+        }
+        drop(conn);
+        fixture.assert_plain(NAME);
+    });
+}
+
+/// One that leaves the WAL finds the idle one no obstacle either, and whoever closes last leaves one plain file.
+#[test]
+fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
+    each(|fixture, mode| {
+        make(fixture);
+        let idle = open(fixture, mode);
+        run(&idle, "INSERT INTO t VALUES(4, 'idle')").unwrap();
+        for rows in [6, 8, 10] {
+            let conn = connect(&fixture.uri(NAME, "")).unwrap();
+            assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+            run(&conn, "INSERT INTO t VALUES(NULL, 'wal')").unwrap();
+            assert_eq!(one::<String>(&conn, &format!("PRAGMA journal_mode={mode}")).to_uppercase(), mode);
+            run(&conn, "INSERT INTO t VALUES(NULL, 'undo')").unwrap();
+            if rows == 8 {
+                assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), rows);
+            }
+        }
+        let conn = connect(&fixture.uri(NAME, "")).unwrap();
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+        run(&conn, "INSERT INTO t VALUES(NULL, 'wal')").unwrap();
+        drop(conn);
+        drop(idle);
+        fixture.assert_plain(NAME);
+        assert_eq!(one::<i64>(&stock(&fixture.path(NAME)), "SELECT count(*) FROM t"), 11);
+    });
+}
+
+/// A journal that stays open from one transaction to the next is in another log after the first one has gone. One that a crash
+/// leaves there is hot for whoever was idle meanwhile.
+#[test]
+fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
+    each(|fixture, mode| {
+        make(fixture);
+        let idle = open(fixture, mode);
+        run(&idle, "INSERT INTO t VALUES(4, 'idle')").unwrap();
+        let mut actor = Actor::sql(&fixture.uri(NAME, ""));
+        assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
+        assert_eq!(actor.run("INSERT INTO t VALUES(5, 'wal')"), "");
+        assert_eq!(actor.run(&format!("PRAGMA journal_mode={mode}")).to_uppercase(), mode);
+        assert_eq!(actor.run("INSERT INTO t VALUES(6, 'undo')"), "");
+        actor.run("PRAGMA cache_size=1");
+        assert_eq!(actor.run("BEGIN"), "");
+        assert_eq!(actor.run("UPDATE t SET b = zeroblob(40000)"), "");
+        actor.kill();
+        assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t WHERE length(b) < 10000"), 6);
+        run(&idle, "INSERT INTO t VALUES(7, 'idle')").unwrap();
+        drop(idle);
+        fixture.assert_plain(NAME);
+    });
+}
+
+/// Where no log can be made when a transaction spills, SQLite goes on with RESERVED, and others read.
+#[test]
+fn a_transaction_that_cannot_have_a_log_keeps_nobody_from_reading() {
+    each(|fixture, mode| {
+        make(fixture);
+        let (conn, other) = (open(fixture, mode), connect(&fixture.uri(NAME, "")).unwrap());
+        let away = fixture.log_dir().with_extension("away");
+        fs::rename(fixture.log_dir(), &away).unwrap();
+        run(&conn, "PRAGMA cache_size=1").unwrap();
+        run(&conn, "BEGIN IMMEDIATE").unwrap();
+        run(&conn, "UPDATE t SET b = zeroblob(90000)").unwrap_err();
+        if !conn.is_autocommit() {
+            assert_eq!(one::<i64>(&other, "SELECT sum(length(b)) FROM t"), 14005, "it has EXCLUSIVE still");
+            assert_eq!(code(&run(&other, "BEGIN IMMEDIATE").unwrap_err()), ffi::SQLITE_BUSY);
+            fs::rename(&away, fixture.log_dir()).unwrap();
+            run(&conn, "UPDATE t SET b = zeroblob(1000)").unwrap();
+            run(&conn, "COMMIT").unwrap();
+            assert_eq!(one::<i64>(&other, "SELECT sum(length(b)) FROM t"), 3000);
+        } else {
+            panic!("SQLite has rolled it back");
+        }
+        drop((conn, other));
         fixture.assert_plain(NAME);
     });
 }
