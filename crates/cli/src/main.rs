@@ -7,6 +7,7 @@ mod checkpoint;
 mod info;
 mod locate;
 mod proof;
+mod reclaim;
 mod target;
 mod verify;
 
@@ -47,6 +48,8 @@ enum Command {
         #[arg(long, conflicts_with = "adopt")]
         discard_log: bool,
     },
+    /// Show what logs have of the regions in a directory (scratchpad), and give back what deleted ones have had
+    Reclaim(reclaim::Arguments),
     /// Measure, and reproduce the papers' tables and figures
     #[command(disable_help_flag = true)]
     Bench(proof::Arguments),
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Info(target) => info::run(&target),
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
+        Command::Reclaim(arguments) => reclaim::run(&arguments),
         Command::Bench(arguments) => proof::run("bench", &arguments),
         Command::Iotrace(arguments) => proof::run("iotrace", &arguments),
         Command::Crashtest(arguments) => proof::run("crashtest", &arguments),

@@ -244,10 +244,36 @@ class Maintenance(harness.Case):
         self.assertEqual(self.run_program(program, self.path, mode), [["rows", "120", "120"]])
         self.check(exact=self.acked)
 
+    @each("delete", "truncate", "persist")
+    def scenario_modes_beside_an_idle_connection(self, mode):
+        # It holds no lock, and has had a transaction in this mode.
+        program = """
+            path, mode = sys.argv[1:]
+            idle = connect(path, wal=False)
+            idle.execute(f"PRAGMA journal_mode={mode}").fetchone()
+            idle.execute(TABLE)
+            insert(idle, "idle", 2)
+            conn = connect(path)
+            insert(conn, "wal", 5)
+            assert conn.execute(f"PRAGMA journal_mode={mode}").fetchone()[0] == mode
+            insert(conn, "undo", 5)
+            insert(idle, "idle", 2, first=2)
+            assert rows(conn) == 14
+            conn.execute("PRAGMA page_size=16384")
+            conn.execute("VACUUM")
+            assert conn.execute("PRAGMA journal_mode=WAL").fetchone()[0] == "wal"
+            insert(conn, "wal", 5, first=5)
+            assert rows(connect(path, wal=False)) == 19
+            insert(idle, "idle", 2, first=4)
+            say("rows", rows(conn), rows(idle))
+            conn.close()
+            idle.close()
+        """
+        self.assertEqual(self.run_program(program, self.path, mode), [["rows", "21", "21"]])
+        self.check(exact=self.acked)
+
     @each("plain", "page_size", "auto_vacuum", "beside_readers")
     def scenario_vacuum(self, how):
-        if (how, self.engine) == ("page_size", "scratchpad"):
-            self.skipTest("another page size waits for all idle connections, as the README says")
         program = """
             path, how = sys.argv[1:]
             conn = create(path)

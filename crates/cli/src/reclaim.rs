@@ -1,0 +1,57 @@
+//! `duralite reclaim`: what the logs of `scratchpad` have of their regions, and giving back what deleted ones have had.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use duralite_cli::output::{print_json, print_text};
+use duralite_journal::scratchpad::{RegionUse, reclaim};
+use serde_json::{Value, json};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// The directory of the regions
+    directory: PathBuf,
+    /// Give back what logs have that are not in the directory: they were deleted, and not moved
+    #[arg(long)]
+    discard: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Arguments { ref directory, discard, json } = *arguments;
+    let regions = reclaim(directory, discard)?;
+    if regions.is_empty() {
+        bail!("{} has no region", directory.display());
+    }
+    if json {
+        print_json(&Value::Array(regions.iter().map(|region| as_json(region, discard)).collect()))?;
+    } else {
+        print_text(&regions.iter().map(|region| as_text(region, directory, discard)).collect::<String>())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(region: &RegionUse, discarded: bool) -> Value {
+    json!({
+        "region": region.path.display().to_string(),
+        "limit_bytes": region.limit_bytes,
+        "used_bytes": region.used_bytes,
+        "missing_logs": region.missing_logs,
+        "missing_bytes": region.missing_bytes,
+        "discarded": discarded,
+    })
+}
+
+fn as_text(region: &RegionUse, directory: &Path, discarded: bool) -> String {
+    let RegionUse { ref path, limit_bytes, used_bytes, missing_bytes, missing_logs } = *region;
+    let done = if discarded { "given back" } else { "kept for them" };
+    format!(
+        "{}: {used_bytes} of {limit_bytes} bytes are of logs in {} or in use; {missing_bytes} of {missing_logs} other logs, {done}\n",
+        path.display(),
+        directory.display()
+    )
+}
