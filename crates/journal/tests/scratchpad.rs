@@ -14,7 +14,9 @@ use duralite_journal::engine::prelude::*;
 use duralite_journal::home::NoDatabase;
 use duralite_journal::rollback::RollbackJournal;
 use duralite_journal::{ErrorKind, JournalError};
-use duralite_logfmt::scratchpad::{Owner, PAGE_BYTES};
+use duralite_logfmt::scratchpad::{
+    Kind, Owner, PAGE_BYTES, PageHeader, first_link_offset, first_link_tag, link_word,
+};
 use rig::{Rig, contents};
 
 const PAGE: usize = 512;
@@ -162,6 +164,56 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     journal.delete().expect("delete");
     log.engine_mut().retire().expect("retire");
     assert_eq!(rig.taken(), 0, "pages that nobody has");
+}
+
+/// A log whose pages were given to others says so, and is not an empty one.
+#[test]
+fn inv25_a_log_whose_pages_others_have_is_an_error() {
+    let rig = Rig::new(1, 64 << 10, false);
+    let mut log = rig.open(0).expect("open");
+    let mut model = Model::new(PAGE, 12);
+    let (offset, data) = model.restart();
+    log.write(&NoDatabase, offset, &data).expect("a header");
+    let transaction = model.transaction(&mut Rng(9), false);
+    transaction.writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    drop(log);
+    let region = rig.region();
+    for page in 1..region.len() / PAGE_BYTES {
+        region.store_u64(page * PAGE_BYTES, 0);
+    }
+    let corrupt = |found: Result<(), JournalError>| matches!(found, Err(JournalError::Corrupt { .. }));
+    assert!(corrupt(rig.look(0).map(drop)) && corrupt(rig.open(0).map(drop)));
+}
+
+/// A process that died in a commit has said where it begins, and its pages are given back by others.
+#[test]
+fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
+    let rig = Rig::new(1, 64 << 10, false);
+    let mut log = rig.open(0).expect("open");
+    let mut model = Model::new(PAGE, 12);
+    let (offset, data) = model.restart();
+    log.write(&NoDatabase, offset, &data).expect("a header");
+    let region = rig.region();
+    region.grow(64 << 10).expect("grow");
+    let (id, generation) = (rig::superblock(0).log_id, 2);
+    for page in 1..16_u32 {
+        let header = PageHeader { kind: Kind::Redo, generation, transaction: 1, index: 0 };
+        let at = u64::from(page) * PAGE_BYTES;
+        assert_eq!(region.compare_exchange_u64(at, 0, Owner::of(id).word(7)), Ok(0));
+        region.store(at + 8, &header.encode(id, page));
+    }
+    let link = link_word(3, first_link_tag(id, generation));
+    rig.log(0).store_u64(first_link_offset(generation), link);
+    assert!(rig.look(0).is_ok());
+    // It finds no room, and then has that of the dead; and it is taken back.
+    let transaction = model.transaction(&mut Rng(9), false);
+    let (_, first) = transaction.writes.split_last().expect("writes");
+    first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    log.engine_mut().discard_staged().expect("discard");
+    assert!(rig.look(0).is_ok());
+    drop(log);
+    assert!(rig.open(0).is_ok());
+    assert_eq!(rig.taken(), 0);
 }
 
 /// What other logs have of a region is not given back by a checkpoint of this one.

@@ -102,6 +102,21 @@ fn inv24_pages_of_a_log_that_was_moved_are_nobody_elses() {
 }
 
 #[test]
+fn inv25_a_log_whose_pages_were_discarded_is_an_error_and_not_empty() {
+    let fixture = fixture();
+    writer(&fixture, "moved.db", 5).kill();
+    let other = move_away(&fixture, "moved.db");
+    // Somebody uses the region still.
+    let keeper = open(&fixture, "keeper.db");
+    run(&keeper, "PRAGMA journal_mode=WAL").unwrap();
+    run(&keeper, "CREATE TABLE t(a)").unwrap();
+    assert_eq!(reclaim(fixture.log_dir(), true).unwrap()[0].missing_logs, 1);
+    let error = run(&open(&other, "moved.db"), "SELECT count(*) FROM t").unwrap_err();
+    assert_eq!(code(&error), ffi::SQLITE_CANTOPEN, "{error}");
+    assert!(other.is_guarded("moved.db"));
+}
+
+#[test]
 fn what_a_deleted_log_has_had_is_given_back_by_name() {
     let fixture = fixture();
     writer(&fixture, "gone.db", 20).kill();

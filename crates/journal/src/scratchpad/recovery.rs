@@ -1,6 +1,8 @@
 //! What whoever is alone with a log, or only looks at it, finds in the region: the paper's scan from head to tail
 //! (section 5.1.3).
 
+use duralite_logfmt::scratchpad::{Kind, PageHeader, first_link_offset};
+
 use super::Scratchpad;
 use super::region::offset_of;
 use super::scan::Scan;
@@ -36,7 +38,31 @@ impl Scratchpad {
         let (generation, next) = (self.in_force.slot.generation, self.sequence.wrapping_add(1));
         match scan.own().iter().find(|page| has_commit(&self.region, **page, generation, next)) {
             Some(page) => Err(self.region.corrupt(*page, "a committed transaction")),
-            None => Ok(()),
+            None => self.check_first(),
+        }
+    }
+
+    /// Where no transaction is found: whether one has begun where the log says that the first one does. The pages of a log
+    /// are its own as long as that is said there ([`Self::forget_first`]); if that one is not, others have been given them.
+    fn check_first(&self) -> Result<(), JournalError> {
+        let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
+        let generation = self.in_force.slot.generation;
+        let begins = PageHeader { kind: Kind::Redo, generation, transaction: 1, index: 0 };
+        if self.region.is_own(first) && self.region.header(first).is_some_and(|(header, _)| header == begins)
+        {
+            return Ok(());
+        }
+        Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
+    }
+
+    /// Before pages are given back that may be those of a transaction which was not committed: that the log does not say any
+    /// more where the first one begins, if there is none. For who has the WRITE lock, or is alone.
+    pub(super) fn forget_first(&self) {
+        let at = first_link_offset(self.in_force.slot.generation);
+        if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
+            self.nvm.store_u64(at, 0);
+            self.nvm.flush(at, 8);
+            self.nvm.fence();
         }
     }
 
@@ -62,6 +88,7 @@ impl Scratchpad {
         if let Some(scan) = self.scan.take() {
             self.region.set_used(scan.used());
         }
+        self.forget_first();
         self.region.collect(|page| kept.contains(&page), |_| false);
         Ok(())
     }
@@ -71,6 +98,8 @@ impl Scratchpad {
         let Ok(undo) = self.rollback.pages() else { return };
         let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
         kept.extend(undo);
+        // Somebody may be committing it just now.
+        kept.extend(self.linked_next());
         self.region.collect(|page| kept.contains(&page), |_| true);
     }
 

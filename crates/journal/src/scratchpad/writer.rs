@@ -154,6 +154,7 @@ impl Scratchpad {
         let mut needed: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
         needed.extend(open.pages());
         needed.extend(self.rollback.pages().ok()?);
+        self.forget_first();
         Some(Box::new(move |page| needed.contains(&page)))
     }
 

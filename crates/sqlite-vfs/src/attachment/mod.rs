@@ -15,7 +15,7 @@ use duralite_journal::directory::{
 };
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
 use duralite_journal::home::Home;
-use duralite_journal::rollback::RollbackJournal;
+use duralite_journal::rollback::{self, RollbackJournal};
 use duralite_journal::{DatabaseIdentity, JournalError, Log, follow};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
@@ -235,6 +235,18 @@ impl Attachment {
     /// What keeps the database's rollback journals; `None` where SQLite does so in files.
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.journal.clone()
+    }
+
+    /// Whether it has a rollback journal that may be hot.
+    pub fn has_hot_journal(&self) -> Result<bool, Failure> {
+        let hot = self.journal.as_ref().map(rollback::counts).transpose();
+        hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
+    }
+
+    /// Whether it has such a journal, or commits: what a crash has left is for whoever reads the database next.
+    pub fn holds_anything(&self) -> Result<bool, Failure> {
+        let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
+        Ok(pages > 0 || self.has_hot_journal()?)
     }
 
     /// The guard in the database's header, as it was put there last; `None` where it has to be looked at.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // gives addresses to SQLite
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use duralite_journal::JournalError;
@@ -115,14 +116,7 @@ impl Db {
         };
         let shared = flags & ffi::SHM_SHARED != 0;
         if flags & ffi::SHM_UNLOCK != 0 {
-            if shared {
-                (first..first + count).for_each(|slot| holder.unlock_shared(slot));
-            } else {
-                if first == WRITE {
-                    attachment.log().end_write();
-                }
-                holder.unlock_exclusive(first, count);
-            }
+            unlock(&attachment, &holder, first..first + count, shared);
             return Some(ffi::OK);
         }
         waiting::forget();
@@ -238,6 +232,18 @@ impl Db {
             holder.release();
         }
     }
+}
+
+/// Gives locks of the wal-index back.
+fn unlock(attachment: &Attachment, holder: &Holder, slots: Range<usize>, shared: bool) {
+    if shared {
+        slots.for_each(|slot| holder.unlock_shared(slot));
+        return;
+    }
+    if slots.start == WRITE {
+        attachment.log().end_write();
+    }
+    holder.unlock_exclusive(slots.start, slots.len());
 }
 
 /// The region of the wal-index that a frame is in whose header is at this offset. A region has 4096 frames, but for the

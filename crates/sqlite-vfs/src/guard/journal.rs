@@ -179,26 +179,13 @@ pub fn close(db: &Db) {
     }
 }
 
-/// Whether a log has a rollback journal that may be hot, or commits: what a crash has left is for whoever reads the database
-/// next.
-pub(super) fn holds_anything(attachment: &Attachment) -> Result<bool, Failure> {
-    let failed = |error| Failure::of(&error, During::Delete);
-    Ok(is_hot(attachment)? || attachment.log().db_pages().map_err(failed)? > 0)
-}
-
-/// Whether a log has a rollback journal that may be hot.
-pub(super) fn is_hot(attachment: &Attachment) -> Result<bool, Failure> {
-    let hot = attachment.rollback_journal().as_ref().map(counts).transpose();
-    hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
-}
-
 /// Whether it was the last.
 fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let is_alone = attachment.take_alone(SegmentUse::Any)?;
     if !is_alone || db.base.lock(ffi::LOCK_SHARED) != ffi::OK || !opening::take_exclusive(db)? {
         return Ok(false);
     }
-    if holds_anything(attachment)? || !is_guarded_by(db, attachment.id())? {
+    if attachment.holds_anything()? || !is_guarded_by(db, attachment.id())? {
         return Ok(true);
     }
     lift(db, attachment).map(|()| true)

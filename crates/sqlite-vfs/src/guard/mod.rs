@@ -131,10 +131,7 @@ fn put_away(db: &Db, attachment: Arc<Attachment>, tries: u32) -> Result<(), Fail
     let old = used.attachment().clone();
     db.attach(used, Serving::Journal);
     let lifted = opening::under_exclusive(db, || {
-        if !old.take_alone(SegmentUse::Wal)?
-            || journal::holds_anything(&old)?
-            || !is_guarded_by(db, old.id())?
-        {
+        if !old.take_alone(SegmentUse::Wal)? || old.holds_anything()? || !is_guarded_by(db, old.id())? {
             return Ok(false);
         }
         lift(db, &old).map(|()| true)
@@ -326,7 +323,7 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
 
 /// Under EXCLUSIVE, after SQLite has checkpointed: takes the guard off and deletes the log. Idle connections that have had
 /// rollback journals in it may have it attached still: they are told, and look at the guard before they begin
-/// anything ([`journal::renew`]).
+/// anything.
 fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     if attachment.take_alone(SegmentUse::Any)? {
         return lift_alone(db, attachment);
@@ -338,7 +335,7 @@ fn lift(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
 
 fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let failed = |error: JournalError| Failure::of(&error, During::Delete);
-    if journal::is_hot(attachment)? {
+    if attachment.has_hot_journal()? {
         let message = format!("a crash has left a rollback journal of {}: open it again", db.path.display());
         return Err(Failure::new(ffi::IOERR_DELETE, message));
     }
