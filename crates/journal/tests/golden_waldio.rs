@@ -20,6 +20,7 @@ use duralite_journal::{JournalError, WaldioOptions};
 use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::LocalSegment;
+use duralite_medium::block::Block as _;
 
 const BLOCK: u32 = 512;
 const TRANSACTIONS: u32 = 30;
