@@ -41,7 +41,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     under_hook(&stage, &recorder, || {
         let told = stage.connect(&setup).unwrap();
         let other = stage.connect(&setup).unwrap();
-        sql::use_wal(&told).unwrap();
+        sql::use_mode(&told, sql::WAL).unwrap();
         told.execute_batch("CREATE TABLE t(number INTEGER PRIMARY KEY, filler)").unwrap();
         insert(&told, 1, &note);
         for conn in [&told, &other] {

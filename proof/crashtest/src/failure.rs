@@ -42,8 +42,8 @@ impl fmt::Display for Violation {
         let Self { what, setup, seed, position, .. } = self;
         write!(
             f,
-            "{} seed {seed} event {position} ({}, {}-byte pages): {what}",
-            setup.engine, setup.settings, setup.page_bytes
+            "{} seed {seed} event {position} ({}, {}, {}-byte pages): {what}",
+            setup.engine, setup.settings, setup.journal_mode, setup.page_bytes
         )
     }
 }

@@ -22,6 +22,7 @@ use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::{Call, Fault, Recorder};
 use crate::setup::{Engine, Setup};
+use crate::sql;
 use crate::stage::Stage;
 use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
@@ -126,8 +127,22 @@ pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally>
 }
 
 fn inject_into(plan: &FaultPlan, choose: impl Fn(&Plain) -> Vec<Which>) -> Verdict<FaultTally> {
-    let setup = Setup { threads: 1, ..Setup::for_seed(plan.engine, plan.seed) };
-    let plain = Plain::run(plan, &setup)?;
+    let mut sum = FaultTally::default();
+    for setup in Setup::for_each_mode(plan.engine, plan.seed) {
+        match inject_with(plan, &Setup { threads: 1, ..setup }, &choose)? {
+            Ok(tally) => sum += tally,
+            Err(violation) => return Ok(Err(violation)),
+        }
+    }
+    Ok(Ok(sum))
+}
+
+fn inject_with(
+    plan: &FaultPlan,
+    setup: &Setup,
+    choose: &impl Fn(&Plain) -> Vec<Which>,
+) -> Verdict<FaultTally> {
+    let plain = Plain::run(plan, setup)?;
     let reference = Reference::new(plan.seed, plain.begun + 3)?;
     let all = choose(&plain);
     anyhow::ensure!(!all.is_empty(), "the workload has no such call");
@@ -135,7 +150,7 @@ fn inject_into(plan: &FaultPlan, choose: impl Fn(&Plain) -> Vec<Which>) -> Verdi
     workers::on_each(|| {
         let mut tally = FaultTally::default();
         while let Some(which) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            if let Some(violation) = one(plan, &setup, &reference, *which, &mut tally)? {
+            if let Some(violation) = one(plan, setup, &reference, *which, &mut tally)? {
                 return Ok(Err(violation));
             }
         }
@@ -196,7 +211,7 @@ fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
 pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;
-    conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
+    sql::use_mode(&conn, sql::WAL)?;
     conn.close().map_err(|(_, error)| error)?;
     let recorder = Arc::new(Recorder::default());
     recorder.begin_with(&stage.database(), FileKind::Sectors, std::fs::read(stage.database())?);

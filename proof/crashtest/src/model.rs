@@ -7,6 +7,8 @@
 //! - Files on a device: of each sector of 512 bytes any version since the last sync, and any size since
 //!   then; what no chosen version fills is as it was before, or zeros. Where such a file is mapped as memory besides,
 //!   its lines are in doubt as those of memory, until they are flushed and fenced, or the file is synced.
+//! - Where the database is on a disk of its own and is mapped ([`Model::over_disk`]), the disk says which names there are and how
+//!   long the file is, as on a file system with direct access; what is in it is in memory.
 //! - Names in a log's directory: any state since that directory was last synced. Names in the
 //!   database's directory are SQLite's business, and become durable with any later sync there, as on
 //!   file systems with a journal of their metadata.
@@ -49,6 +51,8 @@ pub struct Model {
     names: BTreeMap<PathBuf, Name>,
     /// The database's directory.
     home: PathBuf,
+    /// The database, if its directory is on a disk of its own.
+    on_disk: Option<PathBuf>,
     paths: Vec<PathBuf>,
 }
 
@@ -92,8 +96,22 @@ impl Model {
             files: files.collect(),
             names: names.collect(),
             home: home.to_path_buf(),
+            on_disk: None,
             paths: recording.files.iter().map(|file| file.path.clone()).collect(),
         }
+    }
+
+    /// The state in which a recording began whose database is mapped, and in a directory whose names and sizes are a disk's:
+    /// in doubt is only what is in the database. [`Model::crash`] leaves as much of that as there may be, whatever the file's size.
+    #[must_use]
+    pub fn over_disk(recording: &Recording, database: &Path) -> Self {
+        let home = database.parent().unwrap_or(database);
+        Self { on_disk: Some(database.to_path_buf()), ..Self::new(recording, home) }
+    }
+
+    /// Whether the disk knows names and sizes there.
+    fn is_on_disk(&self, path: &Path) -> bool {
+        self.on_disk.is_some() && path.starts_with(&self.home)
     }
 
     /// Whether an event makes something durable for good, so that fewer states are possible after it.
@@ -174,15 +192,17 @@ impl Model {
     #[must_use]
     pub fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
-        for (index, name) in self.names.values().enumerate() {
-            if !name.pending.is_empty() {
+        for (index, (path, name)) in self.names.iter().enumerate() {
+            if !name.pending.is_empty() && !self.is_on_disk(path) {
                 let states = 1 + name.pending.len();
                 choices.push(Choice { place: Place::Name(index), states });
             }
         }
         for (index, file) in self.files.iter().enumerate() {
             let id = FileId(index as u32);
-            if !self.is_reachable(id) {
+            let path = &self.paths[index];
+            let is_on_disk = self.is_on_disk(path);
+            if !self.is_reachable(id) || is_on_disk && self.on_disk.as_ref() != Some(path) {
                 continue;
             }
             let lines = file.lines.in_doubt().filter(|(line, _)| !file.volatile.contains(line));
@@ -193,7 +213,7 @@ impl Model {
             let sectors = file.sectors.in_doubt();
             choices
                 .extend(sectors.map(|(sector, states)| Choice { place: Place::Sector(id, sector), states }));
-            if !file.sizes.is_empty() {
+            if !file.sizes.is_empty() && !is_on_disk {
                 let states = 1 + file.sizes.len();
                 choices.push(Choice { place: Place::Size(id), states });
             }
@@ -247,7 +267,7 @@ impl Model {
         let content_of = |id: FileId| {
             let file = &self.files[id.0 as usize];
             let mut image = images[id.0 as usize].clone().unwrap_or_else(|| file.durable.clone());
-            if file.kind == FileKind::Sectors {
+            if file.kind == FileKind::Sectors && !self.is_on_disk(&self.paths[id.0 as usize]) {
                 image.resize(sizes[id.0 as usize].unwrap_or(file.durable.len() as u64) as usize, 0);
             }
             image

@@ -22,7 +22,7 @@ const REACH: usize = 8;
 pub enum Mutation {
     /// Every call from one place is left out.
     Omit {
-        /// `flush`, `fence`, `sync` or `names`.
+        /// What it is in words.
         kind: &'static str,
         /// Where it is called, innermost first.
         site: String,
@@ -52,10 +52,7 @@ const EXPLAINED: [(&str, &str); 14] = [
     ("store_link", "the commit's own fence follows before anything relies on the link"),
     ("append_to", "the eager order of the paper; the commit's own fence follows"),
     ("switch_generation", "another fence follows at once, when the blocks of the old generation are freed"),
-    (
-        "settle_doubtful",
-        "needed when the process before has died without flushing: explored as states after deaths",
-    ),
+    ("settle_doubtful", AFTER_A_DEATH),
     ("publish", "the content is durable already, by the flush that formatted it: this is for owner and mode"),
     ("sync_names", "the database was synced just before, which is enough where metadata is journalled"),
     ("format", "the sync before the file gets its name covers it"),
@@ -93,6 +90,23 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
     ("flush", "erase_slots", "shows when the page has been merged again, later than is looked at here"),
     ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
 ];
+
+/// The same of `scratchpad`.
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 2] = [
+    (
+        "",
+        "create",
+        "an empty journal is as good as none; where it begins and that it is there are in one line, which the journal's sync \
+         makes durable before the database changes",
+    ),
+    (
+        "fence",
+        "write",
+        "what was kept in memory until EXCLUSIVE is put into the log, and synced there before it counts",
+    ),
+];
+const AFTER_A_DEATH: &str =
+    "needed when the process before has died without flushing: explored as states after deaths";
 const AFTER_A_CRASH: &str =
     "there is something to be made durable only after a crash: explored as states during recovery";
 
@@ -103,7 +117,11 @@ impl Mutation {
         let Self::Omit { kind, site } = self else { return None };
         let explains =
             |name: &str| site.split(" < ").any(|frame| frame.rsplit_once(':').is_some_and(|f| f.0 == name));
-        let own = if engine == Engine::PPL { EXPLAINED_OF_PPL.as_slice() } else { &[] };
+        let own = match engine.as_str() {
+            "ppl" => EXPLAINED_OF_PPL.as_slice(),
+            "scratchpad" => &EXPLAINED_OF_SCRATCHPAD,
+            _ => &[],
+        };
         let mut own = own.iter().filter(|(of, name, _)| kind.starts_with(of) && explains(name));
         let shared = || EXPLAINED.iter().find(|(name, _)| explains(name)).map(|(_, why)| *why);
         own.next().map(|(_, _, why)| *why).or_else(shared)
@@ -138,12 +156,14 @@ impl Mutants {
         for seed in seeds {
             // Under a weaker promise much may be left out without breaking it.
             let sound = |setup: &Setup| setup.waits && setup.threads == 1;
-            let mut others = (0..100).map(|offset| Setup::for_seed(engine, seed + 1000 * offset));
-            let setup = others.find(sound).context("no setup")?;
-            let stage = Stage::new()?;
-            let run = workload::record(&stage, &setup, seed, length, true)
-                .with_context(|| format!("the workload of seed {seed}"))?;
-            runs.push((Explorer::new(stage, setup, seed, &run)?, run));
+            let mut others = (0..100).map(|offset| Setup::for_each_mode(engine, seed + 1000 * offset));
+            let setups = others.find(|setups| setups.iter().all(sound)).context("no setup")?;
+            for setup in setups {
+                let stage = Stage::new()?;
+                let run = workload::record(&stage, &setup, seed, length, true)
+                    .with_context(|| format!("the workload of seed {seed}"))?;
+                runs.push((Explorer::new(stage, setup, seed, &run)?, run));
+            }
         }
         Ok(Self { runs })
     }
@@ -195,6 +215,7 @@ impl Mutants {
 fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
     let kind = match event {
         Event::Flush { .. } => "flush",
+        Event::Fence { all: true, .. } => "fence of stores that need no flush",
         Event::Fence { .. } => "fence",
         Event::Sync { .. } | Event::SyncRange { .. } => "sync",
         Event::SyncNames { .. } => "sync of names",
@@ -223,14 +244,22 @@ fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>
     }
 }
 
-/// Moves each store of one word with its flush and fence to before the fence that precedes it, and what
-/// that fence was for behind it.
+/// Moves each store of one word with its flush, where it needs one, and fence to before the fence that precedes it, and
+/// what that fence was for behind it.
 fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     let (mut out, mut changed): (Vec<Event>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut rest = events;
     while let [first, others @ ..] = rest {
-        if let [Event::Store { bytes, .. }, Event::Flush { .. }, Event::Fence { .. }, ..] = rest
-            && bytes.len() == 8
+        let mark = match rest {
+            [Event::Store { bytes, .. }, Event::Flush { .. }, Event::Fence { .. }, ..]
+                if bytes.len() == 8 =>
+            {
+                3
+            }
+            [Event::Store { bytes, .. }, Event::Fence { all: true, .. }, ..] if bytes.len() == 8 => 2,
+            _ => 0,
+        };
+        if mark > 0
             && let Some(Event::Fence { .. }) = out.last()
         {
             // Back to the last fence but one: the flushes of what the mark vouches for lie between.
@@ -238,8 +267,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
             let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
             let at = from.map_or(0, |position| position + 1);
             changed.push(at);
-            out.splice(at..at, rest[..3].iter().cloned());
-            rest = &rest[3..];
+            out.splice(at..at, rest[..mark].iter().cloned());
+            rest = &rest[mark..];
             continue;
         }
         out.push(first.clone());

@@ -57,7 +57,7 @@ pub fn check(
     if depth != Depth::UseOn {
         return close(second).map(|()| number);
     }
-    use_on(&second, reference, number)?;
+    use_on(&second, setup, reference, number)?;
     close(second)?;
     let plain = Connection::open(stage.database()).map_err(|error| error.to_string())?;
     let digest = transactions::digest(&plain).map_err(|error| format!("stock SQLite: {error}"))?;
@@ -97,7 +97,7 @@ pub fn go_on(
     let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     let number = look(&conn, reference, bounds)?;
     note(Event::Begin { number: number + 1 });
-    use_on(&conn, reference, number)?;
+    use_on(&conn, setup, reference, number)?;
     if setup.waits {
         note(Event::Acknowledged { number: number + 1 });
     }
@@ -120,10 +120,10 @@ fn look(conn: &Connection, reference: &Reference, bounds: Bounds) -> Result<u32,
 }
 
 /// The database goes on: the next transaction commits.
-fn use_on(conn: &Connection, reference: &Reference, number: u32) -> Result<(), String> {
+fn use_on(conn: &Connection, setup: &Setup, reference: &Reference, number: u32) -> Result<(), String> {
     let text = transactions::sql(reference.seed(), number + 1);
     // It may have been recovered from before it was in WAL mode.
-    let _ = sql::use_wal(conn);
+    let _ = sql::use_mode(conn, &setup.journal_mode);
     let done = match sql::commit(conn, &text) {
         Err(error) if sql::is_full(&error) => {
             let emptied = sql::roll_back(conn).and_then(|()| sql::checkpoint(conn, "TRUNCATE"));

@@ -2,11 +2,15 @@
 //! every image that a power cut could leave is mounted, recovered and judged.
 //!
 //! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and what a crash leaves
-//! of both is chosen together.
+//! of both is chosen together. So it is with a database that is mapped: its names and its length are the disk's, and what
+//! is in it is recorded memory, as with a file system with direct access. What the mapping of the emulation has brought to
+//! the disk is written over in each image.
 
 use std::fmt;
+use std::fs::File;
 use std::ops::AddAssign;
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,17 +18,17 @@ use anyhow::{Context, Result};
 use duralite_crashmodel::disk::{DiskEvent, DiskModel, Pages, Piece};
 use duralite_logdisk::{FileSystemKind, ImageMounter, LogDisk, Sink, Volume};
 
-use crate::event::Event;
+use crate::event::{Event, FileKind};
 use crate::failure::Violation;
 use crate::hooks::DirectoryHook;
-use crate::model::{Model, sample};
+use crate::model::{Contents, Model, sample};
 use crate::oracle::{self, Depth};
 use crate::recorder::Recorder;
 use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
-use crate::workload::{Bounds, Length, Script, crowd};
+use crate::workload::{Bounds, Length, Script, crowd, under_this_hook};
 
 const DISK_BYTES: u64 = 16 << 20;
 /// Images at each sync: what differs between them is what of the unsynced writes arrived.
@@ -89,11 +93,11 @@ struct Requests(Arc<Recorder>);
 
 impl Sink for Requests {
     fn write(&self, at: u64, bytes: &[u8]) {
-        self.0.note(Event::Disk(DiskEvent::Write { at, bytes: bytes.into() }));
+        self.0.note_request(DiskEvent::Write { at, bytes: bytes.into() });
     }
 
     fn sync(&self) {
-        self.0.note(Event::Disk(DiskEvent::Sync));
+        self.0.note_request(DiskEvent::Sync);
     }
 }
 
@@ -128,7 +132,9 @@ struct Cut {
     seed: u64,
     recording: crate::event::Recording,
     reference: Reference,
-    /// Where memory is set up, which is on no disk.
+    /// Where the database was.
+    database: PathBuf,
+    /// Where memory is set up, which is on no disk: logs, and what is in a database that is mapped.
     memory: Stage,
 }
 
@@ -140,21 +146,44 @@ impl Cut {
         let memory = Stage::new()?;
         let in_memory = setup.engine.is_in_memory();
         let stage = stage_on(volume.path(), in_memory.then_some(&memory))?;
-        std::fs::File::create(stage.database())?.sync_all()?;
-        let begun = {
+        let file = File::create(stage.database())?;
+        file.sync_all()?;
+        let work = || {
+            if setup.threads > 1 {
+                crowd(&stage, &setup, seed, plan.length, &recorder)
+            } else {
+                Script::new(&stage, &setup, seed, &recorder)?.run(plan.length)
+            }
+        };
+        let begun = if setup.engine.maps_home() {
+            recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
+            let hook = DirectoryHook::new(Arc::clone(&recorder)).on_disk(Arc::new(file));
+            under_this_hook(&stage, &recorder, hook, work)?
+        } else {
+            drop(file);
             let _hook = in_memory.then(|| {
                 let hook = Arc::new(DirectoryHook::new(Arc::clone(&recorder)));
                 duralite_journal::directory::hook(&stage.log_dir(), hook)
             });
-            if setup.threads > 1 {
-                crowd(&stage, &setup, seed, plan.length, &recorder)?
-            } else {
-                Script::new(&stage, &setup, seed, &recorder)?.run(plan.length)?
-            }
+            work()?
         };
+        let database = stage.database();
         volume.unmount()?;
         let recording = recorder.finish();
-        Ok(Self { setup, seed, recording, reference: Reference::new(seed, begun + 2)?, memory })
+        Ok(Self { setup, seed, recording, reference: Reference::new(seed, begun + 2)?, database, memory })
+    }
+
+    /// What a crash leaves of memory, as it is set up.
+    fn left_in_memory(&self, model: &Model, random: &mut fastrand::Rng) -> Contents {
+        let choices = model.choices();
+        let left = model.crash(&choices, &sample(&choices, random));
+        let home = self.database.parent();
+        let placed = left.into_iter().filter_map(|(path, content)| match path {
+            path if path == self.database => Some((self.memory.database(), content)),
+            path if path.parent() == home => None,
+            path => Some((path, content)),
+        });
+        placed.collect()
     }
 
     fn explore(
@@ -164,8 +193,7 @@ impl Cut {
         tally: &mut PowerTally,
     ) -> Result<Option<Box<Violation>>> {
         let mut disk = DiskModel::new(Pages::new(DISK_BYTES));
-        // Nothing in memory follows the rule for databases.
-        let mut memory = Model::new(&self.recording, Path::new("/nowhere"));
+        let mut memory = Model::over_disk(&self.recording, &self.database);
         let mut bounds = Bounds::default();
         let mut random = fastrand::Rng::with_seed(self.seed ^ 0xd15c);
         for (position, event) in self.recording.events.iter().enumerate() {
@@ -179,8 +207,7 @@ impl Cut {
                 tally.syncs += 1;
                 for nth in 0..IMAGES_PER_SYNC {
                     let (image, torn) = image_of(&disk, nth, &mut random);
-                    let choices = memory.choices();
-                    let left = memory.crash(&choices, &sample(&choices, &mut random));
+                    let left = self.left_in_memory(&memory, &mut random);
                     tally.images += 1;
                     let depth =
                         if tally.images.is_multiple_of(USE_ON_EVERY) { Depth::UseOn } else { Depth::Recover };
@@ -236,6 +263,9 @@ pub fn recover(
     let in_memory = setup.engine.is_in_memory();
     let judged = mounter.with_image(image, |path| -> Result<Judged> {
         let stage = stage_on(path, in_memory.then_some(memory))?;
+        if setup.engine.maps_home() {
+            put_memory(&memory.database(), &stage.database())?;
+        }
         let judged = oracle::check(&stage, setup, reference, bounds, depth);
         Ok(judged.map_or_else(Judged::Broken, |_| Judged::Sound))
     });
@@ -244,6 +274,15 @@ pub fn recover(
         Err(duralite_logdisk::Error::Mount { .. }) => Ok(Judged::Refused),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Puts what is left of a database's memory into the file, as far as the file system has it.
+fn put_memory(left: &Path, database: &Path) -> Result<()> {
+    let left = std::fs::read(left)?;
+    let Ok(file) = File::options().write(true).open(database) else { return Ok(()) };
+    let length = file.metadata()?.len().min(left.len() as u64);
+    file.write_all_at(&left[..length as usize], 0)?;
+    Ok(())
 }
 
 /// What is wrong with an image that is [`Judged::Refused`].

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use duralite_crashmodel::disk::DiskEvent;
+
 use crate::event::{Event, FileId, FileKind, RecordedFile, Recording, SiteId};
 use crate::sites::Sites;
 
@@ -46,6 +48,9 @@ pub struct Fault {
 /// recorded is the order in which things happened.
 pub struct Recorder {
     state: Mutex<State>,
+    /// Requests of the disk since the newest event. They come while somebody else waits for them, with the recorder
+    /// locked: a sync of a recorded file is a step, and makes the disk write.
+    requests: Mutex<Vec<DiskEvent>>,
 }
 
 #[derive(Default)]
@@ -70,7 +75,11 @@ struct State {
 }
 
 /// The recorder while a call runs.
-pub struct Step<'a>(MutexGuard<'a, State>);
+pub struct Step<'a>(MutexGuard<'a, State>, &'a Mutex<Vec<DiskEvent>>);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Default for Recorder {
     fn default() -> Self {
@@ -84,12 +93,12 @@ impl Recorder {
     #[must_use]
     pub fn new(sites: bool) -> Self {
         let state = State { running: true, sites: sites.then(Sites::default), ..State::default() };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), requests: Mutex::default() }
     }
 
     /// Begins a step; others wait until the result is dropped.
     pub fn step(&self) -> Step<'_> {
-        Step(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        Step(locked(&self.state), &self.requests)
     }
 
     /// Makes a call fail.
@@ -130,6 +139,11 @@ impl Recorder {
     /// Notes something that the workload says.
     pub fn note(&self, event: Event) {
         self.step().push(event);
+    }
+
+    /// Notes a request of the disk. Waits for nobody.
+    pub fn note_request(&self, request: DiskEvent) {
+        locked(&self.requests).push(request);
     }
 
     /// Says what is durable in a file before anything happens to it.
@@ -177,6 +191,7 @@ impl Recorder {
     #[must_use]
     pub fn finish(&self) -> Recording {
         let mut step = self.step();
+        step.take_requests();
         step.0.running = false;
         let mut recording = std::mem::take(&mut step.0.recording);
         if let Some(sites) = &mut step.0.sites {
@@ -226,6 +241,18 @@ impl Step<'_> {
 
     /// Adds what happened.
     pub fn push(&mut self, event: Event) {
+        self.take_requests();
+        self.add_event(event);
+    }
+
+    /// Adds what the disk was asked for meanwhile.
+    fn take_requests(&mut self) {
+        for request in std::mem::take(&mut *locked(self.1)) {
+            self.add_event(Event::Disk(request));
+        }
+    }
+
+    fn add_event(&mut self, event: Event) {
         if self.0.running {
             self.0.recording.events.push(event);
             let calls = self.0.calls;

@@ -8,6 +8,8 @@ use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines, nvwal, ppl, scratchpad, waldio};
 use serde::{Deserialize, Serialize};
 
+use crate::sql;
+
 /// What keeps the commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -49,6 +51,18 @@ impl Engine {
             Self::Stock => "stock",
             Self::StockOff => "stock-off",
         }
+    }
+
+    /// Whether the database file is memory for it.
+    #[must_use]
+    pub fn maps_home(self) -> bool {
+        matches!(self, Self::Own(engine) if engine.needs.contains(&Medium::HomeMemory))
+    }
+
+    /// Whether rollback journals are to be tried with it: they are in its log, or it is stock SQLite as a control.
+    #[must_use]
+    pub fn keeps_rollback_journals(self) -> bool {
+        matches!(self, Self::Stock) || matches!(self, Self::Own(engine) if engine.rollback_journals)
     }
 
     /// Whether its log is in memory that is mapped.
@@ -108,6 +122,16 @@ pub struct Setup {
     /// Frames in the log at which SQLite checkpoints by itself; 0 for never.
     #[serde(default)]
     pub checkpoint_frames: u32,
+    /// SQLite's journal mode, in small letters.
+    #[serde(default = "wal")]
+    pub journal_mode: String,
+}
+
+/// The journal modes in which a rollback journal survives a crash.
+pub const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
+
+fn wal() -> String {
+    sql::WAL.to_owned()
 }
 
 impl Setup {
@@ -116,15 +140,41 @@ impl Setup {
     pub fn for_seed(engine: Engine, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5e70);
         let page_bytes = [512, 1024, 4096][random.usize(..3)];
-        let settings = String::new();
-        let mut setup = Self { engine, settings, page_bytes, waits: true, threads: 1, checkpoint_frames: 0 };
+        let mut setup = Self {
+            engine,
+            settings: String::new(),
+            page_bytes,
+            waits: true,
+            threads: 1,
+            checkpoint_frames: 0,
+            journal_mode: wal(),
+        };
         let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
         let mut settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
-        if matches!(engine, Engine::Own(engine) if engine.needs.contains(&Medium::HomeMemory)) {
+        if engine.maps_home() {
             setup.checkpoint_frames = [0, 3, 10][random.usize(..3)];
             settings.push(format!("home_sync={}", ["adaptive", "wb", "wt"][random.usize(..3)]));
         }
+        if engine.keeps_rollback_journals() && random.bool() {
+            setup.journal_mode = ROLLBACK_MODES[random.usize(..3)].to_owned();
+        }
         Self { settings: settings.join("&"), ..setup }
+    }
+
+    /// The setups that a seed stands for: one with the write-ahead log, and one with a rollback journal where the engine
+    /// keeps them.
+    #[must_use]
+    pub fn for_each_mode(engine: Engine, seed: u64) -> Vec<Self> {
+        let setup = Self::for_seed(engine, seed);
+        let rollback = ROLLBACK_MODES[(seed % 3) as usize];
+        let modes = [sql::WAL, rollback].into_iter().take(1 + usize::from(engine.keeps_rollback_journals()));
+        modes.map(|mode| Self { journal_mode: mode.to_owned(), ..setup.clone() }).collect()
+    }
+
+    /// Whether it commits to a write-ahead log.
+    #[must_use]
+    pub fn is_wal(&self) -> bool {
+        self.journal_mode == sql::WAL
     }
 
     /// The URI of a database, with logs in `log_dir`.
@@ -148,7 +198,12 @@ impl Setup {
     /// `PRAGMA synchronous` for its connections.
     #[must_use]
     pub fn synchronous(&self) -> &'static str {
-        if self.engine == Engine::StockOff { "OFF" } else { "FULL" }
+        match self.engine {
+            Engine::StockOff => "OFF",
+            // At FULL SQLite does not sync that a journal is gone which is a file, as that of a first transaction is.
+            _ if !self.is_wal() => "EXTRA",
+            _ => "FULL",
+        }
     }
 }
 

@@ -58,8 +58,11 @@ fn describe(addresses: &[usize]) -> String {
             let passes_on =
                 ["base.rs", "db_file.rs", "hooks.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
             if ours && !passes_on {
-                let name = symbol.name().map(|name| format!("{name:#}")).unwrap_or_default();
-                found.push(format!("{}:{}", short(&name), symbol.lineno().unwrap_or(0)));
+                let name = symbol.name().map(|name| short(&format!("{name:#}"))).unwrap_or_default();
+                // A closure that is inlined has no name.
+                let file = || path.rsplit_once('/').map_or(path, |(_, file)| file).to_owned();
+                let name = if name.is_empty() { file() } else { name };
+                found.push(format!("{name}:{}", symbol.lineno().unwrap_or(0)));
             }
         });
         if found.len() >= DEPTH {

@@ -3,13 +3,16 @@
 use anyhow::{Context, Result, ensure};
 use rusqlite::Connection;
 
-/// Puts the database in WAL mode.
+/// SQLite's name for its write-ahead log.
+pub const WAL: &str = "wal";
+
+/// Puts the connection and its database in a journal mode.
 ///
 /// # Errors
 /// What SQLite says, or the mode that it stays in.
-pub fn use_wal(conn: &Connection) -> Result<()> {
-    let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
-    ensure!(mode == "wal", "the journal mode is {mode}");
+pub fn use_mode(conn: &Connection, mode: &str) -> Result<()> {
+    let now: String = conn.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
+    ensure!(now == mode, "the journal mode is {now}, not {mode}");
     Ok(())
 }
 

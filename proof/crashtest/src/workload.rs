@@ -10,8 +10,8 @@ use rusqlite::Connection;
 use crate::event::{Event, FileKind, Recording};
 use crate::hooks::{DirectoryHook, tap_files};
 use crate::recorder::Recorder;
-use crate::setup::Setup;
-use crate::sql::{self, checkpoint, is_full, roll_back, use_wal};
+use crate::setup::{ROLLBACK_MODES, Setup};
+use crate::sql::{self, checkpoint, is_full, roll_back, use_mode};
 use crate::stage::Stage;
 use crate::transactions::{self, Reference};
 
@@ -52,7 +52,17 @@ pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bo
 
 /// Runs something on a stage while its files and logs are recorded.
 pub fn under_hook<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce() -> T) -> T {
-    let hook = Arc::new(DirectoryHook::new(Arc::clone(recorder)));
+    under_this_hook(stage, recorder, DirectoryHook::new(Arc::clone(recorder)), body)
+}
+
+/// The same with a hook of the caller's.
+pub fn under_this_hook<T>(
+    stage: &Stage,
+    recorder: &Arc<Recorder>,
+    hook: DirectoryHook,
+    body: impl FnOnce() -> T,
+) -> T {
+    let hook = Arc::new(hook);
     let _log_dir = duralite_journal::directory::hook(&stage.log_dir(), hook.clone());
     let _names = duralite_journal::directory::hook(&stage.home(), hook);
     let _home = tap_files(&stage.home(), Arc::clone(recorder));
@@ -74,7 +84,7 @@ pub struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// A script whose connections are open and in WAL mode.
+    /// A script whose connections are open and in the setup's journal mode.
     ///
     /// # Errors
     /// What SQLite says.
@@ -102,7 +112,7 @@ impl<'a> Script<'a> {
     fn open(&mut self) -> Result<()> {
         for _ in 0..3 {
             let conn = self.stage.connect(self.setup).context("cannot open")?;
-            use_wal(&conn)?;
+            use_mode(&conn, &self.setup.journal_mode)?;
             self.connections.push(conn);
         }
         Ok(())
@@ -214,8 +224,9 @@ impl<'a> Script<'a> {
         checkpoint(&self.connections[self.random.usize(..2)], kind)
     }
 
+    /// Without a write-ahead log a reader would keep writers out.
     fn pin_or_release(&mut self) -> Result<()> {
-        if self.pinned {
+        if self.pinned || !self.setup.is_wal() {
             return self.unpin();
         }
         if let Some(conn) = self.connections.last() {
@@ -245,12 +256,12 @@ impl<'a> Script<'a> {
         let conn = self.connections.remove(0);
         conn.close().map_err(|(_, error)| error)?;
         let conn = self.stage.connect(self.setup)?;
-        use_wal(&conn)?;
+        use_mode(&conn, &self.setup.journal_mode)?;
         self.connections.insert(0, conn);
         Ok(())
     }
 
-    /// To a rollback journal and back, at `synchronous=FULL`. Rollback journals at NORMAL are left out:
+    /// To another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL are left out:
     /// SQLite does not sync the journal's header apart from its content then, and under this model stock
     /// SQLite itself ends with "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST
     /// journal.
@@ -258,8 +269,9 @@ impl<'a> Script<'a> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
         let conn = self.stage.connect(self.setup)?;
-        let mode = ["DELETE", "TRUNCATE", "PERSIST"][self.random.usize(..3)];
-        conn.query_row(&format!("PRAGMA journal_mode={mode}"), [], |_| Ok(()))?;
+        let rollback = ROLLBACK_MODES[self.random.usize(..3)];
+        let mode = if self.setup.is_wal() || self.random.bool() { rollback } else { sql::WAL };
+        use_mode(&conn, mode)?;
         conn.close().map_err(|(_, error)| error)?;
         self.open()
     }
@@ -276,7 +288,7 @@ impl<'a> Script<'a> {
 /// Several threads that commit at once, so that groups have several transactions.
 pub fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
     let first = stage.connect(setup)?;
-    use_wal(&first)?;
+    use_mode(&first, &setup.journal_mode)?;
     let commit = |conn: &Connection| -> Result<()> {
         conn.execute_batch("BEGIN IMMEDIATE")?;
         let number = match conn.query_row("SELECT total FROM counter", [], |row| row.get::<_, u32>(0)) {

@@ -83,21 +83,10 @@ fn inv07_states_that_a_crash_leaves_recover_on_scratchpad() {
     hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 50_000)));
 }
 
-/// The tests' engine whose home is the database file, mapped: its memory is recorded like the log's.
-fn mapped() -> Engine {
-    Engine::Own(duralite_testkit::Engine::named("mapped").unwrap().descriptor())
-}
-
-#[test]
-fn inv07_states_that_a_crash_leaves_recover_with_a_home_in_memory() {
-    hold("mapped", || explore(&memory(mapped(), 30_000)));
-}
-
 #[test]
 fn inv07_images_of_power_cuts_recover() {
     for (file_system, images) in [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100)] {
-        // Of a database that is mapped and emulated, a power cut takes pages that no log has any more.
-        for engine in Engine::own().into_iter().filter(|engine| *engine != Engine::SCRATCHPAD) {
+        for engine in Engine::own() {
             if has_rig(file_system) {
                 let what = format!("{engine} on {}", file_system.name());
                 hold(&what, || cut(&power(engine, file_system, images)));
@@ -108,7 +97,7 @@ fn inv07_images_of_power_cuts_recover() {
 
 #[test]
 fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
-    for engine in [Engine::own(), vec![mapped()]].concat() {
+    for engine in Engine::own() {
         for offset in 0..2 {
             let (seed, length) = (seed() + offset, Length { steps: 12 });
             let plan = FaultPlan { engine, seed, length, every: 1, every_allocation: 16, crashes: 3 };
@@ -159,7 +148,6 @@ fn control_without_barriers_ext4_loses_commits() {
 fn control_changed_orders_and_missing_calls_are_noticed() {
     register().unwrap();
     for (engine, calls) in [
-        (mapped(), [("flush", "< flush:"), ("fence", "< checkpointed:")].as_slice()),
         (
             Engine::NVWAL,
             [("fence", "seal_staged:"), ("flush", "flush_all:"), ("sync", "sync_file:")].as_slice(),
@@ -173,6 +161,17 @@ fn control_changed_orders_and_missing_calls_are_noticed() {
                 ("flush", "store_image:"),
                 ("fence", "publish:"),
                 ("sync", "write_batch:"),
+            ]
+            .as_slice(),
+        ),
+        (
+            Engine::SCRATCHPAD,
+            [
+                ("fence", "seal_staged:"),
+                ("flush", "seal_staged:"),
+                ("flush", "< flush:"),
+                ("flush", "reach:"),
+                ("fence", "put_in_force:"),
             ]
             .as_slice(),
         ),

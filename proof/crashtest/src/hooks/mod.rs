@@ -6,6 +6,7 @@ mod nvm;
 mod refusal;
 mod vfs;
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,13 +25,21 @@ use crate::recorder::{Call, Recorder};
 /// A hook of a log directory.
 pub struct DirectoryHook {
     recorder: Arc<Recorder>,
+    on_disk: Option<Arc<File>>,
 }
 
 impl DirectoryHook {
     /// A hook that records there.
     #[must_use]
     pub fn new(recorder: Arc<Recorder>) -> Self {
-        Self { recorder }
+        Self { recorder, on_disk: None }
+    }
+
+    /// The same where a database that is mapped is on a disk that is cut off: by this descriptor, which is closed after all
+    /// connections, its length is made durable when it grows. With direct access the first fault of a page does that (`MAP_SYNC`).
+    #[must_use]
+    pub fn on_disk(self, database: Arc<File>) -> Self {
+        Self { on_disk: Some(database), ..self }
     }
 }
 
@@ -76,7 +85,8 @@ impl Hook for DirectoryHook {
         let file = recorded.file(log, FileKind::Memory);
         // A new one was not known as that yet.
         recorded.set_kind(file, FileKind::Memory);
-        Ok(Arc::new(nvm::TappedNvm { inner, survives: false, file, recorder: Arc::clone(&self.recorder) }))
+        let recorder = Arc::clone(&self.recorder);
+        Ok(Arc::new(nvm::TappedNvm { inner, survives: false, on_disk: None, file, recorder }))
     }
 
     fn home(&self, database: &Path, inner: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
@@ -86,7 +96,8 @@ impl Hook for DirectoryHook {
         }
         // It is written and synced as a file too.
         let file = recorded.file(database, FileKind::Sectors);
-        Ok(Arc::new(nvm::TappedNvm { inner, survives: true, file, recorder: Arc::clone(&self.recorder) }))
+        let (on_disk, recorder) = (self.on_disk.clone(), Arc::clone(&self.recorder));
+        Ok(Arc::new(nvm::TappedNvm { inner, survives: true, on_disk, file, recorder }))
     }
 
     fn block(&self, log: &Path, inner: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {

@@ -1,19 +1,22 @@
 //! Memory that is recorded.
 
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 
 use super::medium_error;
 use crate::event::{Event, FileId};
-use crate::recorder::{Call, Recorder};
+use crate::recorder::{Call, Failure, Recorder};
 
 /// Records what is done to the memory below.
 pub struct TappedNvm {
     pub inner: Arc<dyn Nvm>,
     /// Whether it is to behave as memory that survives a power loss, which is the model's.
     pub survives: bool,
+    /// What makes a new length durable, where that is a disk's.
+    pub on_disk: Option<Arc<File>>,
     pub file: FileId,
     pub recorder: Arc<Recorder>,
 }
@@ -36,6 +39,10 @@ impl TappedNvm {
             return Err(medium_error(operation, failure));
         }
         body()?;
+        if let Some(file) = &self.on_disk {
+            let synced = file.sync_all();
+            synced.map_err(|_| medium_error("fsync", Failure::Io))?;
+        }
         step.push(Event::Extend { file: self.file, size: end });
         Ok(())
     }
