@@ -427,3 +427,69 @@ fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
         assert!(shows(true, omit), "no crash shows that {omit:?} is missing where a store is durable");
     }
 }
+
+/// What a journal begins with, and each part of it that has been synced: nothing else may pass for that after a crash.
+const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
+/// A journal of a transaction that was large enough to sync a part of its journal before its end: with a second head, at
+/// `second`. `number` is in both heads. As SQLite writes them: the magic number when what follows is durable.
+fn write_journal(journal: &dyn RollbackJournal, number: u8, second: u64) {
+    let head: Vec<u8> = [&[0; 12][..], &[number; 500]].concat();
+    journal.write(&head, 0).expect("write");
+    let mut at = 512;
+    while at < second {
+        journal.write(&[number; 512], at).expect("write");
+        at += 512;
+    }
+    complete_head(journal, number, 0);
+    journal.write(&head, second).expect("write");
+}
+
+fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
+    journal.sync().expect("sync");
+    journal.write(&[&MAGIC[..], &[number; 4]].concat(), at).expect("write");
+    journal.sync().expect("sync");
+}
+
+/// SQLite plays a journal back as far as it is long, and cuts the database to the size that its head tells. What a page held
+/// for the journal before must not be read for that, if the new length is durable and what is there is not.
+#[test]
+fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
+    for (ends, durable_on_store) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+        let rig = Rig::new(1, 256 << 10, durable_on_store);
+        let log = rig.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        journal.create().expect("create");
+        for second in [512, 4096, 8192] {
+            write_journal(&*journal, 1, second);
+            complete_head(&*journal, 1, second);
+            match ends {
+                0 => {
+                    journal.delete().expect("delete");
+                    journal.create().expect("create");
+                }
+                1 => journal.truncate(0).expect("truncate"),
+                // What stays is whole.
+                _ => journal.truncate(512).expect("truncate"),
+            }
+            if ends < 2 {
+                write_journal(&*journal, 2, second);
+            } else {
+                journal.write(&[2; 512], 512).expect("write");
+                journal.write(&[2; 9000], 1024).expect("write");
+            }
+            for seed in 0..300 {
+                let left = rig.on(rig.memory.crash(seed));
+                let log = left.open(0).expect("open");
+                let journal = log.engine().rollback_journal().expect("a journal");
+                let size = journal.size().expect("a size").expect("a journal");
+                let mut found = vec![0; size as usize];
+                journal.read(&mut found, 0).expect("read");
+                let from = if ends < 2 { 0 } else { 512 };
+                let mut heads = found[from..].chunks_exact(512).filter(|head| head.starts_with(&MAGIC));
+                assert!(heads.all(|head| head[8] == 2), "end {ends}, second head at {second}, seed {seed}");
+            }
+            journal.truncate(0).expect("truncate");
+        }
+    }
+}

@@ -13,6 +13,7 @@ mod playback;
 use std::sync::Arc;
 
 use crate::JournalError;
+pub(crate) use playback::MAGIC;
 pub use playback::{PlayedBack, play_back};
 
 /// The rollback journal of one database: a file of SQLite's that is kept in the log. All processes that have the log

@@ -17,7 +17,8 @@ use super::RollbackJournal;
 use crate::JournalError;
 use crate::home::DatabaseFile;
 
-const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+/// What each header in a journal begins with.
+pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const HEADER_BYTES: usize = 28;
 /// SQLite locks the bytes from here on, and never uses their page.
 const PENDING_BYTE: u64 = 0x4000_0000;

@@ -18,7 +18,7 @@ use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 use super::region::{Needed, Region, offset_of, pages_for};
 use crate::JournalError;
 use crate::past_cache::{Choice, Work};
-use crate::rollback::RollbackJournal;
+use crate::rollback::{MAGIC, RollbackJournal};
 
 /// How often a journal is read anew that is another one afterwards.
 const READS: usize = 1000;
@@ -191,11 +191,29 @@ impl UndoLog {
                 self.region.link(before, tag, page);
                 self.region.nvm.flush(offset_of(before), HEADER_BYTES);
             }
+            self.erase_heads(page, 0);
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
         self.region.nvm.fence();
         Ok(())
+    }
+
+    /// Erases the heads of journals that a page holds, from a byte of its stream on: a length may become durable before what
+    /// it counts, and SQLite must not find another journal's head there. Durable with the next fence. Where a store is
+    /// durable in its order nothing is to be done.
+    fn erase_heads(&self, page: u32, from: u64) {
+        if self.region.nvm.is_durable_on_store() {
+            return;
+        }
+        // A head begins at a sector, and so at a line.
+        let first = offset_of(page) + HEADER_BYTES + from.next_multiple_of(LINE_BYTES);
+        for at in (first..offset_of(page) + PAGE_BYTES).step_by(LINE_BYTES as usize) {
+            if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
+                self.region.nvm.store_u64(at, 0);
+                self.region.nvm.flush(at, 8);
+            }
+        }
     }
 
     fn store_state(&self, state: UndoState, chain: UndoChain) {
@@ -343,6 +361,9 @@ impl RollbackJournal for UndoLog {
         }
         let mut known = self.known();
         self.reach(&mut known, chain, pages_for(end) as usize, length)?;
+        if length == 0 {
+            self.erase_heads(self.page(&mut known, chain, 0)?, 0);
+        }
         self.fill(&mut known, chain, length, offset)?;
         if offset == 0 {
             self.store_beginning(&mut known, chain, bytes)?;
@@ -350,7 +371,7 @@ impl RollbackJournal for UndoLog {
             self.store(&mut known, chain, bytes, offset)?;
         }
         if end > length {
-            // Who reads the new length reads what was stored before.
+            // What was erased is durable before the length; and who reads the new length reads what was stored before.
             self.region.nvm.fence();
             self.store_state(UndoState::Bytes(end), chain);
         }
@@ -364,10 +385,14 @@ impl RollbackJournal for UndoLog {
             drop(known);
             return if bytes == length { Ok(()) } else { self.extend(chain, length, bytes) };
         }
+        let kept = pages_for(bytes).max(1) as usize;
+        if bytes > 0 {
+            let last = self.page(&mut known, chain, kept - 1)?;
+            self.erase_heads(last, bytes - (kept as u64 - 1) * STREAM_BYTES);
+        }
         // What stays may have been stored since the last sync.
         self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
-        let kept = pages_for(bytes).max(1) as usize;
         let all = self.walk(chain, usize::MAX);
         self.region.give_back(all.iter().skip(kept).copied());
         known.pages = all;
