@@ -13,6 +13,7 @@ use rusqlite::Connection;
 
 use crate::acks::Acknowledged;
 use crate::board::Note;
+use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
 use crate::worker::{Kept, Orders};
 use crate::{Phase, ledger};
@@ -98,6 +99,7 @@ impl Auditor<'_> {
             }
             Question::Settle(allow_segments) => {
                 self.check(true)?;
+                self.write_once()?;
                 self.close()?;
                 self.check_stock(allow_segments)
             }
@@ -107,8 +109,7 @@ impl Auditor<'_> {
     fn create(&mut self, page_bytes: u32, auto_vacuum: u32) -> Result<i64> {
         let conn = duralite_testkit::connect(self.uri()?).context("cannot make the database")?;
         conn.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA auto_vacuum={auto_vacuum};"))?;
-        let mode: String = conn.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
-        ensure!(mode == "wal", "the journal mode is {mode}");
+        crate::worker::use_mode(&conn, &self.orders.journal, self.orders.busy)?;
         ledger::create(&conn)?;
         crate::worker::close(Kept::new(conn))?;
         Ok(0)
@@ -138,6 +139,13 @@ impl Auditor<'_> {
         self.seen = total;
         self.acknowledged.forget_before(total - ledger::WINDOW);
         Ok(total)
+    }
+
+    /// In rollback mode who only reads makes no log, and clears away none that somebody had made who died before it counted.
+    fn write_once(&self) -> Result<()> {
+        let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
+        let version = "PRAGMA user_version=1; PRAGMA user_version=0";
+        crate::worker::patiently(self.orders.busy, version, || conn.execute_batch(version))
     }
 
     /// Nobody has the database open.

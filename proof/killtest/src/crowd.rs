@@ -126,6 +126,7 @@ impl<'a> Crowd<'a> {
             acks: self.site.acks(self.epoch),
             log_dir: self.site.log_dir().to_owned(),
             autocheckpoint: self.plan.autocheckpoint,
+            journal: self.plan.journal.clone(),
             uris: self.site.uris().to_vec(),
         };
         self.site.make_shared(&orders.acks)?;

@@ -58,6 +58,8 @@ pub struct Plan {
     pub log_bytes: u64,
     /// More URI parameters.
     pub settings: String,
+    /// SQLite's journal mode, in small letters.
+    pub journal: String,
     /// Of the database.
     pub page_bytes: u32,
     /// Where the directory of the database is made; the temporary directory if empty.
@@ -115,6 +117,10 @@ const CHOICES: [(&str, &[&str]); 4] =
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// Between two strikes, where nothing else is said.
 const LONGEST_MS: u64 = 20;
+/// SQLite's name for its write-ahead log.
+pub(crate) const WAL: &str = "wal";
+/// The journal modes in which a rollback journal survives a crash.
+const ROLLBACK: [&str; 3] = ["delete", "truncate", "persist"];
 const PAGES: [u32; 5] = [4096, 4096, 4096, 1024, 16384];
 
 impl Plan {
@@ -140,6 +146,7 @@ impl Plan {
             seconds: 0,
             log_bytes: 0,
             settings: String::new(),
+            journal: WAL.to_owned(),
             page_bytes: 4096,
             directory: None,
             log_directory: None,
@@ -169,6 +176,13 @@ impl Plan {
         };
         if engine == Engine::PPL {
             plan.autocheckpoint = Some(CHECKPOINT_FRAMES[rng.usize(..CHECKPOINT_FRAMES.len())]);
+        }
+        if engine.keeps_rollback_journals() && rng.bool() {
+            plan.journal = ROLLBACK[rng.usize(..ROLLBACK.len())].to_owned();
+            // A large transaction's journal does not fit in a small region.
+            plan.settings = plan.settings.replace("scratchpad_bytes=8388608", "scratchpad_bytes=67108864");
+            // Readers and writers keep each other out, and nobody stands in a queue.
+            (plan.busy_timeout, plan.hang) = (plan.busy_timeout * 8, plan.hang * 8);
         }
         plan
     }
@@ -222,6 +236,7 @@ impl Plan {
             "seconds" => self.seconds = value.parse()?,
             "log_bytes" => self.log_bytes = value.parse()?,
             "settings" => value.clone_into(&mut self.settings),
+            "journal" => value.clone_into(&mut self.journal),
             "page_bytes" => self.page_bytes = value.parse()?,
             "directory" => self.directory = Some(value.into()),
             "log_directory" => self.log_directory = Some(value.into()),
@@ -300,6 +315,9 @@ impl fmt::Display for Plan {
             if value != usual {
                 write!(f, " {name}={value}")?;
             }
+        }
+        if self.journal != WAL {
+            write!(f, " journal={}", self.journal)?;
         }
         for (name, value) in [("names", self.names), ("pauses", self.pauses), ("beside", self.beside)] {
             if value {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use duralite_testkit::{GUARD, VERSIONS};
+use duralite_testkit::{GUARD, ROLLBACK_GUARD, VERSIONS};
 use tempfile::TempDir;
 
 use crate::Plan;
@@ -187,7 +187,9 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
 /// Checks that a database which nobody has open is an ordinary file, and that no log is anywhere.
 pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool) -> Result<()> {
     let header = fs::read(database).with_context(|| format!("cannot read {}", database.display()))?;
-    ensure!(header.get(VERSIONS) != Some(&GUARD), "the guard is on after the last close");
+    let versions = header.get(VERSIONS);
+    let guarded = versions == Some(&GUARD) || versions == Some(&ROLLBACK_GUARD);
+    ensure!(!guarded, "the guard is on after the last close");
     let dir = database.parent().unwrap_or(Path::new("."));
     let mut left = names_in(dir)?;
     left.retain(|name| name.starts_with(OWN) && name != DATABASE && name != LINK);

@@ -21,7 +21,7 @@ use crate::{Role, auditor};
 
 pub(crate) use orders::Orders;
 use session::Session;
-pub(crate) use session::{Kept, close, open, patiently};
+pub(crate) use session::{Kept, close, open, patiently, use_mode};
 
 /// How to start a process that calls [`worker_main`].
 #[derive(Debug, Clone)]

@@ -23,6 +23,8 @@ pub(crate) struct Orders {
     pub(crate) log_dir: PathBuf,
     /// `PRAGMA wal_autocheckpoint` of all connections; drawn for each if there is none.
     pub(crate) autocheckpoint: Option<u32>,
+    /// SQLite's journal mode.
+    pub(crate) journal: String,
     /// The database by each of its names.
     pub(crate) uris: Vec<String>,
 }
@@ -37,15 +39,29 @@ impl Orders {
         arguments.push(self.busy.as_millis().to_string().into());
         arguments.extend([&self.board, &self.acks, &self.log_dir].map(|path| path.clone().into_os_string()));
         arguments.push(self.autocheckpoint.map_or(-1, i64::from).to_string().into());
+        arguments.push(OsString::from(&self.journal));
         arguments.extend(self.uris.iter().map(OsString::from));
         arguments
     }
 
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
-        let [role, parent, slot, id, seed, early, busy, board, acks, log_dir, autocheckpoint, uris @ ..] =
-            arguments
+        let [
+            role,
+            parent,
+            slot,
+            id,
+            seed,
+            early,
+            busy,
+            board,
+            acks,
+            log_dir,
+            autocheckpoint,
+            journal,
+            uris @ ..,
+        ] = arguments
         else {
-            bail!("a worker is started by the crash test, with 12 arguments or more");
+            bail!("a worker is started by the crash test, with 13 arguments or more");
         };
         Ok(Self {
             role: Role::named(role).with_context(|| format!("{role} is no role"))?,
@@ -59,6 +75,7 @@ impl Orders {
             acks: acks.into(),
             log_dir: log_dir.into(),
             autocheckpoint: u32::try_from(autocheckpoint.parse::<i64>()?).ok(),
+            journal: journal.clone(),
             uris: uris.to_vec(),
         })
     }

@@ -9,6 +9,7 @@ use rusqlite::{Connection, ErrorCode};
 use super::Orders;
 use crate::acks::Acks;
 use crate::board::Note;
+use crate::plan::WAL;
 use crate::{Acknowledge, Phase, ledger};
 
 /// A process, its randomness, and what it remembers.
@@ -104,6 +105,14 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
     }
 }
 
+/// Puts a connection in a journal mode, and its database.
+pub(crate) fn use_mode(conn: &Connection, mode: &str, busy: Duration) -> Result<()> {
+    let pragma = format!("PRAGMA journal_mode={mode}");
+    let now = patiently(busy, &pragma, || conn.query_row(&pragma, [], |row| row.get::<_, String>(0)))?;
+    ensure!(now == mode, "the journal mode is {now}, not {mode}");
+    Ok(())
+}
+
 /// Closes a connection.
 pub(crate) fn close(conn: Kept) -> Result<()> {
     ManuallyDrop::into_inner(conn).close().map_err(|(_, error)| error).context("closing")
@@ -137,6 +146,10 @@ impl<'a> Session<'a> {
              PRAGMA wal_autocheckpoint={checkpoint};"
         ))
         .context("pragmas")?;
+        // A database remembers the write-ahead log; which rollback journal it is each connection says.
+        if self.orders.journal != WAL && parameters.is_empty() {
+            use_mode(&conn, &self.orders.journal, self.orders.busy)?;
+        }
         self.note.phase(Phase::Ready)?;
         Ok(conn)
     }
