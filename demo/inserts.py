@@ -36,6 +36,7 @@ class Mode:
     engine: str | None = None
     exclusive: bool = False
     checkpoints: bool = True
+    journal_mode: str = "WAL"
 
 
 MODES = {
@@ -45,7 +46,12 @@ MODES = {
     "nvwal": Mode("Duralite nvwal", duralite=True, engine="nvwal"),
     "exclusive": Mode("Duralite nvwal, exclusive", duralite=True, engine="nvwal", exclusive=True),
     "ppl": Mode("Duralite ppl", duralite=True, engine="ppl"),
+    "scratchpad": Mode("Duralite scratchpad", duralite=True, engine="scratchpad"),
+    "rollback": Mode("stock DELETE (rollback journal)", journal_mode="DELETE"),
+    "scratchpad-delete": Mode("Duralite scratchpad, DELETE", duralite=True, engine="scratchpad", journal_mode="DELETE"),
 }
+# The database in memory too, which is emulated like the log's.
+MEMORY = {"scratchpad": {"scratchpad": "emulate", "home": "emulate"}}
 
 
 def read_rows(limit=None):
@@ -56,16 +62,17 @@ def read_rows(limit=None):
 
 
 def connect(mode, path, pool, checkpoints=True):
-    """Opens a database: WAL, synchronous=FULL, one transaction per statement."""
+    """Opens a database: synchronous=FULL, one transaction per statement."""
     if mode.duralite and not mode.engine:
         conn = duralite.connect(path, isolation_level=None)
     elif mode.duralite:
-        conn = duralite.connect(path, journal=mode.engine, nvram="emulate", nvram_dir=pool, isolation_level=None)
+        memory = MEMORY.get(mode.engine, {"nvram": "emulate"})
+        conn = duralite.connect(path, journal=mode.engine, nvram_dir=pool, isolation_level=None, **memory)
     else:
         conn = sqlite3.connect(path, isolation_level=None)
     if mode.exclusive:
         conn.execute("PRAGMA locking_mode=EXCLUSIVE")
-    conn.execute("PRAGMA journal_mode=WAL")
+    conn.execute(f"PRAGMA journal_mode={mode.journal_mode}")
     conn.execute("PRAGMA synchronous=FULL")
     if not (checkpoints and mode.checkpoints):
         conn.execute("PRAGMA wal_autocheckpoint=0")

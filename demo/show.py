@@ -71,9 +71,10 @@ def chart(path, title, labels, rates, logged_bytes):
     figure, axes = plt.subplots(1, 2, figsize=(12, 0.6 * len(labels) + 2), sharey=True)
     panels = (("commits per second (more is better)", rates), ("bytes logged per commit (less is better)", logged_bytes))
     for axis, (name, values) in zip(axes, panels):
-        bars = axis.barh(labels, values, color=colours)
-        axis.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4)
-        axis.set(xscale="log", xlabel=f"{name}, log scale", xlim=(min(values) / 3, max(values) * 4))
+        known = [value for value in values if value is not None]
+        bars = axis.barh(labels, [value or 0 for value in values], color=colours)
+        axis.bar_label(bars, ["" if value is None else f"{value:,.0f}" for value in values], padding=4)
+        axis.set(xscale="log", xlabel=f"{name}, log scale", xlim=(min(known) / 3, max(known) * 4))
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()
     figure.suptitle(title, fontsize=11)

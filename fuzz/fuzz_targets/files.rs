@@ -1,38 +1,61 @@
 //! Any file where the tools expect a log or a database: it is described, walked and read, or refused,
-//! and not a byte of it changes.
+//! and not a byte of it changes. What follows a log of `scratchpad` is its region.
 #![no_main]
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use duralite_journal::home::NoDatabase;
 use duralite_journal::{directory, offline};
 use duralite_logfmt::guard::{self, DatabaseHeader};
-use duralite_logfmt::{nvwal, ppl, waldio};
+use duralite_logfmt::{LogId, nvwal, ppl, scratchpad, waldio};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// How far a file is padded: beyond, it would only be slow.
 const LONGEST: u64 = 4 << 20;
 
-/// A file in memory with a name, for as long as one input takes.
+/// A directory in memory with a file, and a region beside it where one is needed, for as long as one input takes.
 struct Place {
+    dir: PathBuf,
     path: PathBuf,
     file: File,
 }
 
 impl Place {
     fn new() -> Self {
-        let path = PathBuf::from(format!("/dev/shm/duralite-fuzz-{}", std::process::id()));
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
-        Self { path, file: file.expect("a file in /dev/shm") }
+        let dir = PathBuf::from(format!("/dev/shm/duralite-fuzz-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory in /dev/shm");
+        let path = dir.join("app.db-duralite");
+        let file = made(&path);
+        Self { dir, path, file }
     }
+
+    /// The region of a log of `scratchpad`.
+    fn region(&self, bytes: &[u8]) -> File {
+        let about = self.file.metadata().expect("a file");
+        let (uid, gid, mode) = (about.uid(), about.gid(), about.mode() & 0o777);
+        let file = made(&self.dir.join(format!("duralite-region-{uid}-{gid}-{mode:o}")));
+        file.write_all_at(bytes, 0).unwrap();
+        file.set_len(region_bytes(bytes)).unwrap();
+        file
+    }
+}
+
+/// Whole pages.
+fn region_bytes(bytes: &[u8]) -> u64 {
+    (bytes.len() as u64).next_multiple_of(scratchpad::PAGE_BYTES)
+}
+
+fn made(path: &Path) -> File {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
+    file.expect("a file in /dev/shm")
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.path));
+        drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 
@@ -43,7 +66,11 @@ fuzz_target!(|data: &[u8]| {
         repair(&mut bytes);
     }
     let place = Place::new();
-    let Place { path, file } = &place;
+    let Place { path, file, .. } = &place;
+    let region = (bytes.starts_with(&scratchpad::MAGIC)
+        && bytes.len() > scratchpad::SUPERBLOCK_BYTES as usize)
+        .then(|| bytes.split_off(scratchpad::SUPERBLOCK_BYTES as usize));
+    let region = region.map(|bytes| (place.region(&bytes), bytes));
     file.write_all_at(&bytes, 0).unwrap();
     if mode & 2 != 0 {
         file.set_len(claimed_bytes(&bytes).clamp(bytes.len() as u64, LONGEST)).unwrap();
@@ -73,10 +100,17 @@ fuzz_target!(|data: &[u8]| {
             let _ = log.read_page(&NoDatabase, frame, &mut page);
         }
     }
+    assert_unchanged(file, &bytes, length);
+    if let Some((file, bytes)) = &region {
+        assert_unchanged(file, bytes, region_bytes(bytes));
+    }
+});
+
+fn assert_unchanged(file: &File, bytes: &[u8], length: u64) {
     let mut after = vec![0; bytes.len()];
     file.read_exact_at(&mut after, 0).unwrap();
     assert!(after == bytes && file.metadata().unwrap().len() == length, "looking changed the file");
-});
+}
 
 /// Makes the checksums of superblock, slots and guard check, so that what is behind them is reached.
 fn repair(bytes: &mut [u8]) {
@@ -102,10 +136,42 @@ fn repair(bytes: &mut [u8]) {
             bytes[word..word + 8].copy_from_slice(&nvwal::checked_word(value).to_le_bytes());
         }
     }
+    if bytes.starts_with(&scratchpad::MAGIC) {
+        repair_region(bytes, seed);
+    }
     if bytes.starts_with(&ppl::MAGIC) {
         let word = ppl::GROWN_OFFSET as usize;
         let value = u32::from_le_bytes(*bytes[word..].first_chunk().unwrap());
         bytes[word..word + 8].copy_from_slice(&nvwal::checked_word(value).to_le_bytes());
+    }
+}
+
+/// The same of a log of `scratchpad`, and of the pages of its region.
+fn repair_region(bytes: &mut [u8], seed: u64) {
+    let word_at = |bytes: &[u8], at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    let id = LogId(*bytes[16..].first_chunk().unwrap());
+    let reference = xxh3_64_with_seed(&bytes[2048..3078], seed);
+    bytes[3078..3086].copy_from_slice(&reference.to_le_bytes());
+    let chain = scratchpad::UndoChain::read(word_at(bytes, scratchpad::JOURNAL_CHAIN_OFFSET as usize));
+    let state = scratchpad::JOURNAL_STATE_OFFSET as usize;
+    let length = word_at(bytes, state) >> 16;
+    if word_at(bytes, state) != 0 && length < scratchpad::JOURNAL_LIMIT {
+        let word = scratchpad::UndoState::Bytes(length).word(id, chain);
+        bytes[state..state + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    for (page, bytes) in bytes[4096..].chunks_exact_mut(4096).enumerate() {
+        if page == 0 {
+            let check = xxh3_64(&bytes[..40]);
+            bytes[40..48].copy_from_slice(&check.to_le_bytes());
+            continue;
+        }
+        let tag = xxh3_64_with_seed(&bytes[8..28], seed ^ (page as u64).rotate_left(32)) as u32;
+        bytes[28..32].copy_from_slice(&tag.to_le_bytes());
+        for at in [scratchpad::LINK_AT, scratchpad::LAST_AT, scratchpad::FOLLOW_AT].map(|at| at as usize) {
+            let target = word_at(bytes, at) as u32;
+            let word = if target == 0 { 0 } else { scratchpad::link_word(target, tag) };
+            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
     }
 }
 
