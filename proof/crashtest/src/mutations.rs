@@ -92,7 +92,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
 ];
 
 /// The same of `scratchpad`.
-const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 2] = [
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 4] = [
     (
         "",
         "create",
@@ -101,10 +101,18 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 2] = [
     ),
     (
         "fence",
-        "write",
+        "write < journal.rs",
         "what was kept in memory until EXCLUSIVE is put into the log, and synced there before it counts",
     ),
+    (
+        ALONE,
+        "write < write",
+        "a journal begins with a word of zeros, which is fenced; and until it is synced the database is unchanged",
+    ),
+    ("fence", "store_beginning < write", IN_ONE_LINE),
 ];
+const ALONE: &str = "fence of stores that need no flush";
+const IN_ONE_LINE: &str = "SQLite writes of a head the first 28 bytes, or 12 of them, which are in one line: they become durable in their order";
 const AFTER_A_DEATH: &str =
     "needed when the process before has died without flushing: explored as states after deaths";
 const AFTER_A_CRASH: &str =
@@ -115,8 +123,13 @@ impl Mutation {
     #[must_use]
     pub fn explanation(&self, engine: Engine) -> Option<&'static str> {
         let Self::Omit { kind, site } = self else { return None };
-        let explains =
-            |name: &str| site.split(" < ").any(|frame| frame.rsplit_once(':').is_some_and(|f| f.0 == name));
+        let frames: Vec<&str> =
+            site.split(" < ").map(|frame| frame.rsplit_once(':').map_or(frame, |(name, _)| name)).collect();
+        // One function, or functions that call each other.
+        let explains = |names: &str| {
+            let names: Vec<&str> = names.split(" < ").collect();
+            frames.windows(names.len()).any(|frames| frames == names)
+        };
         let own = match engine.as_str() {
             "ppl" => EXPLAINED_OF_PPL.as_slice(),
             "scratchpad" => &EXPLAINED_OF_SCRATCHPAD,
@@ -215,7 +228,7 @@ impl Mutants {
 fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
     let kind = match event {
         Event::Flush { .. } => "flush",
-        Event::Fence { all: true, .. } => "fence of stores that need no flush",
+        Event::Fence { all: true, .. } => ALONE,
         Event::Fence { .. } => "fence",
         Event::Sync { .. } | Event::SyncRange { .. } => "sync",
         Event::SyncNames { .. } => "sync of names",

@@ -161,14 +161,14 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// The setups that a seed stands for: one with the write-ahead log, and one with a rollback journal where the engine
-    /// keeps them.
+    /// The setups that a seed stands for: one with the write-ahead log, and where the engine keeps rollback journals one with
+    /// each of them.
     #[must_use]
     pub fn for_each_mode(engine: Engine, seed: u64) -> Vec<Self> {
         let setup = Self::for_seed(engine, seed);
-        let rollback = ROLLBACK_MODES[(seed % 3) as usize];
-        let modes = [sql::WAL, rollback].into_iter().take(1 + usize::from(engine.keeps_rollback_journals()));
-        modes.map(|mode| Self { journal_mode: mode.to_owned(), ..setup.clone() }).collect()
+        let rollback: &[&str] = if engine.keeps_rollback_journals() { &ROLLBACK_MODES } else { &[] };
+        let modes = [sql::WAL].iter().chain(rollback);
+        modes.map(|mode| Self { journal_mode: (*mode).to_owned(), ..setup.clone() }).collect()
     }
 
     /// Whether it commits to a write-ahead log.

@@ -195,7 +195,7 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        self.region.nvm.fence();
+        // Durable with the fence before the length that counts them.
         Ok(())
     }
 
