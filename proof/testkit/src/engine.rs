@@ -7,7 +7,7 @@ use std::sync::Once;
 use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines, nvwal, ppl, scratchpad, waldio};
 
-use crate::{mapped_engine, side_engine, vec_engine};
+use crate::{side_engine, vec_engine};
 
 /// The variable that says which engine is tested: the registry's first if it is not set.
 const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
@@ -15,9 +15,9 @@ const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
 /// Adds the engines of the tests to the registry. Doing it again changes nothing.
 pub(crate) fn register() {
     static ONCE: Once = Once::new();
-    static ENGINES: [&Descriptor; 5] = {
+    static ENGINES: [&Descriptor; 4] = {
         let [side, undo, sideundo] = &side_engine::DESCRIPTORS;
-        [&vec_engine::DESCRIPTOR, side, undo, sideundo, &mapped_engine::DESCRIPTOR]
+        [&vec_engine::DESCRIPTOR, side, undo, sideundo]
     };
     ONCE.call_once(|| engines::add(&ENGINES).unwrap());
 }

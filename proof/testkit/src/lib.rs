@@ -11,7 +11,6 @@ mod fork;
 mod gate;
 mod ledger;
 mod loop_disk;
-mod mapped_engine;
 mod register;
 mod rig;
 mod rng;

@@ -51,7 +51,7 @@ fn inv14_a_child_that_closes_last_keeps_the_log() {
 
 #[test]
 fn inv14_children_commit_beside_their_parent_with_a_home_in_memory() {
-    family(Engine::named("mapped").unwrap());
+    family(Engine::SCRATCHPAD);
 }
 
 /// Two names, and another one while both are open: every process sees what the other one has committed.

@@ -21,7 +21,7 @@ use rusqlite::{Connection, ffi};
 const NAME: &str = "m.db";
 
 fn fixture() -> Fixture {
-    Fixture::on(Engine::named("mapped").unwrap())
+    Fixture::on(Engine::SCRATCHPAD)
 }
 
 /// Takes note of the memory of homes.
@@ -102,7 +102,7 @@ fn pages_are_read_and_written_in_memory_that_all_connections_share() {
     assert_eq!(one::<i64>(&other, "SELECT sum(length(b)) FROM t"), 50_000);
     assert!(homes[0].counters().read_bytes - before.read_bytes > 50_000);
     drop(other);
-    run(&conn, "PRAGMA journal_mode=DELETE").unwrap();
+    conn.close().unwrap();
     fixture.assert_plain(NAME);
     integrity(&stock(&fixture.path(NAME)));
 }
@@ -132,7 +132,7 @@ fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();
     let path = fixture.path(NAME);
     let conn = fixture.open(NAME);
-    conn.execute_batch("CREATE TABLE t(a, b); PRAGMA journal_mode=DELETE").unwrap();
+    conn.execute_batch("CREATE TABLE t(a, b); PRAGMA journal_mode=MEMORY").unwrap();
     fixture.assert_plain(NAME);
     let reader = stock(&path);
     reader.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();

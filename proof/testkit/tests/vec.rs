@@ -70,7 +70,7 @@ fn its_name_is_known_like_those_of_the_product() {
     assert!(connect(&uri("vector")).is_err());
     let told: String = one(&connect(&uri("vec")).unwrap(), "SELECT duralite_last_error()");
     assert!(
-        told.contains("use auto, nvwal, scratchpad, waldio, ppl, vec, side, undo, sideundo, mapped or off"),
+        told.contains("use auto, nvwal, scratchpad, waldio, ppl, vec, side, undo, sideundo or off"),
         "{told}"
     );
     let conn = connect(&uri("auto")).unwrap();
