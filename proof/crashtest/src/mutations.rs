@@ -92,7 +92,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
 ];
 
 /// The same of `scratchpad`.
-const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 4] = [
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 6] = [
     (
         "",
         "create",
@@ -110,6 +110,17 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 4] = [
         "a journal begins with a word of zeros, which is fenced; and until it is synced the database is unchanged",
     ),
     ("fence", "store_beginning < write", IN_ONE_LINE),
+    (
+        "",
+        "flush < truncate",
+        "what stays of a journal that is cut SQLite has synced before, and of one that ends nothing stays",
+    ),
+    (
+        "flush",
+        "erase_heads < reach",
+        "a page that held the second head of a journal and holds more of another one: rarer than is looked at here; inv26 of the \
+         engine tries it",
+    ),
 ];
 const ALONE: &str = "fence of stores that need no flush";
 const IN_ONE_LINE: &str = "SQLite writes of a head the first 28 bytes, or 12 of them, which are in one line: they become durable in their order";
