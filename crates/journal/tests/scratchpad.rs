@@ -17,6 +17,7 @@ use duralite_journal::{ErrorKind, JournalError};
 use duralite_logfmt::scratchpad::{
     Kind, Owner, PAGE_BYTES, PageHeader, first_link_offset, first_link_tag, link_word,
 };
+use duralite_medium::Nvm as _;
 use rig::{Rig, contents};
 
 const PAGE: usize = 512;
@@ -451,6 +452,20 @@ fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
     journal.sync().expect("sync");
 }
 
+/// Whatever a crash leaves of a journal from this byte on, heads in it are of number 2.
+fn assert_heads_are_new(rig: &Rig, from: usize, when: &str) {
+    for seed in 0..300 {
+        let left = rig.on(rig.memory.crash(seed));
+        let log = left.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        let size = journal.size().expect("a size").expect("a journal");
+        let mut found = vec![0; size as usize];
+        journal.read(&mut found, 0).expect("read");
+        let mut heads = found[from..].chunks_exact(512).filter(|head| head.starts_with(&MAGIC));
+        assert!(heads.all(|head| head[8] == 2), "{when}, seed {seed}");
+    }
+}
+
 /// SQLite plays a journal back as far as it is long, and cuts the database to the size that its head tells. What a page held
 /// for the journal before must not be read for that, if the new length is durable and what is there is not.
 #[test]
@@ -478,18 +493,29 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
                 journal.write(&[2; 512], 512).expect("write");
                 journal.write(&[2; 9000], 1024).expect("write");
             }
-            for seed in 0..300 {
-                let left = rig.on(rig.memory.crash(seed));
-                let log = left.open(0).expect("open");
-                let journal = log.engine().rollback_journal().expect("a journal");
-                let size = journal.size().expect("a size").expect("a journal");
-                let mut found = vec![0; size as usize];
-                journal.read(&mut found, 0).expect("read");
-                let from = if ends < 2 { 0 } else { 512 };
-                let mut heads = found[from..].chunks_exact(512).filter(|head| head.starts_with(&MAGIC));
-                assert!(heads.all(|head| head[8] == 2), "end {ends}, second head at {second}, seed {seed}");
-            }
+            let from = if ends < 2 { 0 } else { 512 };
+            assert_heads_are_new(&rig, from, &format!("end {ends}, second head at {second}"));
             journal.truncate(0).expect("truncate");
         }
+    }
+}
+
+/// What it stored is seen by everybody, and is not durable.
+#[test]
+fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
+    for second in [512, 4096, 8192] {
+        let rig = Rig::new(1, 256 << 10, false);
+        let log = rig.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        journal.create().expect("create");
+        write_journal(&*journal, 1, second);
+        complete_head(&*journal, 1, second);
+        journal.delete().expect("delete");
+        let bytes = rig.memory.to_bytes();
+        let heads = (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(&MAGIC));
+        assert_eq!(heads.map(|at| rig.memory.store_u64(at as u64, 0)).count(), 2);
+        journal.create().expect("create");
+        write_journal(&*journal, 2, second);
+        assert_heads_are_new(&rig, 0, &format!("second head at {second}"));
     }
 }

@@ -20,6 +20,8 @@ use crate::JournalError;
 use crate::past_cache::{Choice, Work};
 use crate::rollback::{MAGIC, RollbackJournal};
 
+/// SQLite's heads begin at multiples of a sector, which is no smaller.
+const SECTOR_BYTES: u64 = 512;
 /// How often a journal is read anew that is another one afterwards.
 const READS: usize = 1000;
 
@@ -191,7 +193,7 @@ impl UndoLog {
                 self.region.link(before, tag, page);
                 self.region.nvm.flush(offset_of(before), HEADER_BYTES);
             }
-            self.erase_heads(page, 0);
+            self.erase_heads(page, index, index as u64 * STREAM_BYTES);
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
@@ -199,20 +201,23 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Erases the heads of journals that a page holds, from a byte of its stream on: a length may become durable before what
-    /// it counts, and SQLite must not find another journal's head there. Durable with the next fence. Where a store is
-    /// durable in its order nothing is to be done.
-    fn erase_heads(&self, page: u32, from: u64) {
+    /// Erases the heads of journals in a page from a byte of the journal on, which is in that page: a length may become
+    /// durable before what it counts, and SQLite must not find another journal's head there. Durable with the next fence. Where a
+    /// store is durable in its order nothing is to be done.
+    ///
+    /// Lines without a head are flushed too: what is there may never have become durable, and a head before it may be.
+    fn erase_heads(&self, page: u32, index: usize, from: u64) {
         if self.region.nvm.is_durable_on_store() {
             return;
         }
-        // A head begins at a sector, and so at a line.
-        let first = offset_of(page) + HEADER_BYTES + from.next_multiple_of(LINE_BYTES);
-        for at in (first..offset_of(page) + PAGE_BYTES).step_by(LINE_BYTES as usize) {
+        let first = index as u64 * STREAM_BYTES;
+        for head in (from.next_multiple_of(SECTOR_BYTES)..first + STREAM_BYTES).step_by(SECTOR_BYTES as usize)
+        {
+            let at = offset_of(page) + HEADER_BYTES + head - first;
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
-                self.region.nvm.flush(at, 8);
             }
+            self.region.nvm.flush(at, 8);
         }
     }
 
@@ -362,7 +367,7 @@ impl RollbackJournal for UndoLog {
         let mut known = self.known();
         self.reach(&mut known, chain, pages_for(end) as usize, length)?;
         if length == 0 {
-            self.erase_heads(self.page(&mut known, chain, 0)?, 0);
+            self.erase_heads(self.page(&mut known, chain, 0)?, 0, 0);
         }
         self.fill(&mut known, chain, length, offset)?;
         if offset == 0 {
@@ -388,7 +393,7 @@ impl RollbackJournal for UndoLog {
         let kept = pages_for(bytes).max(1) as usize;
         if bytes > 0 {
             let last = self.page(&mut known, chain, kept - 1)?;
-            self.erase_heads(last, bytes - (kept as u64 - 1) * STREAM_BYTES);
+            self.erase_heads(last, kept - 1, bytes);
         }
         // What stays may have been stored since the last sync.
         self.flush(&mut known);

@@ -151,7 +151,7 @@ mod tests {
         let base = [("nvram", "emulate"), ("nvram_dir", dir), ("sync", "eager")];
         let settings = resolve(&base, &[("DURALITE_SYNC", "checksum"), ("DURALITE_DIFF", "off")]).unwrap();
         let own = settings.options.own::<NvwalOptions>();
-        assert_eq!((own.sync, own.diff), (SyncMode::Eager, false));
+        assert_eq!((own.sync, settings.options.diff), (SyncMode::Eager, Some(false)));
         let log_dir = settings.log_dir(Path::new("app.db")).unwrap();
         assert_eq!((log_dir.engine.name, &*log_dir.dir, log_dir.is_dax()), ("nvwal", Path::new(dir), false));
     }
