@@ -88,6 +88,8 @@ pub struct DiskSlot {
     pub place: u64,
     /// How often the log was opened.
     pub epoch: u32,
+    /// The place where this epoch began: what is there or after it counts only if it is of this epoch.
+    pub began: u64,
 }
 
 impl DiskSlot {
@@ -99,6 +101,7 @@ impl DiskSlot {
         put(&mut out, 8, &self.head.to_le_bytes());
         put(&mut out, 16, &self.place.to_le_bytes());
         put(&mut out, 24, &self.epoch.to_le_bytes());
+        put(&mut out, 32, &self.began.to_le_bytes());
         let sum = xxh3_64_with_seed(&out[..SLOT_CHECKED_BYTES], seed);
         put(&mut out, SLOT_CHECKED_BYTES, &sum.to_le_bytes());
         out
@@ -113,6 +116,7 @@ impl DiskSlot {
             head: u64_le(bytes, 8),
             place: u64_le(bytes, 16),
             epoch: u32_le(bytes, 24),
+            began: u64_le(bytes, 32),
         })
     }
 }

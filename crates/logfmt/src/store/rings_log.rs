@@ -10,6 +10,8 @@ const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
 /// Where the word of the first ring is, the place from which on it is needed; each has a line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
+/// Where the first object of an epoch stands: of even ones here, of odd ones in the next word.
+pub const RINGS_BEGAN_OFFSET: u64 = 200;
 /// Most rings.
 pub const MOST_RINGS: u64 = 32;
 /// Where the first ring begins.
@@ -68,6 +70,13 @@ impl RingsHead {
             return Err(FormatError::Damaged { what: "the superblock of the store's logs" });
         }
         Ok(it)
+    }
+
+    /// Where the number of the first object of an epoch stands. The epoch before has the other word, so that both are
+    /// right at every moment of the change from one to the other.
+    #[must_use]
+    pub fn began_at(&self, epoch: u32) -> u64 {
+        RINGS_BEGAN_OFFSET + u64::from(epoch % 2) * 8
     }
 
     /// Where the word of a ring is.

@@ -110,7 +110,7 @@ fn heads_are_found_again_and_damage_in_them_is() {
     assert_eq!(RingsHead::decode(&rings.encode()), Ok(rings));
     let disk = DiskHead { seed: 2, circle_bytes: 1 << 20, block_bytes: 4096 };
     assert_eq!(DiskHead::decode(&disk.encode()), Ok(disk));
-    let slot = DiskSlot { number: 1, head: 2, place: 4096, epoch: 3 };
+    let slot = DiskSlot { number: 1, head: 2, place: 4096, epoch: 3, began: 8192 };
     assert_eq!(DiskSlot::decode(&slot.encode(8), 8), Some(slot));
     assert_eq!(DiskSlot::decode(&slot.encode(8), 9), None);
     let file = PageFileHead {

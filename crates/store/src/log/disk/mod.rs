@@ -2,11 +2,14 @@
 //! direct I/O.
 //!
 //! Invariant 33: a batch begins at a block's boundary at a place that only grows, so that no write touches what is
-//! durable; a batch counts if it is whole, is where it says, continues the one before, and is of no earlier epoch.
+//! durable; a batch counts if it is whole, is where it says, continues the one before, and is of the newest epoch,
+//! or from before that began: what a recovery has cut off never comes back.
 
 mod buffer;
 mod circle;
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,7 +96,7 @@ impl DiskLog {
         poison: Arc<Poison>,
     ) -> Result<Self, Error> {
         block.preallocate(DISK_DATA_OFFSET + head.circle_bytes).map_err(writing)?;
-        let slot = DiskSlot { number: 1, head: first, place: 0, epoch: 1 };
+        let slot = DiskSlot { number: 1, head: first, place: 0, epoch: 1, began: 0 };
         let mut heads = AlignedBuf::default();
         heads.resize(DISK_SLOT_BYTES * 3);
         heads.as_mut_slice().fill(0);
@@ -134,9 +137,12 @@ impl DiskLog {
         }
     }
 
-    fn write_slot(&self, oldest: Lsn, place: u64, epoch: u32) -> Result<(), Error> {
+    /// Writes the other slot, with what is changed in it. Durable on return.
+    fn write_slot(&self, change: impl FnOnce(&mut DiskSlot)) -> Result<(), Error> {
         let mut slot = self.slot.lock();
-        let next = DiskSlot { number: slot.number + 1, head: oldest, place, epoch };
+        let mut next = *slot;
+        change(&mut next);
+        next.number += 1;
         let mut aligned = AlignedBuf::default();
         aligned.resize(DISK_SLOT_BYTES);
         aligned.as_mut_slice().copy_from_slice(&next.encode(self.head.seed));
@@ -308,7 +314,7 @@ impl Log for DiskLog {
             return Ok(());
         }
         let place = self.state.lock().circle.place_of(head);
-        self.write_slot(head, place, self.epoch)?;
+        self.write_slot(|slot| (slot.head, slot.place) = (head, place))?;
         let mut state = self.state.lock();
         state.circle.give_up(head);
         self.free.store(state.circle.free_bytes(), Ordering::Relaxed);

@@ -55,7 +55,10 @@ impl DiskLog {
         let circle = it.follow(slot)?;
         it.make_durable(&circle.batches)?;
         let place = circle.begin;
-        it.write_slot(slot.head, place, slot.epoch + 1)?;
+        it.write_slot(|slot| {
+            (slot.place, slot.began) = (place, circle.end);
+            slot.epoch = slot.epoch.wrapping_add(1);
+        })?;
         let slot = *it.slot.lock();
         Ok(Self::over(Arc::clone(&it.block), it.grouping, Arc::clone(&it.poison), circle, slot))
     }
@@ -87,13 +90,24 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    batch.epoch >= epoch && batch.objects > 0 && (continues || has_head)
+                    // What an earlier recovery has cut off stands there still, and may come to stand after what was
+                    // written in its place.
+                    let is_of_epoch = if place < slot.began {
+                        batch.epoch >= epoch && batch.epoch < slot.epoch
+                    } else {
+                        batch.epoch == slot.epoch
+                    };
+                    is_of_epoch && batch.objects > 0 && (continues || has_head)
                 });
                 if found.is_some() {
                     break;
                 }
             }
             let Some(batch) = found else {
+                if circle.end < slot.began {
+                    // It was durable when the epoch began.
+                    return Err(Error::corrupt(&format!("the log's batch at {}", circle.end)));
+                }
                 circle.sure = circle.next;
                 return Ok(circle);
             };

@@ -9,6 +9,8 @@
 
 mod opening;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +66,7 @@ impl RingsLog {
         nvm.grow(layout.log_bytes()).map_err(|error| Error::medium("making the log", error))?;
         nvm.store(0, &[0; RINGS_OFFSET as usize]);
         nvm.store_u64(HEAD_OFFSET, layout.first_lsn);
+        nvm.store_u64(layout.began_at(1), layout.first_lsn);
         nvm.store_u64(EPOCH_OFFSET, 1);
         nvm.flush(0, RINGS_OFFSET);
         nvm.fence();

@@ -33,17 +33,22 @@ impl RingsLog {
         }
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
-        let epoch = (nvm.load_u64(EPOCH_OFFSET) as u32).wrapping_add(1);
+        let newest = nvm.load_u64(EPOCH_OFFSET) as u32;
+        let newest = Epoch { number: newest, began: nvm.load_u64(layout.began_at(newest)) };
+        let epoch = newest.number.wrapping_add(1);
         let mut it = Self::over(nvm, layout, largest, poison, (head, epoch));
-        let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring)).collect();
+        let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring, newest)).collect();
         let end = end_of_run(&rings, head);
+        if end.next < newest.began {
+            // It was durable when the epoch began.
+            return Err(Error::corrupt(&format!("log object {}", end.next)));
+        }
         for (number, objects) in (0..).zip(rings) {
             it.take_in(number, &objects, head, &end);
         }
         it.nvm.store_u64(HEAD_OFFSET, head);
-        it.nvm.store_u64(EPOCH_OFFSET, epoch.into());
-        it.nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
-        it.nvm.fence();
+        it.nvm.flush(HEAD_OFFSET, 8);
+        it.begin_epoch(end.next);
         it.window = Window::new(MOST_OBJECTS, end.next);
         Ok(it)
     }
@@ -65,8 +70,20 @@ impl RingsLog {
         Some(())
     }
 
+    /// Says from which object on only those of this epoch count, and then that the epoch has begun. Durable on return,
+    /// with whatever was flushed before.
+    pub(super) fn begin_epoch(&self, first: Lsn) {
+        let began_at = self.layout.began_at(self.epoch);
+        self.nvm.store_u64(began_at, first);
+        self.nvm.flush(began_at, 8);
+        self.nvm.fence();
+        self.nvm.store_u64(EPOCH_OFFSET, self.epoch.into());
+        self.nvm.flush(EPOCH_OFFSET, 8);
+        self.nvm.fence();
+    }
+
     /// The objects of a ring from its word on: numbers and epochs ascend.
-    fn follow(&self, number: u64) -> Vec<Placed> {
+    fn follow(&self, number: u64, newest: Epoch) -> Vec<Placed> {
         let ring_bytes = self.layout.ring_bytes;
         let begin = self.nvm.load_u64(self.layout.word_at(number));
         let mut objects: Vec<Placed> = Vec::new();
@@ -85,8 +102,9 @@ impl RingsLog {
                 let (lsn, epoch) = (object.header.lsn, object.header.epoch);
                 // The first may be older than the head: the ring's word is written after it.
                 let follows = objects.last().is_none_or(|last| lsn > last.lsn && epoch >= last.epoch);
-                let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes;
-                if follows && is_of_ring {
+                let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes
+                    && place + u64::from(object.header.bytes) - begin < ring_bytes;
+                if follows && is_of_ring && newest.counts(lsn, epoch) {
                     let bytes = u64::from(object.header.bytes).next_multiple_of(OBJECT_ALIGNMENT);
                     found = Some(Placed { lsn, place, epoch, bytes });
                     break;
@@ -114,10 +132,32 @@ impl RingsLog {
                 ring.objects.push_back(*object);
             }
         }
-        self.nvm.store_u64(self.layout.word_at(number), begin);
+        ring.begin = ring.begin_at(head);
+        self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
+        // What is cut off may be whole, and hang together with what is not: it goes, before anything new does not begin
+        // there but at the next turn.
+        let end = self.layout.offset(number, ring.end);
+        self.nvm.store_u64(end, 0);
+        self.nvm.flush(end, 8);
         self.free.fetch_sub(ring.end - ring.begin, Ordering::Relaxed);
         *self.rings[number as usize].lock() = ring;
+    }
+}
+
+/// The newest epoch: what was written since the log was opened last.
+#[derive(Clone, Copy)]
+struct Epoch {
+    number: u32,
+    /// Its first object.
+    began: Lsn,
+}
+
+impl Epoch {
+    /// Whether an object can be part of the log. What an earlier recovery has cut off is there still, and may come to stand
+    /// after what was written in its place.
+    fn counts(self, lsn: Lsn, epoch: u32) -> bool {
+        if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }
 }
 

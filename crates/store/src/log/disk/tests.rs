@@ -1,0 +1,57 @@
+use duralite_crashmodel::RecordingBlock;
+use duralite_logfmt::store::ObjectKind;
+
+use super::*;
+
+const SEED: u64 = 7;
+
+fn object() -> Vec<u8> {
+    Object::build(ObjectKind::System, 0, 0, &[5; 100], &[])
+}
+
+fn open(bytes: Vec<u8>) -> (Arc<RecordingBlock>, Result<DiskLog, Error>) {
+    let block = Arc::new(RecordingBlock::from_bytes(bytes, 4096));
+    let log = DiskLog::open(block.clone(), SEED, Grouping::Apart, Arc::default());
+    (block, log)
+}
+
+/// A log of three batches with one object each, and the bytes of its medium.
+fn three_batches() -> Vec<u8> {
+    let block = Arc::new(RecordingBlock::new(4096));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();
+    for _ in 0..3 {
+        let lsn = log.append(object()).unwrap();
+        log.force(lsn).unwrap();
+    }
+    block.to_bytes()
+}
+
+/// As if the write of the batch at a place had not come about.
+fn lose(bytes: &mut [u8], place: usize) {
+    bytes[DISK_DATA_OFFSET as usize + place..][..4096].fill(0);
+}
+
+#[test]
+fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
+    let mut bytes = three_batches();
+    lose(&mut bytes, 4096);
+    let (block, log) = open(bytes);
+    let log = log.unwrap();
+    assert_eq!(log.next(), 2);
+    let lsn = log.append(object()).unwrap();
+    log.force(lsn).unwrap();
+    // The third batch of before stands after the new one, and is what comes first from here on.
+    log.truncate(3).unwrap();
+    let (_, again) = open(block.to_bytes());
+    assert_eq!(again.unwrap().next(), 3);
+}
+
+#[test]
+fn inv33_a_batch_that_was_durable_when_the_epoch_began_is_missed() {
+    let (block, log) = open(three_batches());
+    assert_eq!(log.unwrap().next(), 4);
+    let mut bytes = block.to_bytes();
+    lose(&mut bytes, 8192);
+    assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
+}
