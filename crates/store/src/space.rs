@@ -83,7 +83,7 @@ impl Space {
         let (map, bit) = self.place_of(page);
         let mut map = pager.pool.write(map)?;
         if !is_set(map.bytes(), bit) {
-            return Err(pager.poison.set(&Error::corrupt("the space map, where a page is free twice,")));
+            return Err(Error::corrupt("the space map, where a page is free twice,"));
         }
         let logged = pager.step(author, &[], &mut [&mut map], &[(0, Change::MapClear { bit })])?;
         self.freed(page);

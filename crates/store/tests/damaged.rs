@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::crash::{Images, OnRig, Rig};
 use common::options;
-use duralite_logfmt::store::{PageFileHead, page_id, seal};
+use duralite_logfmt::store::{PageFileHead, PageKind, kind, page_id, seal};
 use duralite_store::{Error, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {
@@ -108,4 +108,37 @@ fn pages_that_make_no_sense_are_errors() {
         noticed += u64::from(use_all(damaged, Scheme::Auto).is_err());
     }
     assert!(noticed > rounds(), "{noticed} noticed");
+}
+
+/// A row that goes takes its pages along as far as they can be read: what is damaged there is in nobody's way.
+#[test]
+fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
+    let mut images = make(Scheme::Auto);
+    {
+        let rig = Rig::new(Some(images));
+        drop(Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap());
+        images = rig.death();
+    }
+    let is_long = |page: &usize| kind(&images.pages[page * 4096..]) == PageKind::Overflow;
+    // The last row's chain was written from its end on: the second of its three pages.
+    let overflow: Vec<usize> = (8 + 65..images.pages.len() / 4096).filter(is_long).collect();
+    assert_eq!(overflow.len(), 15);
+    images.pages[overflow[1] * 4096 + 2000] ^= 1;
+    images.pages[8 * 4096..9 * 4096].fill(0);
+    let rig = Rig::new(Some(images));
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
+    let table = store.table("t").unwrap();
+    store
+        .run(|tx| [7_u64, 37, 67].iter().try_for_each(|n| tx.delete(&table, &n.to_be_bytes()).map(|_| ())))
+        .unwrap();
+    store.run(|tx| tx.put(&table, b"more", &[1; 9000])).unwrap();
+    let images = rig.death();
+    drop((table, store));
+    for images in [images, rig.death()] {
+        let store = Store::open_on(OnRig(Rig::new(Some(images))), small(Scheme::Auto)).unwrap();
+        let table = store.table("t").unwrap();
+        assert_eq!(store.run(|tx| tx.get(&table, b"more")).unwrap(), Some(vec![1; 9000]));
+        let error = store.verify().unwrap_err();
+        assert!(error.to_string().contains("nothing leads to"), "{error}");
+    }
 }
