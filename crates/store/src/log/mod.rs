@@ -26,6 +26,8 @@ pub(crate) struct Space {
     pub(crate) all_bytes: u64,
     /// Objects when it is empty.
     pub(crate) all_objects: u64,
+    /// Bytes that making something durable may take besides those of the objects.
+    pub(crate) force_bytes: u64,
 }
 
 /// What a log has done.

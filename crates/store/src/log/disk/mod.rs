@@ -28,10 +28,14 @@ use super::{Log, LogCounters, Space, Visit};
 use crate::error::Error;
 use crate::poison::Poison;
 
-/// Bytes of objects in one batch, and one object more.
-const BATCH_BYTES: usize = 1 << 20;
-/// So much may wait before whoever appends writes it.
-const PENDING_BYTES: u64 = 4 << 20;
+/// Most bytes of objects in one batch, and one object more.
+const BATCH_BYTES: u64 = 1 << 20;
+/// A batch is one of so many parts of the circle at most: at its end so much may be lost.
+const BATCHES: u64 = 16;
+/// Bytes of objects that wait, in batches, before whoever appends writes them.
+const PENDING_BATCHES: u64 = 4;
+/// Bytes that no object is longer than, whatever the page size.
+const LARGEST_OBJECT: u64 = 128 << 10;
 /// Nobody waits longer without a look around.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
@@ -158,9 +162,10 @@ impl DiskLog {
         let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };
         let mut objects = Vec::new();
         let next = self.buffer.take(from, to, &mut objects);
-        self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::Relaxed);
         let placed = self.place(&mut state.circle, &objects, from, next);
-        self.free.store(state.circle.free_bytes(), Ordering::Relaxed);
+        // In this order, against that of `space`: they are in one of the two at every moment.
+        self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
+        self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;
         drop(state);
         let written = placed.and_then(|placed| {
@@ -171,6 +176,11 @@ impl DiskLog {
         self.state.lock().writers -= 1;
         self.changed.notify_all();
         written
+    }
+
+    /// Bytes of objects after which a batch is closed.
+    fn batch_bytes(&self) -> u64 {
+        BATCH_BYTES.min(self.head.circle_bytes / BATCHES)
     }
 
     /// Divides objects into batches, each with a place.
@@ -187,7 +197,7 @@ impl DiskLog {
             let header = objects.get(at + 36..at + 40).and_then(|len| <[u8; 4]>::try_from(len).ok());
             at += header.map_or(0, u32::from_le_bytes) as usize;
             lsn += 1;
-            if at - begin >= BATCH_BYTES || lsn == next {
+            if (at - begin) as u64 >= self.batch_bytes() || lsn == next {
                 let bytes = (at - begin) as u64;
                 let batch = circle.place(lsn, bytes).ok_or_else(|| Error::full("the log is full"))?;
                 let piece = objects.get(begin..at).ok_or_else(|| Error::corrupt("a group of log objects"))?;
@@ -240,13 +250,13 @@ impl Log for DiskLog {
         self.poison.check()?;
         let next = self.buffer.next();
         let waits = next - self.durable() > buffer::MOST / 2
-            || self.waiting_bytes.load(Ordering::Relaxed) > PENDING_BYTES;
+            || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes() * PENDING_BATCHES;
         if waits && next > self.durable() {
             self.force(next - 1)?;
         }
         let len = object.len() as u64;
         self.bytes.fetch_add(len, Ordering::Relaxed);
-        self.waiting_bytes.fetch_add(len, Ordering::Relaxed);
+        self.waiting_bytes.fetch_add(len, Ordering::SeqCst);
         Ok(self.buffer.put(object, self.epoch, self.head.seed))
     }
 
@@ -317,29 +327,30 @@ impl Log for DiskLog {
         self.write_slot(|slot| (slot.head, slot.place) = (head, place))?;
         let mut state = self.state.lock();
         state.circle.give_up(head);
-        self.free.store(state.circle.free_bytes(), Ordering::Relaxed);
+        self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         drop(state);
         self.oldest.store(head, Ordering::SeqCst);
         Ok(())
     }
 
     fn space(&self) -> Space {
-        let free = self.free.load(Ordering::Relaxed);
+        let waiting = self.waiting_bytes.load(Ordering::SeqCst);
+        let free = self.free.load(Ordering::SeqCst);
         // At the end of the circle a batch may not fit, and each batch is filled up to a block.
-        let kept = (BATCH_BYTES as u64).min(self.head.circle_bytes / 8);
+        let kept = self.batch_bytes() + LARGEST_OBJECT;
         let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
-        let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         Space {
             free_bytes: sure(free).saturating_sub(waiting),
             free_objects: u64::MAX / 2,
             all_bytes: sure(self.head.circle_bytes),
             all_objects: u64::MAX / 2,
+            force_bytes: u64::from(self.head.block_bytes) + BATCH_HEADER_BYTES as u64,
         }
     }
 
     fn persist_some(&self) {
         let next = self.buffer.next();
-        if self.waiting_bytes.load(Ordering::Relaxed) > PENDING_BYTES / 4 && next > self.durable() {
+        if self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes() && next > self.durable() {
             // Whoever waits for it is told.
             let _ = self.force(next - 1);
         }

@@ -55,3 +55,24 @@ fn inv33_a_batch_that_was_durable_when_the_epoch_began_is_missed() {
     lose(&mut bytes, 8192);
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
 }
+
+/// A batch that does not fit at the end of the circle begins at the next turn: how much is lost there depends on its size.
+#[test]
+fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
+    for blocks in [700, 769, 800, 900, 1023] {
+        let block = Arc::new(RecordingBlock::new(4096));
+        let head = DiskLog::layout(&*block, 4 << 20, SEED);
+        let log = DiskLog::create(block.clone(), head, 1, Grouping::Grouped, Arc::default()).unwrap();
+        let object = || Object::build(ObjectKind::System, 0, 0, &[5; 3900], &[]);
+        for _ in 0..blocks {
+            let lsn = log.append(object()).unwrap();
+            log.force(lsn).unwrap();
+        }
+        log.truncate(blocks - 511).unwrap();
+        let mut last = 0;
+        while log.space().free_bytes > 2 * 4096 {
+            last = log.append(object()).unwrap();
+        }
+        log.force(last).unwrap_or_else(|error| panic!("after {blocks} blocks: {error}"));
+    }
+}

@@ -333,6 +333,7 @@ impl Log for NvLog {
             free_objects: (self.layout.entries - 64).saturating_sub(used),
             all_bytes: self.extents.all_bytes(),
             all_objects: self.layout.entries - 64,
+            force_bytes: 0,
         }
     }
 

@@ -240,6 +240,7 @@ impl Log for RingsLog {
             free_objects: (MOST_OBJECTS - 64).saturating_sub(used),
             all_bytes: (self.layout.rings * self.layout.ring_bytes).saturating_sub(kept),
             all_objects: MOST_OBJECTS - 64,
+            force_bytes: 0,
         }
     }
 

@@ -1,0 +1,169 @@
+//! Logs and disks with little room: what was admitted can be done, and taken back.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::crash::{OnRig, Rig};
+use common::{options, schemes};
+use duralite_store::{Error, Options, Scheme, Store, Table};
+
+fn small(scheme: Scheme) -> Options {
+    Options { log_bytes: 4 << 20, cache_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+}
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_be_bytes()
+}
+
+/// Changes rows until it is taken back, or until there is no room.
+fn fill_and_roll_back(store: &Store, table: &Table, thread: u64, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed * 64 + thread);
+    for _ in 0..6 {
+        let mut tx = store.begin();
+        for _ in 0..random.u64(100..700) {
+            let len = random.usize(100..900);
+            match tx.put(table, &key(thread << 32 | random.u64(0..500)), &vec![7; len]) {
+                Ok(()) => {}
+                Err(Error::Full { .. }) => break,
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        if random.bool() {
+            tx.rollback().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        } else {
+            match tx.commit() {
+                Ok(()) | Err(Error::Finished { .. }) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn inv38_a_small_log_has_the_room_that_was_promised() {
+    for scheme in schemes() {
+        for seed in 0..2 {
+            let rig = Rig::new(None);
+            let options = Options { lock_timeout: Duration::from_millis(20), ..small(scheme) };
+            let store = Store::open_on(OnRig(Arc::clone(&rig)), options).unwrap();
+            let table = store.table("t").unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..6 {
+                    let (store, table) = (&store, &table);
+                    scope.spawn(move || fill_and_roll_back(store, table, thread, seed));
+                }
+            });
+            store.verify().unwrap_or_else(|error| panic!("{scheme:?}, seed {seed}: {error}"));
+        }
+    }
+}
+
+/// A small log, and a row that has as many pages as the log has room for objects.
+fn with_long_row(dir: &Path) -> (Store, Table) {
+    let options = Options { lock_timeout: Duration::from_millis(20), ..small(Scheme::Auto) };
+    let large = Options { log_bytes: 200 << 20, ..options.clone() };
+    let store = Store::open(dir, large).unwrap();
+    store.run(|tx| tx.put(&store.table("t")?, b"long", &vec![1; 40 << 20])).unwrap();
+    drop(store);
+    let store = Store::open(dir, options).unwrap();
+    let table = store.table("t").unwrap();
+    (store, table)
+}
+
+#[test]
+fn inv38_room_for_giving_back_a_long_value_is_there_before_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, table) = with_long_row(&dir.path().join("store"));
+    // Keeps all of the log from being given up.
+    let mut oldest = store.begin();
+    oldest.put(&table, b"oldest", b"1").unwrap();
+    for n in 0..500 {
+        store.run(|tx| tx.put(&table, &key(n), b"value")).unwrap();
+    }
+    let gone = store.run(|tx| tx.delete(&table, b"long"));
+    assert!(matches!(gone, Err(Error::Full { .. })), "{gone:?}");
+    oldest.rollback().unwrap();
+    store.run(|tx| tx.put(&table, b"after", b"1")).unwrap();
+    store.verify().unwrap();
+}
+
+fn with_large_log() -> Options {
+    Options { log_bytes: 64 << 20, ..small(Scheme::Auto) }
+}
+
+/// A store with full leaves, on a disk that has room for some pages more.
+fn on_a_small_disk() -> (Arc<Rig>, Store, Table) {
+    let rig = Rig::new(None);
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), with_large_log()).unwrap();
+    let table = store.table("t").unwrap();
+    for n in 0..200 {
+        store.run(|tx| tx.put(&table, &key(n * 100), &[1; 900])).unwrap();
+    }
+    rig.pages.set_limit(2 << 20);
+    (rig, store, table)
+}
+
+fn fill_disk(store: &Store) {
+    let filler = store.table("filler").unwrap();
+    for n in 0.. {
+        match store.run(|tx| tx.put(&filler, &key(n), &[3; 900])) {
+            Ok(()) => {}
+            Err(Error::Full { what }) if what.contains("disk") => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn inv41_a_full_disk_does_not_keep_a_transaction_from_being_rolled_back() {
+    for is_delete in [false, true] {
+        let (rig, store, table) = on_a_small_disk();
+        let mut tx = store.begin();
+        for n in 20..60 {
+            if is_delete {
+                tx.delete(&table, &key(n * 100)).unwrap();
+            } else {
+                tx.put(&table, &key(n * 100), b"short").unwrap();
+            }
+        }
+        // The room that this made is filled, and the disk.
+        for n in 20..60 {
+            store.run(|tx| tx.put(&table, &key(n * 100 + 1), &[2; 880])).unwrap();
+        }
+        fill_disk(&store);
+        tx.rollback().unwrap_or_else(|error| panic!("{is_delete}: {error}"));
+        for n in 0..200 {
+            assert_eq!(store.run(|tx| tx.get(&table, &key(n * 100))).unwrap().unwrap(), [1; 900]);
+        }
+        store.verify().unwrap();
+        drop((tx, table, store));
+        // And after the death of the process.
+        let again = Store::open_on(OnRig(Rig::new(Some(rig.death()))), with_large_log()).unwrap();
+        again.verify().unwrap();
+    }
+}
+
+/// As above, but taken back by recovery.
+#[test]
+fn inv41_nor_recovery_from_taking_it_back() {
+    let (rig, store, table) = on_a_small_disk();
+    let mut tx = store.begin();
+    for n in 20..60 {
+        tx.put(&table, &key(n * 100), b"short").unwrap();
+    }
+    for n in 20..60 {
+        store.run(|tx| tx.put(&table, &key(n * 100 + 1), &[2; 880])).unwrap();
+    }
+    fill_disk(&store);
+    store.run(|tx| tx.delete(&table, &key(0))).unwrap();
+    let again = Rig::new(Some(rig.death()));
+    again.pages.set_limit(2 << 20);
+    let again = Store::open_on(OnRig(again), with_large_log()).unwrap();
+    let table = again.table("t").unwrap();
+    assert_eq!(again.run(|tx| tx.get(&table, &key(3000))).unwrap().unwrap(), [1; 900]);
+    again.verify().unwrap();
+}
