@@ -25,7 +25,7 @@ use crate::page_file::{FormatOrError, PageFile};
 use crate::pager::{Author, Pager};
 use crate::poison::Poison;
 use crate::recovery::{Report, recover};
-use crate::space::Space;
+use crate::space::{GivenPage, Purpose, Space};
 
 /// There is no log: everything is home.
 pub(crate) const NO_LOG: u32 = 0;
@@ -239,6 +239,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         head.last_tx = last_tx.max(head.opened << 40);
     })?;
     let mut engine = assemble(&file, log, &poison, options);
+    engine.space.count(&engine.pager)?;
     if let Some(dir) = &options.archive {
         engine.archive = Some(Archive::open(dir, head.store_id, engine.pager.log.next())?);
     }
@@ -271,16 +272,17 @@ fn make_catalog(engine: &Engine) -> Result<(), Error> {
             return Ok(());
         }
     }
-    let mut given = engine.space.find(&engine.pager, 1)?;
-    let (id, bit) = given.pages[0];
+    let mut given = engine.space.find(&engine.pager, 1, Purpose::Do)?;
+    let GivenPage { id, set, .. } = given.pages[0];
     if id != root {
         return Err(Error::corrupt("the space map of a store without tables"));
     }
     let mut page = engine.pager.pool.make(id)?;
     let mut image = page.bytes().to_vec();
     blank(&mut image, PageKind::Leaf, 0);
-    let changes = [(0, Change::MapSet { bit }), (1, Change::image_of(&image))];
-    let logged = engine.pager.step(Author::SYSTEM, &[], &mut [&mut given.map, &mut page], &changes)?;
+    let changes = [(0, set), (1, Change::image_of(&image))];
+    let logged = engine.pager.step(Author::SYSTEM, &[], &mut [&mut given.maps[0], &mut page], &changes)?;
+    given.taken();
     drop((given, page));
     engine.force(logged.lsn)
 }

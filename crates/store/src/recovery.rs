@@ -95,6 +95,7 @@ impl Analysis {
 
     /// Takes back what did not commit, newest step first, and finishes what did.
     pub(crate) fn finish(mut self, engine: &Engine) -> Result<Report, Error> {
+        engine.space.count(&engine.pager)?;
         let mut newest: BTreeMap<Lsn, TxId> = BTreeMap::new();
         for (tx, it) in &self.unfinished {
             newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, *tx)));
@@ -129,9 +130,6 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     page.announce(lsn);
     if page.lsn() <= lsn {
         page.apply(change, lsn)?;
-    }
-    if let Change::MapClear { .. } = change {
-        engine.space.freed(id);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use duralite_logfmt::store::{Change, PageId, PageKind, Undo, Value, blank, leaf_
 use super::Transaction;
 use crate::error::Error;
 use crate::locks::{Mode, Target};
+use crate::space::{GivenPage, Purpose};
 
 impl Transaction {
     /// The root of the table of this name, which is made if there is none.
@@ -39,15 +40,17 @@ impl Transaction {
 
     fn step_for_root(&self) -> Result<(PageId, crate::pager::Logged, Vec<u8>), Error> {
         let engine = self.engine();
-        let mut given = engine.space.find(&engine.pager, 1)?;
-        let (root, bit) = given.pages[0];
+        let mut given = engine.space.find(&engine.pager, 1, Purpose::Do)?;
+        let GivenPage { id: root, set, .. } = given.pages[0];
         let mut page = engine.pager.pool.make(root)?;
         let mut image = page.bytes().to_vec();
         blank(&mut image, PageKind::Leaf, 0);
         let mut undo = Vec::new();
         Undo::Page { page: root }.encode(&mut undo);
-        let changes = [(0, Change::MapSet { bit }), (1, Change::image_of(&image))];
-        let logged = engine.pager.step(self.author(), &undo, &mut [&mut given.map, &mut page], &changes)?;
+        let changes = [(0, set), (1, Change::image_of(&image))];
+        let logged =
+            engine.pager.step(self.author(), &undo, &mut [&mut given.maps[0], &mut page], &changes)?;
+        given.taken();
         Ok((root, logged, undo))
     }
 }

@@ -5,6 +5,7 @@
 
 mod catalog;
 mod commit;
+mod kept;
 mod rows;
 mod scan;
 mod undo;
@@ -14,9 +15,9 @@ use std::sync::Arc;
 use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
 
 pub use self::commit::Ticket;
+use self::kept::Kept;
 pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
-use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::locks::{Held, Mode, Refused, TableId, Target};
@@ -65,7 +66,7 @@ pub struct Transaction {
     /// Whether it has objects in the log.
     is_active: bool,
     /// What is kept for taking it back.
-    room: Room,
+    kept: Kept,
     last: Lsn,
     /// Those that one can go back to, by number, with the steps before each.
     savepoints: Vec<(u64, usize)>,
@@ -107,7 +108,7 @@ impl Transaction {
             held: running.engine.locks.begin(age),
             tables: Vec::new(),
             is_active: false,
-            room: Room::default(),
+            kept: Kept::default(),
             last: 0,
             savepoints: Vec::new(),
             next_savepoint: 0,

@@ -5,16 +5,14 @@ use duralite_logfmt::store::{
     leaf_value,
 };
 
+use super::kept::{Intent, OBJECT_OVERHEAD};
 use super::{State, Step, Transaction};
 use crate::admission::Room;
 use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::{Mode, Target};
 use crate::pager::{Author, Logged};
 use crate::table::Table;
-use crate::tree::{Changed, chain_pages, read_chain, write_chain};
-
-/// Bytes of a log object besides what it is about.
-const OBJECT_OVERHEAD: u64 = 128;
+use crate::tree::{chain_pages, read_chain, write_chain};
 
 /// The longest cell that stays in its leaf.
 fn inline_limit(page_bytes: usize) -> usize {
@@ -150,12 +148,13 @@ impl Transaction {
 
     /// Puts a row's cell in.
     pub(crate) fn put_cell(&mut self, root: PageId, key: &[u8], cell: &[u8]) -> Result<(), Error> {
-        let kept = self.admit(cell.len() as u64 * 2 + inline_limit(self.page_bytes()) as u64)?;
-        let author = self.author();
-        let changed = self.engine().tree(root).put(author, key, cell);
-        self.admitted(kept);
-        self.add(changed?);
-        Ok(())
+        let intent = Intent {
+            author: self.author(),
+            bytes: cell.len() as u64 * 2 + inline_limit(self.page_bytes()) as u64,
+            root,
+            new: cell.len() as u64,
+        };
+        self.change_row(intent, |tree, may| tree.put(intent.author, key, cell, may)).map(|_| ())
     }
 
     /// Removes a row; whether it existed.
@@ -179,13 +178,9 @@ impl Transaction {
         let root = table.root();
         self.lock(root, &Target::Row(root, key.to_vec()), Mode::Exclusive)?;
         self.changing(|tx| {
-            let kept = tx.admit(inline_limit(tx.page_bytes()) as u64 * 2)?;
-            let author = tx.author();
-            let changed = tx.engine().tree(root).remove(author, key);
-            tx.admitted(kept);
-            let Some(changed) = changed? else { return Ok(false) };
-            tx.add(changed);
-            Ok(true)
+            let intent =
+                Intent { author: tx.author(), bytes: inline_limit(tx.page_bytes()) as u64 * 2, root, new: 0 };
+            tx.change_row(intent, |tree, may| tree.remove(intent.author, key, may))
         })
     }
 
@@ -201,9 +196,9 @@ impl Transaction {
     fn write_long(&mut self, value: &[u8]) -> Result<PageId, Error> {
         let pages = chain_pages(self.page_bytes(), value.len() as u64);
         let all = Room { bytes: value.len() as u64 + pages * OBJECT_OVERHEAD * 2, objects: pages * 2 };
+        self.enter()?;
         let engine = &self.running.engine;
-        engine.admission.keep(all, self.room, engine.tuning.lock_timeout)?;
-        self.enter();
+        engine.admission.keep(all, self.kept.room, engine.tuning.lock_timeout)?;
         let (id, mut last) = (self.id, self.last);
         let mut steps = Vec::new();
         let previous = std::cell::Cell::new(last);
@@ -229,44 +224,39 @@ impl Transaction {
     pub(crate) fn admit(&mut self, bytes: u64) -> Result<Room, Error> {
         let page = self.page_bytes() as u64;
         let room = Room { bytes: bytes + 4 * page + OBJECT_OVERHEAD, objects: 8 };
+        self.enter()?;
         let engine = &self.running.engine;
-        engine.admission.keep(room, self.room, engine.tuning.lock_timeout)?;
-        self.enter();
+        engine.admission.keep(room, self.kept.room, engine.tuning.lock_timeout)?;
         Ok(room)
     }
 
-    /// The step is over, and what it has written is kept room for by [`add`](Self::add).
+    /// The step is over, and what it has written is kept room for by [`add_step`](Self::add_step).
     pub(crate) fn admitted(&self, room: Room) {
         self.engine().admission.give_back(room);
     }
 
-    fn enter(&mut self) {
+    /// Keeps room for its commit or its end, which the log may have to write by itself.
+    fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
+            let force_bytes = self.engine().pager.log.space().force_bytes;
+            self.keep(Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 })?;
             self.is_active = true;
             let engine = &self.running.engine;
             engine.active.enter(self.id, engine.pager.log.next());
         }
+        Ok(())
     }
 
     pub(crate) fn author(&self) -> Author {
         Author { kind: ObjectKind::Update, tx: self.id, previous: self.last }
     }
 
-    fn add(&mut self, changed: Changed) {
-        let mut logged = changed.logged;
-        if let Some(Ok(Value::Long { bytes, .. })) = changed.old.as_deref().map(leaf_value) {
-            // Its chain is given back after the commit.
-            logged.bytes += chain_pages(self.page_bytes(), bytes) * OBJECT_OVERHEAD;
-        }
-        self.add_step(logged, changed.undo);
-    }
-
     /// Remembers a step.
     pub(crate) fn add_step(&mut self, logged: Logged, undo: Vec<u8>) {
         let room = Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 };
         self.engine().admission.keep_for_undo(room);
-        self.room.bytes += room.bytes;
-        self.room.objects += room.objects;
+        self.kept.room.bytes += room.bytes;
+        self.kept.room.objects += room.objects;
         self.last = logged.lsn;
         self.steps.push(Step { lsn: logged.lsn, undo });
     }

@@ -3,7 +3,6 @@
 use duralite_logfmt::store::ObjectKind;
 
 use super::{State, Transaction};
-use crate::admission::Room;
 use crate::error::Error;
 use crate::pager::Author;
 use crate::undo::undo_step;
@@ -62,7 +61,7 @@ impl Transaction {
     pub(super) fn end(&mut self, early: u64) {
         let engine = &self.running.engine;
         engine.locks.release(&mut self.held, early);
-        engine.admission.give_back(std::mem::take::<Room>(&mut self.room));
+        self.kept.give_up(engine);
         // What a poisoned store could not take back recovery needs.
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
             engine.active.leave(self.id);

@@ -9,6 +9,7 @@ use super::{SLOT, Tree, child, damaged, find, has_room, is_leaf};
 use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::Author;
+use crate::space::{GivenPage, Purpose};
 
 /// So much an inner page has to have free, for any key that comes up from below.
 const ROOM_FOR_A_CHILD: usize = INNER_CELL_HEAD + KEY_LIMIT + SLOT;
@@ -23,10 +24,10 @@ struct Halves {
 
 impl Tree<'_> {
     /// Splits one page on the way to the leaf of a key, if one has to be; called until the leaf has room.
-    pub(super) fn make_room(&self, key: &[u8], bytes: usize) -> Result<(), Error> {
+    pub(super) fn make_room(&self, key: &[u8], bytes: usize, purpose: Purpose) -> Result<(), Error> {
         let mut page = self.pager.pool.write(self.root)?;
         if is_full(&page, key, bytes)? {
-            return self.split_root(&mut page, key);
+            return self.split_root(&mut page, key, purpose);
         }
         let mut above = None;
         while !is_leaf(page.bytes(), page.id(), above)? {
@@ -34,61 +35,73 @@ impl Tree<'_> {
             let mut child = self.pager.pool.write(child(page.bytes(), page.id(), key)?)?;
             is_leaf(child.bytes(), child.id(), above)?;
             if is_full(&child, key, bytes)? {
-                return self.split(&mut page, &mut child, key);
+                return self.split(&mut page, &mut child, key, purpose);
             }
             page = child;
         }
         Ok(())
     }
 
-    fn split(&self, parent: &mut Writing, page: &mut Writing, key: &[u8]) -> Result<(), Error> {
+    fn split(
+        &self,
+        parent: &mut Writing,
+        page: &mut Writing,
+        key: &[u8],
+        purpose: Purpose,
+    ) -> Result<(), Error> {
         let halves = halves(page, key)?;
-        let mut given = self.space.find(self.pager, 1)?;
-        let (id, bit) = given.pages[0];
+        let mut given = self.space.find(self.pager, 1, purpose)?;
+        let GivenPage { id, set, .. } = given.pages[0];
         not_in_use(&given.pages, &[page.id(), parent.id()])?;
         let mut right = self.pager.pool.make(id)?;
         let pointer = inner_cell(&halves.separator, id);
         let changes = [
-            (0, Change::MapSet { bit }),
+            (0, set),
             (1, Change::image_of(&halves.right)),
             (2, Change::Cut { key: &halves.cut }),
             (3, Change::Put { cell: &pointer }),
         ];
-        let pages = &mut [&mut given.map, &mut right, page, parent];
-        self.pager.step(Author::SYSTEM, &[], pages, &changes).map(|_| ())
+        let pages = &mut [&mut given.maps[0], &mut right, page, parent];
+        self.pager.step(Author::SYSTEM, &[], pages, &changes)?;
+        given.taken();
+        Ok(())
     }
 
     /// The root stays where it is: both halves go to new pages.
-    fn split_root(&self, root: &mut Writing, key: &[u8]) -> Result<(), Error> {
+    fn split_root(&self, root: &mut Writing, key: &[u8], purpose: Purpose) -> Result<(), Error> {
         let halves = halves(root, key)?;
         let mut left = root.bytes().to_vec();
         Change::Cut { key: &halves.cut }.apply(&mut left).map_err(damaged(root.id()))?;
-        let mut given = self.space.find(self.pager, 2)?;
-        let [(left_id, left_bit), (right_id, right_bit)] = [given.pages[0], given.pages[1]];
+        let mut given = self.space.find(self.pager, 2, purpose)?;
+        let [first, second] = [given.pages[0], given.pages[1]];
         not_in_use(&given.pages, &[root.id()])?;
-        let mut left_page = self.pager.pool.make(left_id)?;
-        let mut right_page = self.pager.pool.make(right_id)?;
+        let mut left_page = self.pager.pool.make(first.id)?;
+        let mut right_page = self.pager.pool.make(second.id)?;
         let mut new_root = root.bytes().to_vec();
         blank(&mut new_root, PageKind::Inner, level(root.bytes()) + 1);
-        set_extra(&mut new_root, left_id);
-        let pointer = inner_cell(&halves.separator, right_id);
+        set_extra(&mut new_root, first.id);
+        let pointer = inner_cell(&halves.separator, second.id);
         Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
+        // The maps come after the pages: there may be one or two.
         let changes = [
-            (0, Change::MapSet { bit: left_bit }),
-            (0, Change::MapSet { bit: right_bit }),
-            (1, Change::image_of(&left)),
-            (2, Change::image_of(&halves.right)),
-            (3, Change::image_of(&new_root)),
+            (first.map + 3, first.set),
+            (second.map + 3, second.set),
+            (0, Change::image_of(&left)),
+            (1, Change::image_of(&halves.right)),
+            (2, Change::image_of(&new_root)),
         ];
-        let pages = &mut [&mut given.map, &mut left_page, &mut right_page, root];
-        self.pager.step(Author::SYSTEM, &[], pages, &changes).map(|_| ())
+        let mut pages = vec![&mut left_page, &mut right_page, root];
+        pages.extend(&mut given.maps);
+        self.pager.step(Author::SYSTEM, &[], &mut pages, &changes)?;
+        given.taken();
+        Ok(())
     }
 }
 
 /// A page that is latched is not free, whatever a damaged map says.
-fn not_in_use(given: &[(PageId, u32)], latched: &[PageId]) -> Result<(), Error> {
-    match given.iter().find(|(page, _)| latched.contains(page)) {
-        Some((page, _)) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(*page) }),
+fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
+    match given.iter().find(|page| latched.contains(&page.id)) {
+        Some(page) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(page.id) }),
         None => Ok(()),
     }
 }

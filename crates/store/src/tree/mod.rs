@@ -10,13 +10,14 @@ mod shrink;
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::store::{
-    Change, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind, level, search,
+    Change, ObjectKind, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind,
+    level, search,
 };
 
 use crate::buffer::{Reading, Writing};
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
-use crate::space::Space;
+use crate::space::{Purpose, Space};
 
 pub(crate) use self::cursor::Edge;
 pub(crate) use self::overflow::{chain_pages, free_chain_step, read_chain, write_chain};
@@ -34,12 +35,30 @@ pub(crate) struct Tree<'a> {
     pub(crate) root: PageId,
 }
 
+/// The leaf and the cell that are about to be changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before<'a> {
+    pub(crate) leaf: PageId,
+    pub(crate) old: Option<&'a [u8]>,
+}
+
+/// Whether what taking a change back may need is there. Asked with the leaf latched, right before the change.
+pub(crate) type MayChange<'f> = dyn FnMut(&Before<'_>) -> Result<bool, Error> + 'f;
+
+/// What came of a change that was asked about.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Changed(Changed),
+    /// There is no row to be removed.
+    NoRow,
+    /// It may not be: nothing has happened.
+    Refused,
+}
+
 /// What became of a change.
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) logged: Logged,
-    /// The cell as it was.
-    pub(crate) old: Option<Vec<u8>>,
     /// The undo as it is in the log.
     pub(crate) undo: Vec<u8>,
 }
@@ -122,26 +141,46 @@ impl Tree<'_> {
     }
 
     /// Puts a row's cell in, in place of the one with its key if there is one.
-    pub(crate) fn put(&self, author: Author, key: &[u8], new: &[u8]) -> Result<Changed, Error> {
+    pub(crate) fn put(
+        &self,
+        author: Author,
+        key: &[u8],
+        new: &[u8],
+        may: &mut MayChange<'_>,
+    ) -> Result<Outcome, Error> {
+        let purpose = if author.kind == ObjectKind::Compensation { Purpose::Undo } else { Purpose::Do };
         for _ in 0..MOST_SPLITS {
             let mut leaf = self.leaf(key)?;
             let old = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec);
             if has_room(leaf.bytes(), old.as_deref(), new.len()) {
+                if !may(&Before { leaf: leaf.id(), old: old.as_deref() })? {
+                    return Ok(Outcome::Refused);
+                }
                 let undo = self.undo(author, key, old.as_deref());
                 let logged =
                     self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Put { cell: new })])?;
-                return Ok(Changed { logged, old, undo });
+                return Ok(Outcome::Changed(Changed { logged, undo }));
             }
             drop(leaf);
-            self.make_room(key, new.len())?;
+            self.make_room(key, new.len(), purpose)?;
         }
         Err(Error::Corrupt { what: "a tree, where splits make no room,".to_owned(), page: Some(self.root) })
     }
 
-    /// Takes a row out; `None` if there is none.
-    pub(crate) fn remove(&self, author: Author, key: &[u8]) -> Result<Option<Changed>, Error> {
+    /// Takes a row out.
+    pub(crate) fn remove(
+        &self,
+        author: Author,
+        key: &[u8],
+        may: &mut MayChange<'_>,
+    ) -> Result<Outcome, Error> {
         let mut leaf = self.leaf(key)?;
-        let Some(old) = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec) else { return Ok(None) };
+        let Some(old) = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec) else {
+            return Ok(Outcome::NoRow);
+        };
+        if !may(&Before { leaf: leaf.id(), old: Some(&old) })? {
+            return Ok(Outcome::Refused);
+        }
         let undo = self.undo(author, key, Some(&old));
         let logged = self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Remove { key })])?;
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
@@ -151,12 +190,12 @@ impl Tree<'_> {
             // stays is found by whoever inserts there next.
             let _ = self.give_empty_back(key);
         }
-        Ok(Some(Changed { logged, old: Some(old), undo }))
+        Ok(Outcome::Changed(Changed { logged, undo }))
     }
 
     fn undo(&self, author: Author, key: &[u8], old: Option<&[u8]>) -> Vec<u8> {
         let mut undo = Vec::new();
-        if author.kind == duralite_logfmt::store::ObjectKind::Update {
+        if author.kind == ObjectKind::Update {
             Undo::Row { root: self.root, key, old }.encode(&mut undo);
         }
         undo

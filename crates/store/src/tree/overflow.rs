@@ -7,7 +7,7 @@ use duralite_logfmt::store::{
 
 use crate::error::{Error, VALUE_LIMIT};
 use crate::pager::{Author, Logged, Pager};
-use crate::space::Space;
+use crate::space::{GivenPage, Purpose, Space};
 
 /// How many pages a value of so many bytes takes.
 pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
@@ -27,16 +27,17 @@ pub(crate) fn write_chain(
     let mut image = vec![0; pager.pool.page_bytes()];
     let room = pager.pool.page_bytes() - PAGE_HEADER_BYTES;
     for piece in value.chunks(room).rev() {
-        let mut given = space.find(pager, 1)?;
-        let (id, bit) = given.pages[0];
+        let mut given = space.find(pager, 1, Purpose::Do)?;
+        let GivenPage { id, set, .. } = given.pages[0];
         let mut page = pager.pool.make(id)?;
         blank(&mut image, PageKind::Overflow, 0);
         set_extra(&mut image, next);
         set_payload(&mut image, piece);
         let mut undo = Vec::new();
         Undo::Page { page: id }.encode(&mut undo);
-        let changes = [(0, Change::MapSet { bit }), (1, Change::image_of(&image))];
-        let step = pager.step(author(), &undo, &mut [&mut given.map, &mut page], &changes)?;
+        let changes = [(0, set), (1, Change::image_of(&image))];
+        let step = pager.step(author(), &undo, &mut [&mut given.maps[0], &mut page], &changes)?;
+        given.taken();
         logged(step, undo);
         next = id;
     }
