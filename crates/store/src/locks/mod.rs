@@ -91,7 +91,8 @@ impl Held {
     }
 }
 
-fn part_of(table: TableId, key: &[u8]) -> usize {
+/// Which part has a row.
+pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
     let mut hasher = FxHasher::default();
     (table, key).hash(&mut hasher);
     (hasher.finish() >> 40) as usize % PARTS

@@ -190,19 +190,31 @@ impl Part {
     }
 
     /// Who keeps this from being granted: holders, and those of the first `ahead` that wait. Whoever has the lock in a
-    /// weaker mode goes before those: they wait for it anyway.
+    /// weaker mode, or has read a range with the row in it, goes before those; and so it goes before each that waits for
+    /// something that it holds: to wait for one that waits for oneself is a deadlock.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
-        let is_upgrade =
-            self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
-        if !is_upgrade {
-            let before =
-                self.waiting.iter().take(ahead).filter(|other| {
-                    other.owner.id != owner && target.conflicts(mode, &other.target, other.mode)
-                });
+        if !self.is_upgrade(owner, target) {
+            let before = self.waiting.iter().take(ahead).filter(|other| {
+                other.owner.id != owner
+                    && target.conflicts(mode, &other.target, other.mode)
+                    && !self.held_against(other.owner.id, &other.target, other.mode).contains(&owner)
+            });
             against.extend(before.map(|other| other.owner.id));
         }
         against
+    }
+
+    /// Whether the owner has this already, in a mode that others may wait for.
+    fn is_upgrade(&self, owner: u64, target: &Target) -> bool {
+        let holds = self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
+        holds
+            || match target {
+                Target::Row(table, key) => {
+                    self.ranges.iter().any(|held| held.0 == owner && held.1 == *table && covers(&held.2, key))
+                }
+                Target::Table(_) | Target::Range(..) => false,
+            }
     }
 
     /// How many wait.

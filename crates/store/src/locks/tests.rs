@@ -160,6 +160,45 @@ fn those_who_wait_are_let_through_in_order() {
     assert!(locks.is_idle());
 }
 
+/// One has the first lock, another waits for the second, and the one takes the third: nobody has to give way.
+fn goes_first(has: &[Target], other: &[(Target, Mode)], wants: &Target) {
+    let locks = Locks::new(false);
+    let mut one = Held::new(1);
+    for target in has {
+        let mode = if matches!(target, Target::Range(..)) { Mode::Shared } else { Mode::Exclusive };
+        locks.take(&mut one, target, mode, SHORT).unwrap();
+    }
+    thread::scope(|scope| {
+        for (nth, (target, mode)) in other.iter().enumerate() {
+            let locks = &locks;
+            scope.spawn(move || {
+                let mut held = Held::new(nth as u64 + 2);
+                assert_eq!(locks.take(&mut held, target, *mode, LONG), Ok(()), "{target:?}");
+                locks.release(&mut held, 0);
+            });
+            while locks.waited.load(Ordering::Relaxed) <= nth as u64 {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(locks.take(&mut one, wants, Mode::Exclusive, LONG), Ok(()), "{wants:?}");
+        locks.release(&mut one, 0);
+    });
+    assert_eq!(locks.deadlocks.load(Ordering::Relaxed), 0);
+    assert!(locks.is_idle());
+}
+
+#[test]
+fn whoever_has_read_a_range_changes_a_row_in_it_before_others_do() {
+    goes_first(&[range("a", "z")], &[(row("k"), Mode::Exclusive)], &row("k"));
+    goes_first(&[range("a", "z")], &[(row("k"), Mode::Exclusive), (row("k"), Mode::Shared)], &row("k"));
+}
+
+#[test]
+fn whoever_has_changed_a_row_changes_another_before_others_read_both() {
+    let near = (0..).map(|n| format!("k{n}")).find(|key| part_of(1, key.as_bytes()) == part_of(1, b"k"));
+    goes_first(&[row("k")], &[(range("a", "z"), Mode::Shared)], &row(&near.unwrap()));
+}
+
 #[test]
 fn ranges_of_a_scan_grow_together() {
     let locks = Locks::new(false);
