@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What has been done to a medium through one object. Subtract two to get what lies between.
 ///
 /// Counts are exact for one writer; concurrent readers may lose counts of each other in
-/// `read_bytes` and `lines_read`.
+/// `read_bytes` and `lines_read`, and so may writers of disjoint bytes in the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes stored or streamed.
@@ -62,7 +62,7 @@ struct Read {
 
 /// Counters that are kept with plain loads and stores.
 ///
-/// There is one writer at a time, so nothing is lost; a locked addition would cost more than
+/// Where there is one writer at a time nothing is lost; a locked addition would cost more than
 /// the flush that it counts.
 #[derive(Debug, Default)]
 pub(crate) struct CounterCells {

@@ -101,9 +101,12 @@ impl fmt::Display for Guarantee {
 ///
 /// # Sharing
 ///
-/// One writer at a time, as the caller's locks provide; readers may run beside it in other
-/// threads and processes. A reader that has loaded a word written by `store_u64` sees every
-/// `store` made before it. Streamed bytes are ordered by [`fence`](Nvm::fence) only.
+/// Each byte has one writer at a time, as the caller's locks provide, and no reader that has not been told of it.
+/// Threads and processes that write disjoint bytes may do so at once, also words of one line, and whoever reads others
+/// may run beside them. A reader that has loaded a word written by `store_u64` sees every
+/// `store` that its writer made before it. Streamed bytes are ordered by [`fence`](Nvm::fence) only.
+///
+/// A flush reaches a line whoever has stored there; a fence waits for the flushes of its own thread alone.
 ///
 /// # Panics
 ///

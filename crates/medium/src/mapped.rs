@@ -353,7 +353,7 @@ impl Nvm for FileNvm {
         let to = self.at(at, len);
         self.before_store(at, len);
         // SAFETY: `at` has checked that the range is backed, `before_store` that it is writable;
-        // the caller is the only writer.
+        // the caller is the only one who writes these bytes, and nobody reads them meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         self.counters.stored(len);
     }
