@@ -28,7 +28,8 @@ use crate::verify::{Verified, verify};
 const TRIES: u32 = 1000;
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-/// A store. It is closed, with a checkpoint, when it and all its transactions and tickets are dropped.
+/// A store. It is closed, with a checkpoint, when it and all its [transactions](Transaction) and [tickets](crate::Ticket) are
+/// dropped: until the last of them is gone nobody else can open it.
 ///
 /// ```
 /// use duralite_store::{Options, Store};
@@ -50,7 +51,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store in a directory, or makes one there. What had committed is there and durable on return, and
-    /// nothing else.
+    /// nothing else. A process that wants to open a store again has to let go of its transactions and tickets first.
     ///
     /// ```
     /// use duralite_store::{Error, Options, Store};
@@ -157,7 +158,8 @@ impl Store {
     }
 
     /// Begins a transaction, does something in it, and commits; again, after a pause, as long as it has to give way to
-    /// others ([`Error::is_retryable`]). Durable on return, as after [`Transaction::commit`].
+    /// others ([`Error::is_retryable`]), whatever the work makes of that. Durable on return, as after
+    /// [`Transaction::commit`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -183,6 +185,11 @@ impl Store {
             let age = *age.get_or_insert(id);
             let mut tx = Transaction::with_age(&self.running, id, age);
             let done = work(&mut tx).and_then(|value| tx.commit().map(|()| value));
+            // Also if the work went on after it was refused a lock, or hid it.
+            let done = match (done, tx.refused()) {
+                (Err(Error::Finished { .. }), Some(refused)) => Err(refused),
+                (done, _) => done,
+            };
             match done {
                 Err(error) if error.is_retryable() && pause.tries < TRIES => {
                     tx.rollback()?;

@@ -148,3 +148,33 @@ fn a_transaction_that_fails_half_way_can_be_rolled_back() {
     assert_eq!(store.run(|tx| tx.get(&table, b"small")).unwrap(), Some(b"2".to_vec()));
     store.verify().unwrap();
 }
+
+/// What a transaction has changed that could not be taken back is shown to nobody.
+#[test]
+fn inv37_whoever_waited_for_a_lock_of_a_store_that_stopped_reads_nothing() {
+    let rig = Rig::new(None);
+    let options = Options { lock_timeout: std::time::Duration::from_secs(60), ..small(Scheme::Auto) };
+    let store = Store::open_on(OnRig(Arc::clone(&rig)), options).unwrap();
+    let (table, other) = (store.table("t").unwrap(), store.table("other").unwrap());
+    store.run(|tx| tx.put(&table, b"k", b"committed")).unwrap();
+    let mut writer = store.begin();
+    writer.put(&table, b"k", b"never committed").unwrap();
+    std::thread::scope(|scope| {
+        let waits = store.metrics().lock_waits;
+        let reader = scope.spawn(|| store.begin().get(&table, b"k"));
+        let scanner = scope.spawn(|| store.begin().scan(&table, ..).collect::<Result<Vec<_>, _>>());
+        while store.metrics().lock_waits < waits + 2 {
+            std::thread::yield_now();
+        }
+        rig.blocks.fail(BlockOp::Write, 0, some_error());
+        assert!(matches!(
+            store.run(|tx| tx.put(&other, b"k", b"v")),
+            Err(Error::Poisoned { .. } | Error::Io { .. })
+        ));
+        assert!(matches!(writer.rollback(), Err(Error::Poisoned { .. })));
+        let read = reader.join().unwrap();
+        assert!(matches!(read, Err(Error::Poisoned { .. })), "{read:?}");
+        let read = scanner.join().unwrap();
+        assert!(matches!(read, Err(Error::Poisoned { .. })), "{read:?}");
+    });
+}

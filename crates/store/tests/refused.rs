@@ -213,3 +213,54 @@ fn a_store_changes_its_scheme_and_the_size_of_its_log_when_it_is_opened() {
         }
     }
 }
+
+#[test]
+fn a_store_is_open_as_long_as_a_transaction_or_a_ticket_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let store = Store::open(&path, Options::default()).unwrap();
+    let table = store.table("t").unwrap();
+    let reader = store.begin();
+    let mut tx = store.begin();
+    tx.put(&table, b"k", b"v").unwrap();
+    let ticket = tx.commit_async().unwrap();
+    drop((store, tx, reader));
+    assert!(matches!(Store::open(&path, Options::default()), Err(Error::Locked { .. })));
+    ticket.wait().unwrap();
+    drop(ticket);
+    // A table keeps nothing open.
+    let store = Store::open(&path, Options::default()).unwrap();
+    assert_eq!(store.run(|tx| tx.get(&table, b"k")).unwrap(), Some(b"v".to_vec()));
+}
+
+#[test]
+fn work_that_hides_a_deadlock_is_run_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("store"), Options::default()).unwrap();
+    let table = store.table("t").unwrap();
+    let mut other = store.begin();
+    other.put(&table, b"b", b"other").unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            let mut tries = 0;
+            let done = store.run(|tx| {
+                tries += 1;
+                tx.put(&table, b"a", b"run")?;
+                let _ = sender.send(());
+                // Waits for the other one, which waits for this one, and is older.
+                let _ = tx.put(&table, b"b", b"run");
+                Ok(())
+            });
+            (done, tries)
+        });
+        receiver.recv().unwrap();
+        other.put(&table, b"a", b"other").unwrap();
+        other.commit().unwrap();
+        let (done, tries) = run.join().unwrap();
+        done.unwrap();
+        assert_eq!(tries, 2);
+    });
+    let row = |key: &[u8]| store.run(|tx| tx.get(&table, key)).unwrap();
+    assert_eq!((row(b"a"), row(b"b")), (Some(b"run".to_vec()), Some(b"run".to_vec())));
+}

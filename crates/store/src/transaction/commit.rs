@@ -13,7 +13,8 @@ use crate::options::Durability;
 use crate::pager::Author;
 use crate::running::Running;
 
-/// What a transaction that was committed without waiting is waited for by.
+/// What a transaction that was committed without waiting is waited for by. As long as there is one the store stays open, also
+/// if the [`Store`](crate::Store) has been dropped.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

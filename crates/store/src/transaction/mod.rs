@@ -40,7 +40,8 @@ enum State {
     Over(&'static str),
 }
 
-/// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit).
+/// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit). As long as there is one the
+/// store stays open, also if the [`Store`](crate::Store) has been dropped.
 ///
 /// What it has read is certain once it has committed, also if it changed nothing.
 ///
@@ -62,6 +63,8 @@ pub struct Transaction {
     state: State,
     steps: Vec<Step>,
     held: Held,
+    /// The lock that it was refused, and that has made it fail.
+    refused: Option<Refused>,
     tables: Vec<(TableId, Mode)>,
     /// Whether it has objects in the log.
     is_active: bool,
@@ -106,6 +109,7 @@ impl Transaction {
             state: State::Open,
             steps: Vec::new(),
             held: running.engine.locks.begin(age),
+            refused: None,
             tables: Vec::new(),
             is_active: false,
             kept: Kept::default(),
@@ -177,6 +181,7 @@ impl Transaction {
         self.take_back(steps)?;
         self.savepoints.truncate(at + 1);
         self.state = State::Open;
+        self.refused = None;
         Ok(())
     }
 
@@ -223,14 +228,27 @@ impl Transaction {
 
     fn take(&mut self, target: &Target, mode: Mode) -> Result<(), Error> {
         let limit = self.running.engine.tuning.lock_timeout;
-        let taken = self.running.engine.locks.take(&mut self.held, target, mode, limit);
-        taken.map_err(|refused| {
+        if let Err(refused) = self.running.engine.locks.take(&mut self.held, target, mode, limit) {
             self.state = State::Failed;
-            match refused {
-                Refused::Deadlock => Error::Deadlock,
-                Refused::Timeout => Error::Timeout,
-            }
-        })
+            self.refused = Some(refused);
+            return Err(refused.into());
+        }
+        // Whoever cannot take back what it has changed releases its locks all the same, and says so first.
+        self.engine().poison.check()
+    }
+
+    /// What was refused, if it can only be rolled back for that.
+    pub(crate) fn refused(&self) -> Option<Error> {
+        self.refused.filter(|_| self.state == State::Failed).map(Error::from)
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Deadlock => Self::Deadlock,
+            Refused::Timeout => Self::Timeout,
+        }
     }
 }
 
