@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::active::Active;
 use crate::admission::Admission;
 use crate::archive::Archive;
+use crate::controls::Controls;
 use crate::error::Error;
 use crate::locks::Locks;
 use crate::options::Durability;
@@ -50,6 +51,7 @@ pub(crate) struct Engine {
     /// Objects that a backup still needs; held while a checkpoint gives some up.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     pub(crate) store_id: [u8; 16],
+    pub(crate) controls: Controls,
 }
 
 impl Engine {

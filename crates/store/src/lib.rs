@@ -37,6 +37,7 @@ mod admission;
 mod archive;
 mod backup;
 mod buffer;
+mod controls;
 mod engine;
 mod error;
 mod free;
@@ -66,6 +67,9 @@ mod tree;
 mod undo;
 mod verify;
 
+#[cfg(feature = "controls")]
+#[doc(hidden)]
+pub use controls::Rule;
 pub use error::{Error, VALUE_LIMIT};
 pub use media::Media;
 pub use metrics::Metrics;

@@ -12,6 +12,7 @@ use crate::active::Active;
 use crate::admission::Admission;
 use crate::archive::Archive;
 use crate::buffer::Pool;
+use crate::controls::Controls;
 use crate::engine::{Counts, Engine, Tuning};
 use crate::error::Error;
 use crate::locks::Locks;
@@ -199,6 +200,7 @@ pub(crate) fn assemble(
         next_tx: AtomicU64::new(head.last_tx + 1),
         pinned: Mutex::default(),
         store_id: head.store_id,
+        controls: Controls::default(),
     }
 }
 

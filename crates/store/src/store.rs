@@ -96,6 +96,13 @@ impl Store {
         Ok(Self { running: Arc::new(running), tables: RwLock::default(), report })
     }
 
+    /// Breaks a rule, to see that it is noticed.
+    #[cfg(feature = "controls")]
+    #[doc(hidden)]
+    pub fn break_rule(&self, rule: crate::controls::Rule) {
+        self.engine().controls.break_rule(rule);
+    }
+
     fn engine(&self) -> &Engine {
         &self.running.engine
     }

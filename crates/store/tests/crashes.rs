@@ -11,7 +11,7 @@ use common::crash::{Images, OnRig, Rig};
 use common::history::{Element, Fate, List, Tx, check};
 use common::lists::{self, key};
 use common::{options, schemes};
-use duralite_store::{Error, Options, Scheme, Store};
+use duralite_store::{Error, Options, Rule, Scheme, Store};
 
 /// States per scheme: more with `STORE_CRASHES`.
 fn runs() -> u64 {
@@ -143,6 +143,31 @@ fn explore(scheme: Scheme, seed: u64, threads: u64, count: u64) {
             assert_eq!(content(&store), found, "{what}, crashed again");
         }
     }
+}
+
+/// A control: what has been read of a transaction that had not committed goes with it.
+#[test]
+fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
+    let is_noticed = |seed| {
+        let rig = Rig::new(None);
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::FlushOnInsert)).unwrap();
+        store.table("lists").unwrap();
+        store.table("long").unwrap();
+        store.break_rule(Rule::LockUntilLogged);
+        rig.crash(12, 12_000, seed);
+        let ran = run(&rig, &store, seed, 6, 30);
+        drop(store);
+        rig.crashes().into_iter().any(|crash| {
+            // Some of them cannot even be opened. It is the checker that is tried here.
+            let rig = Rig::new(Some(crash.images));
+            let opened = Store::open_on(OnRig(rig), small(Scheme::FlushOnInsert));
+            opened.is_ok_and(|store| {
+                let found = lists::read_all(&store, &store.table("lists").unwrap());
+                check(&known(&ran, crash.acknowledged), &found).is_err()
+            })
+        })
+    };
+    assert!((0..20).any(is_noticed));
 }
 
 /// Recovers, with crashes on the way.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use common::history::{Fate, Op, Tx, check};
 use common::{lists, options, schemes};
-use duralite_store::{Options, Scheme, Store};
+use duralite_store::{Options, Rule, Scheme, Store};
 
 fn round(seed: u64, scheme: Scheme, early: bool) {
     let dir = tempfile::tempdir().unwrap();
@@ -33,6 +33,29 @@ fn inv36_histories_of_many_threads_are_serializable() {
         round(seed, scheme, true);
         round(seed + 100, scheme, false);
     }
+}
+
+/// Whether the checker notices within some histories that a rule is broken.
+fn is_noticed(rule: Rule) -> bool {
+    (0..20).any(|seed| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("s"), options(Scheme::FlushOnCommit)).unwrap();
+        let table = store.table("lists").unwrap();
+        store.break_rule(rule);
+        let next = AtomicU64::new(1);
+        let history = lists::run(&store, &table, seed, 8, 150, &next, &AtomicBool::new(false));
+        check(&history, &lists::read_all(&store, &table)).is_err()
+    })
+}
+
+#[test]
+fn a_store_without_range_locks_is_noticed() {
+    assert!(is_noticed(Rule::RangeLocks));
+}
+
+#[test]
+fn a_store_with_dirty_reads_is_noticed() {
+    assert!(is_noticed(Rule::NoDirtyReads));
 }
 
 fn committed(ops: &[Op]) -> Tx {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use duralite_logfmt::store::{Lsn, ObjectKind};
 
 use super::{State, Transaction};
+use crate::controls::Rule;
 use crate::engine::now_ns;
 use crate::error::Error;
 use crate::free::free_chains;
@@ -132,6 +133,11 @@ impl Transaction {
             return Ok(self.held.depends_on());
         }
         let engine = &self.running.engine;
+        if !engine.controls.keep(Rule::LockUntilLogged) {
+            engine.locks.release(&mut self.held, 0);
+            // So that others have time to see what is not committed.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
         let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last() };
         let logged = engine.pager.say(author, &now_ns().to_le_bytes())?;
         Ok(logged.lsn.max(self.held.depends_on()))

@@ -8,6 +8,7 @@ use duralite_logfmt::store::{
 use super::kept::{Intent, OBJECT_OVERHEAD};
 use super::{State, Step, Transaction};
 use crate::admission::Room;
+use crate::controls::Rule;
 use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::{Mode, Target};
 use crate::pager::{Author, Logged};
@@ -59,7 +60,9 @@ impl Transaction {
 
     fn read(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
         self.check_key(table, key)?;
-        self.lock(table.root(), &Target::Row(table.root(), key.to_vec()), mode)?;
+        if mode.changes() || self.engine().controls.keep(Rule::NoDirtyReads) {
+            self.lock(table.root(), &Target::Row(table.root(), key.to_vec()), mode)?;
+        }
         let cell = self.engine().tree(table.root()).get(key)?;
         cell.map(|cell| self.value(&cell)).transpose()
     }
