@@ -48,6 +48,9 @@ mod locks;
 #[path = "locks/tests.rs"]
 mod locks_tests;
 mod log;
+#[cfg(test)]
+#[path = "log/tests/mod.rs"]
+mod log_tests;
 mod media;
 mod metrics;
 mod opening;

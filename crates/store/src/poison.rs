@@ -1,10 +1,8 @@
 //! Whether something failed after which nothing may be acknowledged any more (invariant 37).
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
-
 use crate::error::Error;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Shared by everything that writes. Once set it stays set.
 #[derive(Debug, Default)]

@@ -7,7 +7,32 @@ use std::time::{Duration, Instant};
 
 pub(crate) use std::sync::atomic;
 
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard};
+
+/// Lets threads wait for a change of what a mutex protects.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(parking_lot::Condvar);
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Waits until it is notified, or for so long, without the mutex meanwhile.
+    pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
+        self.0.wait_for(&mut guard, limit);
+        guard
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// Gives the processor to others: for a moment, or for so long.
+pub(crate) fn pause(time: Duration) {
+    if time.is_zero() { std::thread::yield_now() } else { std::thread::sleep(time) }
+}
 
 /// Lets one thread sleep until another wakes it.
 #[derive(Debug, Default)]

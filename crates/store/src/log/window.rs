@@ -1,9 +1,11 @@
 //! Which objects are persistent: in any order, and up to where without a gap.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use duralite_logfmt::store::Lsn;
+
+use crate::sync::pause;
 
 /// Numbers of objects that are handed out, and those below which all are done.
 #[derive(Debug)]
@@ -68,8 +70,8 @@ impl Patience {
         self.0 += 1;
         match self.0 {
             ..8 => std::hint::spin_loop(),
-            8..512 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(50)),
+            8..512 => pause(Duration::ZERO),
+            _ => pause(Duration::from_micros(50)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the lock manager of the store waits with, under the schedule explorer: no time passes, and a wake-up that is lost is
+//! What the locks and the logs of the store wait with, under the schedule explorer: no time passes, and a wake-up that is lost is
 //! a deadlock, unless sleeps may end by themselves.
 
 use std::sync::PoisonError;
@@ -22,6 +22,32 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// As a mutex's: nobody is woken but by a notification, or where sleeps end.
+#[derive(Debug, Default)]
+pub struct Condvar(shuttle::sync::Condvar);
+
+impl Condvar {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, _limit: Duration) -> MutexGuard<'a, T> {
+        if SLEEPS_END.load(std::sync::atomic::Ordering::Relaxed) {
+            shuttle::thread::yield_now();
+            return guard;
+        }
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+pub fn pause(_time: Duration) {
+    shuttle::thread::yield_now();
 }
 
 #[derive(Debug, Default)]

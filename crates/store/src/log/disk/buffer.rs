@@ -1,9 +1,9 @@
 //! Objects on their way to the disk: in a buffer of all transactions, or in a list of each.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::Mutex;
 use duralite_logfmt::store::{Lsn, seal_object};
-use parking_lot::Mutex;
 
 use crate::log::window::Patience;
 

@@ -8,19 +8,17 @@
 mod buffer;
 mod circle;
 mod opening;
-#[cfg(test)]
-mod tests;
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use duralite_logfmt::store::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot, Lsn,
     Object,
 };
 use duralite_medium::block::{AlignedBuf, Block, Durability};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use self::buffer::Buffer;
 use self::circle::{Circle, Placed};
@@ -275,7 +273,7 @@ impl Log for DiskLog {
     fn force(&self, upto: Lsn) -> Result<(), Error> {
         while self.durable() <= upto {
             self.poison.check()?;
-            let mut state = self.state.lock();
+            let state = self.state.lock();
             if self.durable() > upto {
                 break;
             }
@@ -285,7 +283,7 @@ impl Log for DiskLog {
             if may_lead {
                 self.lead(state, upto)?;
             } else {
-                self.changed.wait_for(&mut state, LOOK_AROUND);
+                drop(self.changed.wait(state, LOOK_AROUND));
             }
         }
         Ok(())

@@ -2,10 +2,10 @@
 //!
 //! Nothing of it is durable: what is in use is what objects of the index lie in.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::Mutex;
 use duralite_logfmt::store::{Lsn, NvHead};
-use parking_lot::Mutex;
 
 use crate::sync::thread_number;
 

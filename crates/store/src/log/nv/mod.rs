@@ -8,8 +8,8 @@
 mod extents;
 mod pending;
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_logfmt::store::{
     EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, Lsn, NvHead, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object,

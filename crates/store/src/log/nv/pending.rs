@@ -1,7 +1,7 @@
 //! Objects that are in ordinary memory only.
 
+use crate::sync::Mutex;
 use duralite_logfmt::store::Lsn;
-use parking_lot::Mutex;
 
 /// Objects that are made persistent with the same two fences.
 pub(super) const BATCH: usize = 64;

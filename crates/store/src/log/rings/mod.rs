@@ -9,17 +9,15 @@
 
 mod opening;
 mod ring;
-#[cfg(test)]
-mod tests;
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sync::Mutex;
 use duralite_logfmt::store::{
     EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, seal_object,
 };
 use duralite_medium::Nvm;
-use parking_lot::Mutex;
 
 use self::ring::Ring;
 use super::window::{Patience, Window};

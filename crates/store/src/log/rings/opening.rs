@@ -1,8 +1,8 @@
 //! Logs are opened: each ring is followed, and all together make one run.
 
+use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use duralite_logfmt::store::{
     EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, RINGS_OFFSET, RingsHead,

@@ -1,7 +1,11 @@
-use duralite_crashmodel::RecordingBlock;
-use duralite_logfmt::store::ObjectKind;
+use std::sync::Arc;
 
-use super::*;
+use duralite_crashmodel::RecordingBlock;
+use duralite_logfmt::store::{DISK_DATA_OFFSET, Object, ObjectKind};
+
+use crate::error::Error;
+use crate::log::Log;
+use crate::log::disk::{DiskLog, Grouping};
 
 const SEED: u64 = 7;
 

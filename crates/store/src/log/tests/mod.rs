@@ -1,0 +1,2 @@
+mod disk;
+mod rings;
