@@ -3,15 +3,16 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use common::crash::{Images, OnRig, Rig};
-use common::history::{Element, Fate, List, Tx, check};
+use common::crowd::{self, Ran, content};
+use common::history::check;
 use common::lists::{self, key};
 use common::{options, schemes};
-use duralite_store::{Error, Options, Rule, Scheme, Store};
+use duralite_store::{Options, Rule, Scheme, Store};
 
 /// States per scheme: more with `STORE_CRASHES`.
 fn runs() -> u64 {
@@ -22,127 +23,73 @@ fn small(scheme: Scheme) -> Options {
     Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
 }
 
-/// A history in which transactions are numbered as they were acknowledged.
-struct Ran {
-    history: Vec<Tx>,
-    /// Of each that was acknowledged, its number.
-    acknowledged: Vec<Option<u64>>,
-}
-
-/// Runs transactions that change lists, some of them long and some rolled back, on one thread or more.
-fn run(rig: &Arc<Rig>, store: &Store, seed: u64, threads: u64, count: u64) -> Ran {
-    let table = store.table("lists").unwrap();
-    let next = AtomicU64::new(1);
-    let all = std::sync::Mutex::new(Ran { history: Vec::new(), acknowledged: Vec::new() });
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let (all, next, table) = (&all, &next, &table);
-            scope.spawn(move || {
-                let mut random = fastrand::Rng::with_seed(seed * 64 + thread);
-                for nth in 0..count {
-                    let mut ops = Vec::new();
-                    let mut tx = store.begin();
-                    let done = lists::transaction(&mut tx, table, &mut random, next, &mut ops)
-                        .and_then(|()| long_row(&mut tx, store, &mut random));
-                    let fate = match done {
-                        Ok(()) if random.u8(0..5) == 0 => Fate::Aborted,
-                        Ok(()) => tx.commit().map_or(Fate::Unknown, |()| Fate::Committed),
-                        Err(_) => Fate::Aborted,
-                    };
-                    let mut all = all.lock().unwrap();
-                    let number =
-                        (fate == Fate::Committed).then(|| rig.acknowledged.fetch_add(1, Ordering::SeqCst));
-                    all.history.push(Tx { ops, fate });
-                    all.acknowledged.push(number);
-                    drop(all);
-                    drop(tx);
-                    if nth % 16 == 9 {
-                        store.checkpoint().unwrap();
-                    }
-                }
-            });
-        }
-    });
-    all.into_inner().unwrap()
-}
-
-/// A row in overflow pages comes or goes, in a table that has nothing else.
-fn long_row(
-    tx: &mut duralite_store::Transaction,
-    store: &Store,
-    random: &mut fastrand::Rng,
-) -> Result<(), Error> {
-    let long = store.table("long")?;
-    match random.u8(0..4) {
-        0 => {
-            let len = random.usize(3000..30_000);
-            tx.put(&long, &key(random.u64(0..3)), &vec![len as u8; len])
-        }
-        1 => tx.delete(&long, &key(random.u64(0..3))).map(|_| ()),
-        _ => Ok(()),
-    }
-}
-
 fn open(images: Images, scheme: Scheme) -> (Arc<Rig>, Store) {
     let rig = Rig::new(Some(images));
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
     (rig, store)
 }
 
-type Lists = BTreeMap<List, Vec<Element>>;
-
-/// Everything in the store, every page of which is looked at.
-fn content(store: &Store) -> Lists {
-    let table = store.table("lists").unwrap();
-    let long = store.table("long").unwrap();
-    store
-        .run(|tx| {
-            for row in tx.scan(&long, ..) {
-                let (_, value) = row?;
-                assert!(value.iter().all(|byte| usize::from(*byte) == value.len() % 256));
-            }
-            Ok(())
-        })
-        .unwrap();
-    let all = lists::read_all(store, &table);
-    store.verify().unwrap();
-    all
+fn run(rig: &Rig, store: &Store, seed: u64, threads: u64, count: u64) -> Ran {
+    crowd::run(store, seed, threads, count, &|| rig.acknowledged.fetch_add(1, Ordering::SeqCst))
 }
 
-/// What was acknowledged after the crash was not known to anybody before it.
-fn known(ran: &Ran, acknowledged: u64) -> Vec<Tx> {
-    let mut history = ran.history.clone();
-    for (tx, number) in history.iter_mut().zip(&ran.acknowledged) {
-        if number.is_some_and(|number| number >= acknowledged) {
-            tx.fate = Fate::Unknown;
-        }
-    }
-    history
-}
-
-fn explore(scheme: Scheme, seed: u64, threads: u64, count: u64) {
+/// Crashes of a run, and of the recoveries from them; how many states that were.
+fn explore(scheme: Scheme, seed: u64, threads: u64, count: u64, crashes: usize) -> u64 {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
     store.table("lists").unwrap();
     store.table("long").unwrap();
     let steps = rig.steps();
-    rig.crash(12, 3000 * threads, seed);
+    rig.crash(crashes, 3000 * threads, seed);
     let ran = run(&rig, &store, seed, threads, count);
     assert!(rig.steps() > 100, "only {steps} steps");
     drop(store);
+    let mut states = 0;
     for crash in rig.crashes() {
         let what = format!("seed {seed}, {scheme:?}, {threads} threads, step {}", crash.step);
-        let history = known(&ran, crash.acknowledged);
+        let history = ran.known(crash.acknowledged);
         let (again, store) = recover(crash.images, scheme, seed);
         let found = content(&store);
         drop(store);
         check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
+        states += 1;
         // Recovery was crashed too: what it left comes to the same.
         for second in again {
             let (_, store) = open(second, scheme);
             assert_eq!(content(&store), found, "{what}, crashed again");
+            states += 1;
         }
     }
+    states
+}
+
+/// `STORE_STATES` states, on every processor, from the seed in `DURALITE_SEED` on; nothing without that.
+#[test]
+fn inv30_crash_states_at_length() {
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let Some(wanted) = number("STORE_STATES") else { return };
+    let begun = Instant::now();
+    let first = number("DURALITE_SEED").unwrap_or(1);
+    let (next, states) = (AtomicU64::new(first), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while states.load(Ordering::SeqCst) < wanted {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    let scheme = schemes()[(seed % 6) as usize];
+                    let threads = 1 + seed / 6 % 4;
+                    let more = explore(scheme, seed, threads, 60 / threads, 100);
+                    states.fetch_add(more, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let (states, runs) = (states.into_inner(), next.into_inner() - first);
+    let seconds = begun.elapsed().as_secs();
+    println!(
+        "| store | crash states of memory and blocks | {states} states in {runs} runs of all schemes, those of crashes in \
+         recovery among them | {seconds} |"
+    );
 }
 
 /// A control: what has been read of a transaction that had not committed goes with it.
@@ -163,7 +110,7 @@ fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
             let opened = Store::open_on(OnRig(rig), small(Scheme::FlushOnInsert));
             opened.is_ok_and(|store| {
                 let found = lists::read_all(&store, &store.table("lists").unwrap());
-                check(&known(&ran, crash.acknowledged), &found).is_err()
+                check(&ran.known(crash.acknowledged), &found).is_err()
             })
         })
     };
@@ -182,7 +129,7 @@ fn recover(images: Images, scheme: Scheme, seed: u64) -> (Vec<Images>, Store) {
 fn inv30_what_was_acknowledged_survives_a_power_failure_at_any_step() {
     for seed in 0..runs() {
         for scheme in schemes() {
-            explore(scheme, seed, 1, 60);
+            explore(scheme, seed, 1, 60, 12);
         }
     }
 }
@@ -191,7 +138,7 @@ fn inv30_what_was_acknowledged_survives_a_power_failure_at_any_step() {
 fn inv39_with_many_threads_too() {
     for seed in 0..runs() {
         for scheme in schemes() {
-            explore(scheme, 1000 + seed, 4, 30);
+            explore(scheme, 1000 + seed, 4, 30, 12);
         }
     }
 }

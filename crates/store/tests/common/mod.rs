@@ -21,5 +21,6 @@ pub fn value(n: u32, len: usize) -> Vec<u8> {
 }
 
 pub mod crash;
+pub mod crowd;
 pub mod history;
 pub mod lists;

@@ -1,0 +1,105 @@
+//! Threads that change lists and long rows, and what a crash in the middle may leave of that.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use duralite_store::{Error, Store, Transaction};
+
+use super::history::{Element, Fate, List, Tx};
+use super::lists::{self, key};
+
+/// A history in which transactions are numbered as they were acknowledged.
+#[derive(Default)]
+pub struct Ran {
+    pub history: Vec<Tx>,
+    /// Of each that was acknowledged, its number.
+    acknowledged: Vec<Option<u64>>,
+}
+
+impl Ran {
+    /// What was acknowledged after the crash was not known to anybody before it.
+    pub fn known(&self, acknowledged: u64) -> Vec<Tx> {
+        let mut history = self.history.clone();
+        for (tx, number) in history.iter_mut().zip(&self.acknowledged) {
+            if number.is_some_and(|number| number >= acknowledged) {
+                tx.fate = Fate::Unknown;
+            }
+        }
+        history
+    }
+}
+
+/// Runs transactions that change lists, some of them long and some rolled back, on one thread or more. Each commit is told
+/// to `acknowledge`, one at a time, which numbers it.
+pub fn run(
+    store: &Store,
+    seed: u64,
+    threads: u64,
+    count: u64,
+    acknowledge: &(dyn Fn() -> u64 + Sync),
+) -> Ran {
+    let table = store.table("lists").unwrap();
+    let next = AtomicU64::new(1);
+    let all = Mutex::new(Ran::default());
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (all, next, table) = (&all, &next, &table);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed * 64 + thread);
+                for nth in 0..count {
+                    let mut ops = Vec::new();
+                    let mut tx = store.begin();
+                    let done = lists::transaction(&mut tx, table, &mut random, next, &mut ops)
+                        .and_then(|()| long_row(&mut tx, store, &mut random));
+                    let fate = match done {
+                        Ok(()) if random.u8(0..5) == 0 => Fate::Aborted,
+                        Ok(()) => tx.commit().map_or(Fate::Unknown, |()| Fate::Committed),
+                        Err(_) => Fate::Aborted,
+                    };
+                    let mut all = all.lock().unwrap();
+                    let number = (fate == Fate::Committed).then(acknowledge);
+                    all.history.push(Tx { ops, fate });
+                    all.acknowledged.push(number);
+                    drop(all);
+                    drop(tx);
+                    if nth % 16 == 9 {
+                        store.checkpoint().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    all.into_inner().unwrap()
+}
+
+/// A row in overflow pages comes or goes, in a table that has nothing else.
+fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> Result<(), Error> {
+    let long = store.table("long")?;
+    match random.u8(0..4) {
+        0 => {
+            let len = random.usize(3000..30_000);
+            tx.put(&long, &key(random.u64(0..3)), &vec![len as u8; len])
+        }
+        1 => tx.delete(&long, &key(random.u64(0..3))).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+/// Everything in the store, every page of which is looked at.
+pub fn content(store: &Store) -> BTreeMap<List, Vec<Element>> {
+    let table = store.table("lists").unwrap();
+    let long = store.table("long").unwrap();
+    store
+        .run(|tx| {
+            for row in tx.scan(&long, ..) {
+                let (_, value) = row?;
+                assert!(value.iter().all(|byte| usize::from(*byte) == value.len() % 256));
+            }
+            Ok(())
+        })
+        .unwrap();
+    let all = lists::read_all(store, &table);
+    store.verify().unwrap();
+    all
+}

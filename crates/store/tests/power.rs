@@ -1,0 +1,152 @@
+//! Power cuts on ext4: every request of the disk is recorded, and what a cut may leave is mounted, recovered and judged.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use common::crowd::{self, Ran, content};
+use common::history::check;
+use common::options;
+use duralite_crashmodel::disk::{DiskEvent, DiskModel, Pages, Piece};
+use duralite_logdisk::{EventLog, FileSystemKind, ImageMounter, LogDisk, Volume, missing_rig};
+use duralite_store::{Options, Scheme, Store};
+
+const DISK_BYTES: u64 = 24 << 20;
+const KIND: FileSystemKind = FileSystemKind::Ext4;
+/// Images at each sync: they differ in what of the unsynced writes has arrived.
+const IMAGES_PER_SYNC: u32 = 5;
+const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized];
+
+fn small(scheme: Scheme) -> Options {
+    Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
+}
+
+#[derive(Debug)]
+enum Event {
+    Disk(DiskEvent),
+    /// The store has been made, with its tables.
+    Made,
+    Acknowledged,
+}
+
+impl From<DiskEvent> for Event {
+    fn from(event: DiskEvent) -> Self {
+        Self::Disk(event)
+    }
+}
+
+fn open(volume: &Path, scheme: Scheme) -> Store {
+    Store::open(volume.join("store"), small(scheme)).unwrap()
+}
+
+/// A run on a disk of its own: what came of it, and what the disk was asked to do.
+fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
+    let events = Arc::new(EventLog::<Event>::default());
+    let disk = LogDisk::new(DISK_BYTES, events.clone()).unwrap();
+    let volume = Volume::make(disk.file(), KIND, &[], "").unwrap();
+    let ran = {
+        let store = open(volume.path(), scheme);
+        store.table("lists").unwrap();
+        store.table("long").unwrap();
+        events.push(Event::Made);
+        let next = AtomicU64::new(0);
+        crowd::run(&store, seed, 1 + seed % 3, 40, &|| {
+            events.push(Event::Acknowledged);
+            next.fetch_add(1, Ordering::SeqCst)
+        })
+    };
+    volume.unmount().unwrap();
+    (ran, events.take())
+}
+
+/// What of the unsynced writes has arrived: nothing, all, the oldest, all but one, or pages by chance. Whole blocks: what the
+/// file system itself makes of torn ones is another question.
+fn image_of(disk: &DiskModel, nth: u32, random: &mut fastrand::Rng) -> Pages {
+    let writes = disk.pending();
+    match nth {
+        0 => disk.crash_image(Piece::Page, |_| false),
+        1 => disk.crash_image(Piece::Page, |_| true),
+        2 => {
+            let kept = random.usize(..=writes);
+            disk.crash_image(Piece::Page, |piece| piece.write < kept)
+        }
+        3 => {
+            let lost = random.usize(..writes.max(1));
+            disk.crash_image(Piece::Page, |piece| piece.write != lost)
+        }
+        _ => {
+            let share = random.u8(1..=7);
+            disk.crash_image(Piece::Page, |_| random.u8(..8) < share)
+        }
+    }
+}
+
+/// Cuts a run off before so many of its syncs; how many images that were.
+fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
+    let (ran, events) = record(scheme, seed);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let made = events.iter().position(|event| matches!(event, Event::Made)).unwrap();
+    let mut syncs: Vec<usize> = (made..events.len())
+        .filter(|at| matches!(events[*at], Event::Disk(DiskEvent::Sync) | Event::Acknowledged))
+        .collect();
+    random.shuffle(&mut syncs);
+    let moments: BTreeSet<usize> = syncs.into_iter().take(moments).collect();
+    let mut disk = DiskModel::new(Pages::new(DISK_BYTES));
+    let (mut acknowledged, mut images) = (0, 0);
+    for (at, event) in events.iter().enumerate() {
+        let history = moments.contains(&at).then(|| ran.known(acknowledged));
+        for nth in 0..if history.is_some() { IMAGES_PER_SYNC } else { 0 } {
+            let image = image_of(&disk, nth, &mut random);
+            let found = mounter.with_image(&image, |path| content(&open(path, scheme))).unwrap();
+            let what = format!("{scheme:?}, seed {seed}, event {at}, image {nth}");
+            check(history.as_deref().unwrap_or_default(), &found)
+                .unwrap_or_else(|why| panic!("{what}: {why}"));
+            images += 1;
+        }
+        match event {
+            Event::Disk(event) => disk.apply(event),
+            Event::Acknowledged => acknowledged += 1,
+            Event::Made => {}
+        }
+    }
+    images
+}
+
+/// A few images, or `STORE_CUTS` of them, on every processor, from the seed in `DURALITE_SEED` on.
+#[test]
+fn inv30_what_was_acknowledged_survives_power_cuts_on_ext4() {
+    if let Some(why) = missing_rig(KIND) {
+        println!("skipped: {why}");
+        let has_to = std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1");
+        assert!(!(has_to && rustix::process::geteuid().is_root()), "DURALITE_REQUIRE_RIGS is set, and {why}");
+        return;
+    }
+    let number = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let wanted = number("STORE_CUTS").unwrap_or(60);
+    let first = number("DURALITE_SEED").unwrap_or(1);
+    let begun = Instant::now();
+    let (next, images) = (AtomicU64::new(first), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                let mut mounter = ImageMounter::new(KIND, "");
+                while images.load(Ordering::SeqCst) < wanted {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    let scheme = SCHEMES[(seed % 3) as usize];
+                    let moments = (wanted / 20 / u64::from(IMAGES_PER_SYNC)).clamp(4, 60) as usize;
+                    images.fetch_add(explore(&mut mounter, scheme, seed, moments), Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let (images, runs) = (images.into_inner(), next.into_inner() - first);
+    println!(
+        "| store | power cuts on ext4 | {images} images in {runs} runs | {} |",
+        begun.elapsed().as_secs()
+    );
+}
