@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::crash::{Images, OnRig, Rig};
 use common::options;
-use duralite_logfmt::store::{PageFileHead, PageKind, kind, page_id, seal};
+use duralite_logfmt::store::{PageFileHead, PageKind, kind, page_id, seal, set_lsn};
 use duralite_store::{Error, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {
@@ -141,4 +141,22 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
         let error = store.verify().unwrap_err();
         assert!(error.to_string().contains("nothing leads to"), "{error}");
     }
+}
+
+/// Whoever waited for the log to be durable up to there would wait for ever.
+#[test]
+fn a_page_that_is_newer_than_the_log_is_an_error() {
+    let mut images = make(Scheme::Auto);
+    let head =
+        PageFileHead::decode(&images.pages).or_else(|_| PageFileHead::decode(&images.pages[4096..])).unwrap();
+    let is_leaf = |page: &usize| kind(&images.pages[page * 4096..]) == PageKind::Leaf;
+    let leaves: Vec<usize> = (8 + 65..images.pages.len() / 4096).filter(is_leaf).collect();
+    for leaf in leaves {
+        let bytes = &mut images.pages[leaf * 4096..(leaf + 1) * 4096];
+        set_lsn(bytes, u64::MAX / 2);
+        seal(bytes, leaf as u64, head.seed());
+    }
+    images.pages[8 * 4096..9 * 4096].fill(0);
+    let error = use_all(images, Scheme::Auto).unwrap_err();
+    assert!(error.to_string().contains("newer than the log"), "{error}");
 }

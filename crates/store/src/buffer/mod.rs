@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use duralite_logfmt::store::{Lsn, PageId};
+use duralite_logfmt::store::{Lsn, PageId, lsn};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
@@ -170,6 +170,13 @@ impl Pool {
         }
         if load {
             self.file.read_page(id, &mut content.bytes)?;
+            if lsn(&content.bytes) >= self.log.next() {
+                // Nothing could ever make the log durable up to there.
+                return Err(Error::Corrupt {
+                    what: "a page that is newer than the log".to_owned(),
+                    page: Some(id),
+                });
+            }
         } else {
             content.bytes.fill(0);
         }
