@@ -19,6 +19,7 @@ mod sync;
 
 mod disk;
 mod nv;
+mod rings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

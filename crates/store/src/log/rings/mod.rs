@@ -31,6 +31,11 @@ const RINGS: u64 = 16;
 /// Objects that are not given up yet, at most.
 const MOST_OBJECTS: u64 = 1 << 20;
 
+/// As many as logs have room for, up to [`MOST_OBJECTS`].
+fn most_objects(layout: &RingsHead) -> u64 {
+    (layout.rings * layout.ring_bytes / OBJECT_ALIGNMENT).next_power_of_two().min(MOST_OBJECTS)
+}
+
 /// Logs in an [`Nvm`].
 #[derive(Debug)]
 pub(crate) struct RingsLog {
@@ -83,7 +88,7 @@ impl RingsLog {
         (head, epoch): (Lsn, u32),
     ) -> Self {
         Self {
-            window: Window::new(MOST_OBJECTS, head),
+            window: Window::new(most_objects(&layout), head),
             head: AtomicU64::new(head),
             rings: (0..layout.rings).map(|_| Mutex::default()).collect(),
             free: AtomicU64::new(layout.rings * layout.ring_bytes),
@@ -138,7 +143,7 @@ impl RingsLog {
 impl Log for RingsLog {
     fn append(&self, mut object: Vec<u8>) -> Result<Lsn, Error> {
         self.poison.check()?;
-        if self.window.next() - self.head() >= MOST_OBJECTS - 64 {
+        if self.window.next() - self.head() >= most_objects(&self.layout) - 64 {
             return Err(Error::full("the log has too many objects"));
         }
         let len = (object.len() as u64).next_multiple_of(OBJECT_ALIGNMENT);
@@ -235,9 +240,9 @@ impl Log for RingsLog {
         let used = self.window.next() - self.head();
         Space {
             free_bytes: self.free.load(Ordering::Relaxed).saturating_sub(kept),
-            free_objects: (MOST_OBJECTS - 64).saturating_sub(used),
+            free_objects: (most_objects(&self.layout) - 64).saturating_sub(used),
             all_bytes: (self.layout.rings * self.layout.ring_bytes).saturating_sub(kept),
-            all_objects: MOST_OBJECTS - 64,
+            all_objects: most_objects(&self.layout) - 64,
             force_bytes: 0,
         }
     }

@@ -10,7 +10,7 @@ use duralite_logfmt::store::{
 use duralite_medium::Nvm;
 
 use super::ring::{Placed, Ring};
-use super::{MOST_OBJECTS, RingsLog};
+use super::{RingsLog, most_objects};
 use crate::error::Error;
 use crate::log::window::Window;
 use crate::poison::Poison;
@@ -49,7 +49,7 @@ impl RingsLog {
         it.nvm.store_u64(HEAD_OFFSET, head);
         it.nvm.flush(HEAD_OFFSET, 8);
         it.begin_epoch(end.next);
-        it.window = Window::new(MOST_OBJECTS, end.next);
+        it.window = Window::new(most_objects(&layout), end.next);
         Ok(it)
     }
 
