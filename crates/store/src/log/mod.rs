@@ -15,6 +15,9 @@ use duralite_logfmt::store::Lsn;
 
 use crate::error::Error;
 
+/// No number of an object and no place in a log is ever so large: what says so is damaged, and is not reckoned with.
+pub(crate) const BEYOND: u64 = 1 << 62;
+
 /// What is free of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {

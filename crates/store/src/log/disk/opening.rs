@@ -11,6 +11,7 @@ use duralite_medium::block::{AlignedBuf, Block};
 use super::circle::{Circle, Placed};
 use super::{DiskLog, Grouping, writing};
 use crate::error::Error;
+use crate::log::BEYOND;
 use crate::poison::Poison;
 
 /// Batches that are written again when the log is opened: more than can have been in flight at once.
@@ -41,7 +42,9 @@ impl DiskLog {
             slots.extend(DiskSlot::decode(&bytes, seed));
         }
         let newest = slots.into_iter().max_by_key(|slot| slot.number);
-        let slot = newest.ok_or_else(|| Error::corrupt("both slots of the log"))?;
+        let slot = newest
+            .filter(|slot| slot.place.max(slot.head).max(slot.began) < BEYOND)
+            .ok_or_else(|| Error::corrupt("both slots of the log"))?;
         let circle = Circle {
             head,
             oldest: slot.head,

@@ -20,7 +20,7 @@ use duralite_medium::Nvm;
 use self::extents::Extents;
 use self::pending::Pending;
 use super::window::{Patience, Window};
-use super::{Log, LogCounters, Space, Visit};
+use super::{BEYOND, Log, LogCounters, Space, Visit};
 use crate::error::Error;
 use crate::poison::Poison;
 
@@ -104,6 +104,9 @@ impl NvLog {
         }
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
+        if head >= BEYOND {
+            return Err(damaged());
+        }
         let epoch = (nvm.load_u64(EPOCH_OFFSET) as u32).wrapping_add(1);
         // Both words are of lines of their own, stored whole: what is read may not be durable yet.
         nvm.store_u64(HEAD_OFFSET, head);

@@ -12,6 +12,7 @@ use duralite_medium::Nvm;
 use super::ring::{Placed, Ring};
 use super::{RingsLog, most_objects};
 use crate::error::Error;
+use crate::log::BEYOND;
 use crate::log::window::Window;
 use crate::poison::Poison;
 
@@ -33,6 +34,10 @@ impl RingsLog {
         }
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
+        let words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
+        if words.chain([head]).any(|word| word >= BEYOND) {
+            return Err(damaged());
+        }
         let newest = nvm.load_u64(EPOCH_OFFSET) as u32;
         let newest = Epoch { number: newest, began: nvm.load_u64(layout.began_at(newest)) };
         let epoch = newest.number.wrapping_add(1);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_logfmt::store::{Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
+use duralite_logfmt::store::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
 
 use crate::error::Error;
 use crate::log::Log;
@@ -96,4 +96,20 @@ fn inv30_an_object_that_was_durable_when_the_epoch_began_is_missed() {
     let mut bytes = opened.to_bytes();
     lose(&mut bytes, 2);
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
+}
+
+#[test]
+fn words_that_are_out_of_all_reckoning_are_damage() {
+    let (nvm, log) = create();
+    append(&log);
+    for at in [HEAD_OFFSET, log_word()] {
+        let mut bytes = nvm.to_bytes();
+        bytes[at as usize..at as usize + 8].fill(0xFF);
+        assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
+    }
+}
+
+/// The word of the first ring.
+fn log_word() -> u64 {
+    RingsLog::layout(BYTES, 4096, SEED, 1).word_at(0)
 }
