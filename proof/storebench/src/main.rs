@@ -1,0 +1,122 @@
+//! `duralite-storebench`: the store under TPC-B, TATP and TPC-C, beside other stores and the NV-Logging paper.
+//!
+//! Exit status: 0 all is well, 1 a measurement failed or rows did not fit together, 2 wrong usage.
+
+mod kv;
+mod measure;
+mod nv;
+mod peers;
+mod row;
+mod tatp;
+mod tpcb;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use duralite_bench::{machine, report::Table};
+
+use measure::Plan;
+
+/// Measure the store under TPC-B, TATP and TPC-C
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// What to run; everything if none is named
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Directory on the disk that is measured
+    #[arg(long, default_value = "out/storebench")]
+    dir: PathBuf,
+    /// Directory in memory, for logs in NVRAM
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    memory: PathBuf,
+    /// All rows of all tables, and databases of full size; some hours
+    #[arg(long)]
+    full: bool,
+    /// Rounds a median is taken of [default: 3, with --full 5]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Milliseconds of a run [default: 500, with --full 5000]
+    #[arg(long, value_name = "MS")]
+    milliseconds: Option<u64>,
+    /// Threads, in tables with one number of them
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
+    threads: u64,
+    /// Write NAME.csv files into this directory
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
+    /// Write a Markdown report to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+type Measurement = fn(&Plan) -> Result<Table>;
+
+const MEASUREMENTS: [(&str, Measurement); 4] = [
+    ("peers_disk", measure::peers::on_disk),
+    ("peers_memory", measure::peers::in_memory),
+    ("figure13_tpcb", measure::schemes::tpcb),
+    ("figure13_tatp", measure::schemes::tatp),
+];
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("duralite-storebench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    for name in &cli.names {
+        if !MEASUREMENTS.iter().any(|(known, _)| known.starts_with(name.as_str())) {
+            let known: Vec<_> = MEASUREMENTS.iter().map(|(name, _)| *name).collect();
+            bail!("there is no measurement {name}; there are {}", known.join(", "));
+        }
+    }
+    std::fs::create_dir_all(&cli.dir)?;
+    let memory = tempfile::tempdir_in(&cli.memory)?;
+    let plan = Plan {
+        disk: cli.dir.canonicalize()?,
+        memory: memory.path().to_owned(),
+        rounds: cli.rounds.unwrap_or(if cli.full { 5 } else { 3 }).max(1),
+        time: Duration::from_millis(cli.milliseconds.unwrap_or(if cli.full { 5000 } else { 500 })),
+        threads: cli.threads,
+        is_full: cli.full,
+    };
+    let mut text = heading();
+    let mut failed = Vec::new();
+    for (name, measure) in MEASUREMENTS {
+        if !cli.names.is_empty() && !cli.names.iter().any(|wanted| name.starts_with(wanted.as_str())) {
+            continue;
+        }
+        let begun = Instant::now();
+        match measure(&plan) {
+            Ok(table) => {
+                println!("{}", table.markdown());
+                text.push_str(&format!("\n{}", table.markdown()));
+                cli.csv.as_ref().map_or(Ok(()), |dir| table.write_csv(dir))?;
+            }
+            Err(error) => failed.push(format!("{name}: {error:#}")),
+        }
+        eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
+        // What has been measured is there, whatever comes.
+        if let Some(path) = &cli.report {
+            std::fs::write(path, &text)?;
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("\n")) }
+}
+
+fn heading() -> String {
+    format!(
+        "# The store's benchmarks\n\nWritten by `scripts/storebench`. Machine: {}. Pages are on the disk's file system; logs in NVRAM are in emulated NVRAM (a mapped file in shared memory). The machine is shared: compare figures within a table, not across runs.\n",
+        machine::describe()
+    )
+}

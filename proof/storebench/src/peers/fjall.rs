@@ -1,0 +1,89 @@
+//! fjall: a log-structured merge tree with optimistic transactions.
+
+use std::path::Path;
+
+use anyhow::Result;
+use fjall::{
+    KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, OptimisticWriteTx, PersistMode,
+    Readable,
+};
+
+use super::CACHE_BYTES;
+use crate::kv::{Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+
+struct Fjall {
+    database: OptimisticTxDatabase,
+    tables: Vec<OptimisticTxKeyspace>,
+}
+
+pub(super) fn open(dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
+    let database = OptimisticTxDatabase::builder(dir.join("fjall")).cache_size(CACHE_BYTES).open()?;
+    let tables = schema
+        .iter()
+        .map(|name| database.keyspace(name, KeyspaceCreateOptions::default))
+        .collect::<Result<_, _>>()?;
+    Ok(Box::new(Fjall { database, tables }))
+}
+
+impl Db for Fjall {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(FjallSession(self)))
+    }
+}
+
+struct FjallSession<'d>(&'d Fjall);
+
+impl Session for FjallSession<'_> {
+    fn attempt(&mut self, writes: bool, work: &mut Work<'_>) -> Done<()> {
+        let Fjall { database, tables } = self.0;
+        let durability = if writes { Some(PersistMode::SyncData) } else { None };
+        let tx = database.write_tx()?.durability(durability);
+        let mut tx = FjallTx { tx, tables };
+        match work(&mut tx) {
+            Ok(()) => tx.tx.commit()?.map_err(|_| Fail::Retry),
+            Err(error) => {
+                tx.tx.rollback();
+                Err(error)
+            }
+        }
+    }
+}
+
+struct FjallTx<'d> {
+    tx: OptimisticWriteTx,
+    tables: &'d [OptimisticTxKeyspace],
+}
+
+impl Tx for FjallTx<'_> {
+    fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
+        Ok(self.tx.get(&self.tables[table], key)?.map(|value| value.to_vec()))
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Done<()> {
+        self.tx.insert(&self.tables[table], key, value);
+        Ok(())
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Done<()> {
+        self.tx.remove(&self.tables[table], key);
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        table: usize,
+        from: &[u8],
+        to: &[u8],
+        is_reverse: bool,
+        visit: &mut Visit<'_>,
+    ) -> Done<()> {
+        let mut rows = self.tx.range::<&[u8], _>(&self.tables[table], from..to);
+        while let Some(row) = if is_reverse { rows.next_back() } else { rows.next() } {
+            let (key, value) = row.into_inner()?;
+            if !visit(&key, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! What people would pick instead, as a [`Db`](crate::kv::Db) each.
+
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "redb")]
+mod redb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+mod sqlite;
+#[cfg(feature = "turso")]
+mod turso;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::kv::{Db, Schema};
+
+/// Every other store, and what stands for it if this program was built without it.
+pub(crate) const NAMES: [&str; 6] = ["sqlite", "waldio", "redb", "fjall", "rocksdb", "turso"];
+
+/// How a peer is called in a table.
+pub(crate) fn title(name: &str) -> &'static str {
+    match name {
+        "sqlite" => "stock SQLite, WAL",
+        "waldio" => "SQLite on waldio",
+        "redb" => "redb",
+        "fjall" => "fjall",
+        "rocksdb" => "RocksDB TransactionDB",
+        _ => "Turso, MVCC",
+    }
+}
+
+/// Whether this program was built with it.
+pub(crate) fn is_built(name: &str) -> bool {
+    match name {
+        "sqlite" | "waldio" => true,
+        "redb" => cfg!(feature = "redb"),
+        "fjall" => cfg!(feature = "fjall"),
+        "rocksdb" => cfg!(feature = "rocksdb"),
+        "turso" => cfg!(feature = "turso"),
+        _ => false,
+    }
+}
+
+/// Bytes that each may keep in memory, as the store does.
+#[allow(dead_code, reason = "without peers nobody asks")]
+pub(crate) const CACHE_BYTES: u64 = 64 << 20;
+
+/// Makes one in an empty directory, with its log in another if it can; every commit is durable.
+pub(crate) fn open(name: &str, dir: &Path, log_dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
+    std::fs::create_dir_all(dir)?;
+    std::fs::create_dir_all(log_dir)?;
+    match name {
+        "sqlite" => sqlite::open(dir, None, schema),
+        "waldio" => sqlite::open(dir, Some(log_dir), schema),
+        #[cfg(feature = "redb")]
+        "redb" => redb::open(dir, schema),
+        #[cfg(feature = "fjall")]
+        "fjall" => fjall::open(dir, schema),
+        #[cfg(feature = "rocksdb")]
+        "rocksdb" => rocksdb::open(dir, log_dir, schema),
+        #[cfg(feature = "turso")]
+        "turso" => turso::open(dir, schema),
+        _ => bail!("{name} is not built; name it with --features"),
+    }
+}

@@ -1,0 +1,111 @@
+//! A workload, and threads that run it for a while.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use crate::kv::{Db, Outcome, Schema, Session};
+
+/// What each thread draws and counts.
+pub(crate) struct Thread {
+    pub(crate) number: u64,
+    pub(crate) rng: fastrand::Rng,
+    /// How often this thread has written something under its own key, over all runs of a database.
+    pub(crate) serial: u64,
+    /// Of which it was committed, by the kind of transaction.
+    pub(crate) commits: [u64; 8],
+}
+
+/// Tables, rows to begin with, a mix of transactions, and what must hold after any of them.
+pub(crate) trait Workload: Sync {
+    fn name(&self) -> &'static str;
+    fn schema(&self) -> Schema;
+    /// Puts the rows to begin with.
+    fn load(&self, db: &dyn Db) -> Result<()>;
+    /// Runs one transaction of the mix; which kind it was, how it ended and how often it gave way.
+    fn step(&self, session: &mut dyn Session, thread: &mut Thread) -> Result<(usize, Outcome, u32)>;
+    /// Whether the rows fit together.
+    fn check(&self, session: &mut dyn Session) -> Result<()>;
+}
+
+/// What threads came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) seconds: f64,
+    pub(crate) commits: u64,
+    pub(crate) commits_by_kind: [u64; 8],
+    pub(crate) rolled_back: u64,
+    pub(crate) retries: u64,
+}
+
+impl Run {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.commits as f64 / self.seconds
+    }
+}
+
+/// Lets so many threads run the workload for so long.
+pub(crate) fn run(db: &dyn Db, workload: &dyn Workload, threads: u64, time: Duration) -> Result<Run> {
+    let (begin, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
+    let worker = |number| {
+        let session = db.session();
+        begin.wait();
+        worker(&mut *session?, workload, number, &stop)
+    };
+    let worker = &worker;
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|number| scope.spawn(move || worker(number))).collect();
+        begin.wait();
+        let begun = Instant::now();
+        std::thread::sleep(time);
+        stop.store(true, Ordering::Relaxed);
+        let mut sum = Run { seconds: begun.elapsed().as_secs_f64(), ..Run::default() };
+        for handle in handles {
+            let run: Run = handle.join().map_err(|_| anyhow!("a thread panicked"))??;
+            sum.commits += run.commits;
+            sum.rolled_back += run.rolled_back;
+            sum.retries += run.retries;
+            sum.commits_by_kind.iter_mut().zip(run.commits_by_kind).for_each(|(all, one)| *all += one);
+        }
+        Ok(sum)
+    })
+}
+
+fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop: &AtomicBool) -> Result<Run> {
+    let rng = fastrand::Rng::new();
+    let mut thread = Thread { number, rng, serial: unique(), commits: [0; 8] };
+    let mut run = Run::default();
+    while !stop.load(Ordering::Relaxed) {
+        let (kind, outcome, retries) = workload.step(session, &mut thread)?;
+        run.retries += u64::from(retries);
+        match outcome {
+            Outcome::Committed => {
+                thread.commits[kind] += 1;
+                run.commits += 1;
+            }
+            Outcome::RolledBack => run.rolled_back += 1,
+        }
+    }
+    run.commits_by_kind = thread.commits;
+    Ok(run)
+}
+
+/// Where a thread's own keys begin: after those of all runs before.
+fn unique() -> u64 {
+    static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    RUNS.fetch_add(1, Ordering::Relaxed) << 32
+}
+
+/// The middle one, or the mean of the two.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[half],
+        _ => (sorted[half - 1] + sorted[half]) / 2.0,
+    }
+}
