@@ -9,6 +9,7 @@ mod peers;
 mod row;
 mod tatp;
 mod tpcb;
+mod tpcc;
 mod workload;
 
 use std::path::PathBuf;
@@ -56,9 +57,10 @@ struct Cli {
 
 type Measurement = fn(&Plan) -> Result<Table>;
 
-const MEASUREMENTS: [(&str, Measurement); 4] = [
+const MEASUREMENTS: [(&str, Measurement); 5] = [
     ("peers_disk", measure::peers::on_disk),
     ("peers_memory", measure::peers::in_memory),
+    ("figure12", measure::schemes::tpcc),
     ("figure13_tpcb", measure::schemes::tpcb),
     ("figure13_tatp", measure::schemes::tatp),
 ];

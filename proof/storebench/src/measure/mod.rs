@@ -12,6 +12,7 @@ use crate::kv::Db;
 use crate::nv::Setup;
 use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
+use crate::tpcc::TpcC;
 use crate::workload::{Run, Workload, median, run};
 
 /// Where, how long and how often.
@@ -41,6 +42,14 @@ impl Plan {
         setup
     }
 
+    pub(crate) fn tpcc(&self) -> TpcC {
+        if self.is_full {
+            TpcC { warehouses: 16, customers_of_a_district: 300, items: 10_000 }
+        } else {
+            TpcC { warehouses: 8, customers_of_a_district: 90, items: 1000 }
+        }
+    }
+
     pub(crate) fn tatp(&self) -> Tatp {
         Tatp { subscribers: if self.is_full { 100_000 } else { 20_000 } }
     }
@@ -62,7 +71,7 @@ pub(crate) struct Scored {
     pub(crate) runs: Vec<Run>,
 }
 
-/// Lets all run in turns, so that a slow moment of the machine is everybody's; then checks what they hold.
+/// Lets all run in turns, so that a slow moment of the machine is everybody's; checks after each run what it left.
 pub(crate) fn in_turns(
     contenders: &[Contender],
     workload: &dyn Workload,
@@ -74,12 +83,12 @@ pub(crate) fn in_turns(
         for (contender, runs) in contenders.iter().zip(&mut runs) {
             let done = run(&*contender.db, workload, threads, plan.time);
             runs.push(done.with_context(|| format!("{} with {}", workload.name(), contender.name))?);
+            let checked = contender.db.session().and_then(|mut session| workload.check(&mut *session));
+            checked.with_context(|| format!("{} of {}", workload.name(), contender.name))?;
         }
     }
     let mut scored = Vec::new();
     for (contender, runs) in contenders.iter().zip(runs) {
-        let checked = contender.db.session().and_then(|mut session| workload.check(&mut *session));
-        checked.with_context(|| format!("{} of {}", workload.name(), contender.name))?;
         let rates: Vec<f64> = runs.iter().map(Run::per_second).collect();
         scored.push(Scored {
             name: contender.name.clone(),

@@ -128,3 +128,7 @@ pub(crate) fn tpcb(plan: &Plan) -> Result<Table> {
 pub(crate) fn tatp(plan: &Plan) -> Result<Table> {
     figure(plan, &plan.tatp(), "store_figure13_tatp", "NV-Logging figure 13 (a, b): TATP by scheme")
 }
+
+pub(crate) fn tpcc(plan: &Plan) -> Result<Table> {
+    figure(plan, &plan.tpcc(), "store_figure12", "NV-Logging figure 12: TPC-C by scheme")
+}
