@@ -57,16 +57,34 @@ struct Cli {
 
 type Measurement = fn(&Plan) -> Result<Table>;
 
-const MEASUREMENTS: [(&str, Measurement); 5] = [
+const MEASUREMENTS: [(&str, Measurement); 16] = [
     ("peers_disk", measure::peers::on_disk),
     ("peers_memory", measure::peers::in_memory),
-    ("figure12", measure::schemes::tpcc),
-    ("figure13_tpcb", measure::schemes::tpcb),
-    ("figure13_tatp", measure::schemes::tatp),
+    ("one_thread", measure::limits::one_thread),
+    ("hot_row", measure::limits::hot_row),
+    ("recovery", measure::limits::recovery),
+    ("memory", measure::limits::memory),
+    ("figure6", measure::traffic::figure6),
+    ("figure8", measure::traffic::figure8),
+    ("figure9", measure::traffic::figure9),
+    ("figure11", measure::limits::figure11),
+    ("figure12", measure::schemes::figure12),
+    ("figure13_tatp", measure::schemes::figure13_tatp),
+    ("figure13_tpcb", measure::schemes::figure13_tpcb),
+    ("figure14_tatp", measure::schemes::figure14_tatp),
+    ("figure14_tpcb", measure::schemes::figure14_tpcb),
+    ("figure16", measure::traffic::figure16),
 ];
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    if let Ok(task) = std::env::var(measure::limits::CHILD) {
+        return exit(measure::limits::child(&task));
+    }
+    exit(run(&Cli::parse()))
+}
+
+fn exit(result: Result<()>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("duralite-storebench: {error:#}");

@@ -105,6 +105,8 @@ pub(crate) struct Rig {
     pub(crate) line_ns: u32,
     /// Added per call that writes or flushes a file, in nanoseconds.
     pub(crate) call_ns: u32,
+    /// The same for the pages.
+    pub(crate) pages_call_ns: u32,
 }
 
 /// A rig and a scheme: one line of a comparison.
@@ -127,6 +129,7 @@ impl Setup {
             log: log.join(format!("{name}.log")),
             line_ns: 0,
             call_ns: 0,
+            pages_call_ns: 0,
         };
         rig.remove()?;
         std::fs::create_dir_all(pages)?;
@@ -164,7 +167,11 @@ fn medium(error: MediumError) -> Error {
 
 impl Media for Rig {
     fn pages(&self) -> Result<Arc<dyn Block>, Error> {
-        Ok(Arc::new(Self::block(&self.pages)?))
+        let block = Self::block(&self.pages)?;
+        if self.pages_call_ns == 0 {
+            return Ok(Arc::new(block));
+        }
+        Ok(Arc::new(SlowBlock { block, line_ns: 0, call_ns: self.pages_call_ns }))
     }
 
     fn block_log(&self) -> Result<Arc<dyn Block>, Error> {

@@ -1,7 +1,9 @@
 //! The measurements: each makes a table.
 
+pub(crate) mod limits;
 pub(crate) mod peers;
 pub(crate) mod schemes;
+pub(crate) mod traffic;
 
 use std::path::PathBuf;
 use std::time::Duration;

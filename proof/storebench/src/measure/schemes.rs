@@ -19,13 +19,6 @@ pub(crate) const SCHEMES: [Scheme; 5] = [
 /// What a line of memory takes, in nanoseconds: the paper's section 4.1. A slowdown adds as much for each step.
 const LINE_NS: u32 = 60;
 
-/// The figure of a workload, and the paper's factors over `nv-disk` and over `distributed`.
-const PAPER: [(&str, &str, &str); 3] = [
-    ("TPC-C", "1.62x - 2.72x", "1.14x - 1.27x"),
-    ("TPC-B", "1.26x - 1.99x", "1.15x - 1.21x"),
-    ("TATP", "1.10x - 1.62x", "1.09x - 1.11x"),
-];
-
 /// Stores of all schemes, loaded and closed.
 fn prepare(plan: &Plan, workload: &dyn Workload, dirs: &Dirs) -> Result<Vec<Setup>> {
     let make = |scheme: Scheme| {
@@ -51,15 +44,17 @@ impl Dirs {
 
 /// One line of the figure.
 struct Line {
-    slowdown: u32,
+    /// What is added per line, in nanoseconds.
+    line_ns: u32,
     threads: u64,
+    /// Early lock release and lock inheritance: the paper's OL.
     is_optimized: bool,
 }
 
 fn measure(plan: &Plan, workload: &dyn Workload, setups: &[Setup], line: &Line) -> Result<Vec<Scored>> {
     let open = |setup: &Setup| {
         let mut setup = setup.clone();
-        setup.rig.line_ns = LINE_NS * (line.slowdown - 1);
+        setup.rig.line_ns = line.line_ns;
         setup.options.early_lock_release = line.is_optimized;
         setup.options.lock_inheritance = line.is_optimized;
         let name = setup.options.scheme.as_str().to_owned();
@@ -69,66 +64,98 @@ fn measure(plan: &Plan, workload: &dyn Workload, setups: &[Setup], line: &Line) 
     in_turns(&contenders, workload, line.threads, plan)
 }
 
-/// The lines that are measured: in the short form those that matter most.
-fn lines(plan: &Plan) -> Vec<Line> {
+/// The lines of figures 12 and 13: in the short form those that matter most.
+fn slowdowns(plan: &Plan) -> Vec<Line> {
     let slowdowns: &[u32] = if plan.is_full { &[1, 2, 4, 8] } else { &[1, 8] };
-    let threads: &[u64] = if plan.is_full { &[1, 4, 16, 32] } else { &[16] };
+    let threads: &[u64] = if plan.is_full { &[1, 4, 16, 32] } else { &[plan.threads] };
     let mut lines = Vec::new();
-    for &slowdown in slowdowns {
+    for slowdown in slowdowns {
         for &threads in threads {
-            lines.push(Line { slowdown, threads, is_optimized: true });
+            lines.push(Line { line_ns: LINE_NS * (slowdown - 1), threads, is_optimized: true });
         }
     }
     if !plan.is_full {
-        lines.push(Line { slowdown: 1, threads: 1, is_optimized: true });
+        lines.push(Line { line_ns: 0, threads: 1, is_optimized: true });
     }
-    lines.push(Line { slowdown: 1, threads: plan.threads, is_optimized: false });
+    lines.push(Line { line_ns: 0, threads: plan.threads, is_optimized: false });
     lines
 }
 
+/// Those of figure 14: memory that takes up to 500 ns.
+fn latencies(plan: &Plan) -> Vec<Line> {
+    let latencies: &[u32] = if plan.is_full { &[0, 100, 300, 500] } else { &[500] };
+    latencies.iter().map(|&line_ns| Line { line_ns, threads: plan.threads, is_optimized: true }).collect()
+}
+
+/// A figure that is to be drawn.
+struct Figure {
+    name: &'static str,
+    title: &'static str,
+    /// The paper's factors over `nv-disk` and over `distributed`.
+    paper: [&'static str; 2],
+    lines: fn(&Plan) -> Vec<Line>,
+}
+
 /// One workload under every scheme.
-pub(crate) fn figure(plan: &Plan, workload: &dyn Workload, name: &'static str, title: &str) -> Result<Table> {
-    let mut columns = vec!["slowdown", "threads", "locks"];
+fn draw(plan: &Plan, workload: &dyn Workload, figure: &Figure) -> Result<Table> {
+    let mut columns = vec!["added per line", "threads", "locks"];
     columns.extend(SCHEMES.map(Scheme::as_str));
     columns.extend(["of nv-disk", "paper", "of distributed", "paper"]);
-    let mut table = Table::new(name, title, &columns);
+    let mut table = Table::new(figure.name, figure.title, &columns);
     let dirs = Dirs::new(plan)?;
     let setups = prepare(plan, workload, &dirs)?;
-    let paper = PAPER.iter().find(|(of, ..)| *of == workload.name());
-    for line in lines(plan) {
+    for line in (figure.lines)(plan) {
         let scored = measure(plan, workload, &setups, &line)?;
         let rate = |scheme: Scheme| {
             scored.iter().find(|one| one.name == scheme.as_str()).map_or(0.0, |one| one.per_second)
         };
         let mut cells = vec![
-            format!("{}x", line.slowdown),
+            format!("{} ns", line.line_ns),
             line.threads.to_string(),
             if line.is_optimized { "OL" } else { "plain" }.to_owned(),
         ];
         cells.extend(SCHEMES.map(|scheme| number(rate(scheme))));
         let ours = rate(Scheme::FlushOnCommit);
-        cells.push(times(ours, rate(Scheme::NvDisk)));
-        cells.push(paper.map_or("", |(_, disk, _)| *disk).to_owned());
-        cells.push(times(ours, rate(Scheme::Distributed)));
-        cells.push(paper.map_or("", |(_, _, distributed)| *distributed).to_owned());
+        for (other, paper) in [Scheme::NvDisk, Scheme::Distributed].into_iter().zip(figure.paper) {
+            cells.push(times(ours, rate(other)));
+            cells.push(paper.to_owned());
+        }
         table.row(cells);
     }
     table.note = format!(
-        "Transactions per second, medians of {} rounds of {} s, all schemes in turns. Pages are on disk; the logs of `nv-disk` and `nv-disk-decentralized` are files in memory, those of the others are memory, as in the paper. A slowdown of n adds {LINE_NS} (n - 1) ns for each line of 64 bytes that is written back, or written into such a file. OL: early lock release and lock inheritance. The ratios are those of `flush-on-commit`. The paper's were taken with 16 hardware threads and more; two cores show contention and no scaling.",
+        "Transactions per second, medians of {} rounds of {} s, all schemes in turns. Pages are on disk; the logs of `nv-disk` and `nv-disk-decentralized` are files in memory, those of the others are memory, as in the paper. What is added is added for each line of 64 bytes that is written back, or written into such a file; the paper's slowdowns of 1 to 8 are 0 to {} ns over {LINE_NS} ns. OL: early lock release and lock inheritance. The ratios are those of `flush-on-commit`. The paper had 16 hardware threads; few cores show contention and no scaling.",
         plan.rounds,
-        plan.time.as_secs_f64()
+        plan.time.as_secs_f64(),
+        LINE_NS * 7
     );
     Ok(table)
 }
 
-pub(crate) fn tpcb(plan: &Plan) -> Result<Table> {
-    figure(plan, &plan.tpcb(), "store_figure13_tpcb", "NV-Logging figure 13 (c, d): TPC-B by scheme")
+pub(crate) fn figure12(plan: &Plan) -> Result<Table> {
+    let (name, title) = ("store_figure12", "NV-Logging figure 12: TPC-C by scheme");
+    let paper = ["1.62x - 2.72x", "1.14x - 1.27x"];
+    draw(plan, &plan.tpcc(), &Figure { name, title, paper, lines: slowdowns })
 }
 
-pub(crate) fn tatp(plan: &Plan) -> Result<Table> {
-    figure(plan, &plan.tatp(), "store_figure13_tatp", "NV-Logging figure 13 (a, b): TATP by scheme")
+pub(crate) fn figure13_tatp(plan: &Plan) -> Result<Table> {
+    let (name, title) = ("store_figure13_tatp", "NV-Logging figure 13 (a, b): TATP by scheme");
+    let paper = ["1.10x - 1.62x", "1.09x - 1.11x"];
+    draw(plan, &plan.tatp(), &Figure { name, title, paper, lines: slowdowns })
 }
 
-pub(crate) fn tpcc(plan: &Plan) -> Result<Table> {
-    figure(plan, &plan.tpcc(), "store_figure12", "NV-Logging figure 12: TPC-C by scheme")
+pub(crate) fn figure13_tpcb(plan: &Plan) -> Result<Table> {
+    let (name, title) = ("store_figure13_tpcb", "NV-Logging figure 13 (c, d): TPC-B by scheme");
+    let paper = ["1.26x - 1.99x", "1.15x - 1.21x"];
+    draw(plan, &plan.tpcb(), &Figure { name, title, paper, lines: slowdowns })
+}
+
+pub(crate) fn figure14_tatp(plan: &Plan) -> Result<Table> {
+    let (name, title) = ("store_figure14_tatp", "NV-Logging figure 14 (a, b): TATP, slow memory");
+    draw(plan, &plan.tatp(), &Figure { name, title, paper: ["1.21x - 3.17x", ""], lines: latencies })
+}
+
+pub(crate) fn figure14_tpcb(plan: &Plan) -> Result<Table> {
+    let (name, title) = ("store_figure14_tpcb", "NV-Logging figure 14 (c, d): TPC-B, slow memory");
+    let paper = ["3.86x - 7.95x", "1.12x - 1.20x"];
+    draw(plan, &plan.tpcb(), &Figure { name, title, paper, lines: latencies })
 }

@@ -1,0 +1,344 @@
+//! What was promised in numbers: insertion into the log, one thread, a hot row, recovery, memory.
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use duralite_bench::report::{Table, number};
+use duralite_medium::block::{Block, BlockOptions, Durability as Written, FileBlock};
+use duralite_store::{Durability, Options, Scheme, Store};
+
+use super::schemes::{Dirs, SCHEMES};
+use super::{Contender, Plan, in_turns, times};
+use crate::kv::{Db, Outcome, Schema, Session, run};
+use crate::nv::{NvDb, Setup};
+use crate::row::{key, row};
+use crate::tpcb::TpcB;
+use crate::workload::{Thread, Workload, median};
+
+/// Changes one row in each transaction: one that all share, or one of each thread.
+struct OneRow {
+    is_shared: bool,
+}
+
+impl Workload for OneRow {
+    fn name(&self) -> &'static str {
+        "one row"
+    }
+
+    fn schema(&self) -> Schema {
+        &["rows"]
+    }
+
+    fn load(&self, db: &dyn Db) -> Result<()> {
+        run(&mut *db.session()?, true, &mut |tx| tx.put(0, &key(&[0]), &row(100, &[0])))?;
+        Ok(())
+    }
+
+    fn step(&self, session: &mut dyn Session, thread: &mut Thread) -> Result<(usize, Outcome, u32)> {
+        let at = key(&[if self.is_shared { 0 } else { thread.number as u32 + 1 }]);
+        thread.serial += 1;
+        let serial = thread.serial as i64;
+        let (outcome, retries) = run(session, true, &mut |tx| {
+            tx.get_for_update(0, &at)?;
+            tx.put(0, &at, &row(100, &[serial]))
+        })?;
+        Ok((0, outcome, retries))
+    }
+
+    fn check(&self, _session: &mut dyn Session) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Sixteen threads on one row.
+pub(crate) fn hot_row(plan: &Plan) -> Result<Table> {
+    let title = format!("Store: {} threads on one row, log on disk", plan.threads);
+    let columns = ["what", "transactions/s", "without waiting / it", "wanted"];
+    let mut table = Table::new("store_hot_row", &title, &columns);
+    let dirs = Dirs::new(plan)?;
+    let workload = OneRow { is_shared: true };
+    let kinds = [
+        ("without waiting for durability", Durability::Eventual, true, ""),
+        ("early lock release", Durability::Immediate, true, "<= 2x"),
+        ("locks to the end", Durability::Immediate, false, ""),
+    ];
+    let mut contenders = Vec::new();
+    for (at, (title, durability, is_early, _)) in kinds.into_iter().enumerate() {
+        let mut setup =
+            Setup::fresh(dirs.pages.path(), dirs.pages.path(), &format!("hot{at}"), Scheme::Auto)?;
+        setup.options.durability = durability;
+        setup.options.early_lock_release = is_early;
+        let db = setup.open(workload.schema())?;
+        workload.load(&db)?;
+        contenders.push(Contender { name: title.to_owned(), db: Box::new(db) });
+    }
+    let scored = in_turns(&contenders, &workload, plan.threads, plan)?;
+    for (one, (.., wanted)) in scored.iter().zip(kinds) {
+        let of = times(scored[0].per_second, one.per_second);
+        table.row([one.name.clone(), number(one.per_second), of, wanted.to_owned()]);
+    }
+    table.note = format!("Medians of {} rounds of {} s, in turns.", plan.rounds, plan.time.as_secs_f64());
+    Ok(table)
+}
+
+/// Overwrites of a preallocated file, each durable: what the disk can do.
+fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
+    let path = dir.join("raw");
+    let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+    let block = FileBlock::open(file, &path, &BlockOptions::default())?;
+    let blocks = vec![7; 4096];
+    block.preallocate(16 << 20)?;
+    let (begun, mut count) = (Instant::now(), 0_u64);
+    while begun.elapsed() < plan.time {
+        block.commit((count % 4096) * 4096, &blocks, Written::Full)?;
+        count += 1;
+    }
+    Ok(count as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// One thread beside the disk itself.
+pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
+    let title = "Store: one thread, every commit durable on this disk";
+    let columns = ["what", "per second", "of raw", "wanted"];
+    let mut table = Table::new("store_one_thread", title, &columns);
+    let dirs = Dirs::new(plan)?;
+    let (row_of, tpcb) = (OneRow { is_shared: false }, plan.tpcb());
+    let workloads: [&dyn Workload; 2] = [&row_of, &tpcb];
+    let mut rates = vec![Vec::new(); 3];
+    let mut contenders = Vec::new();
+    for (at, workload) in workloads.into_iter().enumerate() {
+        let name = format!("one{at}");
+        let setup = Setup::fresh(dirs.pages.path(), dirs.pages.path(), &name, Scheme::Auto)?;
+        let db = setup.open(workload.schema())?;
+        workload.load(&db)?;
+        contenders.push([Contender { name, db: Box::new(db) }]);
+    }
+    let once = Plan { rounds: 1, ..plan.clone() };
+    for _ in 0..plan.rounds {
+        rates[0].push(raw(dirs.pages.path(), plan)?);
+        for (at, workload) in workloads.into_iter().enumerate() {
+            rates[at + 1].push(in_turns(&contenders[at], workload, 1, &once)?[0].per_second);
+        }
+    }
+    let names = ["raw durable overwrite", "one row per transaction", "TPC-B"];
+    let raw = median(&rates[0]);
+    for ((name, rates), wanted) in names.into_iter().zip(&rates).zip(["", ">= 0.9x", ""]) {
+        let rate = median(rates);
+        table.row([name.to_owned(), number(rate), times(rate, raw), wanted.to_owned()]);
+    }
+    table.note = format!(
+        "Medians of {} rounds of {} s, in turns. The raw loop overwrites blocks of 4096 bytes of a preallocated file, each made durable.",
+        plan.rounds,
+        plan.time.as_secs_f64()
+    );
+    Ok(table)
+}
+
+/// Medians of a read for update and of a put of the same row, in nanoseconds.
+fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
+    let table = db.store.table("rows")?;
+    let (store, table) = (&db.store, &table);
+    let end = Instant::now() + plan.time;
+    let worker = move |number: u64| -> Result<[Vec<f64>; 2]> {
+        let at = key(&[number as u32 + 1, 0]);
+        let (value, mut times) = (row(100, &[7]), [Vec::new(), Vec::new()]);
+        while Instant::now() < end {
+            store.run(|tx| {
+                tx.put(table, &at, &value)?;
+                for _ in 0..50 {
+                    let begun = Instant::now();
+                    tx.get_for_update(table, &at)?;
+                    let read = Instant::now();
+                    tx.put(table, &at, &value)?;
+                    times[0].push((read - begun).as_nanos() as f64);
+                    times[1].push(read.elapsed().as_nanos() as f64);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(times)
+    };
+    let mut all = [Vec::new(), Vec::new()];
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|number| scope.spawn(move || worker(number))).collect();
+        for handle in handles {
+            let times = handle.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            all.iter_mut().zip(times).for_each(|(all, one)| all.extend(one));
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    Ok((median(&all[0]), median(&all[1])))
+}
+
+/// Figure 11: what it takes to put an object into the log.
+pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
+    let title = "NV-Logging figure 11: insertion into the log, microseconds";
+    let mut columns = vec!["threads"];
+    columns.extend(SCHEMES.map(Scheme::as_str));
+    columns.extend(["wanted of flush-on-commit", "paper: central, NV-Logging"]);
+    let mut table = Table::new("store_figure11", title, &columns);
+    let dirs = Dirs::new(plan)?;
+    let mut stores = Vec::new();
+    for scheme in SCHEMES {
+        let setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), scheme.as_str(), scheme)?;
+        let db = setup.open(&["rows"])?;
+        // Each thread's row is in a page of its own, so that only the log is shared.
+        for thread in 1..=32_u32 {
+            let rows = |tx: &mut duralite_store::Transaction| {
+                (0..100)
+                    .try_for_each(|n| tx.put(&db.store.table("rows")?, &key(&[thread, n]), &row(100, &[0])))
+            };
+            db.store.run(rows)?;
+        }
+        stores.push(db);
+    }
+    for threads in [1, 2, 4, 8, 16, 32] {
+        let mut cells = vec![threads.to_string()];
+        for db in &stores {
+            let (read, put) = insertion(db, threads, plan)?;
+            cells.push(format!("{:.2}", (put - read).max(0.0) / 1000.0));
+        }
+        cells.extend(["1, flat".to_owned(), "up to 74.3, up to 2.5".to_owned()]);
+        table.row(cells);
+    }
+    table.note = "What a put of 100 bytes takes more than a read for update of the same row in the same transaction, each the median of all: the object built and put into the log, and the page changed. With more threads than cores the median leaves out those that lost the processor.".to_owned();
+    Ok(table)
+}
+
+/// What a child process of this program is told: what to do, and where.
+pub(crate) const CHILD: &str = "DURALITE_STOREBENCH_CHILD";
+
+/// The child: does what it was told, says so, and waits to be killed.
+pub(crate) fn child(task: &str) -> Result<()> {
+    let (what, rest) = task.split_once(' ').context("a task")?;
+    let (number_of, dir) = rest.split_once(' ').context("a task")?;
+    let number_of: u64 = number_of.parse()?;
+    let said = match what {
+        "fill" => fill(Path::new(dir), number_of)?,
+        "memory" => memory_of(Path::new(dir), number_of)?,
+        other => bail!("no task {other}"),
+    };
+    println!("{said}");
+    std::io::stdout().flush()?;
+    loop {
+        std::thread::park();
+    }
+}
+
+fn run_child(task: &str) -> Result<String> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.env(CHILD, task).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    let read = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut said));
+    child.kill()?;
+    child.wait()?;
+    read.transpose()?;
+    if said.is_empty() { bail!("a child process failed") } else { Ok(said.trim().to_owned()) }
+}
+
+const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
+
+/// So that no checkpoint comes before the log has that size.
+fn filled(mib: u64) -> Options {
+    Options { log_bytes: (mib * 5 / 2).max(64) << 20, ..Options::default() }
+}
+
+/// Writes so many MiB of log after a checkpoint.
+fn fill(dir: &Path, mib: u64) -> Result<String> {
+    let options = Options { durability: Durability::Eventual, ..filled(mib) };
+    let db = NvDb::new(Store::open(dir, options)?, FILLED.schema())?;
+    FILLED.load(&db)?;
+    db.store.checkpoint()?;
+    let begin = db.store.metrics().log_bytes;
+    while (db.store.metrics().log_bytes - begin) >> 20 < mib {
+        crate::workload::run(&db, &FILLED, 4, std::time::Duration::from_millis(50))?;
+    }
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let said = (db.store.metrics().log_bytes - begin).to_string();
+    // The store is left as it is, and not closed.
+    std::mem::forget(db);
+    Ok(said)
+}
+
+/// How long it takes to recover.
+pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
+    let columns = ["MiB of log", "objects repeated", "seconds", "MiB/s", "wanted"];
+    let mut table =
+        Table::new("store_recovery", "Store: recovery after kill -9, by size of the log", &columns);
+    let sizes: &[u64] = if plan.is_full { &[64, 128, 256, 512, 1024] } else { &[64, 256, 1024] };
+    for &mib in sizes {
+        let dir = tempfile::tempdir_in(&plan.disk)?;
+        let bytes: f64 = run_child(&format!("fill {mib} {}", dir.path().display()))?.parse()?;
+        let begun = Instant::now();
+        let store = Store::open(dir.path(), filled(mib))?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let objects = store.metrics().recovered_objects;
+        let db = NvDb::new(store, FILLED.schema())?;
+        FILLED.check(&mut *db.session()?)?;
+        table.row([
+            number(bytes / f64::from(1 << 20)),
+            objects.to_string(),
+            format!("{seconds:.2}"),
+            number(bytes / f64::from(1 << 20) / seconds),
+            if mib == 1024 { "<= 5 s" } else { "" }.to_owned(),
+        ]);
+    }
+    table.note = "TPC-B without waiting for durability, log on this disk, killed; then the store is opened: analysis, redo, undo, and a checkpoint. The files are in the system's memory, since only the process died. The sums of TPC-B were right after each.".to_owned();
+    Ok(table)
+}
+
+/// Bytes of this process in memory: now, and at most.
+fn resident(field: &str) -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find(|line| line.starts_with(field)).context("no such field")?;
+    let kib = line.split_whitespace().nth(1).context("no number")?;
+    Ok(kib.parse::<f64>()? * 1024.0)
+}
+
+/// A database of ten times the cache, filled, and then changed at random.
+fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
+    let before = resident("VmRSS")?;
+    let options = Options { cache_bytes: cache_mib << 20, log_bytes: 64 << 20, ..Options::default() };
+    let db = NvDb::new(Store::open(dir, options)?, &["rows"])?;
+    let rows = (cache_mib * 10 << 20) / 1024;
+    let mut loader = crate::kv::Loader::new(&db)?;
+    for id in 0..rows as u32 {
+        loader.put(0, key(&[id]), row(1000, &[i64::from(id)]))?;
+    }
+    loader.finish()?;
+    let begun = Instant::now();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut session = db.session()?;
+    while begun.elapsed().as_secs_f64() < 2.0 {
+        let id = rng.u32(0..rows as u32);
+        run(&mut *session, true, &mut |tx| tx.put(0, &key(&[id]), &row(1000, &[1])))?;
+    }
+    let pages = db.store.metrics().pages * 8192;
+    Ok(format!("{} {pages}", resident("VmHWM")? - before))
+}
+
+/// How much memory a store takes whose database is ten times its cache.
+pub(crate) fn memory(plan: &Plan) -> Result<Table> {
+    let columns = ["cache MiB", "database MiB", "resident MiB at most", "of the cache", "wanted"];
+    let mut table =
+        Table::new("store_memory", "Store: memory, with a database of ten times the cache", &columns);
+    let sizes: &[u64] = if plan.is_full { &[32, 64, 256] } else { &[32, 64] };
+    for &cache in sizes {
+        let dir = tempfile::tempdir_in(&plan.disk)?;
+        let said = run_child(&format!("memory {cache} {}", dir.path().display()))?;
+        let (most, pages) = said.split_once(' ').context("a child's answer")?;
+        let mib = |bytes: &str| Ok::<_, anyhow::Error>(bytes.parse::<f64>()? / f64::from(1 << 20));
+        table.row([
+            cache.to_string(),
+            number(mib(pages)?),
+            number(mib(most)?),
+            times(mib(most)?, cache as f64),
+            "<= 1.2x".to_owned(),
+        ]);
+    }
+    table.note = "Rows of 1000 bytes are put in transactions of a thousand and then changed at random, log on disk; what the process has more than before it opened the store.".to_owned();
+    Ok(table)
+}
