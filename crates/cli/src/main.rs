@@ -1,4 +1,5 @@
-//! `duralite`: look at databases and their logs, check them, and checkpoint a log back into its database.
+//! `duralite`: look at databases and their logs, check them, and checkpoint a log back into its database;
+//! and the same for stores.
 //! Measurements and rigs are a command of their own, `duralite-proof`, which is run from here.
 //!
 //! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage.
@@ -8,6 +9,7 @@ mod info;
 mod locate;
 mod proof;
 mod reclaim;
+mod store;
 mod target;
 mod verify;
 
@@ -50,6 +52,9 @@ enum Command {
     },
     /// Show what logs have of the regions in a directory (scratchpad), and give back what deleted ones have had
     Reclaim(reclaim::Arguments),
+    /// Look at a transactional store, check it, copy its rows, back it up and restore it
+    #[command(subcommand)]
+    Store(store::Command),
     /// Measure, and reproduce the papers' tables and figures
     #[command(disable_help_flag = true)]
     Bench(proof::Arguments),
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
         Command::Reclaim(arguments) => reclaim::run(&arguments),
+        Command::Store(command) => store::run(&command),
         Command::Bench(arguments) => proof::run("bench", &arguments),
         Command::Iotrace(arguments) => proof::run("iotrace", &arguments),
         Command::Crashtest(arguments) => proof::run("crashtest", &arguments),

@@ -1,0 +1,75 @@
+//! `duralite store info` and `verify`.
+
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+use duralite_store::{Error as StoreError, Store, Verified};
+use serde_json::{Map, Value, json};
+
+use super::{Place, progress};
+
+fn facts<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+pub(super) fn info(place: &Place) -> Result<ExitCode> {
+    let store = place.open()?;
+    let (metrics, tables) = (store.metrics(), store.tables()?);
+    place.print(&facts([
+        ("store", json!(place.dir.display().to_string())),
+        ("tables", if place.json { json!(tables) } else { json!(tables.join(", ")) }),
+        ("pages", json!(metrics.pages)),
+        ("log", json!(metrics.log)),
+        ("log_objects", json!(metrics.log_objects)),
+        ("log_free_bytes", json!(metrics.log_free_bytes)),
+        ("recovered_objects", json!(metrics.recovered_objects)),
+        ("recovered_transactions", json!(metrics.recovered_transactions)),
+    ]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with a store, or what it has; other failures say nothing of either.
+fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
+    let damaged = |error: Error| match error.downcast::<StoreError>() {
+        Ok(error @ StoreError::Corrupt { .. }) => Ok(Err(error)),
+        Ok(error) => Err(error.into()),
+        Err(error) => Err(error),
+    };
+    // Opening reads the log, and repeats what is in it.
+    let store: Store = match place.open() {
+        Ok(store) => store,
+        Err(error) => return damaged(error),
+    };
+    let how_far = || {
+        let metrics = store.metrics();
+        format!(
+            "{} of {} pages",
+            (metrics.cache_misses + metrics.cache_hits).min(metrics.pages),
+            metrics.pages
+        )
+    };
+    match progress::with("verifying", how_far, || store.verify()) {
+        Ok(verified) => Ok(Ok((verified, store.metrics().recovered_objects))),
+        Err(error) => damaged(error.into()),
+    }
+}
+
+pub(super) fn verify(place: &Place) -> Result<ExitCode> {
+    let (mut facts, code) = match look(place)? {
+        Ok((verified, objects)) => {
+            let found = facts([
+                ("verdict", json!("sound")),
+                ("tables", json!(verified.tables)),
+                ("rows", json!(verified.rows)),
+                ("pages", json!(verified.pages)),
+                ("free_pages", json!(verified.free_pages)),
+                ("log_objects_repeated", json!(objects)),
+            ]);
+            (found, ExitCode::SUCCESS)
+        }
+        Err(error) => (facts([("verdict", json!(error.to_string()))]), ExitCode::FAILURE),
+    };
+    facts.insert("sound".to_owned(), json!(code == ExitCode::SUCCESS));
+    place.print(&facts)?;
+    Ok(code)
+}

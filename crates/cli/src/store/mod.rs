@@ -1,0 +1,144 @@
+//! `duralite store`: look at a store, check it, copy its rows, and make and restore backups.
+
+mod copies;
+mod dump;
+mod line;
+mod load;
+mod look;
+mod progress;
+mod when;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use duralite_cli::output::{print_json, print_text};
+use duralite_store::{LogMedium, Options, RestoreTo, Store};
+use serde_json::{Map, Value};
+
+use crate::proof;
+
+/// Which store, and how to open it.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// The store's directory
+    #[arg(value_name = "STORE")]
+    dir: PathBuf,
+    /// Directory with its log, if that is in NVRAM
+    #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
+    nvram_dir: Option<PathBuf>,
+    /// Directory of its archive, if it has one: what its log gives up goes there
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show what is in a store, after recovering it if need be
+    Info(Place),
+    /// Check the log, every page, the order of keys, that each page is reached once, and the free pages
+    Verify(Place),
+    /// Write all rows as lines of text, as they are at one moment
+    Dump {
+        #[command(flatten)]
+        place: Place,
+        /// Only this table; may be given several times
+        #[arg(long = "table", value_name = "NAME")]
+        tables: Vec<String>,
+        /// Write to this file, and not to standard output
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Put the rows of a dump into a store, which is made if there is none
+    Load {
+        #[command(flatten)]
+        place: Place,
+        /// The dump; `-` is standard input
+        #[arg(default_value = "-", value_name = "FILE")]
+        input: PathBuf,
+        /// Overwrite rows that are there; without it one that is ends the command
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Measure stores under TPC-B, TATP and TPC-C
+    #[command(disable_help_flag = true)]
+    Bench(proof::Arguments),
+    /// Copy a store into a new directory, from which it can be restored
+    Backup {
+        #[command(flatten)]
+        place: Place,
+        /// A directory that is not there, or empty
+        #[arg(value_name = "BACKUP")]
+        to: PathBuf,
+    },
+    /// Make a store of a backup, as it was at some moment
+    Restore {
+        /// The backup
+        #[arg(value_name = "BACKUP")]
+        from: PathBuf,
+        #[command(flatten)]
+        place: Place,
+        /// A log object's number, or a time in UTC as 2026-01-31T23:59:59Z; the last moment if not given
+        #[arg(long, value_name = "LSN|TIME", value_parser = when::parse)]
+        to: Option<RestoreTo>,
+        /// Directory of the archive of the store that the backup is of, for moments after the backup
+        #[arg(long, value_name = "DIR")]
+        from_archive: Option<PathBuf>,
+    },
+}
+
+pub(crate) fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Info(place) => look::info(place),
+        Command::Verify(place) => look::verify(place),
+        Command::Dump { place, tables, output } => dump::run(place, tables, output.as_deref()),
+        Command::Load { place, input, replace } => load::run(place, input, *replace),
+        Command::Bench(arguments) => proof::run_program("duralite-storebench", "proof/storebench", arguments),
+        Command::Backup { place, to } => copies::backup(place, to),
+        Command::Restore { from, place, to, from_archive } => {
+            copies::restore(from, place, to.unwrap_or_default(), from_archive.as_deref())
+        }
+    }
+}
+
+impl Place {
+    /// The options that leave the store's log where it is.
+    fn options(&self) -> Options {
+        let log = match &self.nvram_dir {
+            Some(dir) => LogMedium::Nvram(dir.clone()),
+            None if self.dir.join("log.nvram").exists() => LogMedium::Emulated,
+            None => LogMedium::Disk,
+        };
+        Options { log, archive: self.archive.clone(), ..Options::default() }
+    }
+
+    /// Opens a store that is there, which recovers it.
+    fn open(&self) -> Result<Store> {
+        // Opening makes a store of a directory that is empty, or not there.
+        if !self.dir.join("pages").exists() && !self.dir.join("backup").exists() {
+            bail!("{} is not a store: there is no file `pages` in it", self.dir.display());
+        }
+        self.open_or_make()
+    }
+
+    fn open_or_make(&self) -> Result<Store> {
+        let opened = progress::with("opening", String::new, || Store::open(&self.dir, self.options()));
+        Ok(opened?)
+    }
+
+    /// Prints names and values.
+    fn print(&self, facts: &Map<String, Value>) -> Result<()> {
+        if self.json {
+            return print_json(&Value::Object(facts.clone()));
+        }
+        let line = |(name, value): (&String, &Value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            format!("{name:<22} {text}\n")
+        };
+        print_text(&facts.iter().map(line).collect::<String>())
+    }
+}
