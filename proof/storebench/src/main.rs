@@ -2,12 +2,19 @@
 //!
 //! Exit status: 0 all is well, 1 a measurement failed or rows did not fit together, 2 wrong usage.
 
+// Media that are crashed, as the store's own tests crash them.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../crates/store/tests/common/crash.rs"]
+mod crash;
 mod kv;
 mod measure;
 mod nv;
 mod peers;
 mod row;
 mod tatp;
+#[cfg(test)]
+mod tests;
 mod tpcb;
 mod tpcc;
 mod workload;

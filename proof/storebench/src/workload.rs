@@ -93,7 +93,7 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
 }
 
 /// Where a thread's own keys begin: after those of all runs before.
-fn unique() -> u64 {
+pub(crate) fn unique() -> u64 {
     static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     RUNS.fetch_add(1, Ordering::Relaxed) << 32
 }
