@@ -45,10 +45,10 @@ struct Cli {
     /// All rows of all tables, and databases of full size; some hours
     #[arg(long)]
     full: bool,
-    /// Rounds a median is taken of [default: 3, with --full 5]
-    #[arg(long)]
-    rounds: Option<usize>,
-    /// Milliseconds of a run [default: 500, with --full 5000]
+    /// Rounds a median is taken of
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Milliseconds of a run [default: 400, with --full 5000]
     #[arg(long, value_name = "MS")]
     milliseconds: Option<u64>,
     /// Threads, in tables with one number of them
@@ -64,7 +64,7 @@ struct Cli {
 
 type Measurement = fn(&Plan) -> Result<Table>;
 
-const MEASUREMENTS: [(&str, Measurement); 16] = [
+const MEASUREMENTS: [(&str, Measurement); 17] = [
     ("peers_disk", measure::peers::on_disk),
     ("peers_memory", measure::peers::in_memory),
     ("one_thread", measure::limits::one_thread),
@@ -80,6 +80,7 @@ const MEASUREMENTS: [(&str, Measurement); 16] = [
     ("figure13_tpcb", measure::schemes::figure13_tpcb),
     ("figure14_tatp", measure::schemes::figure14_tatp),
     ("figure14_tpcb", measure::schemes::figure14_tpcb),
+    ("figure15", measure::breakdown::figure15),
     ("figure16", measure::traffic::figure16),
 ];
 
@@ -112,8 +113,8 @@ fn run(cli: &Cli) -> Result<()> {
     let plan = Plan {
         disk: cli.dir.canonicalize()?,
         memory: memory.path().to_owned(),
-        rounds: cli.rounds.unwrap_or(if cli.full { 5 } else { 3 }).max(1),
-        time: Duration::from_millis(cli.milliseconds.unwrap_or(if cli.full { 5000 } else { 500 })),
+        rounds: cli.rounds.max(1),
+        time: Duration::from_millis(cli.milliseconds.unwrap_or(if cli.full { 5000 } else { 400 })),
         threads: cli.threads,
         is_full: cli.full,
     };

@@ -1,5 +1,6 @@
 //! The measurements: each makes a table.
 
+pub(crate) mod breakdown;
 pub(crate) mod limits;
 pub(crate) mod peers;
 pub(crate) mod schemes;
