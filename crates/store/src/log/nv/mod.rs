@@ -15,7 +15,7 @@ use duralite_logfmt::store::{
     EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, Lsn, NvHead, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object,
     entry_of, object_of, seal_object,
 };
-use duralite_medium::Nvm;
+use duralite_medium::{LINE_BYTES, Nvm};
 
 use self::extents::Extents;
 use self::pending::Pending;
@@ -207,15 +207,26 @@ impl NvLog {
         self.nvm.store(at, object);
         self.nvm.flush(at, object.len() as u64);
         self.nvm.fence();
-        self.set_bit(lsn, at);
+        self.put_entries(std::iter::once((lsn, entry_of(at))));
         self.nvm.fence();
         self.window.done(lsn);
     }
 
-    fn set_bit(&self, lsn: Lsn, at: u64) {
-        let entry = self.layout.entry_at(lsn);
-        self.nvm.store_u64(entry, entry_of(at));
-        self.nvm.flush(entry, 8);
+    /// Stores entries of ascending numbers. Each line that they are in is flushed once: eight entries share one.
+    fn put_entries(&self, entries: impl Iterator<Item = (Lsn, u64)>) {
+        let line_of = |entry: u64| entry / LINE_BYTES as u64;
+        let mut last = None;
+        for (lsn, word) in entries {
+            let entry = self.layout.entry_at(lsn);
+            if let Some(last) = last.filter(|last| line_of(*last) != line_of(entry)) {
+                self.nvm.flush(last, 8);
+            }
+            self.nvm.store_u64(entry, word);
+            last = Some(entry);
+        }
+        if let Some(last) = last {
+            self.nvm.flush(last, 8);
+        }
     }
 
     /// Makes pending objects up to `upto` persistent that nobody else is at.
@@ -235,7 +246,7 @@ impl NvLog {
                 continue;
             }
             self.nvm.fence();
-            batch.iter().for_each(|(lsn, at)| self.set_bit(*lsn, *at));
+            self.put_entries(batch.iter().map(|(lsn, at)| (*lsn, entry_of(*at))));
             self.nvm.fence();
             batch.drain(..).for_each(|(lsn, _)| self.window.done(lsn));
         }
@@ -318,11 +329,7 @@ impl Log for NvLog {
         self.nvm.store_u64(HEAD_OFFSET, head);
         self.nvm.flush(HEAD_OFFSET, 8);
         self.nvm.fence();
-        for lsn in old..head {
-            let at = self.layout.entry_at(lsn);
-            self.nvm.store_u64(at, 0);
-            self.nvm.flush(at, 8);
-        }
+        self.put_entries((old..head).map(|lsn| (lsn, 0)));
         self.nvm.fence();
         self.extents.recycle(head);
         self.head.store(head, Ordering::SeqCst);
