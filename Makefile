@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench build lint fuzz proof soak compat clean
+.PHONY: help demo test bench storebench build lint fuzz proof soak compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -28,6 +28,10 @@ test: ## lints and every test; the last line counts them
 bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.png
 	@scripts/setup bench
 	@scripts/bench
+
+storebench: ## the store's measurements, beside other stores, into docs/store-benchmarks.md and docs/bench/store_*.csv
+	@scripts/setup bench
+	@scripts/storebench
 
 lint: ## formatting and clippy, warnings as errors
 	@scripts/setup lint
