@@ -201,7 +201,7 @@ struct SlowBlock {
 
 impl SlowBlock {
     fn wait(&self, bytes: usize) {
-        let lines = bytes as u64 / LINE_BYTES as u64;
+        let lines = bytes as u64 / LINE_BYTES;
         let ns = u64::from(self.call_ns) + u64::from(self.line_ns) * lines;
         let (begun, time) = (Instant::now(), Duration::from_nanos(ns));
         while begun.elapsed() < time {

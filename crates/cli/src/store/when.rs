@@ -42,7 +42,7 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
 }
 
 fn is_leap(year: u64) -> bool {
-    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
 }
 
 fn days_of(year: u64, month: u64) -> Option<u64> {

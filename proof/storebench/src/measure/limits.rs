@@ -303,7 +303,7 @@ fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
     let before = resident("VmRSS")?;
     let options = Options { cache_bytes: cache_mib << 20, log_bytes: 64 << 20, ..Options::default() };
     let db = NvDb::new(Store::open(dir, options)?, &["rows"])?;
-    let rows = (cache_mib * 10 << 20) / 1024;
+    let rows = cache_mib * 10 * 1024;
     let mut loader = crate::kv::Loader::new(&db)?;
     for id in 0..rows as u32 {
         loader.put(0, key(&[id]), row(1000, &[i64::from(id)]))?;

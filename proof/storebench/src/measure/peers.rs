@@ -9,7 +9,7 @@ use duralite_store::Scheme;
 use super::{Contender, Plan, in_turns, times};
 use crate::kv::Db;
 use crate::nv::Setup;
-use crate::peers::{NAMES, is_built, open, title};
+use crate::peers::{PEERS, open, title};
 use crate::workload::Workload;
 
 const STORE: &str = "Duralite's store";
@@ -43,8 +43,8 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
     let store = Setup::fresh(dir.path(), log_dir.path(), "store", scheme)?.open(workload.schema())?;
     contenders.push(Contender { name: STORE.to_owned(), db: Box::new(store) });
     let mut missing = Vec::new();
-    for name in NAMES {
-        if !is_built(name) {
+    for (name, is_built) in PEERS {
+        if !is_built {
             missing.push(title(name));
             continue;
         }

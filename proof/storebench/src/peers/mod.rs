@@ -16,8 +16,15 @@ use anyhow::{Result, bail};
 
 use crate::kv::{Db, Schema};
 
-/// Every other store, and what stands for it if this program was built without it.
-pub(crate) const NAMES: [&str; 6] = ["sqlite", "waldio", "redb", "fjall", "rocksdb", "turso"];
+/// Every other store, and whether this program was built with it.
+pub(crate) const PEERS: [(&str, bool); 6] = [
+    ("sqlite", true),
+    ("waldio", true),
+    ("redb", cfg!(feature = "redb")),
+    ("fjall", cfg!(feature = "fjall")),
+    ("rocksdb", cfg!(feature = "rocksdb")),
+    ("turso", cfg!(feature = "turso")),
+];
 
 /// How a peer is called in a table.
 pub(crate) fn title(name: &str) -> &'static str {
@@ -28,18 +35,6 @@ pub(crate) fn title(name: &str) -> &'static str {
         "fjall" => "fjall",
         "rocksdb" => "RocksDB TransactionDB",
         _ => "Turso, MVCC",
-    }
-}
-
-/// Whether this program was built with it.
-pub(crate) fn is_built(name: &str) -> bool {
-    match name {
-        "sqlite" | "waldio" => true,
-        "redb" => cfg!(feature = "redb"),
-        "fjall" => cfg!(feature = "fjall"),
-        "rocksdb" => cfg!(feature = "rocksdb"),
-        "turso" => cfg!(feature = "turso"),
-        _ => false,
     }
 }
 

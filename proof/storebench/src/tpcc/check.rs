@@ -32,8 +32,10 @@ struct Facts {
     paid_by: BTreeMap<Person, i64>,
 }
 
+type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Done<()> + 'a;
+
 /// Shows all rows of a table.
-fn all(tx: &mut dyn Tx, table: usize, each: &mut dyn FnMut(&[u8], &[u8]) -> Done<()>) -> Done<()> {
+fn all(tx: &mut dyn Tx, table: usize, each: &mut Each<'_>) -> Done<()> {
     let mut failure = None;
     tx.scan(table, &[], &[0xff; 33], false, &mut |key, row| {
         failure = each(key, row).err();

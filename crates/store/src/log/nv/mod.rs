@@ -214,7 +214,7 @@ impl NvLog {
 
     /// Stores entries of ascending numbers. Each line that they are in is flushed once: eight entries share one.
     fn put_entries(&self, entries: impl Iterator<Item = (Lsn, u64)>) {
-        let line_of = |entry: u64| entry / LINE_BYTES as u64;
+        let line_of = |entry: u64| entry / LINE_BYTES;
         let mut last = None;
         for (lsn, word) in entries {
             let entry = self.layout.entry_at(lsn);
