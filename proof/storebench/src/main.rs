@@ -31,7 +31,7 @@ use measure::Plan;
 
 /// Measure the store under TPC-B, TATP and TPC-C
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Cli {
     /// What to run; everything if none is named
     #[arg(value_name = "NAME")]

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+// What `crash` is made of.
+use duralite_crashmodel as _;
 use duralite_store::{LogMedium, Options, Scheme, Store};
 
 use crate::crash::{OnRig, Rig};
