@@ -59,6 +59,9 @@ pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 }
 
+/// Bytes that each store may keep in memory when they are compared.
+pub(crate) const CACHE_BYTES: u64 = 64 << 20;
+
 /// The tables of a workload.
 pub(crate) type Schema = &'static [&'static str];
 

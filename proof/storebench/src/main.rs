@@ -27,7 +27,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use duralite_bench::{machine, report::Table};
 
-use measure::Plan;
+use measure::plan::Plan;
 
 /// Measure the store under TPC-B, TATP and TPC-C
 #[derive(Parser)]

@@ -8,7 +8,8 @@ use duralite_cli::output::{print_json, print_text};
 use duralite_store::{RestoreTo, Store};
 use serde_json::json;
 
-use super::{Place, progress};
+use super::place::Place;
+use super::progress;
 
 pub(super) fn backup(place: &Place, to: &Path) -> Result<ExitCode> {
     let store = place.open()?;

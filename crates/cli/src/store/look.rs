@@ -6,7 +6,8 @@ use anyhow::{Error, Result};
 use duralite_store::{Error as StoreError, Store, Verified};
 use serde_json::{Map, Value, json};
 
-use super::{Place, progress};
+use super::place::Place;
+use super::progress;
 
 fn facts<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

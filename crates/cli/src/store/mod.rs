@@ -5,36 +5,19 @@ mod dump;
 mod line;
 mod load;
 mod look;
+mod place;
 mod progress;
 mod when;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
-use duralite_cli::output::{print_json, print_text};
-use duralite_store::{LogMedium, Options, RestoreTo, Store};
-use serde_json::{Map, Value};
+use anyhow::Result;
+use clap::Subcommand;
+use duralite_store::RestoreTo;
 
 use crate::proof;
-
-/// Which store, and how to open it.
-#[derive(Args)]
-pub(crate) struct Place {
-    /// The store's directory
-    #[arg(value_name = "STORE")]
-    dir: PathBuf,
-    /// Directory with its log, if that is in NVRAM
-    #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
-    nvram_dir: Option<PathBuf>,
-    /// Directory of its archive, if it has one: what its log gives up goes there
-    #[arg(long, value_name = "DIR")]
-    archive: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
+use place::Place;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -102,43 +85,5 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Restore { from, place, to, from_archive } => {
             copies::restore(from, place, to.unwrap_or_default(), from_archive.as_deref())
         }
-    }
-}
-
-impl Place {
-    /// The options that leave the store's log where it is.
-    fn options(&self) -> Options {
-        let log = match &self.nvram_dir {
-            Some(dir) => LogMedium::Nvram(dir.clone()),
-            None if self.dir.join("log.nvram").exists() => LogMedium::Emulated,
-            None => LogMedium::Disk,
-        };
-        Options { log, archive: self.archive.clone(), ..Options::default() }
-    }
-
-    /// Opens a store that is there, which recovers it.
-    fn open(&self) -> Result<Store> {
-        // Opening makes a store of a directory that is empty, or not there.
-        if !self.dir.join("pages").exists() && !self.dir.join("backup").exists() {
-            bail!("{} is not a store: there is no file `pages` in it", self.dir.display());
-        }
-        self.open_or_make()
-    }
-
-    fn open_or_make(&self) -> Result<Store> {
-        let opened = progress::with("opening", String::new, || Store::open(&self.dir, self.options()));
-        Ok(opened?)
-    }
-
-    /// Prints names and values.
-    fn print(&self, facts: &Map<String, Value>) -> Result<()> {
-        if self.json {
-            return print_json(&Value::Object(facts.clone()));
-        }
-        let line = |(name, value): (&String, &Value)| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            format!("{name:<22} {text}\n")
-        };
-        print_text(&facts.iter().map(line).collect::<String>())
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use duralite_bench::report::Table;
 use duralite_store::Scheme;
 
-use super::Plan;
+use super::plan::Plan;
 use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};

@@ -10,8 +10,8 @@ use duralite_bench::report::{Table, number};
 use duralite_medium::block::{Block, BlockOptions, Durability as Written, FileBlock};
 use duralite_store::{Durability, Options, Scheme, Store};
 
+use super::plan::{Contender, Plan, in_turns, times};
 use super::schemes::{Dirs, SCHEMES};
-use super::{Contender, Plan, in_turns, times};
 use crate::kv::{Db, Outcome, Schema, Session, run};
 use crate::nv::{NvDb, Setup};
 use crate::row::{key, row};

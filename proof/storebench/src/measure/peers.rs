@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use duralite_bench::report::{Table, number};
 use duralite_store::Scheme;
 
-use super::{Contender, Plan, in_turns, times};
+use super::plan::{Contender, Plan, in_turns, times};
 use crate::kv::Db;
 use crate::nv::Setup;
 use crate::peers::{PEERS, open, title};

@@ -4,7 +4,7 @@ use anyhow::Result;
 use duralite_bench::report::{Table, number};
 use duralite_store::Scheme;
 
-use super::{Contender, Plan, Scored, in_turns, times};
+use super::plan::{Contender, Plan, Scored, in_turns, times};
 use crate::nv::Setup;
 use crate::workload::Workload;
 

@@ -9,8 +9,8 @@ use duralite_bench::report::{Table, number};
 use duralite_medium::{FileNvm, MapOptions, Nvm};
 use duralite_store::Scheme;
 
+use super::plan::{Contender, Plan, in_turns, times};
 use super::schemes::Dirs;
-use super::{Contender, Plan, in_turns, times};
 use crate::nv::Setup;
 use crate::workload::{Workload, median, run};
 

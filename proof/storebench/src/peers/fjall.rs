@@ -8,8 +8,7 @@ use fjall::{
     Readable,
 };
 
-use super::CACHE_BYTES;
-use crate::kv::{Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Tx, Visit, Work};
 
 struct Fjall {
     database: OptimisticTxDatabase,

@@ -38,10 +38,6 @@ pub(crate) fn title(name: &str) -> &'static str {
     }
 }
 
-/// Bytes that each may keep in memory, as the store does.
-#[allow(dead_code, reason = "without peers nobody asks")]
-pub(crate) const CACHE_BYTES: u64 = 64 << 20;
-
 /// Makes one in an empty directory, with its log in another if it can; every commit is durable.
 pub(crate) fn open(name: &str, dir: &Path, log_dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
     std::fs::create_dir_all(dir)?;

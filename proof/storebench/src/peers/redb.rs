@@ -5,8 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use super::CACHE_BYTES;
-use crate::kv::{Db, Done, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Schema, Session, Tx, Visit, Work};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 type WriteTable<'t> = redb::Table<'t, &'static [u8], &'static [u8]>;

@@ -9,8 +9,7 @@ use rocksdb::{
     TransactionOptions, WriteOptions,
 };
 
-use super::CACHE_BYTES;
-use crate::kv::{Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Tx, Visit, Work};
 
 type Database = TransactionDB<MultiThreaded>;
 

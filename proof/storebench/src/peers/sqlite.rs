@@ -6,8 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use super::CACHE_BYTES;
-use crate::kv::{Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Tx, Visit, Work};
 
 struct Sqlite {
     uri: String,

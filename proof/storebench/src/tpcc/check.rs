@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
-use super::{
+use super::scale::{
     CUSTOMERS, DISTRICTS, HISTORY, NEW_ORDERS, ORDER_LINES, ORDERS, TpcC, WAREHOUSES, customer, district,
     line, order, warehouse,
 };

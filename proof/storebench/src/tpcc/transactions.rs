@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{
+use super::scale::{
     CUSTOMERS, CUSTOMERS_BY_NAME, DISTRICTS, DISTRICTS_OF_A_WAREHOUSE, HISTORY, ITEMS, NEW_ORDERS,
     ORDER_LINES, ORDERS, ORDERS_BY_CUSTOMER, STOCK, TpcC, WAREHOUSES, customer, district, line, order, stock,
     warehouse,

@@ -1,0 +1,66 @@
+//! Which store a command is about, and how it is opened.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use duralite_cli::output::{print_json, print_text};
+use duralite_store::{LogMedium, Options, Store};
+use serde_json::{Map, Value};
+
+use super::progress;
+
+/// Which store, and how to open it.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// The store's directory
+    #[arg(value_name = "STORE")]
+    pub(super) dir: PathBuf,
+    /// Directory with its log, if that is in NVRAM
+    #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
+    nvram_dir: Option<PathBuf>,
+    /// Directory of its archive, if it has one: what its log gives up goes there
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Place {
+    /// The options that leave the store's log where it is.
+    pub(super) fn options(&self) -> Options {
+        let log = match &self.nvram_dir {
+            Some(dir) => LogMedium::Nvram(dir.clone()),
+            None if self.dir.join("log.nvram").exists() => LogMedium::Emulated,
+            None => LogMedium::Disk,
+        };
+        Options { log, archive: self.archive.clone(), ..Options::default() }
+    }
+
+    /// Opens a store that is there, which recovers it.
+    pub(super) fn open(&self) -> Result<Store> {
+        // Opening makes a store of a directory that is empty, or not there.
+        if !self.dir.join("pages").exists() && !self.dir.join("backup").exists() {
+            bail!("{} is not a store: there is no file `pages` in it", self.dir.display());
+        }
+        self.open_or_make()
+    }
+
+    pub(super) fn open_or_make(&self) -> Result<Store> {
+        let opened = progress::with("opening", String::new, || Store::open(&self.dir, self.options()));
+        Ok(opened?)
+    }
+
+    /// Prints names and values.
+    pub(super) fn print(&self, facts: &Map<String, Value>) -> Result<()> {
+        if self.json {
+            return print_json(&Value::Object(facts.clone()));
+        }
+        let line = |(name, value): (&String, &Value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            format!("{name:<22} {text}\n")
+        };
+        print_text(&facts.iter().map(line).collect::<String>())
+    }
+}

@@ -1,0 +1,104 @@
+//! What a measurement is told, and stores that take turns.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::kv::Db;
+use crate::nv::Setup;
+use crate::tatp::Tatp;
+use crate::tpcb::TpcB;
+use crate::tpcc::TpcC;
+use crate::workload::{Run, Workload, median, run};
+
+/// Where, how long and how often.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// On the disk that is measured.
+    pub(crate) disk: PathBuf,
+    /// In memory, where logs stand for NVRAM.
+    pub(crate) memory: PathBuf,
+    pub(crate) rounds: usize,
+    pub(crate) time: Duration,
+    /// Threads of those tables that have one number of them.
+    pub(crate) threads: u64,
+    /// Whether tables have all their rows and the databases their full size.
+    pub(crate) is_full: bool,
+}
+
+impl Plan {
+    pub(crate) fn tpcb(&self) -> TpcB {
+        TpcB { branches: if self.is_full { 1000 } else { 100 }, accounts_of_a_branch: 1000 }
+    }
+
+    /// A setup with the cache and the log that go with the sizes of the databases.
+    pub(crate) fn sized(&self, mut setup: Setup) -> Setup {
+        setup.options.cache_bytes = if self.is_full { 256 << 20 } else { 64 << 20 };
+        setup.options.log_bytes = 128 << 20;
+        setup
+    }
+
+    pub(crate) fn tpcc(&self) -> TpcC {
+        if self.is_full {
+            TpcC { warehouses: 16, customers_of_a_district: 300, items: 10_000 }
+        } else {
+            TpcC { warehouses: 8, customers_of_a_district: 90, items: 1000 }
+        }
+    }
+
+    pub(crate) fn tatp(&self) -> Tatp {
+        Tatp { subscribers: if self.is_full { 100_000 } else { 20_000 } }
+    }
+}
+
+/// A store with a name, loaded.
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) db: Box<dyn Db>,
+}
+
+/// What one of them came to: the middle of its rounds.
+#[derive(Clone, Debug)]
+pub(crate) struct Scored {
+    pub(crate) name: String,
+    pub(crate) per_second: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// Lets all run in turns, so that a slow moment of the machine is everybody's; checks after each run what it left.
+pub(crate) fn in_turns(
+    contenders: &[Contender],
+    workload: &dyn Workload,
+    threads: u64,
+    plan: &Plan,
+) -> Result<Vec<Scored>> {
+    let mut runs = vec![Vec::new(); contenders.len()];
+    for _ in 0..plan.rounds {
+        for (contender, runs) in contenders.iter().zip(&mut runs) {
+            let done = run(&*contender.db, workload, threads, plan.time);
+            runs.push(done.with_context(|| format!("{} with {}", workload.name(), contender.name))?);
+            let checked = contender.db.session().and_then(|mut session| workload.check(&mut *session));
+            checked.with_context(|| format!("{} of {}", workload.name(), contender.name))?;
+        }
+    }
+    let mut scored = Vec::new();
+    for (contender, runs) in contenders.iter().zip(runs) {
+        let rates: Vec<f64> = runs.iter().map(Run::per_second).collect();
+        scored.push(Scored {
+            name: contender.name.clone(),
+            per_second: median(&rates),
+            lowest: rates.iter().copied().fold(f64::INFINITY, f64::min),
+            highest: rates.iter().copied().fold(0.0, f64::max),
+            runs,
+        });
+    }
+    Ok(scored)
+}
+
+/// How many times the one is the other.
+pub(crate) fn times(one: f64, other: f64) -> String {
+    if other > 0.0 { format!("{:.2}x", one / other) } else { "-".to_owned() }
+}
