@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use crate::media::HomeSync;
 
 /// Units that each way is tried for.
-const TRIED: u32 = 64;
+const TRIED: u32 = 16;
 /// Measurements that a price is made of, at most.
 const MEASURED: usize = 1024;
-/// Units from the end of one trial to the beginning of the next: trying costs an eighth of the difference at worst.
-const INTERVAL: u32 = 7 * 2 * TRIED;
+/// Units from the end of one trial to the beginning of the next: the dearer way is taken for one of 128.
+const INTERVAL: u32 = 126 * TRIED;
 
 /// What a line costs: of many measurements, without the dearest, in which something else ran meanwhile.
 #[derive(Debug, Default)]

@@ -299,7 +299,7 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
             table.row([operation.name().to_owned(), mode.to_owned(), number(stock), number(ours), ratio]);
         }
     }
-    table.note = format!("{} Asked for: 50x stock DELETE.", how(effort));
+    table.note = format!("{} Stock SQLite pays the disk, scratchpad the latencies of the home.", how(effort));
     Ok(table)
 }
 
