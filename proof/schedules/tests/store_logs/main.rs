@@ -23,6 +23,8 @@ mod rings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+// `error` derives with it.
+use thiserror as _;
 
 use duralite_logfmt::store::{Lsn, Object, ObjectKind};
 use rustc_hash as _; // of another test
