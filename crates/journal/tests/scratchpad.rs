@@ -519,3 +519,46 @@ fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
         assert_heads_are_new(&rig, 0, &format!("second head at {second}"));
     }
 }
+
+/// A process that dies when it has ended a transaction for everybody to see, and not durably, has not told anybody. The
+/// next one must not store over the journal before its end is durable: else a crash plays back what is left of both.
+#[test]
+fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_with_other_records() {
+    // By zeros over the head (PERSIST), by its length (TRUNCATE), by the word that says that there is one (DELETE).
+    for ends in 0..3 {
+        let rig = Rig::new(1, 256 << 10, false);
+        let log = rig.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        journal.create().expect("create");
+        write_journal(&*journal, 1, 4096);
+        complete_head(&*journal, 1, 4096);
+        match ends {
+            0 => {
+                let bytes = rig.memory.to_bytes();
+                let head =
+                    (0..bytes.len()).step_by(8).find(|at| bytes[*at..].starts_with(&MAGIC)).expect("a head");
+                rig.memory.store_u64(head as u64, 0);
+                journal.write(&[2; 12], 0).expect("write");
+            }
+            1 => journal.truncate(0).expect("truncate"),
+            _ => {
+                journal.delete().expect("delete");
+                journal.create().expect("create");
+            }
+        }
+        journal.write(&[2; 500], 12).expect("write");
+        for at in (512..4096).step_by(512) {
+            journal.write(&[2; 512], at).expect("write");
+        }
+        for seed in 0..300 {
+            let left = rig.on(rig.memory.crash(seed));
+            let log = left.open(0).expect("open");
+            let journal = log.engine().rollback_journal().expect("a journal");
+            let Some(size) = journal.size().expect("a size") else { continue };
+            let mut found = vec![0; size as usize];
+            journal.read(&mut found, 0).expect("read");
+            let of_both = found.starts_with(&MAGIC) && found[512..].contains(&2);
+            assert!(!of_both, "end {ends}, seed {seed}");
+        }
+    }
+}

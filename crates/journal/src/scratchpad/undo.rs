@@ -201,6 +201,16 @@ impl UndoLog {
         Ok(())
     }
 
+    /// Makes durable that the journal before has ended, before a new one is stored over it: a process that has died may have
+    /// ended it, for everybody to see, and not durably. With the page that its head is in, if it stays.
+    fn settle(&self, first: Option<u32>) {
+        self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
+        if let Some(page) = first {
+            self.region.nvm.flush(offset_of(page) + HEADER_BYTES, 8);
+        }
+        self.region.nvm.fence();
+    }
+
     /// Erases the heads of journals in a page from a byte of the journal on, which is in that page: a length may become
     /// durable before what it counts, and SQLite must not find another journal's head there. Durable with the next fence. Where a
     /// store is durable in its order nothing is to be done.
@@ -331,6 +341,7 @@ impl RollbackJournal for UndoLog {
 
     fn create(&self) -> Result<(), JournalError> {
         self.delete()?;
+        self.settle(None);
         let mut known = self.known();
         let number = UndoChain::read(known.chain).number.wrapping_add(1);
         let header = Self::header(UndoChain { first: 0, number }, 0);
@@ -365,6 +376,9 @@ impl RollbackJournal for UndoLog {
             return Err(JournalError::LimitReached { limit_bytes: JOURNAL_LIMIT });
         }
         let mut known = self.known();
+        if offset == 0 {
+            self.settle(Some(self.page(&mut known, chain, 0)?));
+        }
         self.reach(&mut known, chain, pages_for(end) as usize, length)?;
         if length == 0 {
             self.erase_heads(self.page(&mut known, chain, 0)?, 0, 0);

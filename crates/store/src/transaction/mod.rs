@@ -4,6 +4,7 @@
 //! transaction that is not is taken back, step by step, by objects that are never taken back themselves.
 
 mod catalog;
+mod change;
 mod commit;
 mod kept;
 mod rows;

@@ -5,7 +5,7 @@ use duralite_logfmt::store::{
     leaf_value,
 };
 
-use super::kept::{Intent, OBJECT_OVERHEAD};
+use super::change::{Intent, OBJECT_OVERHEAD};
 use super::{State, Step, Transaction};
 use crate::admission::Room;
 use crate::controls::Rule;

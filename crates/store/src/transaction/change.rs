@@ -1,0 +1,90 @@
+//! Changing a row, once there is room for the change and for taking it back.
+
+use duralite_logfmt::store::{PageId, Value, leaf_value};
+
+use super::Transaction;
+use crate::admission::Room;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::pager::Author;
+use crate::tree::{Before, MayChange, Outcome, Tree, chain_pages};
+
+/// Bytes of a log object besides what it is about.
+pub(super) const OBJECT_OVERHEAD: u64 = 128;
+
+/// A change that a transaction is about to make.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Intent {
+    pub(super) author: Author,
+    /// Bytes of its object, splits not counted in.
+    pub(super) bytes: u64,
+    /// The tree.
+    pub(super) root: PageId,
+    /// Bytes of the cell that will be there.
+    pub(super) new: u64,
+}
+
+impl Transaction {
+    /// Keeps room in the log to the end of the transaction, waiting for a checkpoint to make some.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub(super) fn keep(&mut self, room: Room) -> Result<(), Error> {
+        let engine = &self.running.engine;
+        engine.admission.keep(room, self.kept.room, engine.tuning.lock_timeout)?;
+        self.kept.room.bytes += room.bytes;
+        self.kept.room.objects += room.objects;
+        Ok(())
+    }
+
+    /// Changes a row, once there is room for the change, for taking it back, and for giving back the chain of a long value
+    /// after the commit; whether there was a row to be changed.
+    pub(super) fn change_row(
+        &mut self,
+        intent: Intent,
+        change: impl Fn(Tree<'_>, &mut MayChange<'_>) -> Result<Outcome, Error>,
+    ) -> Result<bool, Error> {
+        let admitted = self.admit(intent.bytes)?;
+        let mut chain = 0;
+        let outcome = loop {
+            let mut wanted = 0;
+            let Self { running, kept, .. } = self;
+            let engine = &running.engine;
+            let mut may = |before: &Before<'_>| {
+                wanted = chain_of(engine, before);
+                if wanted > chain {
+                    // Room may have to be waited for: not with a latch.
+                    return Ok(false);
+                }
+                let old = before.old.map_or(0, <[u8]>::len) as u64;
+                if old > intent.new {
+                    kept.keep_pages(engine, before, old - intent.new)?;
+                }
+                Ok(true)
+            };
+            let outcome = change(engine.tree(intent.root), &mut may);
+            if !matches!(outcome, Ok(Outcome::Refused)) {
+                break outcome;
+            }
+            let more = wanted - chain;
+            if let Err(error) = self.keep(Room { bytes: more * OBJECT_OVERHEAD, objects: more }) {
+                break Err(error);
+            }
+            chain = wanted;
+        };
+        self.admitted(admitted);
+        match outcome? {
+            Outcome::Changed(changed) => self.add_step(changed.logged, changed.undo),
+            Outcome::NoRow | Outcome::Refused => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// How many pages the long value has that a cell stands for.
+fn chain_of(engine: &Engine, before: &Before<'_>) -> u64 {
+    match before.old.map(leaf_value) {
+        Some(Ok(Value::Long { bytes, .. })) => chain_pages(engine.pager.pool.page_bytes(), bytes),
+        _ => 0,
+    }
+}
