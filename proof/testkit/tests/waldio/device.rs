@@ -1,5 +1,7 @@
 //! What reaches the device, counted by the kernel: exact, so it is tested and not measured.
 
+use rusqlite::Connection;
+
 use duralite_testkit::{LoopDisk, connect, integrity, one, run};
 
 use crate::{insert, number, prepare};
@@ -12,21 +14,30 @@ fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
     let conn = connect(&format!("file:{}/{name}?vfs=duralite&{settings}", disk.path().display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
     prepare(&conn);
+    grow(&conn);
     for _ in 0..20 {
         insert(&conn).unwrap();
     }
     disk.settle();
     let (before, own) = (disk.counts(), number(&conn, "device_bytes"));
+    let commits = number(&conn, "commits");
     for _ in 0..COMMITS {
         insert(&conn).unwrap();
     }
     let after = disk.counts();
-    assert_eq!(number(&conn, "commits"), 122);
+    assert_eq!(number(&conn, "commits") - commits, COMMITS);
     assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (COMMITS, COMMITS), "{name}");
     let bytes = after.written_bytes - before.written_bytes;
     assert_eq!(bytes, number(&conn, "device_bytes") - own, "{name}: something else was written");
     integrity(&conn);
     bytes
+}
+
+/// Makes the log longer than what follows takes, and lets it start over.
+fn grow(conn: &Connection) {
+    conn.execute_batch("CREATE TABLE grown(x); INSERT INTO grown VALUES(randomblob(1500000))").unwrap();
+    run(conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
+    conn.execute_batch("CREATE TABLE another(x)").unwrap();
 }
 
 #[test]
@@ -55,8 +66,10 @@ fn a_transaction_of_eight_pages_is_one_write_and_one_flush() {
              INSERT INTO t SELECT i, randomblob(20), randomblob(20), randomblob(20) FROM n",
         )
         .unwrap();
+        grow(&conn);
         disk.settle();
-        for _ in 0..5 {
+        // Within what the log was made with: where it has grown, a write may go to two places of the device.
+        for _ in 0..3 {
             let (before, frames) = (disk.counts(), number(&conn, "frames"));
             let sql = "UPDATE t SET b = randomblob(20), c = randomblob(20), d = randomblob(20) WHERE a = 999";
             run(&conn, sql).unwrap();
