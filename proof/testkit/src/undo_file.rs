@@ -58,12 +58,16 @@ impl RollbackJournal for UndoFile {
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, JournalError> {
-        let file = File::open(&self.path);
+        let file = match File::open(&self.path) {
+            // Whoever looks whether a journal is hot holds nothing that keeps its writer from ending it meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+            file => file,
+        };
         let read = file.and_then(|file| {
             let left = file.metadata()?.len().saturating_sub(offset);
             let wanted = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
-            file.read_exact_at(&mut buf[..wanted], offset)?;
-            Ok(wanted)
+            // It may be cut meanwhile.
+            file.read_at(&mut buf[..wanted], offset)
         });
         read.map_err(|error| JournalError::io("read", &self.path, &error))
     }
