@@ -116,9 +116,11 @@ impl UndoLog {
         known.pages.get(index).copied().ok_or(JournalError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
     }
 
-    /// All pages of the journal that there is.
+    /// All pages of the journal that there is; that others are not its own is durable.
     pub(super) fn pages(&self) -> Result<Vec<u32>, JournalError> {
-        match self.state()? {
+        let found = self.state()?;
+        self.settle(None);
+        match found {
             (chain, UndoState::Bytes(_)) => Ok(self.walk(chain, usize::MAX)),
             (_, UndoState::Gone) => Ok(Vec::new()),
         }
@@ -148,6 +150,7 @@ impl UndoLog {
     /// those of the generation in force if anything may be committed in it.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
+        self.settle(None);
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
         let mut bytes = [0; SLOT_BYTES];
         self.nvm.read(slot_offset(generation), &mut bytes);
@@ -205,10 +208,11 @@ impl UndoLog {
     /// ended it, for everybody to see, and not durably. With the page that its head is in, if it stays.
     fn settle(&self, first: Option<u32>) {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
+        self.nvm.fence();
         if let Some(page) = first {
             self.region.nvm.flush(offset_of(page) + HEADER_BYTES, 8);
+            self.region.nvm.fence();
         }
-        self.region.nvm.fence();
     }
 
     /// Erases the heads of journals in a page from a byte of the journal on, which is in that page: a length may become
