@@ -7,12 +7,14 @@ mod common;
 #[path = "common/scratchpad.rs"]
 mod rig;
 
-use common::{Model, Rng, for_seeds};
+use common::{Model, Rng, Transaction, for_seeds};
 use duralite_crashmodel::Crashes as _;
 use duralite_journal::engine::Engine as _;
 use duralite_journal::engine::prelude::*;
 use duralite_journal::home::NoDatabase;
 use duralite_journal::rollback::RollbackJournal;
+use duralite_journal::scratchpad::Scratchpad;
+use duralite_journal::stream::WalStream;
 use duralite_journal::{ErrorKind, JournalError};
 use duralite_logfmt::scratchpad::{
     Kind, Owner, PAGE_BYTES, PageHeader, first_link_offset, first_link_tag, link_word,
@@ -110,17 +112,22 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
     assert!(full > 2, "never full");
 }
 
-#[test]
-fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
+/// A small region with one log, and a transaction that is to be written to it.
+fn small() -> (Rig, WalStream<Scratchpad>, Model, Transaction) {
     let rig = Rig::new(1, 64 << 10, false);
     let mut log = rig.open(0).expect("open");
     let mut model = Model::new(PAGE, 12);
     let (offset, data) = model.restart();
     log.write(&NoDatabase, offset, &data).expect("a header");
     let transaction = model.transaction(&mut Rng(9), false);
-    let (last, first) = transaction.writes.split_last().expect("writes");
+    (rig, log, model, transaction)
+}
+
+#[test]
+fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
+    let (rig, mut log, _, transaction) = small();
+    let (_, first) = transaction.writes.split_last().expect("writes");
     first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
-    let _ = last;
     assert!(rig.taken() > 0);
     std::mem::forget(log);
     let log = rig.open(0).expect("open");
@@ -130,14 +137,7 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
 /// The same for a rollback journal, whose writer knows nothing of transactions: those that are committed stay.
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
-    let rig = Rig::new(1, 64 << 10, false);
-    let mut log = rig.open(0).expect("open");
-    let mut model = Model::new(PAGE, 12);
-    let transaction = {
-        let (offset, data) = model.restart();
-        log.write(&NoDatabase, offset, &data).expect("a header");
-        model.transaction(&mut Rng(9), false)
-    };
+    let (rig, mut log, mut model, transaction) = small();
     transaction.writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
     model.commit(transaction);
     let region = rig.region();
@@ -170,12 +170,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
 /// A log whose pages were given to others says so, and is not an empty one.
 #[test]
 fn inv25_a_log_whose_pages_others_have_is_an_error() {
-    let rig = Rig::new(1, 64 << 10, false);
-    let mut log = rig.open(0).expect("open");
-    let mut model = Model::new(PAGE, 12);
-    let (offset, data) = model.restart();
-    log.write(&NoDatabase, offset, &data).expect("a header");
-    let transaction = model.transaction(&mut Rng(9), false);
+    let (rig, mut log, _, transaction) = small();
     transaction.writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
     drop(log);
     let region = rig.region();
@@ -189,11 +184,7 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
 /// A process that died in a commit has said where it begins, and its pages are given back by others.
 #[test]
 fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
-    let rig = Rig::new(1, 64 << 10, false);
-    let mut log = rig.open(0).expect("open");
-    let mut model = Model::new(PAGE, 12);
-    let (offset, data) = model.restart();
-    log.write(&NoDatabase, offset, &data).expect("a header");
+    let (rig, mut log, _, transaction) = small();
     let region = rig.region();
     region.grow(64 << 10).expect("grow");
     let (id, generation) = (rig::superblock(0).log_id, 2);
@@ -207,7 +198,6 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     rig.log(0).store_u64(first_link_offset(generation), link);
     assert!(rig.look(0).is_ok());
     // It finds no room, and then has that of the dead; and it is taken back.
-    let transaction = model.transaction(&mut Rng(9), false);
     let (_, first) = transaction.writes.split_last().expect("writes");
     first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
     log.engine_mut().discard_staged().expect("discard");

@@ -12,7 +12,7 @@ use std::time::Instant;
 use common::crowd::{self, Ran, content};
 use common::history::check;
 use common::options;
-use duralite_crashmodel::disk::{DiskEvent, DiskModel, Pages, Piece};
+use duralite_crashmodel::disk::{DiskEvent, DiskModel, Pages};
 use duralite_logdisk::{EventLog, FileSystemKind, ImageMounter, LogDisk, Volume, missing_rig};
 use duralite_store::{Options, Scheme, Store};
 
@@ -64,29 +64,8 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     (ran, events.take())
 }
 
-/// What of the unsynced writes has arrived: nothing, all, the oldest, all but one, or pages by chance. Whole blocks: what the
-/// file system itself makes of torn ones is another question.
-fn image_of(disk: &DiskModel, nth: u32, random: &mut fastrand::Rng) -> Pages {
-    let writes = disk.pending();
-    match nth {
-        0 => disk.crash_image(Piece::Page, |_| false),
-        1 => disk.crash_image(Piece::Page, |_| true),
-        2 => {
-            let kept = random.usize(..=writes);
-            disk.crash_image(Piece::Page, |piece| piece.write < kept)
-        }
-        3 => {
-            let lost = random.usize(..writes.max(1));
-            disk.crash_image(Piece::Page, |piece| piece.write != lost)
-        }
-        _ => {
-            let share = random.u8(1..=7);
-            disk.crash_image(Piece::Page, |_| random.u8(..8) < share)
-        }
-    }
-}
-
-/// Cuts a run off before so many of its syncs; how many images that were.
+/// Cuts a run off before so many of its syncs, and leaves whole blocks: what the file system itself makes of torn ones is
+/// another question; how many images that were.
 fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
     let (ran, events) = record(scheme, seed);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -101,7 +80,7 @@ fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize
     for (at, event) in events.iter().enumerate() {
         let history = moments.contains(&at).then(|| ran.known(acknowledged));
         for nth in 0..if history.is_some() { IMAGES_PER_SYNC } else { 0 } {
-            let image = image_of(&disk, nth, &mut random);
+            let image = disk.image_of_pages(nth, &mut random);
             let found = mounter.with_image(&image, |path| content(&open(path, scheme))).unwrap();
             let what = format!("{scheme:?}, seed {seed}, event {at}, image {nth}");
             check(history.as_deref().unwrap_or_default(), &found)

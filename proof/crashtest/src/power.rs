@@ -308,27 +308,9 @@ fn stage_on(volume: &Path, memory: Option<&Stage>) -> Result<Stage> {
 /// What a power cut leaves: nothing unsynced, everything, all but the newest, sectors by chance, pages by
 /// chance. Also whether blocks of the file system may be torn.
 fn image_of(disk: &DiskModel, nth: u32, random: &mut fastrand::Rng) -> (Pages, bool) {
-    let writes = disk.pending();
     let image = match nth {
-        0 => disk.crash_image(Piece::Page, |_| false),
-        1 => disk.crash_image(Piece::Page, |_| true),
-        2 => {
-            let kept = random.usize(..=writes);
-            disk.crash_image(Piece::Page, |piece| piece.write < kept)
-        }
-        3 => {
-            // One write is missing.
-            let lost = random.usize(..writes.max(1));
-            disk.crash_image(Piece::Page, |piece| piece.write != lost)
-        }
-        4 => {
-            let share = random.u8(1..=7);
-            disk.crash_image(Piece::Sector, |_| random.u8(..8) < share)
-        }
-        _ => {
-            let share = random.u8(1..=7);
-            disk.crash_image(Piece::Page, |_| random.u8(..8) < share)
-        }
+        4 => disk.image_by_chance(Piece::Sector, random),
+        nth => disk.image_of_pages(nth, random),
     };
     (image, nth == 4)
 }

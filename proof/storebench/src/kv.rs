@@ -34,6 +34,7 @@ pub(crate) trait Tx {
     }
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Done<()>;
     fn delete(&mut self, table: usize, key: &[u8]) -> Done<()>;
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()>;
     /// Rows from `from` on and before `to`, from the end if `is_reverse`.
     fn scan(
         &mut self,
@@ -42,7 +43,31 @@ pub(crate) trait Tx {
         to: &[u8],
         is_reverse: bool,
         visit: &mut Visit<'_>,
-    ) -> Done<()>;
+    ) -> Done<()> {
+        self.rows(table, Span { from, to, is_reverse }, visit)
+    }
+}
+
+/// Rows from `from` on and before `to`, from the end if `is_reverse`.
+#[derive(Clone, Copy)]
+pub(crate) struct Span<'a> {
+    pub(crate) from: &'a [u8],
+    pub(crate) to: &'a [u8],
+    pub(crate) is_reverse: bool,
+}
+
+/// Shows rows from one end, as long as more are wanted.
+pub(crate) fn each<I: DoubleEndedIterator>(
+    mut rows: I,
+    is_reverse: bool,
+    mut show: impl FnMut(I::Item) -> Done<bool>,
+) -> Done<()> {
+    while let Some(row) = if is_reverse { rows.next_back() } else { rows.next() } {
+        if !show(row)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The body of a transaction; run again, it does the same.

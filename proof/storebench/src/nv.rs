@@ -10,7 +10,7 @@ use duralite_medium::block::{Block, BlockCounters, BlockOptions, Durability, Fil
 use duralite_medium::{FileNvm, Guarantee, LINE_BYTES, Latency, MapOptions, MediumError, Nvm};
 use duralite_store::{Error, LogMedium, Media, Options, Scheme, Store, Table, Transaction};
 
-use crate::kv::{Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work, each};
 
 /// A store, and the tables of a workload.
 pub(crate) struct NvDb {
@@ -53,22 +53,11 @@ impl Tx for NvTx<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
-        let mut rows = self.0.scan(&self.1[table], from..to);
-        while let Some(row) = if is_reverse { rows.next_back() } else { rows.next() } {
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        each(self.0.scan(&self.1[table], span.from..span.to), span.is_reverse, |row| {
             let (key, value) = row?;
-            if !visit(&key, &value) {
-                break;
-            }
-        }
-        Ok(())
+            Ok(visit(&key, &value))
+        })
     }
 }
 

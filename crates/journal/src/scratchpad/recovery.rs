@@ -3,6 +3,8 @@
 
 use duralite_logfmt::scratchpad::{Kind, PageHeader, first_link_offset};
 
+use rustc_hash::FxHashSet;
+
 use super::Scratchpad;
 use super::region::offset_of;
 use super::scan::Scan;
@@ -83,8 +85,7 @@ impl Scratchpad {
             self.newest = pair;
         }
         self.newest = last;
-        let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
-        kept.extend(undo);
+        let kept = self.needed_beside(undo);
         if let Some(scan) = self.scan.take() {
             self.region.set_used(scan.used());
         }
@@ -93,11 +94,15 @@ impl Scratchpad {
         Ok(())
     }
 
+    /// The pages of committed transactions, beside those of the rollback journal.
+    pub(super) fn needed_beside(&self, undo: Vec<u32>) -> FxHashSet<u32> {
+        self.pages.iter().copied().chain(undo).collect()
+    }
+
     /// What a process that joins others gives back: pages that its process slot had when another one held it.
     pub(super) fn collect_own(&self) {
         let Ok(undo) = self.rollback.pages() else { return };
-        let mut kept: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
-        kept.extend(undo);
+        let mut kept = self.needed_beside(undo);
         // Somebody may be committing it just now.
         kept.extend(self.linked_next());
         self.region.collect(|page| kept.contains(&page), |_| true);

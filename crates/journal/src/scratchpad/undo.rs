@@ -119,7 +119,7 @@ impl UndoLog {
     /// All pages of the journal that there is; that others are not its own is durable.
     pub(super) fn pages(&self) -> Result<Vec<u32>, JournalError> {
         let found = self.state()?;
-        self.settle(None);
+        self.flush_words();
         match found {
             (chain, UndoState::Bytes(_)) => Ok(self.walk(chain, usize::MAX)),
             (_, UndoState::Gone) => Ok(Vec::new()),
@@ -150,7 +150,7 @@ impl UndoLog {
     /// those of the generation in force if anything may be committed in it.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
-        self.settle(None);
+        self.flush_words();
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
         let mut bytes = [0; SLOT_BYTES];
         self.nvm.read(slot_offset(generation), &mut bytes);
@@ -204,15 +204,18 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Makes durable that the journal before has ended, before a new one is stored over it: a process that has died may have
-    /// ended it, for everybody to see, and not durably. With the page that its head is in, if it stays.
-    fn settle(&self, first: Option<u32>) {
+    /// Makes durable that the journal before has ended, before a new one is stored over it in a chain that starts at this
+    /// page: a process that has died may have ended it, for everybody to see, and not durably.
+    fn settle(&self, first: u32) {
+        self.flush_words();
+        self.region.nvm.flush(offset_of(first) + HEADER_BYTES, 8);
+        self.region.nvm.fence();
+    }
+
+    /// Makes durable what the chain and the state are said to be, whoever has said so.
+    fn flush_words(&self) {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
         self.nvm.fence();
-        if let Some(page) = first {
-            self.region.nvm.flush(offset_of(page) + HEADER_BYTES, 8);
-            self.region.nvm.fence();
-        }
     }
 
     /// Erases the heads of journals in a page from a byte of the journal on, which is in that page: a length may become
@@ -241,8 +244,7 @@ impl UndoLog {
 
     fn put_in_force(&self, state: UndoState, chain: UndoChain) {
         self.store_state(state, chain);
-        self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
-        self.nvm.fence();
+        self.flush_words();
     }
 
     /// Stores bytes at a place of the stream whose pages are there.
@@ -345,7 +347,6 @@ impl RollbackJournal for UndoLog {
 
     fn create(&self) -> Result<(), JournalError> {
         self.delete()?;
-        self.settle(None);
         let mut known = self.known();
         let number = UndoChain::read(known.chain).number.wrapping_add(1);
         let header = Self::header(UndoChain { first: 0, number }, 0);
@@ -381,7 +382,7 @@ impl RollbackJournal for UndoLog {
         }
         let mut known = self.known();
         if offset == 0 {
-            self.settle(Some(self.page(&mut known, chain, 0)?));
+            self.settle(self.page(&mut known, chain, 0)?);
         }
         self.reach(&mut known, chain, pages_for(end) as usize, length)?;
         if length == 0 {
@@ -425,14 +426,15 @@ impl RollbackJournal for UndoLog {
 
     fn sync(&self) -> Result<(), JournalError> {
         self.flush(&mut self.known());
-        self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
-        self.nvm.fence();
+        self.flush_words();
         Ok(())
     }
 
     fn delete(&self) -> Result<(), JournalError> {
         let (chain, state) = self.state()?;
         if state == UndoState::Gone {
+            // A process that has died may have stored that, and not flushed it.
+            self.flush_words();
             return Ok(());
         }
         let mut known = self.known();

@@ -151,9 +151,8 @@ impl Scratchpad {
         if !matches!(self.next_transaction(), Ok(None)) {
             return None;
         }
-        let mut needed: rustc_hash::FxHashSet<u32> = self.pages.iter().copied().collect();
+        let mut needed = self.needed_beside(self.rollback.pages().ok()?);
         needed.extend(open.pages());
-        needed.extend(self.rollback.pages().ok()?);
         self.forget_first();
         Some(Box::new(move |page| needed.contains(&page)))
     }

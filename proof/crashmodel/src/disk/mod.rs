@@ -108,6 +108,32 @@ impl DiskModel {
         }
         image
     }
+
+    /// One of the images of whole pages that a power cut now may leave: nothing unsynced, everything, the oldest writes, all
+    /// writes but one, or from the fourth on pages by chance.
+    #[must_use]
+    pub fn image_of_pages(&self, nth: u32, random: &mut fastrand::Rng) -> Pages {
+        match nth {
+            0 => self.crash_image(Piece::Page, |_| false),
+            1 => self.crash_image(Piece::Page, |_| true),
+            2 => {
+                let kept = random.usize(..=self.pending());
+                self.crash_image(Piece::Page, |piece| piece.write < kept)
+            }
+            3 => {
+                let lost = random.usize(..self.pending().max(1));
+                self.crash_image(Piece::Page, |piece| piece.write != lost)
+            }
+            _ => self.image_by_chance(Piece::Page, random),
+        }
+    }
+
+    /// An image with pieces by chance.
+    #[must_use]
+    pub fn image_by_chance(&self, piece: Piece, random: &mut fastrand::Rng) -> Pages {
+        let share = random.u8(1..=7);
+        self.crash_image(piece, |_| random.u8(..8) < share)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use fjall::{
     Readable,
 };
 
-use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work, each};
 
 struct Fjall {
     database: OptimisticTxDatabase,
@@ -68,21 +68,11 @@ impl Tx for FjallTx<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
-        let mut rows = self.tx.range::<&[u8], _>(&self.tables[table], from..to);
-        while let Some(row) = if is_reverse { rows.next_back() } else { rows.next() } {
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        let rows = self.tx.range::<&[u8], _>(&self.tables[table], span.from..span.to);
+        each(rows, span.is_reverse, |row| {
             let (key, value) = row.into_inner()?;
-            if !visit(&key, &value) {
-                break;
-            }
-        }
-        Ok(())
+            Ok(visit(&key, &value))
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use crate::kv::{CACHE_BYTES, Db, Done, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Schema, Session, Span, Tx, Visit, Work, each};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 type WriteTable<'t> = redb::Table<'t, &'static [u8], &'static [u8]>;
@@ -71,18 +71,13 @@ fn get<T: ReadableTable<&'static [u8], &'static [u8]>>(table: &T, key: &[u8]) ->
 
 fn scan<T: ReadableTable<&'static [u8], &'static [u8]>>(
     table: &T,
-    (from, to): (&[u8], &[u8]),
-    is_reverse: bool,
+    span: Span<'_>,
     visit: &mut Visit<'_>,
 ) -> Done<()> {
-    let mut rows = table.range::<&[u8]>(from..to)?;
-    while let Some(row) = if is_reverse { rows.next_back() } else { rows.next() } {
+    each(table.range::<&[u8]>(span.from..span.to)?, span.is_reverse, |row| {
         let (key, value) = row?;
-        if !visit(key.value(), value.value()) {
-            break;
-        }
-    }
-    Ok(())
+        Ok(visit(key.value(), value.value()))
+    })
 }
 
 impl Tx for Writing<'_> {
@@ -100,15 +95,8 @@ impl Tx for Writing<'_> {
         Ok(())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
-        scan(&self.0[table], (from, to), is_reverse, visit)
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        scan(&self.0[table], span, visit)
     }
 }
 
@@ -125,14 +113,7 @@ impl Tx for Reading {
         Err(std::io::Error::other("a write in a transaction that reads").into())
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
-        scan(&self.0[table], (from, to), is_reverse, visit)
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        scan(&self.0[table], span, visit)
     }
 }

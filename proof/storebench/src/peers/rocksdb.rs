@@ -9,7 +9,7 @@ use rocksdb::{
     TransactionOptions, WriteOptions,
 };
 
-use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
 
 type Database = TransactionDB<MultiThreaded>;
 
@@ -92,14 +92,8 @@ impl Tx for RocksTx<'_> {
     }
 
     // Without locks: RocksDB has none for ranges, and reads what is committed.
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        let Span { from, to, is_reverse } = span;
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(from);
         options.set_iterate_upper_bound(to);

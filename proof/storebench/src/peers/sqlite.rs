@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
 
 struct Sqlite {
     uri: String,
@@ -120,14 +120,8 @@ impl Tx for SqliteSession<'_> {
         statement.execute([key]).map(drop).map_err(fail)
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        let Span { from, to, is_reverse } = span;
         let texts = &self.statements[table];
         let sql = if is_reverse { &texts.down } else { &texts.up };
         let mut statement = self.conn.prepare_cached(sql).map_err(fail)?;

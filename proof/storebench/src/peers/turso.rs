@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Runtime};
 use turso::{Connection, Database, Error, Value};
 
-use crate::kv::{Db, Done, Fail, Schema, Session, Tx, Visit, Work};
+use crate::kv::{Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
 
 struct Turso {
     database: Database,
@@ -111,14 +111,8 @@ impl Tx for TursoSession {
         self.execute(&sql, vec![Value::Blob(key.to_vec())])
     }
 
-    fn scan(
-        &mut self,
-        table: usize,
-        from: &[u8],
-        to: &[u8],
-        is_reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Done<()> {
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        let Span { from, to, is_reverse } = span;
         let order = if is_reverse { " DESC" } else { "" };
         let sql =
             format!("SELECT k, v FROM {} WHERE k >= ?1 AND k < ?2 ORDER BY k{order}", self.schema[table]);
