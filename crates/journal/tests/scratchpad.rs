@@ -490,7 +490,32 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
     }
 }
 
-/// What it stored is seen by everybody, and is not durable.
+/// What a process has stored is seen by everybody, and is not durable, when it dies.
+#[test]
+fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
+    for second in [512, 4096, 8192] {
+        let rig = Rig::new(1, 256 << 10, false);
+        let dying = rig.open(0).expect("open");
+        let journal = dying.engine().rollback_journal().expect("a journal");
+        journal.create().expect("create");
+        write_journal(&*journal, 1, second);
+        complete_head(&*journal, 1, second);
+        journal.write(&[0; 28], 0).expect("write");
+        journal.sync().expect("sync");
+        // The next transaction of the same length is not synced.
+        journal.write(&[[0; 12], [2; 12]].concat(), 0).expect("write");
+        (512..second + 512).step_by(512).for_each(|at| journal.write(&[2; 512], at).expect("write"));
+        std::mem::forget((journal, dying));
+        let log = rig.open(0).expect("open");
+        let journal = log.engine().rollback_journal().expect("a journal");
+        journal.write(&[0; 28], 0).expect("write");
+        (512..second).step_by(512).for_each(|at| journal.write(&[2; 512], at).expect("write"));
+        complete_head(&*journal, 2, 0);
+        assert_heads_are_new(&rig, 0, &format!("second head at {second}"));
+    }
+}
+
+/// The same of one that a process was erasing, in pages that it had taken.
 #[test]
 fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
@@ -524,10 +549,10 @@ fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_wit
         complete_head(&*journal, 1, 4096);
         match ends {
             0 => {
-                let bytes = rig.memory.to_bytes();
-                let head =
-                    (0..bytes.len()).step_by(8).find(|at| bytes[*at..].starts_with(&MAGIC)).expect("a head");
-                rig.memory.store_u64(head as u64, 0);
+                let dying = rig.open(0).expect("open");
+                let ended = dying.engine().rollback_journal().expect("a journal");
+                ended.write(&[0; 28], 0).expect("write");
+                std::mem::forget((ended, dying));
                 journal.write(&[2; 12], 0).expect("write");
             }
             1 => journal.truncate(0).expect("truncate"),

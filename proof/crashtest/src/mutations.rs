@@ -92,7 +92,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
 ];
 
 /// The same of `scratchpad`.
-const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 6] = [
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 7] = [
     (
         "",
         "create",
@@ -110,6 +110,7 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 6] = [
         "a journal begins with a word of zeros, which is fenced; and until it is synced the database is unchanged",
     ),
     ("fence", "store_beginning < write", IN_ONE_LINE),
+    ("", "flush_words < pages", AFTER_A_DEATH),
     (
         "",
         "flush < truncate",

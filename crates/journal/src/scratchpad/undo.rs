@@ -3,15 +3,20 @@
 //! Byte `o` of the journal is in its page `o / 4032`. Whether there is one, and its length, is one word in the log's
 //! file, so that making, growing, cutting and deleting it are each one store of 8 bytes after a fence.
 //!
+//! What a process stores is everybody's to see before it is durable, and stays so if the process dies: a head that it stored over
+//! hides one that a crash would bring back. So there is a count that is odd from the first store of a change on until all
+//! of it is durable. Who finds it odd, and has not made it so, makes durable what is there before it stores anything.
+//!
 //! Invariants kept here: 12, 24, 26. Who calls what holds SQLite's locks, so that one writer at a time changes it.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::scratchpad::{
-    ACTIVE_OFFSET, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, Kind, NO_BLOCK,
-    Owner, PAGE_BYTES, PageHeader, SLOT_BYTES, STREAM_BYTES, Slot, UndoChain, UndoState, read_active_word,
-    slot_offset,
+    ACTIVE_OFFSET, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_CHANGES_OFFSET, JOURNAL_LIMIT,
+    JOURNAL_STATE_OFFSET, Kind, NO_BLOCK, Owner, PAGE_BYTES, PageHeader, SLOT_BYTES, STREAM_BYTES, Slot,
+    UndoChain, UndoState, read_active_word, slot_offset,
 };
 use duralite_medium::{LINE_BYTES, Nvm, lines_touched};
 
@@ -39,6 +44,8 @@ pub(super) struct UndoLog {
 struct Known {
     chain: u64,
     pages: Vec<u32>,
+    /// What the count of changes is while this process changes the journal.
+    change: u64,
     /// Stored and not flushed, each from one offset in the region up to another.
     dirty: Vec<(u64, u64)>,
     /// What is stored up to the next sync; `None` if nothing is yet.
@@ -54,9 +61,45 @@ impl UndoLog {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let chain = self.nvm.load_u64(JOURNAL_CHAIN_OFFSET);
         if known.chain != chain {
-            *known = Known { chain, ..Known::default() };
+            *known = Known { chain, change: known.change, ..Known::default() };
         }
         known
+    }
+
+    /// Comes before the first store of a change.
+    fn begin_change(&self, known: &mut Known) -> Result<(), JournalError> {
+        let count = self.nvm.load_u64(JOURNAL_CHANGES_OFFSET);
+        let is_odd = count % 2 == 1;
+        if is_odd && count == known.change {
+            return Ok(());
+        }
+        if is_odd {
+            self.settle()?;
+        }
+        known.change = (count | 1).wrapping_add(2);
+        self.nvm.store_u64(JOURNAL_CHANGES_OFFSET, known.change);
+        Ok(())
+    }
+
+    /// Comes when all that this process has stored is durable.
+    fn end_change(&self, known: &Known) {
+        if self.nvm.load_u64(JOURNAL_CHANGES_OFFSET) == known.change {
+            self.nvm.store_u64(JOURNAL_CHANGES_OFFSET, known.change.wrapping_add(1));
+        }
+    }
+
+    /// Makes durable what a process that has died has stored: whether there is a journal and how long it is, and where heads
+    /// may be in it.
+    fn settle(&self) -> Result<(), JournalError> {
+        self.flush_words();
+        let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(()) };
+        for (index, page) in self.walk(chain, pages_for(bytes).max(1) as usize).into_iter().enumerate() {
+            for at in self.places_of_heads(page, index, index as u64 * STREAM_BYTES) {
+                self.region.nvm.flush(at, 8);
+            }
+        }
+        self.region.nvm.fence();
+        Ok(())
     }
 
     /// The chain and the state, which a running process may just be changing.
@@ -204,14 +247,6 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Makes durable that the journal before has ended, before a new one is stored over it in a chain that starts at this
-    /// page: a process that has died may have ended it, for everybody to see, and not durably.
-    fn settle(&self, first: u32) {
-        self.flush_words();
-        self.region.nvm.flush(offset_of(first) + HEADER_BYTES, 8);
-        self.region.nvm.fence();
-    }
-
     /// Makes durable what the chain and the state are said to be, whoever has said so.
     fn flush_words(&self) {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
@@ -219,22 +254,36 @@ impl UndoLog {
     }
 
     /// Erases the heads of journals in a page from a byte of the journal on, which is in that page: a length may become
-    /// durable before what it counts, and SQLite must not find another journal's head there. Durable with the next fence. Where a
-    /// store is durable in its order nothing is to be done.
-    ///
-    /// Lines without a head are flushed too: what is there may never have become durable, and a head before it may be.
+    /// durable before what it counts, and SQLite must not find another journal's head there. Durable with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
-        if self.region.nvm.is_durable_on_store() {
-            return;
-        }
-        let first = index as u64 * STREAM_BYTES;
-        for head in (from.next_multiple_of(SECTOR_BYTES)..first + STREAM_BYTES).step_by(SECTOR_BYTES as usize)
-        {
-            let at = offset_of(page) + HEADER_BYTES + head - first;
+        for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
+            // Without a head too: what is there may never have become durable, and a head before it may be.
             self.region.nvm.flush(at, 8);
+        }
+    }
+
+    /// Where in a page heads of journals may be, from a byte of the journal on. Where a store is durable in its order nobody
+    /// need ask.
+    fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
+        let first = index as u64 * STREAM_BYTES;
+        let end = if self.region.nvm.is_durable_on_store() { first } else { first + STREAM_BYTES };
+        let heads = (from.next_multiple_of(SECTOR_BYTES)..end).step_by(SECTOR_BYTES as usize);
+        heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
+    }
+
+    /// Erases the end of what was cut off a journal if that names a super-journal, as its last word then tells: another journal
+    /// could become durably just so long before its own end is, and would be taken for a part of that transaction.
+    fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
+        let mut last = [0; MAGIC.len()];
+        let Some(at) = cut.end.checked_sub(last.len() as u64).filter(|at| *at >= cut.start) else { return };
+        if self.region.nvm.is_durable_on_store() || self.read_pages(known, chain, &mut last, at).is_err() {
+            return;
+        }
+        if last == MAGIC && self.store(known, chain, &[0; MAGIC.len()], at).is_ok() {
+            self.flush(known);
         }
     }
 
@@ -348,6 +397,7 @@ impl RollbackJournal for UndoLog {
     fn create(&self) -> Result<(), JournalError> {
         self.delete()?;
         let mut known = self.known();
+        self.begin_change(&mut known)?;
         let number = UndoChain::read(known.chain).number.wrapping_add(1);
         let header = Self::header(UndoChain { first: 0, number }, 0);
         let chain = UndoChain { first: self.region.take(&header, || self.needed())?, number };
@@ -357,7 +407,8 @@ impl RollbackJournal for UndoLog {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 8);
         self.nvm.fence();
         self.put_in_force(UndoState::Bytes(0), chain);
-        *known = Known { chain: chain.word(), pages: vec![chain.first], ..Known::default() };
+        let change = known.change;
+        *known = Known { chain: chain.word(), pages: vec![chain.first], change, ..Known::default() };
         Ok(())
     }
 
@@ -381,9 +432,7 @@ impl RollbackJournal for UndoLog {
             return Err(JournalError::LimitReached { limit_bytes: JOURNAL_LIMIT });
         }
         let mut known = self.known();
-        if offset == 0 {
-            self.settle(self.page(&mut known, chain, 0)?);
-        }
+        self.begin_change(&mut known)?;
         self.reach(&mut known, chain, pages_for(end) as usize, length)?;
         if length == 0 {
             self.erase_heads(self.page(&mut known, chain, 0)?, 0, 0);
@@ -409,6 +458,7 @@ impl RollbackJournal for UndoLog {
             drop(known);
             return if bytes == length { Ok(()) } else { self.extend(chain, length, bytes) };
         }
+        self.begin_change(&mut known)?;
         let kept = pages_for(bytes).max(1) as usize;
         if bytes > 0 {
             let last = self.page(&mut known, chain, kept - 1)?;
@@ -417,6 +467,8 @@ impl RollbackJournal for UndoLog {
         // What stays may have been stored since the last sync.
         self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
+        self.erase_trailer(&mut known, chain, bytes..length);
+        self.end_change(&known);
         let all = self.walk(chain, usize::MAX);
         self.region.give_back(all.iter().skip(kept).copied());
         known.pages = all;
@@ -425,23 +477,25 @@ impl RollbackJournal for UndoLog {
     }
 
     fn sync(&self) -> Result<(), JournalError> {
-        self.flush(&mut self.known());
+        let mut known = self.known();
+        self.flush(&mut known);
         self.flush_words();
+        self.end_change(&known);
         Ok(())
     }
 
     fn delete(&self) -> Result<(), JournalError> {
-        let (chain, state) = self.state()?;
-        if state == UndoState::Gone {
-            // A process that has died may have stored that, and not flushed it.
-            self.flush_words();
-            return Ok(());
-        }
         let mut known = self.known();
-        let pages = self.walk(chain, usize::MAX);
-        self.put_in_force(UndoState::Gone, chain);
-        self.region.give_back(pages);
-        *known = Known { chain: known.chain, ..Known::default() };
+        self.begin_change(&mut known)?;
+        let (chain, state) = self.state()?;
+        if let UndoState::Bytes(length) = state {
+            let pages = self.walk(chain, usize::MAX);
+            self.put_in_force(UndoState::Gone, chain);
+            self.erase_trailer(&mut known, chain, 0..length);
+            self.region.give_back(pages);
+            *known = Known { chain: known.chain, change: known.change, ..Known::default() };
+        }
+        self.end_change(&known);
         Ok(())
     }
 }
@@ -468,16 +522,28 @@ impl UndoLog {
     ) -> Result<usize, JournalError> {
         let mut known = self.known();
         let count = bytes.saturating_sub(offset).min(buf.len() as u64) as usize;
-        let (mut rest, mut offset) = (&mut buf[..count], offset);
+        self.read_pages(&mut known, chain, &mut buf[..count], offset)?;
+        Ok(count)
+    }
+
+    /// Reads bytes at a place of the stream whose pages are there.
+    fn read_pages(
+        &self,
+        known: &mut Known,
+        chain: UndoChain,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<(), JournalError> {
+        let (mut rest, mut offset) = (buf, offset);
         while !rest.is_empty() {
             let within = offset % STREAM_BYTES;
             let here = rest.len().min((STREAM_BYTES - within) as usize);
             let (now, later) = rest.split_at_mut(here);
-            let page = self.page(&mut known, chain, (offset / STREAM_BYTES) as usize)?;
+            let page = self.page(known, chain, (offset / STREAM_BYTES) as usize)?;
             self.region.nvm.read(offset_of(page) + HEADER_BYTES + within, now);
             (rest, offset) = (later, offset + here as u64);
         }
-        Ok(count)
+        Ok(())
     }
 
     fn extend(&self, chain: UndoChain, length: u64, bytes: u64) -> Result<(), JournalError> {
@@ -485,11 +551,12 @@ impl UndoLog {
             return Err(JournalError::LimitReached { limit_bytes: JOURNAL_LIMIT });
         }
         let mut known = self.known();
+        self.begin_change(&mut known)?;
         self.reach(&mut known, chain, pages_for(bytes) as usize, length)?;
         self.fill(&mut known, chain, length, bytes)?;
-        drop(known);
-        self.sync()?;
+        self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
+        self.end_change(&known);
         Ok(())
     }
 }

@@ -20,7 +20,9 @@ pub use page::{
 };
 pub use region::{LOGS_AT, REGION_MAGIC, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, USED_AT};
 pub use superblock::{COUNTED_OFFSET, REFERENCE_OFFSET, Superblock, first_link_offset};
-pub use undo::{JOURNAL_CHAIN_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, UndoChain, UndoState};
+pub use undo::{
+    JOURNAL_CHAIN_OFFSET, JOURNAL_CHANGES_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, UndoChain, UndoState,
+};
 
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 pub use crate::slots::{

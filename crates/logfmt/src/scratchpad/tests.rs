@@ -47,8 +47,9 @@ fn the_changing_words_of_a_file_do_not_overlap() {
     let slots = [slot_offset(0), slot_offset(1)].map(|at| (at, SLOT_BYTES as u64));
     let origins = [origin_offset(0), origin_offset(1)].map(|at| (at, 32));
     let links = [first_link_offset(0), first_link_offset(1)].map(|at| (at, 8));
-    let mut all =
-        vec![(ACTIVE_OFFSET, 8), (JOURNAL_CHAIN_OFFSET, 8), (JOURNAL_STATE_OFFSET, 8), (COUNTED_OFFSET, 8)];
+    let journal = [JOURNAL_CHAIN_OFFSET, JOURNAL_STATE_OFFSET, JOURNAL_CHANGES_OFFSET].map(|at| (at, 8));
+    let mut all = vec![(ACTIVE_OFFSET, 8), (COUNTED_OFFSET, 8)];
+    all.extend(journal);
     all.extend(slots.into_iter().chain(origins).chain(links));
     all.push((REFERENCE_OFFSET, 8 + crate::PATH_LIMIT as u64 + 8));
     all.sort_unstable();

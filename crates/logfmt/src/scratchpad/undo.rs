@@ -10,6 +10,8 @@ use crate::{FormatError, LogId};
 pub const JOURNAL_CHAIN_OFFSET: u64 = 1600;
 /// Where the word is that says whether there is a journal, and its length. In the line of the other one.
 pub const JOURNAL_STATE_OFFSET: u64 = 1608;
+/// Where a count is that is odd while somebody changes the journal and has not made all of that durable. In the same line.
+pub const JOURNAL_CHANGES_OFFSET: u64 = 1624;
 /// A journal is shorter than this.
 pub const JOURNAL_LIMIT: u64 = 1 << 47;
 
