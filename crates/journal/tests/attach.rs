@@ -4,10 +4,13 @@
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use duralite_journal::directory::pause_for;
+use duralite_journal::directory::{FileStep, Hook, hook, pause_for};
 use duralite_journal::home::NoDatabase;
 use duralite_journal::media::{MediaSet, Memory, MemoryKind};
 use duralite_journal::{
@@ -15,7 +18,8 @@ use duralite_journal::{
     waldio,
 };
 use duralite_logfmt::{LogId, guard};
-use duralite_medium::{FileSegment, Segment as _};
+use duralite_medium::block::Block;
+use duralite_medium::{FileSegment, MediumError, Nvm, Segment as _};
 
 /// A safety net only.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -119,6 +123,47 @@ fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_us
             let error = refused.expect_err("another log, or none");
             assert_eq!(error.kind(), ErrorKind::Busy, "{engine:?}: {error}");
         }
+    }
+}
+
+/// Deletes a log when its shared memory is opened for the second time, to be mapped.
+struct Deletes {
+    log: PathBuf,
+    opened: AtomicU32,
+}
+
+impl Hook for Deletes {
+    fn step(&self, step: FileStep, path: &Path) -> io::Result<()> {
+        if step == FileStep::OpenShared && self.opened.fetch_add(1, Ordering::Relaxed) == 1 {
+            std::fs::remove_file(path)?;
+            std::fs::remove_file(&self.log)?;
+        }
+        Ok(())
+    }
+
+    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        Ok(nvm)
+    }
+
+    fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        Ok(block)
+    }
+}
+
+#[test]
+fn inv03_shared_memory_that_goes_with_its_log_is_not_made_anew() {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        let place = Place::new(engine);
+        let log = place.create();
+        let (id, path) = (log.id(), log.path().to_path_buf());
+        drop(log);
+        let deletes = Arc::new(Deletes { log: path, opened: AtomicU32::new(0) });
+        let _hooked = hook(place.dir.path(), deletes);
+        let error = place.attach(id).map(|_| ()).expect_err("a log that is gone");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let names = std::fs::read_dir(place.dir.path()).expect("directory");
+        let names: Vec<_> = names.map(|entry| entry.expect("entry").file_name()).collect();
+        assert_eq!(names, ["app.db"]);
     }
 }
 

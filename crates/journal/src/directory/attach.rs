@@ -64,7 +64,9 @@ pub(crate) fn attach(
         // flush, and a commit that survives a power loss would stand behind one that does not.
         file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
     }
-    let segment = place.join(files::open_segment(&place.segment_path, db)?, alone)?;
+    // Who checkpoints the log may have deleted both meanwhile.
+    let segment = files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
+    let segment = place.join(segment, alone)?;
     let mut log = place.open(options, database, file, segment, alone, !head.is_of(db))?;
     log.attaching = Some(attaching);
     // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot

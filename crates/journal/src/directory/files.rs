@@ -153,6 +153,19 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile
     }
 }
 
+/// Opens the file of the shared segment once more, which is locked; `None` when it has been deleted, together with the log.
+pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, JournalError> {
+    let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    match OwnFile::open(|| options.open(path)) {
+        Ok(file) => Ok(is_in_place(path, locked)?.then_some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
 /// Opens the file of the shared segment as a user who may only read it.
 pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| match error.kind() {
