@@ -259,7 +259,8 @@ fn work_that_hides_a_deadlock_is_run_again() {
         other.commit().unwrap();
         let (done, tries) = run.join().unwrap();
         done.unwrap();
-        assert_eq!(tries, 2);
+        // More often, if the other one takes long to commit.
+        assert!(tries > 1, "it was not run again");
     });
     let row = |key: &[u8]| store.run(|tx| tx.get(&table, key)).unwrap();
     assert_eq!((row(b"a"), row(b"b")), (Some(b"run".to_vec()), Some(b"run".to_vec())));

@@ -48,7 +48,14 @@ impl Hook for Watch {
 }
 
 /// Locks that this process has of a file, as the kernel tells them: to ask in any other way would give them back.
+///
+/// The kernel goes through the locks of all processes, a part at a time: one may be passed over as others come and go, in
+/// one reading of several.
 fn locks(path: &Path) -> usize {
+    (0..10).map(|_| locks_in_one_reading(path)).max().unwrap_or(0)
+}
+
+fn locks_in_one_reading(path: &Path) -> usize {
     let (pid, inode) = (std::process::id().to_string(), fs::metadata(path).unwrap().ino());
     let ends = format!(":{inode}");
     let all = fs::read_to_string("/proc/locks").unwrap();
