@@ -19,7 +19,14 @@ struct Held {
     exclusive: u8,
     /// Its place among those that wait for WRITE, kept until it gets it; 0 for none.
     ticket: u64,
+    /// When it last gave WRITE back while others waited for it; 0 when it has come back since.
+    gave_back: u64,
+    /// Whether it came back at once the last time.
+    comes_back: bool,
 }
+
+/// Who comes back for WRITE within this time does nothing else than commit.
+const AT_ONCE: Duration = Duration::from_micros(20);
 
 impl Holder {
     pub(crate) fn new(table: Arc<Table>, id: u64) -> Self {
@@ -75,6 +82,11 @@ impl Holder {
         if held.exclusive & mask == mask {
             return Ok(());
         }
+        if first == WRITE && held.gave_back != 0 {
+            let now = self.table.segment.clock_ns();
+            held.comes_back = now.saturating_sub(held.gave_back) < AT_ONCE.as_nanos() as u64;
+            held.gave_back = 0;
+        }
         self.table.lock_exclusive(self.id, first, count)?;
         held.exclusive |= mask;
         if first == WRITE {
@@ -86,8 +98,11 @@ impl Holder {
     /// Gives exclusive locks back, those that are held.
     pub fn unlock_exclusive(&self, first: usize, count: usize) {
         let mut held = self.held();
+        if first == WRITE && held.exclusive & 1 << WRITE != 0 && !self.table.is_queue_empty() {
+            held.gave_back = self.table.segment.clock_ns();
+        }
         held.exclusive &= !mask_of(first, count);
-        self.table.unlock_exclusive(self.id, first, count);
+        self.table.unlock_exclusive(self.id, first, count, held.comes_back);
     }
 
     /// Gives everything back.
@@ -97,7 +112,7 @@ impl Holder {
             self.table.unlock_shared(slot);
         }
         // A reservation is not among what is held.
-        self.table.unlock_exclusive(self.id, 0, SLOTS);
+        self.table.unlock_exclusive(self.id, 0, SLOTS, false);
     }
 
     /// Sleeps until WRITE is reserved for this connection, for at most `limit`; whether it is. A

@@ -18,9 +18,11 @@
 //! **Fairness of WRITE.** SQLite answers *busy* by dropping its snapshot and sleeping, through the
 //! busy handler, in the VFS. That sleep is [`Holder::wait_for_write`]: the connection queues, is
 //! woken when it is the oldest, and gets the lock *reserved*, so that SQLite finds it free when
-//! it tries again with a fresh snapshot. A thread that runs may take a free lock although others
-//! wait, which keeps the processor busy, but only [`Table::with_bound`] times before the oldest
-//! waiter has its turn. A reservation that is not taken up may be taken away after a while.
+//! it tries again with a fresh snapshot. Turns are of time, not of transactions: each hand-over costs a wake-up, and
+//! empties SQLite's page cache. From a reservation on, whoever runs may take a free lock although others
+//! wait, for [`Table::with_turn`]; then the oldest waiter is next. Whoever gives the lock back wakes it, unless the
+//! turn is not over and he always comes back at once; should he not, the oldest waiter's sleep ends with the turn.
+//! A reservation that is not taken up may be taken away after a while.
 //! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
 //! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
 //!
@@ -52,8 +54,8 @@ const RESERVATION: Duration = Duration::from_millis(20);
 const SUSPICION: Duration = Duration::from_millis(2);
 /// How often another's claim is waited for, at 50 us each.
 const PATIENCE: u32 = 2000;
-/// How often a waiter may be passed over.
-const BOUND: u64 = 4;
+/// How long those who run may go on before the oldest waiter has its turn.
+const TURN: Duration = Duration::from_micros(300);
 
 /// What happened at a table, in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,12 +81,14 @@ struct Local {
 pub struct Table {
     segment: Arc<dyn Segment>,
     base: u64,
-    bound: u64,
+    turn: Duration,
     local: Mutex<Local>,
     next_holder: AtomicU64,
     busy: AtomicU64,
     waits: AtomicU64,
     recovered: AtomicU64,
+    /// How many had come to wait when nobody did.
+    empty_at: AtomicU64,
     /// When each process was last examined because it was in the way.
     examined: [AtomicU64; PROCESS_SLOTS],
 }
@@ -93,21 +97,22 @@ impl Table {
     /// Joins the table that begins at `base`, with its [`LAYOUT_BYTES`] of zeros at first.
     #[must_use]
     pub fn join(segment: Arc<dyn Segment>, base: u64) -> Arc<Self> {
-        Self::with_bound(segment, base, BOUND)
+        Self::with_turn(segment, base, TURN)
     }
 
-    /// As [`Table::join`], with the number of times that a waiter for WRITE may be passed over.
+    /// As [`Table::join`], with the time for which a waiter for WRITE may be passed over.
     #[must_use]
-    pub fn with_bound(segment: Arc<dyn Segment>, base: u64, bound: u64) -> Arc<Self> {
+    pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
         let table = Self {
             segment,
             base,
-            bound,
+            turn,
             local: Mutex::default(),
             next_holder: AtomicU64::new(1),
             busy: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
+            empty_at: AtomicU64::new(u64::MAX),
             examined: [const { AtomicU64::new(0) }; PROCESS_SLOTS],
         };
         if table.segment.is_read_only() {
@@ -348,11 +353,6 @@ impl Table {
             }
             return Err(refused);
         }
-        if first == WRITE && !self.note_overtaking() {
-            drop(local);
-            self.unlock_exclusive(holder, first, count);
-            return self.busy();
-        }
         Ok(())
     }
 
@@ -409,7 +409,8 @@ impl Table {
         Ok(())
     }
 
-    fn unlock_exclusive(&self, holder: u64, first: usize, count: usize) {
+    /// Gives back what this connection holds of some locks; `at_once` if it is known to come back for WRITE as soon as it can.
+    fn unlock_exclusive(&self, holder: u64, first: usize, count: usize, at_once: bool) {
         if self.segment.is_read_only() {
             return;
         }
@@ -432,7 +433,7 @@ impl Table {
         self.segment.fetch_and(self.own(), !mask);
         drop(local);
         if mask & 1 << HELD != 0 {
-            self.wake_oldest();
+            self.pass_on(at_once);
         }
     }
 

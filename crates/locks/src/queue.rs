@@ -17,17 +17,22 @@ use crate::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
-/// How often the oldest waiter has been passed over. Changed only by who has WRITE.
-const OVERTAKEN: u64 = 2 * LINE;
+/// Until when those who run may pass the waiters over. Changed only by whoever has WRITE.
+const TURN_ENDS: u64 = 2 * LINE;
 /// One more than the highest waiter slot that was ever used.
 const HIGH_WAITER: u64 = 3 * LINE;
 
 /// Always zero: to sleep on where there is no place to be woken at.
 const NOWHERE: u64 = 4 * LINE;
 
+/// How many have come to wait: as long as it does not change, whoever has seen that nobody waits need not look again.
+const ARRIVALS: u64 = 5 * LINE;
+
 /// Within a place: ticket and process, 0 when it is free. Tickets are never drawn twice, so a place
 /// that is seen to be a dead one's cannot be taken for another's.
 const WAITER: u64 = 0;
+/// 1 while the waiter sleeps, or is about to.
+const ASLEEP: u64 = 8;
 const FUTEX: u64 = 16;
 /// When the waiter last showed that it is there.
 const SEEN: u64 = 24;
@@ -42,8 +47,13 @@ const SLICE: Duration = Duration::from_millis(10);
 /// How long a waiter that is not heard of is waited for.
 const PRESENCE: Duration = SLICE.saturating_mul(5);
 
-/// The oldest waiter watches the lock for this long before it sleeps.
+/// The oldest waiter watches the lock for this long before it sleeps, as long as nobody else wants its processor.
 const SPIN: Duration = Duration::from_micros(30);
+/// A yield that takes longer has let somebody run.
+const LONG_YIELD: Duration = Duration::from_micros(5);
+
+/// What the first transaction after a turn may take longer, before the oldest waiter looks for itself.
+const GRACE: Duration = Duration::from_micros(100);
 
 /// A place in use.
 struct Waiter<'a> {
@@ -106,12 +116,30 @@ impl Table {
             .map(|(waiter, at)| (at, waiter))
     }
 
+    /// Whether nobody waits. Whoever comes to wait afterwards looks whether WRITE is free once he has said so.
+    pub(super) fn is_queue_empty(&self) -> bool {
+        let arrivals = self.word(ARRIVALS);
+        if self.empty_at.load(Ordering::Relaxed) == arrivals {
+            return true;
+        }
+        let empty = self.waiters().all(|at| self.segment.load(at + WAITER) == 0);
+        if empty {
+            self.empty_at.store(arrivals, Ordering::Relaxed);
+        }
+        empty
+    }
+
+    /// What is left of the turn of those who run.
+    fn left_of_turn(&self) -> Duration {
+        Duration::from_nanos(self.word(TURN_ENDS).saturating_sub(self.segment.clock_ns()))
+    }
+
     /// Whether a thread that has not queued may take WRITE if it is free.
     pub(super) fn may_overtake(&self) -> Result<bool, LockError> {
+        if self.is_queue_empty() || !self.left_of_turn().is_zero() {
+            return Ok(true);
+        }
         while let Some((at, waiter)) = self.oldest() {
-            if self.word(OVERTAKEN) < self.bound {
-                return Ok(true);
-            }
             if !self.forget_if_dead(at, waiter)? {
                 return Ok(false);
             }
@@ -131,16 +159,20 @@ impl Table {
         Ok(true)
     }
 
-    /// Counts that WRITE, taken by now, passes a waiter over; whether it may. Several that were
-    /// told at once that one more is allowed find out here.
-    pub(super) fn note_overtaking(&self) -> bool {
-        self.oldest().is_none() || self.segment.fetch_add(self.base + OVERTAKEN, 1) < self.bound
+    /// Comes after WRITE has been given back.
+    pub(super) fn pass_on(&self, at_once: bool) {
+        let is_awaited = !self.is_queue_empty();
+        if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
+            self.wake_oldest();
+        }
     }
 
-    pub(super) fn wake_oldest(&self) {
+    fn wake_oldest(&self) {
         if let Some((at, _)) = self.oldest() {
             self.segment.fetch_add(at + FUTEX, 1);
-            self.segment.wake(at + FUTEX, 1);
+            if self.segment.compare_exchange(at + ASLEEP, 1, 0).is_ok() {
+                self.segment.wake(at + FUTEX, 1);
+            }
         }
     }
 
@@ -163,6 +195,7 @@ impl Table {
             self.raise_mark(*index as u64 + 1);
             self.segment.compare_exchange(place, 0, own).is_ok()
         })?;
+        self.segment.fetch_add(self.base + ARRIVALS, 1);
         let waiter = Waiter { table: self, at: self.waiter(index) };
         waiter.show();
         Some(waiter)
@@ -199,12 +232,15 @@ impl Table {
                 waiter.show();
                 self.segment.load(waiter.at + FUTEX)
             });
+            // Before it looks at the lock: whoever gives that back after the turn wakes it.
+            let turn = self.left_of_turn();
             let oldest = self.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
             if its_turn && (self.reserve(holder)? || self.spin_until_free() && self.reserve(holder)?) {
-                self.segment.store(self.base + OVERTAKEN, 0);
+                let end = self.segment.clock_ns().saturating_add(self.turn.as_nanos() as u64);
+                self.segment.store(self.base + TURN_ENDS, end);
                 drop(waiter);
-                // The next in line is awake by the time that this one is done.
+                // The next in line sleeps for no longer than this turn.
                 self.wake_oldest();
                 return Ok(true);
             }
@@ -215,10 +251,13 @@ impl Table {
             if left == 0 {
                 break;
             }
-            let slice = Duration::from_nanos(left).min(SLICE);
+            let slice = if its_turn && !turn.is_zero() { turn.saturating_add(GRACE) } else { SLICE };
+            let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
                 (Some(waiter), Some(seen)) => {
+                    self.segment.store(waiter.at + ASLEEP, 1);
                     self.segment.wait(waiter.at + FUTEX, (seen & 0xffff_ffff) as u32, slice);
+                    self.segment.store(waiter.at + ASLEEP, 0);
                     if self.segment.load(waiter.at + FUTEX) == seen {
                         self.look_at_oldest()?;
                     }
@@ -236,11 +275,14 @@ impl Table {
     /// a sleeper wakes. Whether it is free.
     fn spin_until_free(&self) -> bool {
         let until = self.segment.clock_ns() + SPIN.as_nanos() as u64;
+        let mut now = self.segment.clock_ns();
         while self.is_write_taken() {
-            if self.segment.clock_ns() > until {
+            let before = now;
+            std::thread::yield_now();
+            now = self.segment.clock_ns();
+            if now > until || now.saturating_sub(before) > LONG_YIELD.as_nanos() as u64 {
                 return false;
             }
-            std::thread::yield_now();
         }
         true
     }

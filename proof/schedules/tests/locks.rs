@@ -5,11 +5,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
+/// A few looks at the clock.
+const TURN: Duration = Duration::from_micros(10);
 
 /// Who is inside what: the property itself, kept apart from the locks.
 #[derive(Default)]
@@ -66,7 +69,7 @@ fn processes_exclude_each_other(sleep: Sleep) {
         .map(|index| {
             let (memory, inside) = (Arc::clone(&memory), Arc::clone(&inside));
             shuttle::thread::spawn(move || {
-                let holder = Table::with_bound(memory.join(index, None), 0, 1).holder();
+                let holder = Table::with_turn(memory.join(index, None), 0, TURN).holder();
                 for round in 0..2 {
                     write(&holder, &inside, sleep);
                     if (index + round) % 2 == 0 {
@@ -116,7 +119,7 @@ fn a_process_dies(at: u64) {
             shuttle::thread::spawn(move || {
                 let process_slot = memory.join(index, (index == 1).then_some(at));
                 let result = catch_unwind(AssertUnwindSafe(|| {
-                    let holder = Table::with_bound(process_slot, 0, 1).holder();
+                    let holder = Table::with_turn(process_slot, 0, TURN).holder();
                     for _ in 0..2 {
                         take_write(&holder, Sleep::MayEnd);
                         if index != 1 {

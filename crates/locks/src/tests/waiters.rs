@@ -2,23 +2,73 @@
 
 use super::*;
 
-#[test]
-fn a_waiter_is_passed_over_as_often_as_allowed_and_then_has_its_turn() {
-    let memory = Memory::new(false);
-    let (running, (table, process)) = (memory.table(0).holder(), memory.process(1));
+/// Somebody whose turn has just begun holds WRITE, and somebody else waits for it, during which `meanwhile` happens.
+fn wait_during(memory: &Arc<Memory>, running: Holder, meanwhile: impl FnOnce(&Holder) + Send + 'static) {
+    let (table, process) = memory.process(1);
     let waiting = table.holder();
+    assert!(running.wait_for_write(MS).unwrap());
     running.lock_exclusive(WRITE, 1).unwrap();
     assert_eq!(waiting.lock_exclusive(WRITE, 1), BUSY);
     process.in_wait(move || {
-        running.unlock_exclusive(WRITE, 1);
-        for _ in 0..BOUND {
-            running.lock_exclusive(WRITE, 1).unwrap();
-            running.unlock_exclusive(WRITE, 1);
-        }
-        assert_eq!(running.lock_exclusive(WRITE, 1), BUSY);
+        meanwhile(&running);
+        running.release();
     });
     assert!(waiting.wait_for_write(100 * MS).unwrap());
     waiting.lock_exclusive(WRITE, 1).unwrap();
+}
+
+#[test]
+fn those_who_run_go_on_for_a_turn_and_then_the_oldest_waiter_is_next() {
+    let memory = Memory::new(false);
+    let clock = Arc::clone(&memory);
+    wait_during(&memory, memory.table(0).holder(), move |running| {
+        let mut taken = 0;
+        running.unlock_exclusive(WRITE, 1);
+        while running.lock_exclusive(WRITE, 1).is_ok() {
+            taken += 1;
+            clock.pass(TURN / 10);
+            running.unlock_exclusive(WRITE, 1);
+        }
+        assert!((5..=10).contains(&taken), "{taken} times in a turn");
+    });
+}
+
+#[test]
+fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
+    let memory = Memory::new(false);
+    let clock = Arc::clone(&memory);
+    wait_during(&memory, memory.table(0).holder(), move |running| {
+        let wakes = || clock.state().wakes;
+        assert!(clock.state().sleep <= 2 * TURN, "the oldest sleeps for a turn and a little more");
+        let mut before = wakes();
+        for again in 0..4 {
+            running.unlock_exclusive(WRITE, 1);
+            // The first time it is not known yet.
+            assert_eq!(wakes() - before, u64::from(again == 0));
+            before = wakes();
+            running.lock_exclusive(WRITE, 1).unwrap();
+        }
+        clock.pass(TURN);
+        clock.state().words[(WAITERS_OFFSET + 8) as usize / 8] = 1; // it sleeps again
+        running.unlock_exclusive(WRITE, 1);
+        assert_eq!(wakes() - before, 1);
+    });
+}
+
+#[test]
+fn who_does_something_else_in_between_wakes_the_oldest_each_time() {
+    let memory = Memory::new(false);
+    let clock = Arc::clone(&memory);
+    wait_during(&memory, memory.table(0).holder(), move |running| {
+        for _ in 0..4 {
+            let before = clock.state().wakes;
+            clock.state().words[(WAITERS_OFFSET + 8) as usize / 8] = 1;
+            running.unlock_exclusive(WRITE, 1);
+            assert_eq!(clock.state().wakes - before, 1);
+            clock.pass(MS / 10);
+            running.lock_exclusive(WRITE, 1).unwrap();
+        }
+    });
 }
 
 #[test]

@@ -213,7 +213,7 @@ impl World {
         let stream = WalStream::new(engine.expect("attach"));
         Process {
             stream,
-            holder: Table::with_bound(segment, 0, 2).holder(),
+            holder: Table::with_turn(segment, 0, Duration::from_micros(10)).holder(),
             limit: self.memory.sleep().limit(),
         }
     }
