@@ -45,6 +45,13 @@ impl<V: Copy + PartialEq> Images<V> {
         Some(&mut slot.image)
     }
 
+    /// The image of a page, and its version.
+    pub(crate) fn newest(&mut self, page_number: u32) -> Option<(V, &[u8])> {
+        let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
+        slot.used = true;
+        Some((slot.version, &slot.image))
+    }
+
     /// Declares that the page's cached image is now of `version`, after the caller
     /// has changed it through [`Images::get`].
     pub(crate) fn advance(&mut self, page_number: u32, version: V) {

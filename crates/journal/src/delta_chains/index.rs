@@ -5,7 +5,7 @@ use duralite_logfmt::record::Base;
 use duralite_logfmt::sqlite_wal::Checksum;
 use rustc_hash::FxHashMap;
 
-use super::record::{Apply, Committed, Record, RecordNumber};
+use super::record::{Committed, Record, RecordNumber};
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
 
@@ -165,23 +165,22 @@ impl Index {
         }
     }
 
-    /// Rebuilds the image of `page` as of a record.
-    pub(crate) fn rebuild(
+    /// The records that make the image of a page as of one of them, newest first; those after `since`, and `true`, if that is
+    /// among them.
+    pub(crate) fn chain(
         &self,
         number: RecordNumber,
-        page: &mut [u8],
-        apply: Apply<'_>,
-    ) -> Result<(), JournalError> {
+        since: Option<RecordNumber>,
+    ) -> Result<(bool, Vec<&Record>), JournalError> {
         let mut chain = Vec::with_capacity(8);
         let mut next = Some(number);
-        while let Some(number) = next {
+        while let Some(number) = next.filter(|_| next != since) {
             let record =
                 self.records.get(number as usize).ok_or(JournalError::Unexpected("a record number"))?;
             chain.push(record);
             next = record.previous;
         }
-        page.fill(0);
-        chain.into_iter().rev().try_for_each(|record| apply(record, page))
+        Ok((next.is_some(), chain))
     }
 
     /// Whether anything is staged.

@@ -68,19 +68,26 @@ impl DeltaChains {
     }
 
     /// Stages a record that the log was found to hold; `false` when its frame leaves a gap or its chain
-    /// is longer than any can be, so that reading a damaged log's pages takes no longer than others. `change`
-    /// lays it over the image of the page before it, where that is at hand.
-    pub(crate) fn found(
+    /// is longer than any can be, so that reading a damaged log's pages takes no longer than others. An image of the page stays
+    /// behind until somebody reads the page.
+    pub(crate) fn found(&mut self, at: u64, header: &RecordHeader) -> bool {
+        let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
+        let page_bytes = self.zeros.len() as u32;
+        self.index.stage(frame, page_number, at, record_bytes, base).is_some()
+            && self.index.head(page_number).is_some_and(|head| !head.is_impossible(page_bytes))
+    }
+
+    /// As [`DeltaChains::found`], where the record is at hand and would cost a read of the device later: `change` lays it over the
+    /// image of the page before it, if there is one.
+    pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
         header: &RecordHeader,
         change: impl FnOnce(&mut [u8]) -> Result<(), FormatError>,
     ) -> bool {
-        let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
+        let RecordHeader { page_number, base, .. } = *header;
         let before = self.index.head(page_number).map(|head| head.record);
-        let Some(number) = self.index.stage(frame, page_number, at, record_bytes, base) else { return false };
-        let page_bytes = self.zeros.len() as u32;
-        if self.index.head(page_number).is_some_and(|head| head.is_impossible(page_bytes)) {
+        if !self.found(at, header) {
             return false;
         }
         let image = before.and_then(|before| self.images.get(page_number, before));
@@ -90,11 +97,10 @@ impl DeltaChains {
             }
             change(image).is_ok()
         });
-        if changed {
-            self.images.advance(page_number, number);
-        } else {
+        match self.index.head(page_number) {
+            Some(head) if changed => self.images.advance(page_number, head.record),
             // Whoever reads the page hears what is wrong with the record.
-            self.images.remove(page_number);
+            _ => self.images.remove(page_number),
         }
         true
     }
@@ -148,11 +154,27 @@ impl DeltaChains {
         let missing = JournalError::Unexpected("a read of a frame that does not exist");
         let number = self.index.record_of_frame(frame).ok_or_else(|| missing.clone())?;
         let page_number = self.index.record(number).ok_or(missing)?.page_number;
-        if let Some(image) = self.images.get(page_number, number) {
-            page.copy_from_slice(image);
+        self.rebuild(page_number, number, page, apply)
+    }
+
+    /// The page as of a record: from its cached image on, if that is of a record before.
+    fn rebuild(
+        &mut self,
+        page_number: u32,
+        number: RecordNumber,
+        page: &mut [u8],
+        apply: Apply<'_>,
+    ) -> Result<(), JournalError> {
+        let cached = self.images.newest(page_number);
+        let (since, chain) = self.index.chain(number, cached.as_ref().map(|(version, _)| *version))?;
+        match cached.filter(|_| since) {
+            Some((_, image)) => page.copy_from_slice(image),
+            None => page.fill(0),
+        }
+        if chain.is_empty() {
             return Ok(());
         }
-        self.index.rebuild(number, page, apply)?;
+        chain.into_iter().rev().try_for_each(|record| apply(record, page))?;
         if self.index.head(page_number).is_some_and(|head| head.record == number) {
             self.images.put(page_number, number, page);
         }
@@ -176,8 +198,7 @@ impl DeltaChains {
             Some(image) => diff::encode(image, page, payload),
             None => {
                 let mut image = vec![0; page.len()];
-                self.index.rebuild(head.record, &mut image, apply)?;
-                self.images.put(page_number, head.record, &image);
+                self.rebuild(page_number, head.record, &mut image, apply)?;
                 diff::encode(&image, page, payload)
             }
         };

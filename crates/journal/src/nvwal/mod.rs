@@ -282,14 +282,7 @@ impl Nvwal {
         self.drop_staged();
         let header = found.header;
         for record in &found.records {
-            let nvm = self.heap.nvm.as_ref();
-            let bytes = &mut self.record;
-            let change = |page: &mut [u8]| {
-                bytes.resize(record.header.record_bytes as usize, 0);
-                nvm.read(record.at, bytes);
-                apply_ranges(page, bytes)
-            };
-            if !self.chains.found(record.at, &record.header, change) {
+            if !self.chains.found(record.at, &record.header) {
                 let what = FormatError::Damaged { what: "a transaction's frame numbers" };
                 return Err(JournalError::Corrupt { offset: record.at, what });
             }

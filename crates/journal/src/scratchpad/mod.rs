@@ -169,14 +169,7 @@ impl Scratchpad {
         self.drop_staged();
         let commit = found.commit.header;
         for record in &found.records {
-            let (region, bytes) = (&self.region, &mut self.record);
-            let change = |page: &mut [u8]| {
-                bytes.resize(record.header.record_bytes as usize, 0);
-                let broken = FormatError::Damaged { what: "a transaction" };
-                region.read_stream(record.at, bytes).map_err(|_| broken)?;
-                apply_ranges(page, bytes)
-            };
-            if !self.chains.found(record.at, &record.header, change) {
+            if !self.chains.found(record.at, &record.header) {
                 let what = FormatError::Damaged { what: "a transaction's frame numbers" };
                 return Err(JournalError::Corrupt { offset: record.at, what });
             }

@@ -121,7 +121,7 @@ impl Waldio {
             }
             let content = window.get(self, place, record.record_bytes)?;
             let change = |page: &mut [u8]| apply_ranges(page, content);
-            if !self.chains.found(place, &record, change) {
+            if !self.chains.found_at_hand(place, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }
             place = (place + u64::from(record.record_bytes)).next_multiple_of(8);
@@ -185,7 +185,7 @@ impl Waldio {
                 image.copy_from_slice(&page);
                 Ok(())
             };
-            if !self.chains.found(at, &record, change) {
+            if !self.chains.found_at_hand(at, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }
             at += u64::from(taken);
