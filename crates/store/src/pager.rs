@@ -3,14 +3,20 @@
 //! Invariant 35: nothing changes a page but an object of the log, with the page latched from before the object has its
 //! number until the page holds the change.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
-use duralite_logfmt::store::{Change, Lsn, Object, ObjectKind, PageId, TxId};
+use duralite_logfmt::store::{Change, Lsn, Object, ObjectKind, TxId};
 
 use crate::buffer::{Pool, Writing};
 use crate::error::Error;
 use crate::log::Log;
 use crate::poison::Poison;
+
+thread_local! {
+    /// Where a thread builds its objects. Of at most the bytes of the largest object.
+    static OBJECT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// In whose name a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +61,13 @@ impl Pager {
     ) -> Result<Logged, Error> {
         let next = self.log.next();
         pages.iter().for_each(|page| page.announce(next));
-        let named: Vec<(PageId, Change<'_>)> =
-            changes.iter().filter_map(|(at, change)| Some((pages.get(*at)?.id(), *change))).collect();
-        let object = Object::build(author.kind, author.tx, author.previous, undo, &named);
-        let bytes = object.len() as u64;
-        let lsn = self.log.append(object)?;
+        let named = changes.iter().filter_map(|(at, change)| Some((pages.get(*at)?.id(), *change)));
+        // A thread that ends has none any more.
+        let mut object = OBJECT.try_with(Cell::take).unwrap_or_default();
+        Object::build_in(&mut object, (author.kind, author.tx, author.previous), undo, named);
+        let (appended, bytes) = (self.log.append(&mut object), object.len() as u64);
+        let _ = OBJECT.try_with(|kept| kept.set(object));
+        let lsn = appended?;
         for (at, change) in changes {
             if let Some(page) = pages.get_mut(*at) {
                 // It is in the log already: what cannot be done now cannot be done at recovery either.

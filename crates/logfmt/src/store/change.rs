@@ -78,10 +78,12 @@ impl<'a> Change<'a> {
             Self::MapSet { bit } => return map_change(MAP_SET, page, *bit, into),
             Self::MapClear { bit } => return map_change(MAP_CLEAR, page, *bit, into),
         };
-        into.push(kind);
-        into.extend(page.to_le_bytes());
-        into.extend((first.len() as u16).to_le_bytes());
-        into.extend((second.len() as u16).to_le_bytes());
+        let mut head = [kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        put(&mut head, 1, &page.to_le_bytes());
+        put(&mut head, 9, &(first.len() as u16).to_le_bytes());
+        put(&mut head, 11, &(second.len() as u16).to_le_bytes());
+        into.reserve(head.len() + first.len() + second.len());
+        into.extend(head);
         into.extend(first);
         into.extend(second);
     }

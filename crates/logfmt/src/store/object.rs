@@ -85,12 +85,14 @@ impl<'a> Undo<'a> {
     pub fn encode(&self, into: &mut Vec<u8>) {
         match self {
             Self::Row { root, key, old } => {
-                into.push(UNDO_ROW);
-                into.push(u8::from(old.is_some()));
-                into.extend((key.len() as u16).to_le_bytes());
-                into.extend(root.to_le_bytes());
+                let cell = old.unwrap_or_default();
+                let mut head = [UNDO_ROW, u8::from(old.is_some()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                put(&mut head, 2, &(key.len() as u16).to_le_bytes());
+                put(&mut head, 4, &root.to_le_bytes());
+                into.reserve(head.len() + key.len() + cell.len());
+                into.extend(head);
                 into.extend(*key);
-                into.extend(old.unwrap_or_default());
+                into.extend(cell);
             }
             Self::Page { page } => {
                 into.push(UNDO_PAGE);
@@ -155,18 +157,31 @@ impl<'a> Object<'a> {
         undo: &[u8],
         changes: &[(PageId, Change<'_>)],
     ) -> Vec<u8> {
-        let mut bytes = vec![0; OBJECT_HEADER_BYTES];
+        let mut bytes = Vec::new();
+        Self::build_in(&mut bytes, (kind, tx, previous), undo, changes.iter().copied());
+        bytes
+    }
+
+    /// The same in place of what a buffer holds: its kind, its transaction and the object before it, how it is taken
+    /// back, and its changes.
+    pub fn build_in<'c>(
+        bytes: &mut Vec<u8>,
+        (kind, tx, previous): (ObjectKind, TxId, Lsn),
+        undo: &[u8],
+        changes: impl Iterator<Item = (PageId, Change<'c>)>,
+    ) {
+        bytes.clear();
+        bytes.extend([0; OBJECT_HEADER_BYTES]);
         bytes.extend(undo);
         for (page, change) in changes {
-            change.encode(*page, &mut bytes);
+            change.encode(page, bytes);
         }
-        put(&mut bytes, TX_AT, &tx.to_le_bytes());
-        put(&mut bytes, PREVIOUS_AT, &previous.to_le_bytes());
+        put(bytes, TX_AT, &tx.to_le_bytes());
+        put(bytes, PREVIOUS_AT, &previous.to_le_bytes());
         let len = bytes.len() as u32;
-        put(&mut bytes, BYTES_AT, &len.to_le_bytes());
+        put(bytes, BYTES_AT, &len.to_le_bytes());
         bytes[KIND_AT] = kind.to_byte();
-        put(&mut bytes, UNDO_BYTES_AT, &(undo.len() as u32).to_le_bytes());
-        bytes
+        put(bytes, UNDO_BYTES_AT, &(undo.len() as u32).to_le_bytes());
     }
 
     /// The object that these bytes begin with; longer ones are not looked at.

@@ -41,7 +41,11 @@ pub enum Value<'a> {
 /// A leaf's cell.
 #[must_use]
 pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(LEAF_CELL_HEAD + key.len() + LONG_VALUE_BYTES);
+    let value_bytes = match value {
+        Value::Inline(bytes) => bytes.len(),
+        Value::Long { .. } => LONG_VALUE_BYTES,
+    };
+    let mut cell = Vec::with_capacity(LEAF_CELL_HEAD + key.len() + value_bytes);
     cell.extend((key.len() as u16).to_le_bytes());
     match value {
         Value::Inline(bytes) => {

@@ -47,11 +47,11 @@ pub(crate) struct LogCounters {
 /// A log of objects. Whoever is about to change a page appends the object while it holds the page, so that a
 /// page's changes have ascending numbers.
 pub(crate) trait Log: Send + Sync + fmt::Debug {
-    /// Numbers, seals and keeps an object. Not durable on return.
+    /// Numbers and seals an object, and keeps a copy of it. Not durable on return.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room; nothing has happened then. [`Error::Poisoned`].
-    fn append(&self, object: Vec<u8>) -> Result<Lsn, Error>;
+    fn append(&self, object: &mut [u8]) -> Result<Lsn, Error>;
 
     /// The number that the next object will have, or one before that.
     fn next(&self) -> Lsn;

@@ -151,12 +151,12 @@ impl Tree<'_> {
         let purpose = if author.kind == ObjectKind::Compensation { Purpose::Undo } else { Purpose::Do };
         for _ in 0..MOST_SPLITS {
             let mut leaf = self.leaf(key)?;
-            let old = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec);
-            if has_room(leaf.bytes(), old.as_deref(), new.len()) {
-                if !may(&Before { leaf: leaf.id(), old: old.as_deref() })? {
+            let old = find(leaf.bytes(), leaf.id(), key)?;
+            if has_room(leaf.bytes(), old, new.len()) {
+                if !may(&Before { leaf: leaf.id(), old })? {
                     return Ok(Outcome::Refused);
                 }
-                let undo = self.undo(author, key, old.as_deref());
+                let undo = self.undo(author, key, old);
                 let logged =
                     self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Put { cell: new })])?;
                 return Ok(Outcome::Changed(Changed { logged, undo }));
@@ -175,13 +175,13 @@ impl Tree<'_> {
         may: &mut MayChange<'_>,
     ) -> Result<Outcome, Error> {
         let mut leaf = self.leaf(key)?;
-        let Some(old) = find(leaf.bytes(), leaf.id(), key)?.map(<[u8]>::to_vec) else {
+        let Some(old) = find(leaf.bytes(), leaf.id(), key)? else {
             return Ok(Outcome::NoRow);
         };
-        if !may(&Before { leaf: leaf.id(), old: Some(&old) })? {
+        if !may(&Before { leaf: leaf.id(), old: Some(old) })? {
             return Ok(Outcome::Refused);
         }
-        let undo = self.undo(author, key, Some(&old));
+        let undo = self.undo(author, key, Some(old));
         let logged = self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Remove { key })])?;
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop(leaf);

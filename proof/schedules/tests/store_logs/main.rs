@@ -51,8 +51,8 @@ fn run(
             let (log, is_durable) = (Arc::clone(log), Arc::clone(&is_durable));
             shuttle::thread::spawn(move || {
                 let commit = |nth| {
-                    let first = log.append(object(thread, nth * 2)).unwrap();
-                    let last = log.append(object(thread, nth * 2 + 1)).unwrap();
+                    let first = log.append(&mut object(thread, nth * 2)).unwrap();
+                    let last = log.append(&mut object(thread, nth * 2 + 1)).unwrap();
                     log.force(last).unwrap();
                     assert!(log.durable() > last);
                     assert!(is_durable(last), "object {last} of thread {thread} was acknowledged too early");

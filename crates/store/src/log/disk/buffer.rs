@@ -50,20 +50,20 @@ impl Buffer {
     }
 
     /// Numbers, seals and keeps an object.
-    pub(super) fn put(&self, mut object: Vec<u8>, epoch: u32, seed: u64) -> Lsn {
+    pub(super) fn put(&self, object: &mut [u8], epoch: u32, seed: u64) -> Lsn {
         match self {
             Self::Central(central) => {
                 let mut central = central.lock();
                 let lsn = central.next;
-                seal_object(&mut object, lsn, epoch, seed);
-                central.bytes.extend(&object);
+                seal_object(object, lsn, epoch, seed);
+                central.bytes.extend_from_slice(object);
                 central.next += 1;
                 lsn
             }
             Self::Lists(lists) => {
                 let lsn = lists.next.fetch_add(1, Ordering::SeqCst);
-                seal_object(&mut object, lsn, epoch, seed);
-                *lists.slot(lsn).lock() = Some(object);
+                seal_object(object, lsn, epoch, seed);
+                *lists.slot(lsn).lock() = Some(object.to_vec());
                 lsn
             }
         }

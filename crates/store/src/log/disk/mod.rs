@@ -244,7 +244,7 @@ impl DiskLog {
 }
 
 impl Log for DiskLog {
-    fn append(&self, object: Vec<u8>) -> Result<Lsn, Error> {
+    fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let next = self.buffer.next();
         let waits = next - self.durable() > buffer::MOST / 2

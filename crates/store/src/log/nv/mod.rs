@@ -203,9 +203,8 @@ impl NvLog {
     }
 
     /// Section 5.2: the object's content is flushed first, then its bit is set.
-    fn persist(&self, lsn: Lsn, at: u64, object: &[u8]) {
-        self.nvm.store(at, object);
-        self.nvm.flush(at, object.len() as u64);
+    fn persist(&self, lsn: Lsn, at: u64, bytes: u64) {
+        self.nvm.flush(at, bytes);
         self.nvm.fence();
         self.put_entries(std::iter::once((lsn, entry_of(at))));
         self.nvm.fence();
@@ -231,30 +230,32 @@ impl NvLog {
 
     /// Makes pending objects up to `upto` persistent that nobody else is at.
     fn persist_pending(&self, pending: &Pending, upto: Lsn) {
-        let mut batch = Vec::with_capacity(pending::BATCH);
+        let mut batch = [(0, 0); pending::BATCH];
         let mut lsn = self.window.durable();
         while lsn <= upto {
-            while lsn <= upto && batch.len() < pending::BATCH {
-                if let Some((at, object)) = pending.take(lsn) {
-                    self.nvm.store(at, &object);
-                    self.nvm.flush(at, object.len() as u64);
-                    batch.push((lsn, at));
+            let mut count = 0;
+            while lsn <= upto && count < batch.len() {
+                if let Some((at, bytes)) = pending.take(lsn) {
+                    self.nvm.flush(at, bytes);
+                    batch[count] = (lsn, at);
+                    count += 1;
                 }
                 lsn += 1;
             }
+            let batch = &batch[..count];
             if batch.is_empty() {
                 continue;
             }
             self.nvm.fence();
             self.put_entries(batch.iter().map(|(lsn, at)| (*lsn, entry_of(*at))));
             self.nvm.fence();
-            batch.drain(..).for_each(|(lsn, _)| self.window.done(lsn));
+            batch.iter().for_each(|(lsn, _)| self.window.done(*lsn));
         }
     }
 }
 
 impl Log for NvLog {
-    fn append(&self, mut object: Vec<u8>) -> Result<Lsn, Error> {
+    fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let len = object.len() as u64;
         if let Some(pending) = &self.pending
@@ -269,11 +270,13 @@ impl Log for NvLog {
             .extents
             .take(len.next_multiple_of(OBJECT_ALIGNMENT), || self.window.number())
             .ok_or_else(|| Error::full("the log is full"))?;
-        seal_object(&mut object, lsn, self.epoch, self.layout.seed);
+        seal_object(object, lsn, self.epoch, self.layout.seed);
         self.bytes.fetch_add(len, Ordering::Relaxed);
+        // It is copied once, and lines that leave the processor's caches by themselves need no flush at the commit.
+        self.nvm.store(at, object);
         match &self.pending {
-            None => self.persist(lsn, at, &object),
-            Some(pending) => pending.put(lsn, at, object),
+            None => self.persist(lsn, at, len),
+            Some(pending) => pending.put(lsn, at, len),
         }
         Ok(lsn)
     }

@@ -141,7 +141,7 @@ impl RingsLog {
 }
 
 impl Log for RingsLog {
-    fn append(&self, mut object: Vec<u8>) -> Result<Lsn, Error> {
+    fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         if self.window.next() - self.head() >= most_objects(&self.layout) - 64 {
             return Err(Error::full("the log has too many objects"));
@@ -154,9 +154,9 @@ impl Log for RingsLog {
             let Some((place, taken)) = ring.place_for(len, self.layout.ring_bytes) else { continue };
             // In the order of the ring's objects.
             let lsn = self.window.number();
-            seal_object(&mut object, lsn, self.epoch, self.seed_at(number as u64, place));
+            seal_object(object, lsn, self.epoch, self.seed_at(number as u64, place));
             let at = self.layout.offset(number as u64, place);
-            self.nvm.store(at, &object);
+            self.nvm.store(at, object);
             ring.add(lsn, place, len, at);
             self.free.fetch_sub(taken, Ordering::Relaxed);
             self.bytes.fetch_add(object.len() as u64, Ordering::Relaxed);

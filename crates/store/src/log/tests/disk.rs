@@ -25,7 +25,7 @@ fn three_batches() -> Vec<u8> {
     let head = DiskLog::layout(&*block, 1 << 20, SEED);
     let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();
     for _ in 0..3 {
-        let lsn = log.append(object()).unwrap();
+        let lsn = log.append(&mut object()).unwrap();
         log.force(lsn).unwrap();
     }
     block.to_bytes()
@@ -43,7 +43,7 @@ fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
     let (block, log) = open(bytes);
     let log = log.unwrap();
     assert_eq!(log.next(), 2);
-    let lsn = log.append(object()).unwrap();
+    let lsn = log.append(&mut object()).unwrap();
     log.force(lsn).unwrap();
     // The third batch of before stands after the new one, and is what comes first from here on.
     log.truncate(3).unwrap();
@@ -69,13 +69,13 @@ fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
         let log = DiskLog::create(block.clone(), head, 1, Grouping::Grouped, Arc::default()).unwrap();
         let object = || Object::build(ObjectKind::System, 0, 0, &[5; 3900], &[]);
         for _ in 0..blocks {
-            let lsn = log.append(object()).unwrap();
+            let lsn = log.append(&mut object()).unwrap();
             log.force(lsn).unwrap();
         }
         log.truncate(blocks - 511).unwrap();
         let mut last = 0;
         while log.space().free_bytes > 2 * 4096 {
-            last = log.append(object()).unwrap();
+            last = log.append(&mut object()).unwrap();
         }
         log.force(last).unwrap_or_else(|error| panic!("after {blocks} blocks: {error}"));
     }

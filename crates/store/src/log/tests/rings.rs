@@ -28,7 +28,7 @@ fn open(bytes: Vec<u8>) -> (Arc<RecordingNvm>, Result<RingsLog, Error>) {
 /// Appends by a thread of its own, and makes it durable.
 fn append(log: &RingsLog) -> Lsn {
     let append = || {
-        let lsn = log.append(object()).unwrap();
+        let lsn = log.append(&mut object()).unwrap();
         log.force(lsn).unwrap();
         lsn
     };
