@@ -13,7 +13,7 @@ use duralite_logfmt::store::{
     SUPERBLOCK_BYTES, check, lsn, seal,
 };
 use duralite_medium::block::{AlignedBuf, Block, Durability};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::Error;
 
@@ -146,21 +146,21 @@ impl PageFile {
         check(into, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Writes pages home, each with its bytes, at most [`DOUBLE_WRITE_PAGES`]. Durable on return, and untorn
-    /// whenever it is stopped. If it fails nothing is known about them.
-    pub(crate) fn write_pages<'a>(
-        &self,
-        pages: impl ExactSizeIterator<Item = (PageId, &'a [u8])>,
-    ) -> Result<(), Error> {
-        let size = self.page_bytes;
+    /// Begins to collect pages that go home together; one at a time.
+    pub(crate) fn batch(&self) -> Batch<'_> {
         let mut area = self.area.lock();
-        area.resize((1 + pages.len()) * size);
-        let mut list = BatchList { pages: Vec::with_capacity(pages.len()) };
-        for (at, (id, bytes)) in pages.enumerate() {
-            let image = &mut area.as_mut_slice()[(at + 1) * size..(at + 2) * size];
-            image.copy_from_slice(bytes);
-            seal(image, id, self.seed);
-            list.pages.push(id);
+        area.resize((1 + DOUBLE_WRITE_PAGES) * self.page_bytes);
+        Batch { area, page_bytes: self.page_bytes, list: BatchList { pages: Vec::new() } }
+    }
+
+    /// Writes pages home, and makes room for them. Durable on return, and untorn whenever it is stopped. If it fails
+    /// nothing is known about them.
+    pub(crate) fn write(&self, batch: Batch<'_>) -> Result<(), Error> {
+        let Batch { mut area, page_bytes: size, list } = batch;
+        self.grow_to(list.pages.iter().max().map_or(0, |last| last + 1))?;
+        area.resize((1 + list.pages.len()) * size);
+        for (id, image) in list.pages.iter().zip(area.as_mut_slice()[size..].chunks_mut(size)) {
+            seal(image, *id, self.seed);
         }
         area.as_mut_slice()[..size].copy_from_slice(&list.encode(size, self.seed));
         let writing = |error| Error::medium("writing pages", error);
@@ -225,6 +225,24 @@ impl PageFile {
             }
         }
         self.block.flush().map_err(reading)
+    }
+}
+
+/// Pages that go home together, at most [`DOUBLE_WRITE_PAGES`].
+#[derive(Debug)]
+pub(crate) struct Batch<'f> {
+    /// A page for the list, then their images.
+    area: MutexGuard<'f, AlignedBuf>,
+    page_bytes: usize,
+    list: BatchList,
+}
+
+impl Batch<'_> {
+    /// Adds a copy of a page.
+    pub(crate) fn add(&mut self, id: PageId, bytes: &[u8]) {
+        self.list.pages.push(id);
+        let at = self.list.pages.len() * self.page_bytes;
+        self.area.as_mut_slice()[at..at + self.page_bytes].copy_from_slice(bytes);
     }
 }
 

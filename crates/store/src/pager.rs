@@ -56,7 +56,7 @@ impl Pager {
         &self,
         author: Author,
         undo: &[u8],
-        pages: &mut [&mut Writing],
+        pages: &mut [&mut Writing<'_>],
         changes: &[(usize, Change<'_>)],
     ) -> Result<Logged, Error> {
         let next = self.log.next();

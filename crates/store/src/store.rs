@@ -330,7 +330,7 @@ impl Store {
             pages_read: get(&pool.file().read),
             pages_written: get(&pool.file().written),
             pages_dirty: pool.dirty() as u64,
-            cache_hits: get(&pool.hits),
+            cache_hits: pool.hits(),
             cache_misses: get(&pool.misses),
             checkpoints: get(&engine.counts.checkpoints),
             recovered_objects: self.report.objects,

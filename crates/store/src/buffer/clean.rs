@@ -3,25 +3,23 @@
 //! Invariant 35: what is written home is a page as it was at one moment, and everything in the log up to the page's LSN
 //! is durable before.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
+use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 
 use super::Pool;
 use super::frame::{Frame, Pinned};
 use crate::error::Error;
+use crate::page_file::Batch;
 
 /// So long a checkpoint waits for a page's latch. Not for ever: who has it may wait for a frame, and so for the cleaning.
 const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
 /// A page's copy on its way home.
-struct Copied {
-    pin: Pinned,
-    id: PageId,
+struct Copied<'p> {
+    pin: Pinned<'p>,
     lsn: Lsn,
-    bytes: Vec<u8>,
 }
 
 impl Pool {
@@ -31,7 +29,7 @@ impl Pool {
     /// # Errors
     /// Of the log or the page file; the store is poisoned then.
     pub(crate) fn clean_some(&self) -> Result<usize, Error> {
-        let mut dirty: Vec<(Lsn, &Arc<Frame>)> = self
+        let mut dirty: Vec<(Lsn, &Frame)> = self
             .frames
             .iter()
             .map(|frame| (frame.first_change(), frame))
@@ -51,8 +49,8 @@ impl Pool {
     /// As [`clean_some`](Self::clean_some).
     pub(crate) fn clean_before(&self, upto: Lsn, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
         loop {
-            let is_old = |frame: &&Arc<Frame>| (1..upto).contains(&frame.first_change());
-            let old: Vec<&Arc<Frame>> = self.frames.iter().filter(is_old).collect();
+            let is_old = |frame: &&Frame| (1..upto).contains(&frame.first_change());
+            let old: Vec<&Frame> = self.frames.iter().filter(is_old).collect();
             if old.is_empty() || is_over() {
                 return Ok(());
             }
@@ -70,21 +68,21 @@ impl Pool {
     /// At most [`DOUBLE_WRITE_PAGES`], each whose latch comes within `patience`; how many were written.
     fn write_home<'a>(
         &self,
-        frames: impl Iterator<Item = &'a Arc<Frame>>,
+        frames: impl Iterator<Item = &'a Frame>,
         patience: Duration,
     ) -> Result<usize, Error> {
         let _one_at_a_time = self.cleaning.lock();
         self.poison.check()?;
-        let copied: Vec<Copied> = frames.filter_map(|frame| self.copy(frame, patience)).collect();
+        let mut batch = self.file.batch();
+        let copied: Vec<Copied<'_>> =
+            frames.filter_map(|frame| self.copy(frame, patience, &mut batch)).collect();
         if copied.is_empty() {
             return Ok(0);
         }
+        let newest = copied.iter().map(|page| page.lsn).max().unwrap_or(0);
         let write = || {
-            let newest = copied.iter().map(|page| page.lsn).max().unwrap_or(0);
-            let pages = copied.iter().map(|page| page.id).max().unwrap_or(0) + 1;
             self.log.force(newest)?;
-            self.file.grow_to(pages)?;
-            self.file.write_pages(copied.iter().map(|page| (page.id, page.bytes.as_slice())))
+            self.file.write(batch)
         };
         write().map_err(|error| self.poison.set(&error))?;
         copied.iter().for_each(settle);
@@ -92,15 +90,15 @@ impl Pool {
     }
 
     /// A copy of a dirty page, unless it is latched for a change, and stays so.
-    fn copy(&self, frame: &Arc<Frame>, patience: Duration) -> Option<Copied> {
+    fn copy<'p>(&'p self, frame: &'p Frame, patience: Duration, batch: &mut Batch<'_>) -> Option<Copied<'p>> {
         let pin = {
             let id = frame.id.load(Ordering::SeqCst);
             let part = self.part(id).lock();
-            let mapped = part.get(&id)?;
-            if !Arc::ptr_eq(mapped, frame) {
+            let mapped = self.frame(*part.frames.get(&id)?);
+            if !std::ptr::eq(mapped, frame) {
                 return None;
             }
-            super::pinned(mapped)
+            self.pinned(mapped)
         };
         // In line, or a page that is always latched by somebody would never go home.
         let content = match frame.content.try_read() {
@@ -111,20 +109,20 @@ impl Pool {
         if !content.is_valid || !frame.is_dirty() {
             return None;
         }
-        let bytes = content.bytes.to_vec();
-        let copied = Copied { pin, id: content.id, lsn: lsn(&bytes), bytes };
+        batch.add(content.id, &content.bytes);
+        let lsn = lsn(&content.bytes);
         drop(content);
-        Some(copied)
+        Some(Copied { pin, lsn })
     }
 }
 
 /// What was copied is home: only later changes are missing there.
-fn settle(copied: &Copied) {
-    let first = &copied.pin.0.first_change;
+fn settle(copied: &Copied<'_>) {
+    let Pinned { frame, dirty } = &copied.pin;
     // Whoever has the page latched may wait for the cleaning: it is not waited for here.
-    match copied.pin.0.content.try_read() {
+    match frame.content.try_read() {
         // Under the latch nobody announces a change.
-        Some(content) if lsn(&content.bytes) == copied.lsn => first.store(0, Ordering::SeqCst),
-        _ => first.store(copied.lsn + 1, Ordering::SeqCst),
+        Some(content) if lsn(&content.bytes) == copied.lsn => frame.is_home(dirty),
+        _ => frame.first_change.store(copied.lsn + 1, Ordering::SeqCst),
     }
 }

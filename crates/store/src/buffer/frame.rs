@@ -1,10 +1,9 @@
 //! A page in the cache, and how it is held.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use duralite_logfmt::store::{Change, Lsn, PageId, lsn, set_lsn};
-use parking_lot::{ArcRwLockReadGuard, ArcRwLockWriteGuard, RawRwLock, RwLock};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::Error;
 
@@ -17,10 +16,11 @@ pub(crate) struct Content {
     pub(super) bytes: Box<[u8]>,
 }
 
-/// A place for a page.
+/// A place for a page, on a line of its own: threads that use different pages do not meet.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Frame {
-    pub(super) content: Arc<RwLock<Content>>,
+    pub(super) content: RwLock<Content>,
     /// The page that it is mapped for.
     pub(super) id: AtomicU64,
     /// Who uses it: it is not given to another page meanwhile. Goes up only under the lock of its part of the map.
@@ -39,37 +39,58 @@ impl Frame {
     pub(super) fn first_change(&self) -> Lsn {
         self.first_change.load(Ordering::SeqCst)
     }
+
+    /// An object with this number or a later one is about to change it; `dirty` counts those that are not as at home.
+    fn announce(&self, next: Lsn, dirty: &AtomicUsize) {
+        if self.first_change() != 0 {
+            return;
+        }
+        if self.first_change.compare_exchange(0, next.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            dirty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It is home as it is.
+    pub(super) fn is_home(&self, dirty: &AtomicUsize) {
+        if self.first_change.swap(0, Ordering::SeqCst) != 0 {
+            dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Keeps a page in its frame.
 #[derive(Debug)]
-pub(crate) struct Pinned(pub(super) Arc<Frame>);
+pub(crate) struct Pinned<'p> {
+    pub(super) frame: &'p Frame,
+    /// Where the cache counts pages that are not as they are at home.
+    pub(super) dirty: &'p AtomicUsize,
+}
 
-impl Drop for Pinned {
+impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        self.0.pins.fetch_sub(1, Ordering::Release);
+        self.frame.pins.fetch_sub(1, Ordering::Release);
     }
 }
 
-impl Pinned {
-    pub(super) fn read(self) -> Reading {
-        Reading { guard: RwLock::read_arc(&self.0.content), _pin: self }
+impl<'p> Pinned<'p> {
+    pub(super) fn read(self) -> Reading<'p> {
+        Reading { guard: self.frame.content.read(), _pin: self }
     }
 
-    pub(super) fn write(self) -> Writing {
-        Writing { guard: RwLock::write_arc(&self.0.content), pin: self }
+    pub(super) fn write(self) -> Writing<'p> {
+        Writing { guard: self.frame.content.write(), pin: self }
     }
 }
 
 /// A page latched for reading.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct Reading<'p> {
     // In this order: the latch goes before the pin.
-    pub(super) guard: ArcRwLockReadGuard<RawRwLock, Content>,
-    _pin: Pinned,
+    pub(super) guard: RwLockReadGuard<'p, Content>,
+    _pin: Pinned<'p>,
 }
 
-impl Reading {
+impl Reading<'_> {
     pub(crate) fn id(&self) -> PageId {
         self.guard.id
     }
@@ -81,12 +102,12 @@ impl Reading {
 
 /// A page latched for a change.
 #[derive(Debug)]
-pub(crate) struct Writing {
-    pub(super) guard: ArcRwLockWriteGuard<RawRwLock, Content>,
-    pub(super) pin: Pinned,
+pub(crate) struct Writing<'p> {
+    pub(super) guard: RwLockWriteGuard<'p, Content>,
+    pub(super) pin: Pinned<'p>,
 }
 
-impl Writing {
+impl Writing<'_> {
     pub(crate) fn id(&self) -> PageId {
         self.guard.id
     }
@@ -98,7 +119,7 @@ impl Writing {
     /// Says that the page is about to be changed by an object with this number or a later one. Invariant 34: this
     /// is before the object has its number, so that no checkpoint overlooks it.
     pub(crate) fn announce(&self, next: Lsn) {
-        let _ = self.pin.0.first_change.compare_exchange(0, next.max(1), Ordering::SeqCst, Ordering::SeqCst);
+        self.pin.frame.announce(next, self.pin.dirty);
     }
 
     /// Makes a change that is in the log as `at`.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use duralite_logfmt::store::{Lsn, PageId, lsn};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use self::frame::{Content, Frame, Pinned};
@@ -28,8 +28,15 @@ const FEWEST_FRAMES: usize = 64;
 /// For so long a frame is looked for while all are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A part of the map from pages to frames.
-type Part = FxHashMap<PageId, Arc<Frame>>;
+/// A part of the map from pages to frames, on a line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part {
+    /// Places in [`Pool::frames`].
+    frames: FxHashMap<PageId, u32>,
+    /// How often a page was found.
+    hits: u64,
+}
 
 /// The cache.
 #[derive(Debug)]
@@ -37,30 +44,31 @@ pub(crate) struct Pool {
     file: Arc<PageFile>,
     log: Arc<dyn Log>,
     poison: Arc<Poison>,
-    frames: Box<[Arc<Frame>]>,
+    frames: Box<[Frame]>,
     map: Box<[Mutex<Part>]>,
-    free: Mutex<Vec<Arc<Frame>>>,
+    free: Mutex<Vec<u32>>,
     hand: AtomicUsize,
     /// Held by whoever writes pages home.
     cleaning: Mutex<()>,
-    pub(crate) hits: AtomicU64,
+    /// How many frames have a first change.
+    dirty: AtomicUsize,
     pub(crate) misses: AtomicU64,
 }
 
 impl Pool {
     pub(crate) fn new(file: Arc<PageFile>, log: Arc<dyn Log>, poison: Arc<Poison>, cache_bytes: u64) -> Self {
         let frames = ((cache_bytes / file.page_bytes() as u64) as usize).max(FEWEST_FRAMES);
-        let frames: Box<[Arc<Frame>]> = (0..frames).map(|_| Arc::default()).collect();
+        let frames = frames.min(u32::MAX as usize);
         Self {
             file,
             log,
             poison,
             map: (0..PARTS).map(|_| Mutex::default()).collect(),
-            free: Mutex::new(frames.iter().rev().cloned().collect()),
-            frames,
+            free: Mutex::new((0..frames as u32).rev().collect()),
+            frames: (0..frames).map(|_| Frame::default()).collect(),
             hand: AtomicUsize::new(0),
             cleaning: Mutex::default(),
-            hits: AtomicU64::new(0),
+            dirty: AtomicUsize::new(0),
             misses: AtomicU64::new(0),
         }
     }
@@ -78,6 +86,24 @@ impl Pool {
         self.frames.len()
     }
 
+    fn frame(&self, at: u32) -> &Frame {
+        &self.frames[at as usize]
+    }
+
+    /// Under the lock of its part of the map.
+    fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
+        frame.pins.fetch_add(1, Ordering::Acquire);
+        if !frame.is_used.load(Ordering::Relaxed) {
+            frame.is_used.store(true, Ordering::Relaxed);
+        }
+        Pinned { frame, dirty: &self.dirty }
+    }
+
+    /// How often a page was found in the cache.
+    pub(crate) fn hits(&self) -> u64 {
+        self.map.iter().map(|part| part.lock().hits).sum()
+    }
+
     fn part(&self, id: PageId) -> &Mutex<Part> {
         &self.map[(id % PARTS as u64) as usize]
     }
@@ -86,7 +112,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Corrupt`], an error of the medium, [`Error::Full`] if every frame is in use.
-    pub(crate) fn read(&self, id: PageId) -> Result<Reading, Error> {
+    pub(crate) fn read(&self, id: PageId) -> Result<Reading<'_>, Error> {
         loop {
             let page = self.pin(id, true)?.read();
             if page.guard.is_valid && page.guard.id == id {
@@ -99,7 +125,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) fn write(&self, id: PageId) -> Result<Writing, Error> {
+    pub(crate) fn write(&self, id: PageId) -> Result<Writing<'_>, Error> {
         loop {
             let page = self.pin(id, true)?.write();
             if page.guard.is_valid && page.guard.id == id {
@@ -112,7 +138,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub(crate) fn make(&self, id: PageId) -> Result<Writing, Error> {
+    pub(crate) fn make(&self, id: PageId) -> Result<Writing<'_>, Error> {
         loop {
             let page = self.pin(id, false)?.write();
             if page.guard.is_valid && page.guard.id == id {
@@ -121,45 +147,46 @@ impl Pool {
         }
     }
 
-    fn pin(&self, id: PageId, load: bool) -> Result<Pinned, Error> {
+    fn pin(&self, id: PageId, load: bool) -> Result<Pinned<'_>, Error> {
         if let Some(found) = self.pin_cached(id) {
-            self.hits.fetch_add(1, Ordering::Relaxed);
             return Ok(found);
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
-        let frame = self.vacate()?;
+        let at = self.vacate()?;
+        let frame = self.frame(at);
         // Nobody else knows the frame.
-        let mut content = RwLock::write_arc(&frame.content);
+        let mut content = frame.content.write();
         {
             let mut part = self.part(id).lock();
-            if let Some(other) = part.get(&id) {
-                let found = pinned(other);
+            if let Some(other) = part.frames.get(&id) {
+                let found = self.pinned(self.frame(*other));
                 drop(part);
                 drop(content);
                 frame.pins.store(0, Ordering::Release);
-                self.free.lock().push(frame);
+                self.free.lock().push(at);
                 return Ok(found);
             }
             frame.id.store(id, Ordering::SeqCst);
             frame.is_used.store(true, Ordering::Relaxed);
-            part.insert(id, Arc::clone(&frame));
+            part.frames.insert(id, at);
         }
-        let pin = Pinned(frame);
+        let pin = Pinned { frame, dirty: &self.dirty };
         if let Err(error) = self.fill(&mut content, id, load) {
-            self.part(id).lock().remove(&id);
+            self.part(id).lock().frames.remove(&id);
             drop(content);
-            // Whoever waits for it finds it invalid, and may still hold it for a moment.
-            self.give_back(pin);
+            drop(pin);
+            self.give_back(at);
             return Err(error);
         }
         drop(content);
         Ok(pin)
     }
 
-    fn pin_cached(&self, id: PageId) -> Option<Pinned> {
-        let part = self.part(id).lock();
-        let frame = part.get(&id)?;
-        Some(pinned(frame))
+    fn pin_cached(&self, id: PageId) -> Option<Pinned<'_>> {
+        let mut part = self.part(id).lock();
+        let frame = self.frame(*part.frames.get(&id)?);
+        part.hits += 1;
+        Some(self.pinned(frame))
     }
 
     fn fill(&self, content: &mut Content, id: PageId, load: bool) -> Result<(), Error> {
@@ -184,26 +211,25 @@ impl Pool {
         Ok(())
     }
 
-    /// A frame that is mapped for no page any more.
-    fn give_back(&self, pin: Pinned) {
-        let frame = Arc::clone(&pin.0);
-        drop(pin);
-        while frame.pins.load(Ordering::Acquire) != 0 {
+    /// A frame that is mapped for no page any more. Whoever waits for it finds it invalid, and may hold it for a moment.
+    fn give_back(&self, at: u32) {
+        while self.frame(at).pins.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
-        self.free.lock().push(frame);
+        self.free.lock().push(at);
     }
 
     /// A frame for another page, with one pin.
-    fn vacate(&self) -> Result<Arc<Frame>, Error> {
+    fn vacate(&self) -> Result<u32, Error> {
         let begun = Instant::now();
         loop {
-            if let Some(frame) = self.free.lock().pop() {
-                frame.pins.store(1, Ordering::Release);
-                return Ok(frame);
+            let free = self.free.lock().pop();
+            if let Some(at) = free {
+                self.frame(at).pins.store(1, Ordering::Release);
+                return Ok(at);
             }
-            if let Some(frame) = self.turn() {
-                return Ok(frame);
+            if let Some(at) = self.turn() {
+                return Ok(at);
             }
             self.poison.check()?;
             if self.clean_some()? == 0 {
@@ -217,7 +243,7 @@ impl Pool {
 
     /// Turns the clock's hand until it finds a clean frame that nobody has used since the last time; twice around
     /// at most.
-    fn turn(&self) -> Option<Arc<Frame>> {
+    fn turn(&self) -> Option<u32> {
         for _ in 0..self.frames.len() * 2 {
             let hand = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.len();
             let frame = &self.frames[hand];
@@ -229,11 +255,11 @@ impl Pool {
             }
             let id = frame.id.load(Ordering::SeqCst);
             let mut part = self.part(id).lock();
-            let is_mapped = part.get(&id).is_some_and(|mapped| Arc::ptr_eq(mapped, frame));
+            let is_mapped = part.frames.get(&id).is_some_and(|mapped| *mapped as usize == hand);
             if is_mapped && frame.pins.load(Ordering::Acquire) == 0 && !frame.is_dirty() {
-                part.remove(&id);
+                part.frames.remove(&id);
                 frame.pins.store(1, Ordering::Release);
-                return Some(Arc::clone(frame));
+                return Some(hand as u32);
             }
         }
         None
@@ -241,19 +267,12 @@ impl Pool {
 
     /// No object before this one is missing at home, if nothing is changed meanwhile: see [`Writing::announce`].
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
-        let changes = self.frames.iter().map(|frame| frame.first_change()).filter(|lsn| *lsn != 0);
+        let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))
     }
 
     /// How many pages are not as they are at home.
     pub(crate) fn dirty(&self) -> usize {
-        self.frames.iter().filter(|frame| frame.is_dirty()).count()
+        self.dirty.load(Ordering::Relaxed)
     }
-}
-
-/// Under the lock of its part of the map.
-fn pinned(frame: &Arc<Frame>) -> Pinned {
-    frame.pins.fetch_add(1, Ordering::Acquire);
-    frame.is_used.store(true, Ordering::Relaxed);
-    Pinned(Arc::clone(frame))
 }

@@ -51,7 +51,7 @@ pub(crate) struct GivenPage {
 #[derive(Debug)]
 pub(crate) struct Given<'s> {
     space: &'s Space,
-    pub(crate) maps: Vec<Writing>,
+    pub(crate) maps: Vec<Writing<'s>>,
     pub(crate) pages: Vec<GivenPage>,
     count: u64,
     is_taken: bool,
@@ -141,7 +141,12 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::Full`] if the file cannot grow.
-    pub(crate) fn find(&self, pager: &Pager, count: u64, purpose: Purpose) -> Result<Given<'_>, Error> {
+    pub(crate) fn find<'s>(
+        &'s self,
+        pager: &'s Pager,
+        count: u64,
+        purpose: Purpose,
+    ) -> Result<Given<'s>, Error> {
         let used = self.used.fetch_add(count, Ordering::SeqCst) + count;
         let mut given = Given { space: self, maps: Vec::new(), pages: Vec::new(), count, is_taken: false };
         let spare = match purpose {
@@ -164,7 +169,7 @@ impl Space {
 
     /// Looks once for the first free pages. Not with an error of its own, but with that in it, if the file would have to
     /// grow and cannot.
-    fn look(&self, pager: &Pager, given: &mut Given<'_>) -> Result<Result<(), Error>, Error> {
+    fn look<'s>(&self, pager: &'s Pager, given: &mut Given<'s>) -> Result<Result<(), Error>, Error> {
         let hint = self.hint.load(Ordering::SeqCst);
         let mut first_free = None;
         let mut group = hint / self.bits;

@@ -23,7 +23,7 @@ pub(crate) struct Piece {
 /// A bound of a range, as it is asked for.
 pub(crate) type Edge<'a> = Bound<&'a [u8]>;
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
     /// Up to `most` rows from the range's beginning on, of the leaf that has it.
     pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
         let mut page = self.pager.pool.read(self.root)?;
@@ -80,18 +80,18 @@ impl Tree<'_> {
         Ok(Piece { cells: cells(&page, begin, end)?, fence, is_cut: begin > first })
     }
 
-    fn child(&self, page: &Reading, place: usize) -> Result<Reading, Error> {
+    fn child(&self, page: &Reading<'_>, place: usize) -> Result<Reading<'a>, Error> {
         self.pager.pool.read(child_of(page.bytes(), page.id(), place)?)
     }
 }
 
-fn key_of(page: &Reading, kind: PageKind, index: usize) -> Result<&[u8], Error> {
+fn key_of<'b>(page: &'b Reading<'_>, kind: PageKind, index: usize) -> Result<&'b [u8], Error> {
     let damaged = damaged(page.id());
     cell_key(kind, cell(page.bytes(), index).map_err(&damaged)?).map_err(&damaged)
 }
 
 /// The first cell that is not below a key, and the first above it.
-fn position(page: &Reading, key: &[u8]) -> Result<(usize, usize), Error> {
+fn position(page: &Reading<'_>, key: &[u8]) -> Result<(usize, usize), Error> {
     Ok(match search(page.bytes(), key).map_err(damaged(page.id()))? {
         Ok(index) => (index, index + 1),
         Err(index) => (index, index),
@@ -99,7 +99,7 @@ fn position(page: &Reading, key: &[u8]) -> Result<(usize, usize), Error> {
 }
 
 /// The first cell behind a range.
-fn end_of(page: &Reading, to: Edge<'_>) -> Result<usize, Error> {
+fn end_of(page: &Reading<'_>, to: Edge<'_>) -> Result<usize, Error> {
     Ok(match to {
         Bound::Included(key) => position(page, key)?.1,
         Bound::Excluded(key) => position(page, key)?.0,
@@ -107,7 +107,7 @@ fn end_of(page: &Reading, to: Edge<'_>) -> Result<usize, Error> {
     })
 }
 
-fn cells(page: &Reading, first: usize, end: usize) -> Result<Vec<Vec<u8>>, Error> {
+fn cells(page: &Reading<'_>, first: usize, end: usize) -> Result<Vec<Vec<u8>>, Error> {
     let one = |index| Ok(cell(page.bytes(), index).map_err(damaged(page.id()))?.to_vec());
     (first..end).map(one).collect()
 }

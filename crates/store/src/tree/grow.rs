@@ -22,7 +22,7 @@ struct Halves {
     cut: Vec<u8>,
 }
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
     /// Splits one page on the way to the leaf of a key, if one has to be; called until the leaf has room.
     pub(super) fn make_room(&self, key: &[u8], bytes: usize, purpose: Purpose) -> Result<(), Error> {
         let mut page = self.pager.pool.write(self.root)?;
@@ -44,8 +44,8 @@ impl Tree<'_> {
 
     fn split(
         &self,
-        parent: &mut Writing,
-        page: &mut Writing,
+        parent: &mut Writing<'a>,
+        page: &mut Writing<'a>,
         key: &[u8],
         purpose: Purpose,
     ) -> Result<(), Error> {
@@ -68,7 +68,7 @@ impl Tree<'_> {
     }
 
     /// The root stays where it is: both halves go to new pages.
-    fn split_root(&self, root: &mut Writing, key: &[u8], purpose: Purpose) -> Result<(), Error> {
+    fn split_root(&self, root: &mut Writing<'a>, key: &[u8], purpose: Purpose) -> Result<(), Error> {
         let halves = halves(root, key)?;
         let mut left = root.bytes().to_vec();
         Change::Cut { key: &halves.cut }.apply(&mut left).map_err(damaged(root.id()))?;
@@ -107,7 +107,7 @@ fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
 }
 
 /// Whether a page has to be split before something may come into it.
-fn is_full(page: &Writing, key: &[u8], bytes: usize) -> Result<bool, Error> {
+fn is_full(page: &Writing<'_>, key: &[u8], bytes: usize) -> Result<bool, Error> {
     if kind(page.bytes()) == PageKind::Inner {
         return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);
     }
@@ -115,7 +115,7 @@ fn is_full(page: &Writing, key: &[u8], bytes: usize) -> Result<bool, Error> {
     Ok(!has_room(page.bytes(), old, bytes))
 }
 
-fn halves(page: &Writing, key: &[u8]) -> Result<Halves, Error> {
+fn halves(page: &Writing<'_>, key: &[u8]) -> Result<Halves, Error> {
     let (bytes, damaged) = (page.bytes(), damaged(page.id()));
     let (kind, cells) = (kind(bytes), cell_count(bytes));
     if cells < 2 {
@@ -145,7 +145,7 @@ fn halves(page: &Writing, key: &[u8]) -> Result<Halves, Error> {
 }
 
 /// The cell before which about half of the page's bytes are; never the first, and of an inner page never the last.
-fn middle(page: &Writing) -> Result<usize, Error> {
+fn middle(page: &Writing<'_>) -> Result<usize, Error> {
     let bytes = page.bytes();
     let cells = cell_count(bytes);
     let mut sizes = Vec::with_capacity(cells);

@@ -105,7 +105,7 @@ fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
     child_of(page, id, place)
 }
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
     /// The cell of a row.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut page = self.pager.pool.read(self.root)?;
@@ -118,9 +118,9 @@ impl Tree<'_> {
     }
 
     /// The leaf for a key, latched for a change.
-    fn leaf(&self, key: &[u8]) -> Result<Writing, Error> {
+    fn leaf(&self, key: &[u8]) -> Result<Writing<'a>, Error> {
         loop {
-            let mut page: Reading = self.pager.pool.read(self.root)?;
+            let mut page: Reading<'a> = self.pager.pool.read(self.root)?;
             if is_leaf(page.bytes(), page.id(), None)? {
                 drop(page);
                 let root = self.pager.pool.write(self.root)?;

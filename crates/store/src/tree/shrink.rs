@@ -11,7 +11,7 @@ use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::Author;
 
-impl Tree<'_> {
+impl<'a> Tree<'a> {
     /// Gives the leaf of a key back, if it is empty and not the root.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
         // From the last page on that has another child, or from the root.
@@ -52,7 +52,7 @@ impl Tree<'_> {
     }
 
     /// Makes a page anew and gives others back, in one step.
-    fn replace(&self, page: &mut Writing, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
+    fn replace(&self, page: &mut Writing<'a>, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
         // Latched in ascending order.
         let mut maps = BTreeMap::new();
         for id in gone {
@@ -65,7 +65,7 @@ impl Tree<'_> {
             latched.push(self.pager.pool.write(*map)?);
             changes.extend(bits.iter().map(|bit| (latched.len(), Change::MapClear { bit: *bit })));
         }
-        let mut pages: Vec<&mut Writing> = vec![page];
+        let mut pages: Vec<&mut Writing<'a>> = vec![page];
         pages.extend(latched.iter_mut());
         self.pager.step(Author::SYSTEM, &[], &mut pages, &changes).map(|_| ())
     }
