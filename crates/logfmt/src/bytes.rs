@@ -1,13 +1,16 @@
 //! Little-endian and big-endian field access that never panics on short input.
 
+#[inline]
 pub(crate) fn u16_le(bytes: &[u8], at: usize) -> u16 {
     array(bytes, at).map_or(0, u16::from_le_bytes)
 }
 
+#[inline]
 pub(crate) fn u32_le(bytes: &[u8], at: usize) -> u32 {
     array(bytes, at).map_or(0, u32::from_le_bytes)
 }
 
+#[inline]
 pub(crate) fn u64_le(bytes: &[u8], at: usize) -> u64 {
     array(bytes, at).map_or(0, u64::from_le_bytes)
 }
@@ -17,11 +20,13 @@ pub(crate) fn u32_be(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// The `N` bytes at `at`, or `None` when the slice ends before.
+#[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 /// Copies `value` to `at`. The callers' buffers are sized by the same constants as the offsets.
+#[inline]
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }

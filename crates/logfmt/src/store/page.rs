@@ -72,23 +72,27 @@ pub fn blank(page: &mut [u8], kind: PageKind, level: u8) {
 
 /// What the page holds.
 #[must_use]
+#[inline]
 pub fn kind(page: &[u8]) -> PageKind {
     PageKind::from_byte(page.get(KIND_AT).copied().unwrap_or(0))
 }
 
 /// Levels below this page in its tree: 0 for a leaf.
 #[must_use]
+#[inline]
 pub fn level(page: &[u8]) -> u8 {
     page.get(LEVEL_AT).copied().unwrap_or(0)
 }
 
 /// The newest log object whose change the page holds.
 #[must_use]
+#[inline]
 pub fn lsn(page: &[u8]) -> Lsn {
     u64_le(page, LSN_AT)
 }
 
 /// Says up to which log object the page holds changes.
+#[inline]
 pub fn set_lsn(page: &mut [u8], lsn: Lsn) {
     put(page, LSN_AT, &lsn.to_le_bytes());
 }
@@ -101,6 +105,7 @@ pub fn page_id(page: &[u8]) -> PageId {
 
 /// Of an inner page the child left of all keys, of an overflow page the next one.
 #[must_use]
+#[inline]
 pub fn extra(page: &[u8]) -> PageId {
     u64_le(page, EXTRA_AT)
 }
@@ -124,6 +129,7 @@ pub fn set_payload(page: &mut [u8], bytes: &[u8]) {
     put(page, PAGE_HEADER_BYTES, &bytes[..len]);
 }
 
+#[inline]
 pub(super) fn count(page: &[u8]) -> usize {
     u16_le(page, COUNT_AT).into()
 }
@@ -133,6 +139,7 @@ pub(super) fn set_count(page: &mut [u8], count: usize) {
 }
 
 /// Where the cells begin.
+#[inline]
 pub(super) fn heap(page: &[u8]) -> usize {
     u16_le(page, HEAP_AT).into()
 }
@@ -142,6 +149,7 @@ pub(super) fn set_heap(page: &mut [u8], at: u16) {
 }
 
 /// Bytes between the cells that no cell has.
+#[inline]
 pub(super) fn dead(page: &[u8]) -> usize {
     u16_le(page, DEAD_AT).into()
 }

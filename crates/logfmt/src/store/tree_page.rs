@@ -118,6 +118,7 @@ fn slot_at(index: usize) -> usize {
 ///
 /// # Errors
 /// [`FormatError::Damaged`] where there is none.
+#[inline]
 pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
     let at = usize::from(u16::from_le_bytes(array(page, slot_at(index)).ok_or(DAMAGED)?));
     let rest = page.get(at..).ok_or(DAMAGED)?;
@@ -129,6 +130,7 @@ pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
 }
 
 /// The length of the cell that these bytes begin with.
+#[inline]
 fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
     let key = usize::from(u16::from_le_bytes(array(bytes, 0).ok_or(DAMAGED)?));
     if kind == PageKind::Inner {
@@ -143,11 +145,14 @@ fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
 /// # Errors
 /// [`FormatError::Damaged`].
 pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatError> {
-    let kind = kind(page);
-    let (mut low, mut high) = (0, count(page));
+    // Everything is done here most of the time: what is the same for all cells is looked at once.
+    let head = head_bytes(kind(page));
+    let slots = page.get(PAGE_HEADER_BYTES..slot_at(count(page))).ok_or(DAMAGED)?;
+    let (slots, _) = slots.as_chunks::<SLOT_BYTES>();
+    let (mut low, mut high) = (0, slots.len());
     while low < high {
         let middle = low + (high - low) / 2;
-        match cell_key(kind, cell(page, middle)?)?.cmp(key) {
+        match key_at(page, head, slots[middle])?.cmp(key) {
             std::cmp::Ordering::Less => low = middle + 1,
             std::cmp::Ordering::Equal => return Ok(Ok(middle)),
             std::cmp::Ordering::Greater => high = middle,
@@ -156,10 +161,23 @@ pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatErr
     Ok(Err(low))
 }
 
+/// The key of the cell that a slot points at, behind a head of so many bytes.
+#[inline]
+fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], FormatError> {
+    let at = usize::from(u16::from_le_bytes(slot));
+    if at < PAGE_HEADER_BYTES {
+        return Err(DAMAGED);
+    }
+    let cell = page.get(at..).ok_or(DAMAGED)?;
+    let len = usize::from(u16::from_le_bytes(*cell.first_chunk().ok_or(DAMAGED)?));
+    cell.get(head..head + len).ok_or(DAMAGED)
+}
+
 /// The child of an inner page by place: 0 is left of all keys, `n` belongs to cell `n - 1`.
 ///
 /// # Errors
 /// [`FormatError::Damaged`].
+#[inline]
 pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     match place.checked_sub(1) {
         None => Ok(extra(page)),
@@ -171,6 +189,7 @@ pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
 ///
 /// # Errors
 /// [`FormatError::Damaged`].
+#[inline]
 pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     Ok(match search(page, key)? {
         Ok(index) => index + 1,
