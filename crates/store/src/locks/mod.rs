@@ -22,7 +22,7 @@ pub(crate) use self::mode::Mode;
 pub(crate) use self::owner::Owner;
 use self::owner::Wait;
 use self::part::{Answer, Part};
-pub(crate) use self::part::{KeyRange, TableId, Target, is_empty};
+pub(crate) use self::part::{Key, KeyRange, TableId, Target, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, thread_number};
 
@@ -50,12 +50,24 @@ pub(crate) struct Locks {
     waiting: Box<[AtomicUsize]>,
     waits: Waits,
     /// Locks that transactions have left, by thread; `None` while one is in use. Empty without inheritance.
-    left: Box<[Mutex<Option<Vec<Left>>>]>,
+    left: Box<[Mutex<Option<Inherited>>]>,
     pub(crate) inherited: AtomicU64,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
     pub(crate) timeouts: AtomicU64,
 }
+
+/// What a transaction leaves to the next one on its thread.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// Locks, and whether they are in use.
+    left: Vec<(Left, bool)>,
+    /// The memory of the list of its own locks, which has been emptied.
+    list: Vec<(usize, Target)>,
+}
+
+/// Of a list of locks that is left, at most so many have room: one large transaction is not paid for by all that follow.
+const MOST_LISTED: usize = 256;
 
 /// What a transaction holds.
 #[derive(Debug)]
@@ -106,7 +118,7 @@ impl Locks {
             parts: (0..PARTS).map(|_| Mutex::new(Part::default())).collect(),
             waiting: (0..PARTS).map(|_| AtomicUsize::new(0)).collect(),
             waits: Waits::default(),
-            left: (0..threads).map(|_| Mutex::new(Some(Vec::new()))).collect(),
+            left: (0..threads).map(|_| Mutex::new(Some(Inherited::default()))).collect(),
             inherited: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             deadlocks: AtomicU64::new(0),
@@ -118,9 +130,10 @@ impl Locks {
     pub(crate) fn begin(&self, age: u64) -> Held {
         let mut held = Held::new(age);
         let Some(thread) = thread_number().checked_rem(self.left.len()) else { return held };
-        if let Some(left) = self.left[thread].lock().take() {
+        if let Some(inherited) = self.left[thread].lock().take() {
             held.thread = Some(thread);
-            held.left = left.into_iter().map(|left| (left, false)).collect();
+            held.left = inherited.left;
+            held.locks = inherited.list;
         }
         held
     }
@@ -232,47 +245,46 @@ impl Locks {
     /// Releases everything. `early` is the number of a commit that is not durable yet, or 0: whoever takes a lock
     /// after that depends on it.
     pub(crate) fn release(&self, held: &mut Held, early: u64) {
-        held.locks.sort_by_key(|(part, _)| *part);
-        let mut left = Vec::new();
-        for locks in held.locks.chunk_by(|a, b| a.0 == b.0) {
-            let at = locks[0].0;
+        held.locks.sort_unstable_by_key(|(part, _)| *part);
+        let inherited = held.left.len();
+        let mut locks = held.locks.drain(..).peekable();
+        while let Some((at, mut target)) = locks.next() {
             let mut part = self.parts[at].lock();
-            for (_, target) in locks {
-                if let Target::Table(table) = target
-                    && held.thread.is_some()
-                    && held.left.len() + left.len() < MOST_LEFT
-                    && let Some(lock) = part.leave_to_next(held.owner.id, *table)
-                {
-                    left.push(lock);
-                    continue;
+            loop {
+                let may_stay = held.thread.is_some() && held.left.len() < MOST_LEFT;
+                let left = if may_stay { part.leave_to_next(held.owner.id, &target) } else { None };
+                match left {
+                    Some(left) => held.left.push((left, false)),
+                    None => part.release(held.owner.id, target, early),
                 }
-                part.release(held.owner.id, target, early);
+                match locks.next_if(|(next, _)| *next == at) {
+                    Some((_, next)) => target = next,
+                    None => break,
+                }
             }
             part.let_through();
             self.waiting[at].store(part.waiting(), Ordering::SeqCst);
         }
-        held.locks.clear();
-        self.leave(held, left);
+        drop(locks);
+        self.leave(held, inherited);
     }
 
-    /// Leaves to the next transaction on the thread what was left to this one, and more.
-    fn leave(&self, held: &mut Held, more: Vec<Left>) {
+    /// Leaves to the next transaction on the thread what was left to this one, the first so many, and what it adds.
+    fn leave(&self, held: &mut Held, inherited: usize) {
         let Some(thread) = held.thread.take() else { return };
-        let mut all = more;
-        for (left, is_used) in held.left.drain(..) {
-            if is_used {
-                left.by.end();
-                let at = part_of(left.table, &[]);
-                // Whoever began to wait before this sees it unused; whoever did later is seen here.
-                if self.waiting[at].load(Ordering::SeqCst) > 0 {
-                    self.parts[at].lock().let_through();
-                }
-            }
-            if !left.by.is_gone() {
-                all.push(left);
+        for (left, is_used) in held.left.iter_mut().take(inherited).filter(|(_, is_used)| *is_used) {
+            *is_used = false;
+            left.by.end();
+            let at = part_of(left.table, &[]);
+            // Whoever began to wait before this sees it unused; whoever did later is seen here.
+            if self.waiting[at].load(Ordering::SeqCst) > 0 {
+                self.parts[at].lock().let_through();
             }
         }
-        *self.left[thread].lock() = Some(all);
+        held.left.retain(|(left, _)| !left.by.is_gone());
+        held.locks.shrink_to(MOST_LISTED);
+        let inherited = Inherited { left: std::mem::take(&mut held.left), list: std::mem::take(&mut held.locks) };
+        *self.left[thread].lock() = Some(inherited);
     }
 
     #[cfg(test)]

@@ -1,10 +1,12 @@
 //! One part of the lock table: rows and tables by name, ranges of keys, and who waits for them, in order.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::inherit::{Left, Use};
 use super::mode::Mode;
@@ -15,22 +17,25 @@ pub(crate) type TableId = u64;
 /// A range of keys.
 pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
+/// A key; short ones are where they are named, so that a lock takes no memory of its own.
+pub(crate) type Key = SmallVec<[u8; 24]>;
+
 /// What is locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Table(TableId),
-    Row(TableId, Vec<u8>),
+    Row(TableId, Key),
     /// Every key in between, whether there is a row or not; to be read only.
     Range(TableId, KeyRange),
 }
 
-/// Who holds a row or a table.
-type Holders = Vec<(u64, Mode)>;
+/// Who holds a row or a table: mostly one.
+type Holders = SmallVec<[(u64, Mode); 1]>;
 
 #[derive(Debug, Default)]
 pub(super) struct Part {
     tables: FxHashMap<TableId, Holders>,
-    rows: FxHashMap<TableId, BTreeMap<Vec<u8>, Holders>>,
+    rows: FxHashMap<TableId, BTreeMap<Key, Holders>>,
     ranges: Vec<(u64, TableId, KeyRange)>,
     /// Locks of tables that are left from one transaction to the next.
     left: Vec<Left>,
@@ -135,7 +140,7 @@ impl Part {
     fn holders(&self, target: &Target) -> Option<&Holders> {
         match target {
             Target::Table(table) => self.tables.get(table),
-            Target::Row(table, key) => self.rows.get(table)?.get(key),
+            Target::Row(table, key) => self.rows.get(table)?.get(key.as_slice()),
             Target::Range(..) => None,
         }
     }
@@ -165,7 +170,7 @@ impl Part {
             Target::Range(table, range) => {
                 let rows = self.rows.get(table).filter(|_| !is_empty(range));
                 for (_, holders) in
-                    rows.into_iter().flat_map(|rows| rows.range::<Vec<u8>, _>(as_range(range)))
+                    rows.into_iter().flat_map(|rows| rows.range::<[u8], _>(as_range(range)))
                 {
                     let changing = holders.iter().filter(|held| held.0 != owner && held.1.changes());
                     against.extend(changing.map(|held| held.0));
@@ -194,7 +199,7 @@ impl Part {
     /// something that it holds: to wait for one that waits for oneself is a deadlock.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
-        if !self.is_upgrade(owner, target) {
+        if ahead > 0 && !self.is_upgrade(owner, target) {
             let before = self.waiting.iter().take(ahead).filter(|other| {
                 other.owner.id != owner
                     && target.conflicts(mode, &other.target, other.mode)
@@ -223,7 +228,8 @@ impl Part {
     }
 
     /// Leaves an owner's intention lock of a table to the next transaction on its thread, unless somebody waits.
-    pub(super) fn leave_to_next(&mut self, owner: u64, table: TableId) -> Option<Left> {
+    pub(super) fn leave_to_next(&mut self, owner: u64, target: &Target) -> Option<Left> {
+        let Target::Table(table) = *target else { return None };
         let holders = self.tables.get_mut(&table).filter(|_| self.waiting.is_empty())?;
         let at = holders.iter().position(|held| {
             held.0 == owner && matches!(held.1, Mode::IntentionShared | Mode::IntentionExclusive)
@@ -252,14 +258,7 @@ impl Part {
         let holders = match target {
             Target::Table(table) => self.tables.entry(*table).or_default(),
             Target::Row(table, key) => {
-                let rows = self.rows.entry(*table).or_default();
-                if !rows.contains_key(key) {
-                    rows.insert(key.clone(), Holders::new());
-                }
-                match rows.get_mut(key) {
-                    Some(holders) => holders,
-                    None => return false,
-                }
+                self.rows.entry(*table).or_default().entry(key.clone()).or_default()
             }
             Target::Range(table, range) => return self.grant_range(owner, *table, range),
         };
@@ -312,7 +311,7 @@ impl Part {
     }
 
     /// Releases a lock; those who can have it now only get it by [`let_through`](Self::let_through).
-    pub(super) fn release(&mut self, owner: u64, target: &Target, early: u64) {
+    pub(super) fn release(&mut self, owner: u64, target: Target, early: u64) {
         let without = |holders: &mut Holders| {
             let changed = holders.iter().any(|held| held.0 == owner && held.1.changes());
             holders.retain(|held| held.0 != owner);
@@ -321,21 +320,21 @@ impl Part {
         let mut changed = false;
         match target {
             Target::Table(table) => {
-                if let Some(holders) = self.tables.get_mut(table) {
+                if let Some(holders) = self.tables.get_mut(&table) {
                     changed = without(holders).1;
                 }
             }
             Target::Row(table, key) => {
-                let Some(rows) = self.rows.get_mut(table) else { return };
-                if let Some(holders) = rows.get_mut(key) {
-                    let (is_empty, had) = without(holders);
+                let Some(rows) = self.rows.get_mut(&table) else { return };
+                if let Entry::Occupied(mut holders) = rows.entry(key) {
+                    let (is_empty, had) = without(holders.get_mut());
                     changed = had;
                     if is_empty {
-                        rows.remove(key);
+                        holders.remove();
                     }
                 }
             }
-            Target::Range(table, _) => self.ranges.retain(|held| held.0 != owner || held.1 != *table),
+            Target::Range(table, _) => self.ranges.retain(|held| held.0 != owner || held.1 != table),
         }
         if changed {
             self.early = self.early.max(early);
@@ -364,10 +363,10 @@ impl Part {
         self.waiting.is_empty()
             && self.ranges.is_empty()
             && self.rows.values().all(BTreeMap::is_empty)
-            && self.tables.values().all(Vec::is_empty)
+            && self.tables.values().all(SmallVec::is_empty)
     }
 }
 
-fn as_range(range: &KeyRange) -> (Bound<&Vec<u8>>, Bound<&Vec<u8>>) {
-    (range.0.as_ref(), range.1.as_ref())
+fn as_range(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (range.0.as_ref().map(Vec::as_slice), range.1.as_ref().map(Vec::as_slice))
 }

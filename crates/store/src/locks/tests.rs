@@ -10,7 +10,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
 
 fn row(key: &str) -> Target {
-    Target::Row(1, key.as_bytes().to_vec())
+    Target::Row(1, Key::from_slice(key.as_bytes()))
 }
 
 fn range(from: &str, to: &str) -> Target {

@@ -4,7 +4,7 @@ use duralite_logfmt::store::{Change, PageId, PageKind, Undo, Value, blank, leaf_
 
 use super::Transaction;
 use crate::error::Error;
-use crate::locks::{Mode, Target};
+use crate::locks::{Key, Mode, Target};
 use crate::space::{GivenPage, Purpose};
 
 impl Transaction {
@@ -13,7 +13,7 @@ impl Transaction {
         self.check()?;
         let catalog = self.engine().catalog();
         let key = name.as_bytes();
-        self.lock(catalog, &Target::Row(catalog, key.to_vec()), Mode::Exclusive)?;
+        self.lock(catalog, &Target::Row(catalog, Key::from_slice(key)), Mode::Exclusive)?;
         if let Some(cell) = self.engine().tree(catalog).get(key)? {
             let damaged = || Error::corrupt("the list of tables");
             return match leaf_value(&cell).map_err(|_| damaged())? {

@@ -10,7 +10,7 @@ use super::{State, Step, Transaction};
 use crate::admission::Room;
 use crate::controls::Rule;
 use crate::error::{Error, VALUE_LIMIT};
-use crate::locks::{Mode, Target};
+use crate::locks::{Key, Mode, Target};
 use crate::pager::{Author, Logged};
 use crate::table::Table;
 use crate::tree::{chain_pages, read_chain, write_chain};
@@ -61,7 +61,7 @@ impl Transaction {
     fn read(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
         self.check_key(table, key)?;
         if mode.changes() || self.engine().controls.keep(Rule::NoDirtyReads) {
-            self.lock(table.root(), &Target::Row(table.root(), key.to_vec()), mode)?;
+            self.lock(table.root(), &Target::Row(table.root(), Key::from_slice(key)), mode)?;
         }
         let cell = self.engine().tree(table.root()).get(key)?;
         cell.map(|cell| self.value(&cell)).transpose()
@@ -130,7 +130,7 @@ impl Transaction {
             return Err(Error::RowTooLong { len: value.len() as u64 });
         }
         let root = table.root();
-        self.lock(root, &Target::Row(root, key.to_vec()), Mode::Exclusive)?;
+        self.lock(root, &Target::Row(root, Key::from_slice(key)), Mode::Exclusive)?;
         if is_new && self.engine().tree(root).get(key)?.is_some() {
             return Err(Error::Exists);
         }
@@ -179,7 +179,7 @@ impl Transaction {
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool, Error> {
         self.check_key(table, key)?;
         let root = table.root();
-        self.lock(root, &Target::Row(root, key.to_vec()), Mode::Exclusive)?;
+        self.lock(root, &Target::Row(root, Key::from_slice(key)), Mode::Exclusive)?;
         self.changing(|tx| {
             let intent =
                 Intent { author: tx.author(), bytes: inline_limit(tx.page_bytes()) as u64 * 2, root, new: 0 };

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duralite_schedules::rounds;
-use locks::{Locks, Mode, Refused, Target};
-use rustc_hash as _; // of the module that is taken in
+use locks::{Key, Locks, Mode, Refused, Target};
+use {rustc_hash as _, smallvec as _}; // of the module that is taken in
 
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -27,7 +27,7 @@ fn alone(sleeps_end: bool) -> MutexGuard<'static, ()> {
 }
 
 fn row(key: u8) -> Target {
-    Target::Row(1, vec![key])
+    Target::Row(1, Key::from_slice(&[key]))
 }
 
 fn range(from: u8, to: u8) -> Target {
