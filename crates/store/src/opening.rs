@@ -39,6 +39,11 @@ fn largest_object(page_bytes: usize) -> u64 {
     page_bytes as u64 * 3 + 8192
 }
 
+/// Bytes of the cache that a log may have for what is on its way to a disk.
+fn log_memory(options: &Options) -> u64 {
+    options.cache_bytes / 16
+}
+
 fn log_kind(scheme: Scheme) -> u32 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => IN_MEMORY,
@@ -127,7 +132,8 @@ fn open_log(
     let largest = largest_object(head.page_bytes as usize);
     match head.log_kind {
         ON_BLOCKS => {
-            Ok(Arc::new(DiskLog::open(media.block_log()?, head.log_seed, grouping(scheme), poison)?))
+            let log = DiskLog::open(media.block_log()?, head.log_seed, grouping(scheme), poison)?;
+            Ok(Arc::new(log.with_memory(log_memory(options))))
         }
         IN_MEMORY => {
             let layout = NvLog::layout(options.log_bytes, largest, 0, 1);
@@ -168,7 +174,8 @@ pub(crate) fn make_log(
     } else {
         let block = media.block_log()?;
         let layout = DiskLog::layout(&*block, options.log_bytes, seed);
-        Arc::new(DiskLog::create(block, layout, first, grouping(scheme), poison)?)
+        let log = DiskLog::create(block, layout, first, grouping(scheme), poison)?;
+        Arc::new(log.with_memory(log_memory(options)))
     };
     file.write_head(|head| (head.log_kind, head.log_seed, head.log_first) = (kind, seed, first))?;
     Ok(log)

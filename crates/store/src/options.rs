@@ -116,7 +116,7 @@ pub struct Options {
     pub scheme: Scheme,
     /// Bytes of a page, a power of two from 4,096 to 32,768; 8,192 for a new store. It is for ever.
     pub page_bytes: Option<u32>,
-    /// Bytes of pages kept in memory; 64 MiB.
+    /// Bytes of memory for pages, with what is kept about them, and for log objects on their way; 64 MiB.
     pub cache_bytes: u64,
     /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
     pub log_bytes: u64,

@@ -72,6 +72,11 @@ impl PageFile {
         self.page_bytes
     }
 
+    /// Bytes of memory for pages that go home.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        ((1 + DOUBLE_WRITE_PAGES) * self.page_bytes) as u64
+    }
+
     pub(crate) fn head(&self) -> PageFileHead {
         *self.head.lock()
     }

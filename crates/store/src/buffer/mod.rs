@@ -23,6 +23,8 @@ use crate::poison::Poison;
 
 /// Parts of the map from pages to frames.
 const PARTS: usize = 64;
+/// Bytes that a frame takes besides its page, with its place in the map.
+const FRAME_BYTES: u64 = 160;
 /// Fewest frames: what a few threads use at once.
 const FEWEST_FRAMES: usize = 64;
 /// For so long a frame is looked for while all are in use.
@@ -56,8 +58,10 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// An empty cache of so many bytes, of which the buffers of the page file and of the log are a part.
     pub(crate) fn new(file: Arc<PageFile>, log: Arc<dyn Log>, poison: Arc<Poison>, cache_bytes: u64) -> Self {
-        let frames = ((cache_bytes / file.page_bytes() as u64) as usize).max(FEWEST_FRAMES);
+        let for_pages = cache_bytes.saturating_sub(file.memory_bytes() + log.memory_bytes());
+        let frames = ((for_pages / (file.page_bytes() as u64 + FRAME_BYTES)) as usize).max(FEWEST_FRAMES);
         let frames = frames.min(u32::MAX as usize);
         Self {
             file,

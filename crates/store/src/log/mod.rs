@@ -89,6 +89,9 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// What it has done.
     fn counters(&self) -> LogCounters;
 
+    /// Bytes of ordinary memory that it takes, about, at most.
+    fn memory_bytes(&self) -> u64;
+
     /// What makes a commit durable, for people.
     fn describe(&self) -> String;
 

@@ -25,6 +25,10 @@ impl Window {
         }
     }
 
+    pub(super) fn memory_bytes(&self) -> u64 {
+        std::mem::size_of_val(&*self.done) as u64
+    }
+
     pub(super) fn next(&self) -> Lsn {
         self.next.load(Ordering::SeqCst)
     }

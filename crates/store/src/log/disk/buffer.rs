@@ -69,9 +69,17 @@ impl Buffer {
         }
     }
 
-    /// Takes objects from `from` on, up to `to` or beyond; their bytes, and what the next one is. One at a time may
-    /// do so. Objects that are numbered and not there yet are waited for.
-    pub(super) fn take(&self, from: Lsn, to: Lsn, bytes: &mut Vec<u8>) -> Lsn {
+    /// Bytes that it takes with nothing in it.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Central(_) => 0,
+            Self::Lists(lists) => std::mem::size_of_val(&*lists.slots) as u64,
+        }
+    }
+
+    /// Takes objects from `from` on, up to `to`, or beyond, or until they have so many bytes; their bytes, and what the
+    /// next one is. One at a time may do so. Objects that are numbered and not there yet are waited for.
+    pub(super) fn take(&self, from: Lsn, to: Lsn, most_bytes: u64, bytes: &mut Vec<u8>) -> Lsn {
         match self {
             Self::Central(central) => {
                 let mut central = central.lock();
@@ -82,6 +90,9 @@ impl Buffer {
             }
             Self::Lists(lists) => {
                 for lsn in from..to {
+                    if bytes.len() as u64 >= most_bytes {
+                        return lsn;
+                    }
                     let mut patience = Patience::default();
                     loop {
                         if let Some(object) = lists.slot(lsn).lock().take() {

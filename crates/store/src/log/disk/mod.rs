@@ -30,8 +30,12 @@ use crate::poison::Poison;
 const BATCH_BYTES: u64 = 1 << 20;
 /// A batch is one of so many parts of the circle at most: at its end so much may be lost.
 const BATCHES: u64 = 16;
+/// Fewest bytes after which a batch is closed, however little memory there is.
+const FEWEST_BATCH_BYTES: u64 = 64 << 10;
 /// Bytes of objects that wait, in batches, before whoever appends writes them.
-const PENDING_BATCHES: u64 = 4;
+const PENDING_BATCHES: u64 = 2;
+/// Memory in batches: what waits, what is taken to be written, and that with its header.
+const MEMORY_BATCHES: u64 = PENDING_BATCHES + 2;
 /// Bytes that no object is longer than, whatever the page size.
 const LARGEST_OBJECT: u64 = 128 << 10;
 /// Nobody waits longer without a look around.
@@ -51,6 +55,13 @@ pub(crate) enum Grouping {
 /// A batch to be written: where, its objects, and how many they are.
 type Written<'a> = (Placed, &'a [u8], u32);
 
+/// Memory for a group on its way: its objects, and a batch of them as it is written.
+#[derive(Debug, Default)]
+struct Group {
+    objects: Vec<u8>,
+    batch: AlignedBuf,
+}
+
 /// A log on blocks.
 #[derive(Debug)]
 pub(crate) struct DiskLog {
@@ -66,6 +77,10 @@ pub(crate) struct DiskLog {
     free: AtomicU64,
     waiting_bytes: AtomicU64,
     bytes: AtomicU64,
+    /// Bytes of objects after which a batch is closed.
+    batch_bytes: u64,
+    /// Memory of the last group, for the next one.
+    spare: Mutex<Option<Group>>,
     state: Mutex<State>,
     /// The slot that was written last; held while another one is.
     slot: Mutex<DiskSlot>,
@@ -133,10 +148,18 @@ impl DiskLog {
             free: AtomicU64::new(circle.free_bytes()),
             waiting_bytes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            batch_bytes: BATCH_BYTES.min(circle.head.circle_bytes / BATCHES),
+            spare: Mutex::default(),
             state: Mutex::new(State { circle, writers: 0 }),
             slot: Mutex::new(slot),
             changed: Condvar::new(),
         }
+    }
+
+    /// The log, with about so many bytes of memory for objects on their way.
+    pub(crate) fn with_memory(mut self, bytes: u64) -> Self {
+        self.batch_bytes = self.batch_bytes.min((bytes / MEMORY_BATCHES).max(FEWEST_BATCH_BYTES));
+        self
     }
 
     /// Writes the other slot, with what is changed in it. Durable on return.
@@ -158,27 +181,27 @@ impl DiskLog {
     fn lead(&self, mut state: MutexGuard<'_, State>, upto: Lsn) -> Result<(), Error> {
         let from = state.circle.next;
         let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };
-        let mut objects = Vec::new();
-        let next = self.buffer.take(from, to, &mut objects);
-        let placed = self.place(&mut state.circle, &objects, from, next);
+        let mut group = self.spare.lock().take().unwrap_or_default();
+        let Group { objects, batch } = &mut group;
+        objects.clear();
+        let next = self.buffer.take(from, to, self.batch_bytes, objects);
+        let placed = self.place(&mut state.circle, objects, from, next);
         // In this order, against that of `space`: they are in one of the two at every moment.
         self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;
         drop(state);
         let written = placed.and_then(|placed| {
-            placed.into_iter().try_for_each(|(placed, objects, count)| self.write(placed, objects, count))
+            placed.into_iter().try_for_each(|(placed, objects, count)| {
+                self.write(batch, placed, objects, count)
+            })
         });
+        *self.spare.lock() = Some(group);
         // Before the others can see that nobody writes any more.
         let written = written.map_err(|error| self.poison.set(&error));
         self.state.lock().writers -= 1;
         self.changed.notify_all();
         written
-    }
-
-    /// Bytes of objects after which a batch is closed.
-    fn batch_bytes(&self) -> u64 {
-        BATCH_BYTES.min(self.head.circle_bytes / BATCHES)
     }
 
     /// Divides objects into batches, each with a place.
@@ -195,7 +218,7 @@ impl DiskLog {
             let header = objects.get(at + 36..at + 40).and_then(|len| <[u8; 4]>::try_from(len).ok());
             at += header.map_or(0, u32::from_le_bytes) as usize;
             lsn += 1;
-            if (at - begin) as u64 >= self.batch_bytes() || lsn == next {
+            if (at - begin) as u64 >= self.batch_bytes || lsn == next {
                 let bytes = (at - begin) as u64;
                 let batch = circle.place(lsn, bytes).ok_or_else(|| Error::full("the log is full"))?;
                 let piece = objects.get(begin..at).ok_or_else(|| Error::corrupt("a group of log objects"))?;
@@ -206,8 +229,13 @@ impl DiskLog {
         Ok(placed)
     }
 
-    fn write(&self, placed: Placed, objects: &[u8], count: u32) -> Result<(), Error> {
-        let mut aligned = AlignedBuf::default();
+    fn write(
+        &self,
+        aligned: &mut AlignedBuf,
+        placed: Placed,
+        objects: &[u8],
+        count: u32,
+    ) -> Result<(), Error> {
         aligned.resize(placed.bytes as usize);
         let bytes = aligned.as_mut_slice();
         let end = BATCH_HEADER_BYTES + objects.len();
@@ -248,7 +276,7 @@ impl Log for DiskLog {
         self.poison.check()?;
         let next = self.buffer.next();
         let waits = next - self.durable() > buffer::MOST / 2
-            || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes() * PENDING_BATCHES;
+            || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes * PENDING_BATCHES;
         if waits && next > self.durable() {
             self.force(next - 1)?;
         }
@@ -335,7 +363,7 @@ impl Log for DiskLog {
         let waiting = self.waiting_bytes.load(Ordering::SeqCst);
         let free = self.free.load(Ordering::SeqCst);
         // At the end of the circle a batch may not fit, and each batch is filled up to a block.
-        let kept = self.batch_bytes() + LARGEST_OBJECT;
+        let kept = self.batch_bytes + LARGEST_OBJECT;
         let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
         Space {
             free_bytes: sure(free).saturating_sub(waiting),
@@ -348,7 +376,7 @@ impl Log for DiskLog {
 
     fn persist_some(&self) {
         let next = self.buffer.next();
-        if self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes() && next > self.durable() {
+        if self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes && next > self.durable() {
             // Whoever waits for it is told.
             let _ = self.force(next - 1);
         }
@@ -361,6 +389,10 @@ impl Log for DiskLog {
             writes: counters.writes,
             flushes: counters.flushes,
         }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.batch_bytes * MEMORY_BATCHES + self.buffer.memory_bytes()
     }
 
     fn describe(&self) -> String {

@@ -27,6 +27,8 @@ use crate::poison::Poison;
 /// Bytes of log for each entry of the index.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
+/// Objects that are numbered and not persistent yet, at most: half of it, and one of each thread.
+const MOST_WAITING: u64 = 16384;
 
 /// When objects become persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl NvLog {
         let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
         let end = it.find_end(head)?;
         it.clear_outside(head, end);
-        it.window = Window::new(layout.entries, end);
+        it.window = Window::new(MOST_WAITING, end);
         Ok(it)
     }
 
@@ -129,8 +131,8 @@ impl NvLog {
     ) -> Self {
         Self {
             extents: Extents::new(&layout),
-            pending: (flush == Flush::OnCommit).then(|| Pending::new(layout.entries)),
-            window: Window::new(layout.entries, next),
+            pending: (flush == Flush::OnCommit).then(|| Pending::new(MOST_WAITING)),
+            window: Window::new(MOST_WAITING, next),
             head: AtomicU64::new(head),
             bytes: AtomicU64::new(0),
             nvm,
@@ -258,10 +260,8 @@ impl Log for NvLog {
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let len = object.len() as u64;
-        if let Some(pending) = &self.pending
-            && self.window.next() - self.window.durable() >= pending.objects() / 2
-        {
-            self.force(self.window.next().saturating_sub(pending.objects() / 4).max(1) - 1)?;
+        if self.window.next() - self.window.durable() >= MOST_WAITING / 2 {
+            self.force(self.window.next().saturating_sub(MOST_WAITING / 4).max(1) - 1)?;
         }
         if self.window.next() - self.head() >= self.layout.entries - 64 {
             return Err(Error::full("the log has no entry left"));
@@ -367,6 +367,10 @@ impl Log for NvLog {
             writes: counters.stores,
             flushes: counters.fences,
         }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.window.memory_bytes() + self.pending.as_ref().map_or(0, Pending::memory_bytes)
     }
 
     fn describe(&self) -> String {

@@ -5,7 +5,6 @@ use duralite_logfmt::store::{Lsn, OBJECT_ALIGNMENT};
 
 /// Objects that are made persistent with the same two fences.
 pub(super) const BATCH: usize = 64;
-const MOST: u64 = 16384;
 /// Of a place the bits that say how long its object is, in lines; those above say where it is.
 const LENGTH_BITS: u32 = 16;
 
@@ -23,13 +22,14 @@ struct Slot {
 }
 
 impl Pending {
-    pub(super) fn new(entries: u64) -> Self {
+    /// Slots for so many objects.
+    pub(super) fn new(objects: u64) -> Self {
         let slot = |_| Slot { lsn: AtomicU64::new(0), place: AtomicU64::new(0) };
-        Self { slots: (0..entries.min(MOST)).map(slot).collect() }
+        Self { slots: (0..objects).map(slot).collect() }
     }
 
-    pub(super) fn objects(&self) -> u64 {
-        self.slots.len() as u64
+    pub(super) fn memory_bytes(&self) -> u64 {
+        std::mem::size_of_val(&*self.slots) as u64
     }
 
     fn slot(&self, lsn: Lsn) -> &Slot {

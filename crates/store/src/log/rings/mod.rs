@@ -260,6 +260,10 @@ impl Log for RingsLog {
         }
     }
 
+    fn memory_bytes(&self) -> u64 {
+        self.window.memory_bytes()
+    }
+
     fn describe(&self) -> String {
         format!("{}, {} logs", self.nvm.describe(), self.rings.len())
     }
