@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
-use crate::log::Log;
+use crate::log::{Log, Space};
 
 /// For checkpoints is waited so long at most, besides what the caller allows.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -52,16 +52,13 @@ impl Admission {
     /// # Errors
     /// [`Error::Full`] if there is none in time, or never could be.
     pub(crate) fn keep(&self, room: Room, own: Room, limit: Duration) -> Result<(), Error> {
+        if self.try_keep(room).is_ok() {
+            return Ok(());
+        }
         let begun = Instant::now();
         let rounds = self.rounds.load(Ordering::SeqCst);
         loop {
-            let bytes = self.bytes.fetch_add(room.bytes, Ordering::SeqCst) + room.bytes;
-            let objects = self.objects.fetch_add(room.objects, Ordering::SeqCst) + room.objects;
-            let space = self.log.space();
-            if space.free_bytes >= bytes * 2 && space.free_objects >= objects * 2 {
-                return Ok(());
-            }
-            self.give_back(room);
+            let Err(space) = self.try_keep(room) else { return Ok(()) };
             let needs =
                 Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
             if needs.bytes > space.all_bytes || needs.objects > space.all_objects {
@@ -76,6 +73,25 @@ impl Admission {
             *waiting += 1;
             self.changed.wait_for(&mut waiting, Duration::from_millis(5));
         }
+    }
+
+    /// Keeps room if there is some now; else what the log has.
+    fn try_keep(&self, room: Room) -> Result<(), Space> {
+        let bytes = self.bytes.fetch_add(room.bytes, Ordering::SeqCst) + room.bytes;
+        let objects = self.objects.fetch_add(room.objects, Ordering::SeqCst) + room.objects;
+        let space = self.log.space();
+        if space.free_bytes >= bytes * 2 && space.free_objects >= objects * 2 {
+            return Ok(());
+        }
+        self.give_back(room);
+        Err(space)
+    }
+
+    /// Gives back a step's room and keeps what it has written, for taking it back; without a limit, since the step's
+    /// room was larger.
+    pub(crate) fn exchange(&self, step: Room, undo: Room) {
+        self.bytes.fetch_add(undo.bytes.wrapping_sub(step.bytes), Ordering::SeqCst);
+        self.objects.fetch_add(undo.objects.wrapping_sub(step.objects), Ordering::SeqCst);
     }
 
     /// Keeps what a step has written, for taking it back; without a limit, since the step's own room was larger.

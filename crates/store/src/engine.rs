@@ -57,7 +57,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// A tree by its root.
     pub(crate) fn tree(&self, root: PageId) -> Tree<'_> {
-        Tree { pager: &self.pager, space: &self.space, root }
+        Tree { pager: &self.pager, space: &self.space, root, found: None }
     }
 
     /// The tree of the tables' names.

@@ -5,6 +5,7 @@
 //! that was deleted stays locked. No lock is waited for with a latch held.
 
 mod inherit;
+mod key;
 mod mode;
 mod owner;
 mod part;
@@ -18,11 +19,12 @@ use std::time::Duration;
 use rustc_hash::FxHasher;
 
 use self::inherit::Left;
+pub(crate) use self::key::Key;
 pub(crate) use self::mode::Mode;
 pub(crate) use self::owner::Owner;
 use self::owner::Wait;
 use self::part::{Answer, Part};
-pub(crate) use self::part::{Key, KeyRange, TableId, Target, is_empty};
+pub(crate) use self::part::{KeyRange, TableId, Target, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, thread_number};
 
@@ -283,7 +285,8 @@ impl Locks {
         }
         held.left.retain(|(left, _)| !left.by.is_gone());
         held.locks.shrink_to(MOST_LISTED);
-        let inherited = Inherited { left: std::mem::take(&mut held.left), list: std::mem::take(&mut held.locks) };
+        let inherited =
+            Inherited { left: std::mem::take(&mut held.left), list: std::mem::take(&mut held.locks) };
         *self.left[thread].lock() = Some(inherited);
     }
 

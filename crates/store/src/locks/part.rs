@@ -9,16 +9,14 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::inherit::{Left, Use};
+use super::key::Key;
 use super::mode::Mode;
 use super::owner::Owner;
 
 /// A table's number.
 pub(crate) type TableId = u64;
 /// A range of keys.
-pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-/// A key; short ones are where they are named, so that a lock takes no memory of its own.
-pub(crate) type Key = SmallVec<[u8; 24]>;
+pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
 /// What is locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +34,8 @@ type Holders = SmallVec<[(u64, Mode); 1]>;
 pub(super) struct Part {
     tables: FxHashMap<TableId, Holders>,
     rows: FxHashMap<TableId, BTreeMap<Key, Holders>>,
-    ranges: Vec<(u64, TableId, KeyRange)>,
+    /// By table, each with its holder.
+    ranges: FxHashMap<TableId, Vec<(u64, KeyRange)>>,
     /// Locks of tables that are left from one transaction to the next.
     left: Vec<Left>,
     waiting: Vec<Waiting>,
@@ -63,13 +62,13 @@ pub(super) enum Answer {
 
 fn covers(range: &KeyRange, key: &[u8]) -> bool {
     let from = match &range.0 {
-        Bound::Included(from) => key >= from.as_slice(),
-        Bound::Excluded(from) => key > from.as_slice(),
+        Bound::Included(from) => key >= &**from,
+        Bound::Excluded(from) => key > &**from,
         Bound::Unbounded => true,
     };
     from && match &range.1 {
-        Bound::Included(to) => key <= to.as_slice(),
-        Bound::Excluded(to) => key < to.as_slice(),
+        Bound::Included(to) => key <= &**to,
+        Bound::Excluded(to) => key < &**to,
         Bound::Unbounded => true,
     }
 }
@@ -86,7 +85,7 @@ pub(crate) fn is_empty(range: &KeyRange) -> bool {
 }
 
 /// Whether a range ends exactly where another begins.
-fn touch(end: &Bound<Vec<u8>>, begin: &Bound<Vec<u8>>) -> bool {
+fn touch(end: &Bound<Key>, begin: &Bound<Key>) -> bool {
     match (end, begin) {
         (Bound::Included(end), Bound::Excluded(begin)) | (Bound::Excluded(end), Bound::Included(begin)) => {
             end == begin
@@ -137,10 +136,14 @@ impl Part {
         self.early
     }
 
+    fn ranges_of(&self, table: TableId) -> impl Iterator<Item = &(u64, KeyRange)> {
+        self.ranges.get(&table).into_iter().flatten()
+    }
+
     fn holders(&self, target: &Target) -> Option<&Holders> {
         match target {
             Target::Table(table) => self.tables.get(table),
-            Target::Row(table, key) => self.rows.get(table)?.get(key.as_slice()),
+            Target::Row(table, key) => self.rows.get(table)?.get(&**key),
             Target::Range(..) => None,
         }
     }
@@ -148,10 +151,7 @@ impl Part {
     /// Whether the owner has the lock already, in this mode or a stronger one.
     fn has(&self, owner: u64, target: &Target, mode: Mode) -> bool {
         if let Target::Range(table, range) = target {
-            return self
-                .ranges
-                .iter()
-                .any(|held| held.0 == owner && held.1 == *table && contains(&held.2, range));
+            return self.ranges_of(*table).any(|held| held.0 == owner && contains(&held.1, range));
         }
         let held = self.holders(target).into_iter().flatten().find(|held| held.0 == owner);
         held.is_some_and(|(_, held)| held.and(mode) == *held)
@@ -169,9 +169,7 @@ impl Part {
         match target {
             Target::Range(table, range) => {
                 let rows = self.rows.get(table).filter(|_| !is_empty(range));
-                for (_, holders) in
-                    rows.into_iter().flat_map(|rows| rows.range::<[u8], _>(as_range(range)))
-                {
+                for (_, holders) in rows.into_iter().flat_map(|rows| rows.range::<[u8], _>(as_range(range))) {
                     let changing = holders.iter().filter(|held| held.0 != owner && held.1.changes());
                     against.extend(changing.map(|held| held.0));
                 }
@@ -187,8 +185,7 @@ impl Part {
         if let Target::Row(table, key) = target
             && mode.changes()
         {
-            let covering =
-                self.ranges.iter().filter(|held| held.0 != owner && held.1 == *table && covers(&held.2, key));
+            let covering = self.ranges_of(*table).filter(|held| held.0 != owner && covers(&held.1, key));
             against.extend(covering.map(|held| held.0));
         }
         against
@@ -216,7 +213,7 @@ impl Part {
         holds
             || match target {
                 Target::Row(table, key) => {
-                    self.ranges.iter().any(|held| held.0 == owner && held.1 == *table && covers(&held.2, key))
+                    self.ranges_of(*table).any(|held| held.0 == owner && covers(&held.1, key))
                 }
                 Target::Table(_) | Target::Range(..) => false,
             }
@@ -257,9 +254,7 @@ impl Part {
     fn grant(&mut self, owner: u64, target: &Target, mode: Mode) -> bool {
         let holders = match target {
             Target::Table(table) => self.tables.entry(*table).or_default(),
-            Target::Row(table, key) => {
-                self.rows.entry(*table).or_default().entry(key.clone()).or_default()
-            }
+            Target::Row(table, key) => self.rows.entry(*table).or_default().entry(key.clone()).or_default(),
             Target::Range(table, range) => return self.grant_range(owner, *table, range),
         };
         match holders.iter_mut().find(|held| held.0 == owner) {
@@ -276,19 +271,20 @@ impl Part {
 
     /// Whether it is the owner's first here: all of them are released together.
     fn grant_range(&mut self, owner: u64, table: TableId, range: &KeyRange) -> bool {
-        let is_first = !self.ranges.iter().any(|held| held.0 == owner && held.1 == table);
-        let mut own = self.ranges.iter_mut().filter(|held| held.0 == owner && held.1 == table);
+        let ranges = self.ranges.entry(table).or_default();
+        let is_first = !ranges.iter().any(|held| held.0 == owner);
+        let mut own = ranges.iter_mut().filter(|held| held.0 == owner);
         // A scan goes on where it was: its ranges are one.
-        if let Some(held) = own.find(|held| touch(&held.2.1, &range.0)) {
-            held.2.1 = range.1.clone();
+        if let Some(held) = own.find(|held| touch(&held.1.1, &range.0)) {
+            held.1.1 = range.1.clone();
             return false;
         }
-        let mut own = self.ranges.iter_mut().filter(|held| held.0 == owner && held.1 == table);
-        if let Some(held) = own.find(|held| touch(&range.1, &held.2.0)) {
-            held.2.0 = range.0.clone();
+        let mut own = ranges.iter_mut().filter(|held| held.0 == owner);
+        if let Some(held) = own.find(|held| touch(&range.1, &held.1.0)) {
+            held.1.0 = range.0.clone();
             return false;
         }
-        self.ranges.push((owner, table, range.clone()));
+        ranges.push((owner, range.clone()));
         is_first
     }
 
@@ -334,7 +330,11 @@ impl Part {
                     }
                 }
             }
-            Target::Range(table, _) => self.ranges.retain(|held| held.0 != owner || held.1 != table),
+            Target::Range(table, _) => {
+                if let Some(ranges) = self.ranges.get_mut(&table) {
+                    ranges.retain(|held| held.0 != owner);
+                }
+            }
         }
         if changed {
             self.early = self.early.max(early);
@@ -361,12 +361,12 @@ impl Part {
     /// Whether nobody holds anything or waits.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
-            && self.ranges.is_empty()
+            && self.ranges.values().all(Vec::is_empty)
             && self.rows.values().all(BTreeMap::is_empty)
             && self.tables.values().all(SmallVec::is_empty)
     }
 }
 
 fn as_range(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (range.0.as_ref().map(Vec::as_slice), range.1.as_ref().map(Vec::as_slice))
+    (range.0.as_ref().map(|key| &**key), range.1.as_ref().map(|key| &**key))
 }

@@ -10,11 +10,11 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(30);
 
 fn row(key: &str) -> Target {
-    Target::Row(1, Key::from_slice(key.as_bytes()))
+    Target::Row(1, Key::from(key.as_bytes()))
 }
 
 fn range(from: &str, to: &str) -> Target {
-    Target::Range(1, (Bound::Included(from.into()), Bound::Excluded(to.into())))
+    Target::Range(1, (Bound::Included(from.as_bytes().into()), Bound::Excluded(to.as_bytes().into())))
 }
 
 #[test]

@@ -13,8 +13,8 @@ impl Transaction {
         self.check()?;
         let catalog = self.engine().catalog();
         let key = name.as_bytes();
-        self.lock(catalog, &Target::Row(catalog, Key::from_slice(key)), Mode::Exclusive)?;
-        if let Some(cell) = self.engine().tree(catalog).get(key)? {
+        self.lock(catalog, &Target::Row(catalog, Key::from(key)), Mode::Exclusive)?;
+        if let Some((cell, _)) = self.engine().tree(catalog).get(key)? {
             let damaged = || Error::corrupt("the list of tables");
             return match leaf_value(&cell).map_err(|_| damaged())? {
                 Value::Inline(root) => Ok(u64::from_le_bytes(root.try_into().map_err(|_| damaged())?)),

@@ -6,8 +6,8 @@ use super::Transaction;
 use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::pager::Author;
-use crate::tree::{Before, MayChange, Outcome, Tree, chain_pages};
+use crate::pager::{Author, Logged};
+use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};
 
 /// Bytes of a log object besides what it is about.
 pub(super) const OBJECT_OVERHEAD: u64 = 128;
@@ -22,6 +22,8 @@ pub(super) struct Intent {
     pub(super) root: PageId,
     /// Bytes of the cell that will be there.
     pub(super) new: u64,
+    /// Where the row was found.
+    pub(super) found: Option<Found>,
 }
 
 impl Transaction {
@@ -62,7 +64,8 @@ impl Transaction {
                 }
                 Ok(true)
             };
-            let outcome = change(engine.tree(intent.root), &mut may);
+            let tree = Tree { found: intent.found, ..engine.tree(intent.root) };
+            let outcome = change(tree, &mut may);
             if !matches!(outcome, Ok(Outcome::Refused)) {
                 break outcome;
             }
@@ -72,13 +75,19 @@ impl Transaction {
             }
             chain = wanted;
         };
-        self.admitted(admitted);
-        match outcome? {
-            Outcome::Changed(changed) => self.add_step(changed.logged, changed.undo),
-            Outcome::NoRow | Outcome::Refused => return Ok(false),
-        }
+        let Ok(Outcome::Changed(changed)) = outcome else {
+            self.admitted(admitted);
+            return outcome.map(|_| false);
+        };
+        self.running.engine.admission.exchange(admitted, undo_room(changed.logged));
+        self.remember(changed.logged, changed.undo);
         Ok(true)
     }
+}
+
+/// What is kept for taking a step back.
+pub(super) fn undo_room(logged: Logged) -> Room {
+    Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 }
 }
 
 /// How many pages the long value has that a cell stands for.

@@ -92,15 +92,17 @@ impl Transaction {
     /// for saying so, and it can be tried again; [`Error::Poisoned`]: then whether it is durable is known when the store
     /// has been opened again.
     pub fn commit(&mut self) -> Result<(), Error> {
-        let engine = Arc::clone(&self.running);
-        let waits = engine.engine.tuning.durability == Durability::Immediate;
-        if engine.engine.tuning.early_lock_release || !waits {
-            let ticket = self.commit_async()?;
-            return if waits { ticket.wait() } else { Ok(()) };
-        }
+        let tuning = self.engine().tuning;
+        let waits = tuning.durability == Durability::Immediate;
+        let is_early = tuning.early_lock_release || !waits;
         let upto = self.say_commit()?;
-        let forced = if upto == 0 { Ok(()) } else { engine.engine.force(upto) };
-        self.finish(0);
+        if is_early {
+            self.finish(upto);
+        }
+        let forced = if waits && upto != 0 { self.engine().force(upto) } else { Ok(()) };
+        if !is_early {
+            self.finish(0);
+        }
         forced
     }
 
@@ -146,9 +148,8 @@ impl Transaction {
     /// Ends after a commit with this number, or after nothing.
     fn finish(&mut self, upto: Lsn) {
         self.state = State::Over("it was committed");
-        let running = Arc::clone(&self.running);
-        let engine = &running.engine;
         let chains = self.chains_given_up();
+        let engine = &self.running.engine;
         engine.locks.release(&mut self.held, upto);
         // If that fails the store is poisoned, and recovery does it.
         let _ = free_chains(engine, self.id, &chains);

@@ -21,9 +21,10 @@ pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::locks::{Held, Mode, Refused, TableId, Target};
+use crate::locks::{Held, Key, Mode, Refused, TableId, Target};
 use crate::running::Running;
 use crate::table::Table;
+use crate::tree::Found;
 
 /// A step that is taken back if the transaction is.
 #[derive(Debug)]
@@ -72,6 +73,8 @@ pub struct Transaction {
     /// What is kept for taking it back.
     kept: Kept,
     last: Lsn,
+    /// The row that was read last to be changed, and where it was.
+    found: Option<(TableId, Key, Found)>,
     /// Those that one can go back to, by number, with the steps before each.
     savepoints: Vec<(u64, usize)>,
     next_savepoint: u64,
@@ -115,6 +118,7 @@ impl Transaction {
             is_active: false,
             kept: Kept::default(),
             last: 0,
+            found: None,
             savepoints: Vec::new(),
             next_savepoint: 0,
         }

@@ -5,7 +5,7 @@ use duralite_logfmt::store::{
     leaf_value,
 };
 
-use super::change::{Intent, OBJECT_OVERHEAD};
+use super::change::{Intent, OBJECT_OVERHEAD, undo_room};
 use super::{State, Step, Transaction};
 use crate::admission::Room;
 use crate::controls::Rule;
@@ -13,7 +13,7 @@ use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::{Key, Mode, Target};
 use crate::pager::{Author, Logged};
 use crate::table::Table;
-use crate::tree::{chain_pages, read_chain, write_chain};
+use crate::tree::{Found, chain_pages, read_chain, write_chain};
 
 /// The longest cell that stays in its leaf.
 fn inline_limit(page_bytes: usize) -> usize {
@@ -61,10 +61,13 @@ impl Transaction {
     fn read(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
         self.check_key(table, key)?;
         if mode.changes() || self.engine().controls.keep(Rule::NoDirtyReads) {
-            self.lock(table.root(), &Target::Row(table.root(), Key::from_slice(key)), mode)?;
+            self.lock(table.root(), &Target::Row(table.root(), Key::from(key)), mode)?;
         }
-        let cell = self.engine().tree(table.root()).get(key)?;
-        cell.map(|cell| self.value(&cell)).transpose()
+        let Some((cell, found)) = self.engine().tree(table.root()).get(key)? else { return Ok(None) };
+        if mode.changes() {
+            self.found = Some((table.root(), Key::from(key), found));
+        }
+        self.value(&cell).map(Some)
     }
 
     /// The value of a cell.
@@ -130,7 +133,7 @@ impl Transaction {
             return Err(Error::RowTooLong { len: value.len() as u64 });
         }
         let root = table.root();
-        self.lock(root, &Target::Row(root, Key::from_slice(key)), Mode::Exclusive)?;
+        self.lock(root, &Target::Row(root, Key::from(key)), Mode::Exclusive)?;
         if is_new && self.engine().tree(root).get(key)?.is_some() {
             return Err(Error::Exists);
         }
@@ -156,8 +159,15 @@ impl Transaction {
             bytes: cell.len() as u64 * 2 + inline_limit(self.page_bytes()) as u64,
             root,
             new: cell.len() as u64,
+            found: self.found_row(root, key),
         };
         self.change_row(intent, |tree, may| tree.put(intent.author, key, cell, may)).map(|_| ())
+    }
+
+    /// Where a row was found, if it is the one that was read last to be changed.
+    fn found_row(&self, root: PageId, key: &[u8]) -> Option<Found> {
+        let is_it = |row: &&(PageId, Key, Found)| row.0 == root && *row.1 == *key;
+        self.found.as_ref().filter(is_it).map(|(.., found)| *found)
     }
 
     /// Removes a row; whether it existed.
@@ -179,10 +189,11 @@ impl Transaction {
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool, Error> {
         self.check_key(table, key)?;
         let root = table.root();
-        self.lock(root, &Target::Row(root, Key::from_slice(key)), Mode::Exclusive)?;
+        self.lock(root, &Target::Row(root, Key::from(key)), Mode::Exclusive)?;
         self.changing(|tx| {
-            let intent =
-                Intent { author: tx.author(), bytes: inline_limit(tx.page_bytes()) as u64 * 2, root, new: 0 };
+            let bytes = inline_limit(tx.page_bytes()) as u64 * 2;
+            let found = tx.found_row(root, key);
+            let intent = Intent { author: tx.author(), bytes, root, new: 0, found };
             tx.change_row(intent, |tree, may| tree.remove(intent.author, key, may))
         })
     }
@@ -254,10 +265,15 @@ impl Transaction {
         Author { kind: ObjectKind::Update, tx: self.id, previous: self.last }
     }
 
-    /// Remembers a step.
+    /// Remembers a step, and keeps room for taking it back.
     pub(crate) fn add_step(&mut self, logged: Logged, undo: Vec<u8>) {
-        let room = Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 };
-        self.engine().admission.keep_for_undo(room);
+        self.engine().admission.keep_for_undo(undo_room(logged));
+        self.remember(logged, undo);
+    }
+
+    /// Remembers a step for which room is kept.
+    pub(super) fn remember(&mut self, logged: Logged, undo: Vec<u8>) {
+        let room = undo_room(logged);
         self.kept.room.bytes += room.bytes;
         self.kept.room.objects += room.objects;
         self.last = logged.lsn;

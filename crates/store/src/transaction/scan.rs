@@ -6,9 +6,9 @@ use std::ops::{Bound, RangeBounds};
 use super::{State, Transaction};
 use crate::controls::Rule;
 use crate::error::Error;
-use crate::locks::{KeyRange, Mode, Target, is_empty};
+use crate::locks::{Key, KeyRange, Mode, Target, is_empty};
 use crate::table::Table;
-use crate::tree::Edge;
+use crate::tree::{Edge, Want};
 
 /// Most rows that are locked ahead of whoever reads them.
 const MOST_AHEAD: usize = 512;
@@ -65,7 +65,7 @@ impl Transaction {
     ///
     /// Each row may be an error, as of [`get`](Self::get); the scan is over then.
     pub fn scan<'k>(&mut self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
-        let owned = |bound: Bound<&&[u8]>| bound.map(|key| key.to_vec());
+        let owned = |bound: Bound<&&[u8]>| bound.map(|key| Key::from(*key));
         let range = (owned(range.start_bound()), owned(range.end_bound()));
         let error = self.check().and_then(|()| self.check_table(table)).err();
         Scan {
@@ -80,12 +80,12 @@ impl Transaction {
     }
 }
 
-fn edge(bound: &Bound<Vec<u8>>) -> Edge<'_> {
-    bound.as_ref().map(Vec::as_slice)
+fn edge(bound: &Bound<Key>) -> Edge<'_> {
+    bound.as_ref().map(|key| &**key)
 }
 
 /// Whether the rest of a range has become smaller. Rows that are out of order would keep a scan where it is.
-fn is_later(before: &Bound<Vec<u8>>, now: &Bound<Vec<u8>>) -> bool {
+fn is_later(before: &Bound<Key>, now: &Bound<Key>) -> bool {
     match (before, now) {
         (Bound::Unbounded, Bound::Unbounded) => false,
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => true,
@@ -98,7 +98,7 @@ fn is_later(before: &Bound<Vec<u8>>, now: &Bound<Vec<u8>>) -> bool {
 }
 
 /// The same at the other end.
-fn is_earlier(now: &Bound<Vec<u8>>, before: &Bound<Vec<u8>>) -> bool {
+fn is_earlier(now: &Bound<Key>, before: &Bound<Key>) -> bool {
     match (now, before) {
         (Bound::Excluded(now), Bound::Included(before)) => now <= before,
         (Bound::Included(now), Bound::Excluded(before)) => now < before,
@@ -111,7 +111,7 @@ fn out_of_order(table: &Table) -> Error {
 }
 
 /// What comes after a range that ends so.
-fn after(end: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
+fn after(end: Bound<Key>) -> Bound<Key> {
     match end {
         Bound::Included(key) => Bound::Excluded(key),
         Bound::Excluded(key) => Bound::Included(key),
@@ -140,18 +140,18 @@ impl Scan<'_> {
         let ahead = self.ahead();
         let running = std::sync::Arc::clone(&self.tx.running);
         let tree = running.engine.tree(self.table.root());
-        let seen = tree.first_piece(edge(&from), edge(&to), ahead)?;
+        let seen = tree.first_piece(edge(&from), edge(&to), Want::End(ahead))?;
         let end = match (&seen.fence, seen.is_cut, seen.cells.last()) {
-            (_, true, Some(last)) => Bound::Included(self.tx.row_key(last)?),
-            (Some(fence), _, _) if is_below(fence, &to) => Bound::Excluded(fence.clone()),
+            (_, true, Some(last)) => Bound::Included(self.tx.row_key(last)?.as_slice().into()),
+            (Some(fence), _, _) if is_below(fence, &to) => Bound::Excluded(fence.as_slice().into()),
             _ => to.clone(),
         };
         self.lock((from.clone(), end.clone()))?;
-        let piece = tree.first_piece(edge(&from), edge(&end), usize::MAX)?;
+        let piece = tree.first_piece(edge(&from), edge(&end), Want::Rows)?;
         self.front.extend(piece.cells);
         // The leaf may have been split meanwhile: what is in the next one is read next.
         let rest = match piece.fence {
-            Some(fence) if is_below(&fence, &end) => Some((Bound::Included(fence), to)),
+            Some(fence) if is_below(&fence, &end) => Some((Bound::Included(fence.as_slice().into()), to)),
             _ if end == to => None,
             _ => Some((after(end), to)),
         };
@@ -168,19 +168,19 @@ impl Scan<'_> {
         let ahead = self.ahead();
         let running = std::sync::Arc::clone(&self.tx.running);
         let tree = running.engine.tree(self.table.root());
-        let seen = tree.last_piece(edge(&from), edge(&to), ahead)?;
+        let seen = tree.last_piece(edge(&from), edge(&to), Want::End(ahead))?;
         let begin = match (&seen.fence, seen.is_cut, seen.cells.first()) {
-            (_, true, Some(first)) => Bound::Included(self.tx.row_key(first)?),
-            (Some(fence), _, _) if is_above(fence, &from) => Bound::Included(fence.clone()),
+            (_, true, Some(first)) => Bound::Included(self.tx.row_key(first)?.as_slice().into()),
+            (Some(fence), _, _) if is_above(fence, &from) => Bound::Included(fence.as_slice().into()),
             _ => from.clone(),
         };
         self.lock((begin.clone(), to.clone()))?;
-        let piece = tree.last_piece(edge(&begin), edge(&to), usize::MAX)?;
+        let piece = tree.last_piece(edge(&begin), edge(&to), Want::Rows)?;
         for cell in piece.cells.into_iter().rev() {
             self.back.push_front(cell);
         }
         let rest = match piece.fence {
-            Some(fence) if is_above(&fence, &begin) => Some((from, Bound::Excluded(fence))),
+            Some(fence) if is_above(&fence, &begin) => Some((from, Bound::Excluded(fence.as_slice().into()))),
             _ if begin == from => None,
             _ => Some((from, after(begin))),
         };
@@ -228,18 +228,18 @@ impl Scan<'_> {
 }
 
 /// Whether a key is inside of a range that ends so.
-fn is_below(key: &[u8], to: &Bound<Vec<u8>>) -> bool {
+fn is_below(key: &[u8], to: &Bound<Key>) -> bool {
     match to {
-        Bound::Included(to) => key <= to.as_slice(),
-        Bound::Excluded(to) => key < to.as_slice(),
+        Bound::Included(to) => key <= &**to,
+        Bound::Excluded(to) => key < &**to,
         Bound::Unbounded => true,
     }
 }
 
 /// Whether there may be keys below this one in a range that begins so.
-fn is_above(key: &[u8], from: &Bound<Vec<u8>>) -> bool {
+fn is_above(key: &[u8], from: &Bound<Key>) -> bool {
     match from {
-        Bound::Included(from) | Bound::Excluded(from) => key > from.as_slice(),
+        Bound::Included(from) | Bound::Excluded(from) => key > &**from,
         Bound::Unbounded => true,
     }
 }

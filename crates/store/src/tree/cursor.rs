@@ -20,12 +20,30 @@ pub(crate) struct Piece {
     pub(crate) is_cut: bool,
 }
 
+/// What is wanted of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Where a piece with so many rows ends: of its cells only the last one in the direction of reading.
+    End(usize),
+    /// All rows.
+    Rows,
+}
+
+impl Want {
+    fn most(self) -> usize {
+        match self {
+            Self::End(most) => most,
+            Self::Rows => usize::MAX,
+        }
+    }
+}
+
 /// A bound of a range, as it is asked for.
 pub(crate) type Edge<'a> = Bound<&'a [u8]>;
 
 impl<'a> Tree<'a> {
-    /// Up to `most` rows from the range's beginning on, of the leaf that has it.
-    pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
+    /// Rows from the range's beginning on, of the leaf that has it.
+    pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
         let mut page = self.pager.pool.read(self.root)?;
         let mut fence = None;
         let mut above = None;
@@ -48,12 +66,13 @@ impl<'a> Tree<'a> {
             Bound::Unbounded => 0,
         };
         let end = end_of(&page, to)?.max(first);
-        let stop = end.min(first.saturating_add(most));
+        let stop = end.min(first.saturating_add(want.most()));
+        let first = if want == Want::Rows { first } else { first.max(stop.saturating_sub(1)) };
         Ok(Piece { cells: cells(&page, first, stop)?, fence, is_cut: stop < end })
     }
 
-    /// Up to `most` rows before the range's end, of the leaf that has it.
-    pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, most: usize) -> Result<Piece, Error> {
+    /// Rows before the range's end, of the leaf that has it.
+    pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
         let mut page = self.pager.pool.read(self.root)?;
         let mut fence = None;
         let mut above = None;
@@ -76,8 +95,9 @@ impl<'a> Tree<'a> {
             Bound::Unbounded => 0,
         };
         let end = end_of(&page, to)?.max(first);
-        let begin = first.max(end.saturating_sub(most));
-        Ok(Piece { cells: cells(&page, begin, end)?, fence, is_cut: begin > first })
+        let begin = first.max(end.saturating_sub(want.most()));
+        let stop = if want == Want::Rows { end } else { end.min(begin + 1) };
+        Ok(Piece { cells: cells(&page, begin, stop)?, fence, is_cut: begin > first })
     }
 
     fn child(&self, page: &Reading<'_>, place: usize) -> Result<Reading<'a>, Error> {

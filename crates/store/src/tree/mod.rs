@@ -10,8 +10,8 @@ mod shrink;
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::store::{
-    Change, ObjectKind, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind,
-    level, search,
+    Change, Lsn, ObjectKind, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind,
+    level, lsn, search,
 };
 
 use crate::buffer::{Reading, Writing};
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{Purpose, Space};
 
-pub(crate) use self::cursor::Edge;
+pub(crate) use self::cursor::{Edge, Want};
 pub(crate) use self::overflow::{chain_pages, free_chain_step, read_chain, write_chain};
 
 /// More splits than one row can ever need, if others who take the room meanwhile are counted in.
@@ -33,6 +33,16 @@ pub(crate) struct Tree<'a> {
     pub(crate) pager: &'a Pager,
     pub(crate) space: &'a Space,
     pub(crate) root: PageId,
+    /// Where the row that is about to be changed was found a moment ago.
+    pub(crate) found: Option<Found>,
+}
+
+/// A leaf that had a row, and its newest change then. As long as it has no newer one it has the row: a leaf with rows is
+/// not given back, and whatever moves rows changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    leaf: PageId,
+    lsn: Lsn,
 }
 
 /// The leaf and the cell that are about to be changed.
@@ -106,19 +116,30 @@ fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
 }
 
 impl<'a> Tree<'a> {
-    /// The cell of a row.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    /// The cell of a row, and where it was found.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Found)>, Error> {
         let mut page = self.pager.pool.read(self.root)?;
         let mut above = None;
         while !is_leaf(page.bytes(), page.id(), above)? {
             above = Some(level(page.bytes()));
             page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
         }
-        Ok(find(page.bytes(), page.id(), key)?.map(<[u8]>::to_vec))
+        let found = Found { leaf: page.id(), lsn: lsn(page.bytes()) };
+        Ok(find(page.bytes(), page.id(), key)?.map(|cell| (cell.to_vec(), found)))
+    }
+
+    /// The leaf in which the row was found, if nobody has changed it since.
+    fn found_leaf(&self) -> Option<Writing<'a>> {
+        let Found { leaf, lsn } = self.found?;
+        // Whoever goes down the tree is told what is wrong with it.
+        self.pager.pool.write(leaf).ok().filter(|page| page.lsn() == lsn)
     }
 
     /// The leaf for a key, latched for a change.
     fn leaf(&self, key: &[u8]) -> Result<Writing<'a>, Error> {
+        if let Some(leaf) = self.found_leaf() {
+            return Ok(leaf);
+        }
         loop {
             let mut page: Reading<'a> = self.pager.pool.read(self.root)?;
             if is_leaf(page.bytes(), page.id(), None)? {

@@ -27,11 +27,11 @@ fn alone(sleeps_end: bool) -> MutexGuard<'static, ()> {
 }
 
 fn row(key: u8) -> Target {
-    Target::Row(1, Key::from_slice(&[key]))
+    Target::Row(1, Key::from(&[key][..]))
 }
 
 fn range(from: u8, to: u8) -> Target {
-    Target::Range(1, (Bound::Included(vec![from]), Bound::Excluded(vec![to])))
+    Target::Range(1, (Bound::Included([from][..].into()), Bound::Excluded([to][..].into())))
 }
 
 /// Runs each transaction on a thread; what came of them.

@@ -192,9 +192,9 @@ impl DiskLog {
         state.writers += 1;
         drop(state);
         let written = placed.and_then(|placed| {
-            placed.into_iter().try_for_each(|(placed, objects, count)| {
-                self.write(batch, placed, objects, count)
-            })
+            placed
+                .into_iter()
+                .try_for_each(|(placed, objects, count)| self.write(batch, placed, objects, count))
         });
         *self.spare.lock() = Some(group);
         // Before the others can see that nobody writes any more.
