@@ -162,3 +162,42 @@ fn a_log_that_was_opened_again_is_as_free_as_a_new_one() {
         assert!(free.iter().all(|free| *free >= about), "{scheme:?}: {free:?}");
     }
 }
+
+/// Between reading a row and changing it others fill its leaf, so that it is split, or nothing happens.
+#[test]
+fn a_row_that_was_read_for_a_change_is_changed_wherever_it_is_by_then() {
+    for others in [0, 1, 200] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("s"), Options::default()).unwrap();
+        let table = store.table("t").unwrap();
+        let key = |n: u32| (n * 1000).to_be_bytes();
+        store.run(|tx| (0..60).try_for_each(|n| tx.put(&table, &key(n), &value(n, 100)))).unwrap();
+        for n in 0..60 {
+            let mut tx = store.begin();
+            assert_eq!(tx.get_for_update(&table, &key(n)).unwrap(), Some(value(n, 100)));
+            store
+                .run(|other| {
+                    let between = (1..=others).map(|at| (n * 1000 + at).to_be_bytes());
+                    between.into_iter().try_for_each(|key| other.put(&table, &key, &value(n, 300)))
+                })
+                .unwrap();
+            match n % 3 {
+                0 => tx.put(&table, &key(n), b"changed").unwrap(),
+                1 => assert!(tx.delete(&table, &key(n)).unwrap()),
+                // After its own change it is read anew.
+                _ => {
+                    tx.delete(&table, &key(n)).unwrap();
+                    tx.put(&table, &key(n), b"again").unwrap();
+                }
+            }
+            tx.commit().unwrap();
+        }
+        let wanted = [Some(b"changed".to_vec()), None, Some(b"again".to_vec())];
+        let mut tx = store.begin();
+        for n in 0..60 {
+            assert_eq!(tx.get(&table, &key(n)).unwrap(), wanted[n as usize % 3], "{n} with {others} others");
+        }
+        drop(tx);
+        assert_eq!(store.verify().unwrap().rows, 60 / 3 * 2 + 60 * u64::from(others));
+    }
+}

@@ -80,3 +80,30 @@ fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
         log.force(last).unwrap_or_else(|error| panic!("after {blocks} blocks: {error}"));
     }
 }
+
+/// One force writes several batches where memory is short, and all that was appended is there.
+#[test]
+fn a_log_with_little_memory_writes_smaller_batches() {
+    for grouping in [Grouping::Central, Grouping::Grouped, Grouping::Apart] {
+        let block = Arc::new(RecordingBlock::new(4096));
+        let head = DiskLog::layout(&*block, 8 << 20, SEED);
+        let log = DiskLog::create(block.clone(), head, 1, grouping, Arc::default()).unwrap();
+        let roomy = log.memory_bytes();
+        let log = log.with_memory(256 << 10);
+        assert!(log.memory_bytes() <= roomy / 2, "{grouping:?}: {} of {roomy}", log.memory_bytes());
+        let object = || Object::build(ObjectKind::System, 0, 0, &[5; 3900], &[]);
+        for _ in 0..30 {
+            log.append(&mut object()).unwrap();
+        }
+        log.force(30).unwrap();
+        assert_eq!(log.durable(), 31);
+        let mut seen = 0;
+        log.scan(1, 31, &mut |lsn, _| {
+            seen = lsn;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, 30);
+        assert_eq!(open(block.to_bytes()).1.unwrap().next(), 31);
+    }
+}
