@@ -9,6 +9,7 @@
 mod crash;
 mod kv;
 mod measure;
+mod model;
 mod nv;
 mod peers;
 mod row;
@@ -17,6 +18,7 @@ mod tatp;
 mod tests;
 mod tpcb;
 mod tpcc;
+mod trace;
 mod workload;
 
 use std::path::PathBuf;
@@ -62,26 +64,41 @@ struct Cli {
     report: Option<PathBuf>,
 }
 
-type Measurement = fn(&Plan) -> Result<Table>;
+/// Makes one table, or those of one measurement.
+#[derive(Clone, Copy)]
+enum Measurement {
+    One(fn(&Plan) -> Result<Table>),
+    Several(fn(&Plan) -> Result<Vec<Table>>),
+}
 
-const MEASUREMENTS: [(&str, Measurement); 17] = [
-    ("peers_disk", measure::peers::on_disk),
-    ("peers_memory", measure::peers::in_memory),
-    ("one_thread", measure::limits::one_thread),
-    ("hot_row", measure::limits::hot_row),
-    ("recovery", measure::limits::recovery),
-    ("memory", measure::limits::memory),
-    ("figure6", measure::traffic::figure6),
-    ("figure8", measure::traffic::figure8),
-    ("figure9", measure::traffic::figure9),
-    ("figure11", measure::limits::figure11),
-    ("figure12", measure::schemes::figure12),
-    ("figure13_tatp", measure::schemes::figure13_tatp),
-    ("figure13_tpcb", measure::schemes::figure13_tpcb),
-    ("figure14_tatp", measure::schemes::figure14_tatp),
-    ("figure14_tpcb", measure::schemes::figure14_tpcb),
-    ("figure15", measure::breakdown::figure15),
-    ("figure16", measure::traffic::figure16),
+impl Measurement {
+    fn tables(self, plan: &Plan) -> Result<Vec<Table>> {
+        match self {
+            Self::One(measure) => Ok(vec![measure(plan)?]),
+            Self::Several(measure) => measure(plan),
+        }
+    }
+}
+
+const MEASUREMENTS: [(&str, Measurement); 18] = [
+    ("peers_disk", Measurement::One(measure::peers::on_disk)),
+    ("peers_memory", Measurement::One(measure::peers::in_memory)),
+    ("one_thread", Measurement::One(measure::limits::one_thread)),
+    ("hot_row", Measurement::One(measure::limits::hot_row)),
+    ("recovery", Measurement::One(measure::limits::recovery)),
+    ("memory", Measurement::One(measure::limits::memory)),
+    ("figure6", Measurement::One(measure::traffic::figure6)),
+    ("figure8", Measurement::One(measure::traffic::figure8)),
+    ("figure9", Measurement::One(measure::traffic::figure9)),
+    ("figure11", Measurement::One(measure::limits::figure11)),
+    ("figure12", Measurement::One(measure::schemes::figure12)),
+    ("figure13_tatp", Measurement::One(measure::schemes::figure13_tatp)),
+    ("figure13_tpcb", Measurement::One(measure::schemes::figure13_tpcb)),
+    ("figure14_tatp", Measurement::One(measure::schemes::figure14_tatp)),
+    ("figure14_tpcb", Measurement::One(measure::schemes::figure14_tpcb)),
+    ("figure15", Measurement::One(measure::breakdown::figure15)),
+    ("figure16", Measurement::One(measure::traffic::figure16)),
+    ("cores", Measurement::Several(measure::cores::cores)),
 ];
 
 fn main() -> ExitCode {
@@ -125,11 +142,13 @@ fn run(cli: &Cli) -> Result<()> {
             continue;
         }
         let begun = Instant::now();
-        match measure(&plan) {
-            Ok(table) => {
-                println!("{}", table.markdown());
-                text.push_str(&format!("\n{}", table.markdown()));
-                cli.csv.as_ref().map_or(Ok(()), |dir| table.write_csv(dir))?;
+        match measure.tables(&plan) {
+            Ok(tables) => {
+                for table in tables {
+                    println!("{}", table.markdown());
+                    text.push_str(&format!("\n{}", table.markdown()));
+                    cli.csv.as_ref().map_or(Ok(()), |dir| table.write_csv(dir))?;
+                }
             }
             Err(error) => failed.push(format!("{name}: {error:#}")),
         }

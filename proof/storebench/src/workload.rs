@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::kv::{Db, Outcome, Schema, Session};
 
@@ -38,6 +39,8 @@ pub(crate) struct Run {
     pub(crate) commits_by_kind: [u64; 8],
     pub(crate) rolled_back: u64,
     pub(crate) retries: u64,
+    /// Processor time of its threads, in nanoseconds.
+    pub(crate) cpu_ns: f64,
 }
 
 impl Run {
@@ -67,6 +70,7 @@ pub(crate) fn run(db: &dyn Db, workload: &dyn Workload, threads: u64, time: Dura
             sum.commits += run.commits;
             sum.rolled_back += run.rolled_back;
             sum.retries += run.retries;
+            sum.cpu_ns += run.cpu_ns;
             sum.commits_by_kind.iter_mut().zip(run.commits_by_kind).for_each(|(all, one)| *all += one);
         }
         Ok(sum)
@@ -77,6 +81,7 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
     let rng = fastrand::Rng::new();
     let mut thread = Thread { number, rng, serial: unique(), commits: [0; 8] };
     let mut run = Run::default();
+    let begun = cpu_ns();
     while !stop.load(Ordering::Relaxed) {
         let (kind, outcome, retries) = workload.step(session, &mut thread)?;
         run.retries += u64::from(retries);
@@ -88,8 +93,15 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
             Outcome::RolledBack => run.rolled_back += 1,
         }
     }
+    run.cpu_ns = cpu_ns() - begun;
     run.commits_by_kind = thread.commits;
     Ok(run)
+}
+
+/// Processor time of this thread, in nanoseconds.
+fn cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 /// Where a thread's own keys begin: after those of all runs before.

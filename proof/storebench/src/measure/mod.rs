@@ -1,6 +1,7 @@
 //! The measurements: each makes a table.
 
 pub(crate) mod breakdown;
+pub(crate) mod cores;
 pub(crate) mod limits;
 pub(crate) mod peers;
 pub(crate) mod plan;

@@ -1,0 +1,204 @@
+//! The schemes on more cores than there are: what is measured, what the model makes of it, and how far it is off where
+//! both can be had.
+
+mod inputs;
+mod pieces;
+mod tables;
+
+use anyhow::{Context, Result};
+use duralite_bench::report::Table;
+use duralite_store::{Media as _, Scheme};
+
+use self::inputs::{Added, Cost, Inputs, Recorded, cost, middle};
+use self::pieces::{LogPieces, Parts, log_pieces, parts};
+use super::plan::Plan;
+use super::schemes::{Dirs, SCHEMES};
+use crate::model::schemes::{Model, Outcome, is_file, run as simulate};
+use crate::model::stations::{Machine, ns};
+use crate::nv::{NvDb, Setup};
+use crate::workload::{Workload, run};
+
+/// Modelled cores.
+const CORES: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Threads of the rows that are measured and modelled.
+const CHECKED: [u64; 3] = [1, 2, 16];
+/// What is added for each line and for each call of a file, in nanoseconds; and whether it is measured with more than one
+/// thread.
+const ADDED: [(Added, bool); 4] = [
+    (Added { line_ns: 0, call_ns: 0 }, true),
+    (Added { line_ns: 60, call_ns: 0 }, false),
+    (Added { line_ns: 420, call_ns: 0 }, true),
+    (Added { line_ns: 0, call_ns: 5000 }, false),
+];
+/// Linux lets a thread run for so long while others are ready, in nanoseconds; and a mutex spins for so long.
+const SLICE_NS: f64 = 3e6;
+const SPIN_NS: f64 = 1500.0;
+/// Transactions of a simulation.
+const COMMITS: u64 = 3000;
+/// Rounds a median is taken of, if no fewer are wanted: there are many rows.
+const ROUNDS: usize = 3;
+
+/// What cores do to each other.
+#[derive(Clone, Copy, Debug)]
+struct Contention {
+    /// How many times as long a transaction takes while the other core runs another store.
+    beside: f64,
+    /// And how much more, of the time it takes alone, if it is the same store; what lines take that are named is left out.
+    sharing: f64,
+    /// Of what those lines would take, the part that was seen.
+    lines: f64,
+}
+
+/// A scheme with what is added: measured, and as a model.
+struct Row {
+    scheme: Scheme,
+    added: Added,
+    alone: Cost,
+    pieces: LogPieces,
+    model: Model,
+    /// By the number of threads.
+    checked: Vec<(u64, Cost, Outcome)>,
+    /// By the number of cores.
+    modelled: Vec<Outcome>,
+}
+
+/// A workload with all that was measured of it.
+struct Sheet {
+    workload: &'static str,
+    contention: Contention,
+    /// The share of transactions that change something.
+    changing: f64,
+    rows: Vec<Row>,
+}
+
+/// All four tables.
+pub(crate) fn cores(plan: &Plan) -> Result<Vec<Table>> {
+    let parts = parts();
+    let workloads: [&dyn Workload; 3] = [&plan.tpcc(), &plan.tpcb(), &plan.tatp()];
+    let sheet = |workload: &&dyn Workload| {
+        sheet(plan, *workload, &parts).with_context(|| format!("{} on more cores", workload.name()))
+    };
+    let sheets = workloads.iter().map(sheet).collect::<Result<Vec<_>>>()?;
+    Ok(vec![
+        tables::inputs(&sheets, &parts),
+        tables::checked(&sheets),
+        tables::modelled(&sheets),
+        tables::ratios(&sheets),
+    ])
+}
+
+fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
+    let dirs = Dirs::new(plan)?;
+    let make = |name: &str, scheme| {
+        let setup = plan.sized(Setup::fresh(dirs.pages.path(), dirs.logs.path(), name, scheme)?);
+        workload.load(&setup.open(workload.schema())?)?;
+        Ok::<_, anyhow::Error>(setup)
+    };
+    let setups = SCHEMES.map(|scheme| make(scheme.as_str(), scheme));
+    let setups = setups.into_iter().collect::<Result<Vec<_>>>()?;
+    let twin = make("twin", Scheme::FlushOnCommit)?.open(workload.schema())?;
+    let of_commit = SCHEMES.iter().position(|scheme| *scheme == Scheme::FlushOnCommit).unwrap_or(0);
+    let db = setups[of_commit].open(workload.schema())?;
+    let recorded = Recorded::new(&db, workload)?;
+    let contention = contention(plan, workload, [&db, &twin], (recorded.operations(), parts))?;
+    drop((db, twin));
+    let bench = Bench { plan, workload, recorded, parts, contention };
+    let mut cleaning = 0.0;
+    let mut rows = Vec::new();
+    for (added, is_checked) in ADDED {
+        for setup in &setups {
+            // Only files are called.
+            if added.call_ns == 0 || is_file(setup.options.scheme) {
+                rows.push(bench.row(setup, added, is_checked, &mut cleaning)?);
+            }
+        }
+    }
+    Ok(Sheet { workload: workload.name(), contention, changing: bench.recorded.changing(), rows })
+}
+
+/// Measures what two threads cost each other: in stores of their own, and in one.
+fn contention(
+    plan: &Plan,
+    workload: &dyn Workload,
+    stores: [&NvDb; 2],
+    (operations, parts): (f64, &Parts),
+) -> Result<Contention> {
+    let (mut alone, mut beside, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.rounds.min(ROUNDS) * 2 {
+        alone.push(cost(stores[0], workload, 1, plan)?);
+        both.push(cost(stores[0], workload, 2, plan)?);
+        let twins = std::thread::scope(|scope| {
+            let twin = stores.map(|store| scope.spawn(move || run(store, workload, 1, plan.time / 4)));
+            twin.map(|twin| twin.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
+        });
+        for twin in twins {
+            let twin = twin?;
+            beside.push(twin.cpu_ns / twin.commits.max(1) as f64);
+        }
+    }
+    let (alone, both) = (middle(&alone), middle(&both));
+    let beside = (beside.into_iter().fold(f64::INFINITY, f64::min) / alone.cpu).max(1.0);
+    let more = (both.cpu / alone.cpu - beside).max(0.0);
+    // Each of two cores finds a line at the other every second time.
+    let uses = operations * inputs::ROOT_USES + alone.objects * inputs::NUMBER_USES;
+    let lines = uses * parts.transfer / 2.0 / alone.cpu;
+    Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })
+}
+
+/// What all rows of a workload have in common.
+struct Bench<'a> {
+    plan: &'a Plan,
+    workload: &'a dyn Workload,
+    recorded: Recorded,
+    parts: &'a Parts,
+    contention: Contention,
+}
+
+impl Bench<'_> {
+    /// `cleaning` is the background work of the last scheme whose log has none.
+    fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
+        let scheme = setup.options.scheme;
+        let mut setup = setup.clone();
+        (setup.rig.line_ns, setup.rig.call_ns) = (added.line_ns, added.call_ns);
+        let block_bytes = f64::from(setup.rig.block_log()?.block_bytes());
+        let db = setup.open(self.workload.schema())?;
+        let pieces = log_pieces(&db, scheme)?;
+        let threads: &[u64] = if is_checked { &CHECKED } else { &CHECKED[..1] };
+        let mut costs = vec![Vec::new(); threads.len()];
+        for _ in 0..self.plan.rounds.min(ROUNDS) {
+            for (threads, costs) in threads.iter().zip(&mut costs) {
+                costs.push(cost(&db, self.workload, *threads, self.plan)?);
+            }
+        }
+        drop(db);
+        let measured: Vec<Cost> = costs.iter().map(|costs| middle(costs)).collect();
+        let alone = measured[0];
+        let (recorded, parts) = (&self.recorded, self.parts);
+        let inputs = Inputs { scheme, added, alone, pieces, recorded, parts, block_bytes };
+        let mut model = inputs.model();
+        match scheme {
+            // What their daemon does is simulated.
+            Scheme::FlushOnCommit | Scheme::Distributed => model.costs.background = ns(*cleaning),
+            _ => *cleaning = alone.background,
+        }
+        let seen = |time: u64| (time as f64 * self.contention.lines) as u64;
+        (model.costs.number, model.costs.root) = (seen(model.costs.number), seen(model.costs.root));
+        let modelled = CORES.map(|cores| self.simulate(&model, cores, cores.max(16))).into();
+        let check = |(threads, cost)| (threads, cost, self.simulate(&model, 2, threads as usize));
+        let checked = threads.iter().copied().zip(measured).map(check).collect();
+        Ok(Row { scheme, added, alone, pieces, model, checked, modelled })
+    }
+
+    fn simulate(&self, model: &Model, cores: usize, threads: usize) -> Outcome {
+        let machine = Machine {
+            cores,
+            slice: ns(SLICE_NS),
+            switch: ns(self.parts.switch),
+            idle_wake: ns(self.parts.idle_wake),
+            spin: ns(SPIN_NS),
+            beside: self.contention.beside,
+            sharing: self.contention.sharing,
+        };
+        simulate(model, machine, threads, COMMITS)
+    }
+}

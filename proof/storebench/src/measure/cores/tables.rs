@@ -1,0 +1,238 @@
+//! What was measured and modelled, as tables.
+
+use duralite_bench::report::{Table, number};
+use duralite_store::Scheme;
+
+use super::inputs::Added;
+use super::pieces::Parts;
+use super::{COMMITS, CORES, Row, Sheet};
+use crate::measure::plan::times;
+use crate::measure::schemes::SCHEMES;
+use crate::model::schemes::{Outcome, is_file};
+
+fn added(added: Added) -> String {
+    match added.call_ns {
+        0 => format!("{} ns", added.line_ns),
+        call => format!("{} us a call", call / 1000),
+    }
+}
+
+/// Picoseconds as nanoseconds.
+fn shown(time: u64) -> String {
+    number(time as f64 / 1000.0)
+}
+
+fn all(sheets: &[Sheet]) -> impl Iterator<Item = (&Sheet, &Row)> {
+    sheets.iter().flat_map(|sheet| sheet.rows.iter().map(move |row| (sheet, row)))
+}
+
+fn name(sheet: &Sheet, row: &Row) -> [String; 3] {
+    [sheet.workload.to_owned(), added(row.added), row.scheme.as_str().to_owned()]
+}
+
+pub(super) fn inputs(sheets: &[Sheet], parts: &Parts) -> Table {
+    let columns = [
+        "workload",
+        "added",
+        "scheme",
+        "processor ns per transaction",
+        "and in the background",
+        "objects",
+        "bytes of an object",
+        "uses of pages",
+        "page latched by a change, ns",
+        "central buffer, ns per object",
+        "write or flush: once, ns",
+        "per object, ns",
+    ];
+    let title = "The schemes on more cores: what goes into the model";
+    let mut table = Table::new("store_cores_inputs", title, &columns);
+    for (sheet, row) in all(sheets) {
+        let costs = &row.model.costs;
+        let blocks = costs.object_bytes * (costs.write_byte + costs.added_byte);
+        let is_file = is_file(row.scheme);
+        let mut cells = name(sheet, row).to_vec();
+        cells.extend([
+            number(row.alone.cpu),
+            number(row.alone.background),
+            number(row.alone.objects),
+            number(costs.object_bytes),
+            number(row.alone.pages),
+            number(row.pieces.change),
+            if costs.central > 0 { shown(costs.central) } else { String::new() },
+            if is_file { shown(costs.write + costs.added_call) } else { shown(costs.force) },
+            if is_file { number(blocks) } else { shown(costs.force_object) },
+        ]);
+        table.row(cells);
+    }
+    let contention: Vec<String> = sheets
+        .iter()
+        .map(|sheet| {
+            let it = sheet.contention;
+            format!(
+                "{}: {:.2} times as long beside another store, and {:.2} more in the same store besides named lines, which take {:.2} of what they would",
+                sheet.workload, it.beside, it.sharing, it.lines
+            )
+        })
+        .collect();
+    table.note = format!(
+        "Measured in this run. One thread alone, processor time of its threads and of the store's own; times of the log's parts from transactions of one thread whose changes and commits were timed one by one. What is added is added for each line of 64 bytes, or for each call of a file (the paper's 5 us). The machine, in ns: a mutex {:.0}; waking a thread {:.0} of processor time, and {:.0} more until an idle core runs it; an atomic increment {:.1} alone and {:.1} with two cores at it; a line from one core to the other {:.0}. With two threads, {}.",
+        parts.mutex,
+        parts.switch,
+        parts.idle_wake,
+        parts.alone,
+        parts.contended,
+        parts.transfer,
+        contention.join("; ")
+    );
+    table
+}
+
+pub(super) fn checked(sheets: &[Sheet]) -> Table {
+    let columns = [
+        "workload",
+        "added",
+        "scheme",
+        "threads",
+        "measured",
+        "modelled",
+        "error",
+        "processor ns: measured",
+        "modelled",
+        "error",
+        "group: measured",
+        "modelled",
+        "lock waits: measured",
+        "modelled",
+        "cores that others used",
+    ];
+    let title = "The schemes on more cores: the model beside this machine's 2 cores";
+    let mut table = Table::new("store_cores_check", title, &columns);
+    let (mut errors, mut of_cpu, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+    for (sheet, row) in all(sheets) {
+        for (threads, cost, outcome) in &row.checked {
+            let is_file = is_file(row.scheme);
+            let error = outcome.per_second / cost.per_second - 1.0;
+            let cpu = cost.cpu + cost.background;
+            let cpu_error = outcome.cpu_ns / cpu - 1.0;
+            errors.push(error.abs());
+            of_cpu.push(cpu_error.abs());
+            foreign.push(cost.foreign);
+            let mut cells = name(sheet, row).to_vec();
+            cells.extend([
+                threads.to_string(),
+                number(cost.per_second),
+                number(outcome.per_second),
+                percent(error),
+                number(cpu),
+                number(outcome.cpu_ns),
+                percent(cpu_error),
+                if is_file { number(sheet.changing / cost.writes) } else { String::new() },
+                if is_file { number(outcome.group) } else { String::new() },
+                number(cost.lock_waits),
+                number(outcome.lock_waits),
+                format!("{:.2}", cost.foreign),
+            ]);
+            table.row(cells);
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    let within = |limit: f64| errors.iter().filter(|error| **error <= limit).count();
+    table.note = format!(
+        "Transactions per second. {} of {} rows are within 15%, {} within 20%; the median error is {:.0}%, the largest {:.0}%. Measured are medians, of processor time the least; others used {:.2} cores on average meanwhile: where they did, only processor time can be compared. {} of {} rows are within 20% of it.",
+        within(0.15),
+        errors.len(),
+        within(0.20),
+        errors.get(errors.len() / 2).unwrap_or(&0.0) * 100.0,
+        errors.last().unwrap_or(&0.0) * 100.0,
+        foreign.iter().sum::<f64>() / foreign.len().max(1) as f64,
+        of_cpu.iter().filter(|error| **error <= 0.20).count(),
+        of_cpu.len()
+    );
+    table
+}
+
+fn percent(share: f64) -> String {
+    format!("{:+.0}%", share * 100.0)
+}
+
+/// The station that is busiest, and how busy.
+fn busiest(outcome: &Outcome) -> String {
+    let busiest: Vec<String> =
+        outcome.busy.iter().take(2).map(|(name, share)| format!("{name} {:.0}%", share * 100.0)).collect();
+    busiest.join(", ")
+}
+
+pub(super) fn modelled(sheets: &[Sheet]) -> Table {
+    let mut columns: Vec<String> = ["workload", "added", "scheme"].map(str::to_owned).into();
+    columns
+        .extend(CORES.map(|cores| if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }));
+    columns.extend(["busiest with 16 cores", "cores that clean then"].map(str::to_owned));
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let title = "The schemes modelled for 1 to 32 cores: transactions per second";
+    let mut table = Table::new("store_cores", title, &columns);
+    for (sheet, row) in all(sheets) {
+        let mut cells = name(sheet, row).to_vec();
+        cells.extend(row.modelled.iter().map(|outcome| number(outcome.per_second)));
+        cells.push(busiest(&row.modelled[4]));
+        cells.push(format!("{:.2}", row.modelled[4].cleaning));
+        table.row(cells);
+    }
+    table.note = format!(
+        "Simulated, not measured, with the costs above: 16 threads, or as many as cores, each committing transactions that were recorded (their rows, their pages, and how long each operation took), {COMMITS} of them with a fixed seed. {ASSUMED} {}",
+        bottlenecks(sheets)
+    );
+    table
+}
+
+/// What the model takes for granted.
+const ASSUMED: &str = "Assumed: more cores are as the two here are while both work. A slice of 3 ms ends wherever it ends: a thread that loses its core while it holds a mutex keeps the mutex, and the others wait. A mutex is spun for 1.5 us, if no other thread is ready, and then slept for. The lines of the next object's number (3 uses for each object) and those of a table's root (5 for each operation) are fetched by one core after the other, each in the time that two cores take, but no more than was seen; what else two threads of one store were measured to cost each other is, with n cores, (n - 1) / n of twice as much, since each finds a line elsewhere so often: within one socket. Pages are latched by those who change them, and ranges of rows are not locked. The disk of the pages keeps up, and cleaning is divided among as many threads as it takes, though the store has one: where more than one core cleans, the rows are too good, unless a page then takes more changes before it is written. What is added to a line keeps its core busy, as in the paper. Beyond 2 cores nothing here can be checked.";
+
+/// Of each scheme what is busiest with most cores, by workload: a sentence.
+fn bottlenecks(sheets: &[Sheet]) -> String {
+    let of = |scheme: Scheme| {
+        let rows = all(sheets).filter(|(_, row)| row.scheme == scheme && row.added.call_ns == 0);
+        let rows = rows.filter(|(_, row)| matches!(row.added.line_ns, 0 | 420));
+        let of_row = |(sheet, row): (&Sheet, &Row)| {
+            let (station, share) = row.modelled.last().and_then(|outcome| outcome.busy.first())?;
+            let added = added(row.added);
+            Some(format!("{station} {:.0}% ({}, {added})", share * 100.0, sheet.workload))
+        };
+        format!("`{}` {}", scheme.as_str(), rows.filter_map(of_row).collect::<Vec<_>>().join(", "))
+    };
+    format!("Busiest with {} cores: {}.", CORES[CORES.len() - 1], SCHEMES.map(of).join("; "))
+}
+
+/// What the paper has of `nv-disk`, and of `distributed`.
+const PAPER: [(&str, [&str; 2]); 3] = [
+    ("TPC-C", ["1.62x - 2.72x", "1.14x - 1.27x"]),
+    ("TPC-B", ["1.26x - 1.99x", "1.15x - 1.21x"]),
+    ("TATP", ["1.10x - 1.62x", "1.09x - 1.11x"]),
+];
+
+pub(super) fn ratios(sheets: &[Sheet]) -> Table {
+    let mut columns: Vec<String> = ["workload", "added", "of"].map(str::to_owned).into();
+    columns
+        .extend(CORES.map(|cores| if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }));
+    columns.push("paper, 16 hardware threads".to_owned());
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let title = "flush-on-commit modelled for 1 to 32 cores, of nv-disk and of distributed";
+    let mut table = Table::new("store_cores_ratios", title, &columns);
+    for (sheet, row) in all(sheets) {
+        let Some(at) = [Scheme::NvDisk, Scheme::Distributed].iter().position(|scheme| *scheme == row.scheme)
+        else {
+            continue;
+        };
+        let is_same =
+            |ours: &&Row| ours.scheme == Scheme::FlushOnCommit && ours.added.line_ns == row.added.line_ns;
+        let Some(ours) = sheet.rows.iter().find(is_same) else { continue };
+        let paper = PAPER.iter().find(|(workload, _)| *workload == sheet.workload);
+        let mut cells = name(sheet, row).to_vec();
+        cells.extend(
+            ours.modelled.iter().zip(&row.modelled).map(|(ours, its)| times(ours.per_second, its.per_second)),
+        );
+        cells.push(paper.map_or("", |(_, paper)| paper[at]).to_owned());
+        table.row(cells);
+    }
+    table
+}
