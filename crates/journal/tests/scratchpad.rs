@@ -17,7 +17,8 @@ use duralite_journal::scratchpad::Scratchpad;
 use duralite_journal::stream::WalStream;
 use duralite_journal::{ErrorKind, JournalError};
 use duralite_logfmt::scratchpad::{
-    Kind, Owner, PAGE_BYTES, PageHeader, first_link_offset, first_link_tag, link_word,
+    COUNTED_OFFSET, Kind, LOGS_AT, Owner, PAGE_BYTES, PageHeader, first_link_offset, first_link_tag,
+    link_word,
 };
 use duralite_medium::Nvm as _;
 use rig::{Rig, contents};
@@ -417,6 +418,37 @@ fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
     for omit in [Omit::Fence(0), Omit::Fence(1)] {
         assert!(shows(true, omit), "no crash shows that {omit:?} is missing where a store is durable");
     }
+}
+
+/// A log that says that the region counts it is counted, wherever a crash ends its deletion, and however often that is begun.
+#[test]
+fn inv24_a_region_never_counts_fewer_logs_than_there_are() {
+    let mut cut = 0;
+    for seed in 0..300 {
+        let rig = Rig::new(2, 64 << 10, false);
+        let region = rig.region();
+        region.store_u64(LOGS_AT, 2);
+        region.flush(LOGS_AT, 8);
+        for log in [0, 1].map(|which| rig.log(which)) {
+            log.store_u64(COUNTED_OFFSET, 1);
+            log.flush(COUNTED_OFFSET, 8);
+        }
+        region.fence();
+        let mut left = rig;
+        for again in 0..3 {
+            let mut log = left.open(0).expect("open");
+            left.memory.crash_before(Rng(seed * 3 + again).below(40), seed);
+            log.engine_mut().retire().expect("retire");
+            drop(log);
+            let image = left.memory.image();
+            cut += u32::from(image.is_some());
+            let image = image.map_or_else(|| left.memory.crash(seed), |image| left.memory.over(image));
+            left = left.on(image);
+            let counted = [0, 1].into_iter().filter(|which| left.log(*which).load_u64(COUNTED_OFFSET) == 1);
+            assert!(left.region().load_u64(LOGS_AT) >= counted.count() as u64, "seed {seed}, time {again}");
+        }
+    }
+    assert!(cut > 100, "{cut} crashes in the middle");
 }
 
 /// What a journal begins with, and each part of it that has been synced: nothing else may pass for that after a crash.

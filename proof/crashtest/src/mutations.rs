@@ -92,7 +92,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
 ];
 
 /// The same of `scratchpad`.
-const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 7] = [
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 10] = [
     (
         "",
         "create",
@@ -111,6 +111,14 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 7] = [
     ),
     ("fence", "store_beginning < write", IN_ONE_LINE),
     ("", "flush_words < pages", AFTER_A_DEATH),
+    ("", "uncount < release", COUNTS_TOO_MANY),
+    // The last fence of the same.
+    ("fence", "retire < log.rs", COUNTS_TOO_MANY),
+    (
+        "flush",
+        "writer.rs < part",
+        "the last entry is one line with its mark, which is flushed: they become durable in their order",
+    ),
     (
         "",
         "flush < truncate",
@@ -123,6 +131,8 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 7] = [
          engine tries it",
     ),
 ];
+const COUNTS_TOO_MANY: &str = "a region that counts a log too many only stays; that it never counts one too few takes several logs to \
+    see, which inv24 of the engine has";
 const ALONE: &str = "fence of stores that need no flush";
 const IN_ONE_LINE: &str = "SQLite writes of a head the first 28 bytes, or 12 of them, which are in one line: they become durable in their order";
 const AFTER_A_DEATH: &str =

@@ -37,6 +37,11 @@ fn is_busy(error: &rusqlite::Error) -> bool {
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
+fn is_full(error: &anyhow::Error) -> bool {
+    let code = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
+    code == Some(ErrorCode::DiskFull)
+}
+
 /// Tries until it is not busy. Who is busy for longer than the timeout starves: nobody holds a lock
 /// for that long, and nobody is stopped for that long.
 pub(crate) fn patiently<T>(
@@ -192,8 +197,30 @@ impl<'a> Session<'a> {
 
     /// Commits the next transaction, and acknowledges it.
     pub(super) fn commit_one(&mut self, conn: &Connection) -> Result<()> {
-        let n = self.start(conn)?;
-        self.finish(conn, n)
+        self.when_there_is_room(conn, |session| {
+            let n = session.start(conn)?;
+            session.finish(conn, n)
+        })
+    }
+
+    /// Tries until the log has room: readers may keep a small one full for a while. A transaction that finds none is taken back.
+    pub(super) fn when_there_is_room<T>(
+        &mut self,
+        conn: &Connection,
+        mut attempt: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        loop {
+            match attempt(self) {
+                Err(error) if is_full(&error) && start.elapsed() < self.orders.busy => {
+                    if !conn.is_autocommit() {
+                        conn.execute_batch("ROLLBACK").context("ROLLBACK")?;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Begins the next transaction; returns its number.
@@ -227,8 +254,10 @@ impl<'a> Session<'a> {
 
     /// Changes a lot, and rolls back.
     pub(super) fn roll_back(&mut self, conn: &Connection) -> Result<()> {
-        self.begin(conn)?;
-        ledger::junk(conn, self.rng.i64(1..200))?;
+        self.when_there_is_room(conn, |session| {
+            session.begin(conn)?;
+            Ok(ledger::junk(conn, session.rng.i64(1..200))?)
+        })?;
         self.note.phase(Phase::Housekeeping)?;
         conn.execute_batch("ROLLBACK").context("ROLLBACK")?;
         self.note.phase(Phase::Ready)

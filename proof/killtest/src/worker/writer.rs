@@ -14,12 +14,15 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
         match session.rng.u32(..4000) {
             0 => {
                 session.note.phase(Phase::Housekeeping)?;
-                session.patiently("VACUUM", || conn.execute_batch("VACUUM"))?;
+                session.when_there_is_room(&conn, |session| {
+                    session.patiently("VACUUM", || conn.execute_batch("VACUUM"))
+                })?;
             }
             1..20 => {
                 session.note.phase(Phase::Housekeeping)?;
+                let vacuum = || conn.execute_batch("PRAGMA incremental_vacuum(5)");
                 session
-                    .patiently("incremental_vacuum", || conn.execute_batch("PRAGMA incremental_vacuum(5)"))?;
+                    .when_there_is_room(&conn, |session| session.patiently("incremental_vacuum", vacuum))?;
             }
             20..120 => session.roll_back(&conn)?,
             // Others come to write, and groups are of all sizes.
