@@ -3,6 +3,7 @@
 
 mod inputs;
 mod pieces;
+mod sheet;
 mod tables;
 
 use anyhow::{Context, Result};
@@ -10,7 +11,8 @@ use duralite_bench::report::Table;
 use duralite_store::{Media as _, Scheme};
 
 use self::inputs::{Added, Cost, Inputs, Recorded, cost, middle};
-use self::pieces::{LogPieces, Parts, log_pieces, parts};
+use self::pieces::{Parts, log_pieces, parts};
+use self::sheet::{COMMITS, CORES, Contention, Row, Sheet};
 use super::plan::Plan;
 use super::schemes::{Dirs, SCHEMES};
 use crate::model::schemes::{Model, Outcome, is_file, run as simulate};
@@ -18,8 +20,6 @@ use crate::model::stations::{Machine, ns};
 use crate::nv::{NvDb, Setup};
 use crate::workload::{Workload, run};
 
-/// Modelled cores.
-const CORES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Threads of the rows that are measured and modelled.
 const CHECKED: [u64; 3] = [1, 2, 16];
 /// What is added for each line and for each call of a file, in nanoseconds; and whether it is measured with more than one
@@ -33,43 +33,8 @@ const ADDED: [(Added, bool); 4] = [
 /// Linux lets a thread run for so long while others are ready, in nanoseconds; and a mutex spins for so long.
 const SLICE_NS: f64 = 3e6;
 const SPIN_NS: f64 = 1500.0;
-/// Transactions of a simulation.
-const COMMITS: u64 = 3000;
 /// Rounds a median is taken of, if no fewer are wanted: there are many rows.
 const ROUNDS: usize = 3;
-
-/// What cores do to each other.
-#[derive(Clone, Copy, Debug)]
-struct Contention {
-    /// How many times as long a transaction takes while the other core runs another store.
-    beside: f64,
-    /// And how much more, of the time it takes alone, if it is the same store; what lines take that are named is left out.
-    sharing: f64,
-    /// Of what those lines would take, the part that was seen.
-    lines: f64,
-}
-
-/// A scheme with what is added: measured, and as a model.
-struct Row {
-    scheme: Scheme,
-    added: Added,
-    alone: Cost,
-    pieces: LogPieces,
-    model: Model,
-    /// By the number of threads.
-    checked: Vec<(u64, Cost, Outcome)>,
-    /// By the number of cores.
-    modelled: Vec<Outcome>,
-}
-
-/// A workload with all that was measured of it.
-struct Sheet {
-    workload: &'static str,
-    contention: Contention,
-    /// The share of transactions that change something.
-    changing: f64,
-    rows: Vec<Row>,
-}
 
 /// All four tables.
 pub(crate) fn cores(plan: &Plan) -> Result<Vec<Table>> {

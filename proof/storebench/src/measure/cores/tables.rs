@@ -5,7 +5,7 @@ use duralite_store::Scheme;
 
 use super::inputs::Added;
 use super::pieces::Parts;
-use super::{COMMITS, CORES, Row, Sheet};
+use super::sheet::{COMMITS, CORES, Row, Sheet};
 use crate::measure::plan::times;
 use crate::measure::schemes::SCHEMES;
 use crate::model::schemes::{Outcome, is_file};
