@@ -43,7 +43,9 @@ pub trait Hook: Send + Sync {
     ///
     /// # Errors
     /// The one that mapping is to fail with.
-    fn nvm(&self, log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError>;
+    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
+        Ok(nvm)
+    }
 
     /// Stands before a database file that is mapped as the home of a log.
     ///
@@ -57,7 +59,9 @@ pub trait Hook: Send + Sync {
     ///
     /// # Errors
     /// The one that opening is to fail with.
-    fn block(&self, log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError>;
+    fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        Ok(block)
+    }
 }
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());

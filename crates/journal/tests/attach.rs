@@ -18,8 +18,7 @@ use duralite_journal::{
     waldio,
 };
 use duralite_logfmt::{LogId, guard};
-use duralite_medium::block::Block;
-use duralite_medium::{FileSegment, MediumError, Nvm, Segment as _};
+use duralite_medium::{FileSegment, Segment as _};
 
 /// A safety net only.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -139,14 +138,6 @@ impl Hook for Deletes {
             std::fs::remove_file(&self.log)?;
         }
         Ok(())
-    }
-
-    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
-        Ok(nvm)
-    }
-
-    fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
-        Ok(block)
     }
 }
 

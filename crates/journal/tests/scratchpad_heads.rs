@@ -5,8 +5,12 @@
 #[path = "common/scratchpad.rs"]
 mod rig;
 
+use std::sync::Arc;
+
 use duralite_journal::engine::Engine as _;
 use duralite_journal::rollback::RollbackJournal;
+use duralite_journal::scratchpad::Scratchpad;
+use duralite_journal::stream::WalStream;
 use duralite_medium::Nvm as _;
 use rig::Rig;
 
@@ -31,6 +35,16 @@ fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
     journal.sync().expect("sync");
     journal.write(&[&MAGIC[..], &[number; 4]].concat(), at).expect("write");
     journal.sync().expect("sync");
+}
+
+/// A process with journal number 1 and both of its heads.
+fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<dyn RollbackJournal>) {
+    let log = rig.open(0).expect("open");
+    let journal = log.engine().rollback_journal().expect("a journal");
+    journal.create().expect("create");
+    write_journal(&*journal, 1, second);
+    complete_head(&*journal, 1, second);
+    (log, journal)
 }
 
 /// Whatever a crash leaves of a journal from this byte on, heads in it are of number 2.
@@ -86,11 +100,7 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
 fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
         let rig = Rig::new(1, 256 << 10, false);
-        let dying = rig.open(0).expect("open");
-        let journal = dying.engine().rollback_journal().expect("a journal");
-        journal.create().expect("create");
-        write_journal(&*journal, 1, second);
-        complete_head(&*journal, 1, second);
+        let (dying, journal) = process_with_journal(&rig, second);
         journal.write(&[0; 28], 0).expect("write");
         journal.sync().expect("sync");
         // The next transaction of the same length is not synced.
@@ -111,11 +121,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
 fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
         let rig = Rig::new(1, 256 << 10, false);
-        let log = rig.open(0).expect("open");
-        let journal = log.engine().rollback_journal().expect("a journal");
-        journal.create().expect("create");
-        write_journal(&*journal, 1, second);
-        complete_head(&*journal, 1, second);
+        let (_log, journal) = process_with_journal(&rig, second);
         journal.delete().expect("delete");
         let bytes = rig.memory.to_bytes();
         let heads = (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(&MAGIC));
@@ -133,11 +139,7 @@ fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_wit
     // By zeros over the head (PERSIST), by its length (TRUNCATE), by the word that says that there is one (DELETE).
     for ends in 0..3 {
         let rig = Rig::new(1, 256 << 10, false);
-        let log = rig.open(0).expect("open");
-        let journal = log.engine().rollback_journal().expect("a journal");
-        journal.create().expect("create");
-        write_journal(&*journal, 1, 4096);
-        complete_head(&*journal, 1, 4096);
+        let (_log, journal) = process_with_journal(&rig, 4096);
         match ends {
             0 => {
                 let dying = rig.open(0).expect("open");

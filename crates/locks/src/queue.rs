@@ -32,7 +32,7 @@ const ARRIVALS: u64 = 5 * LINE;
 /// that is seen to be a dead one's cannot be taken for another's.
 const WAITER: u64 = 0;
 /// 1 while the waiter sleeps, or is about to.
-const ASLEEP: u64 = 8;
+pub(super) const ASLEEP: u64 = 8;
 const FUTEX: u64 = 16;
 /// When the waiter last showed that it is there.
 const SEEN: u64 = 24;

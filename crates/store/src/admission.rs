@@ -96,8 +96,7 @@ impl Admission {
 
     /// Keeps what a step has written, for taking it back; without a limit, since the step's own room was larger.
     pub(crate) fn keep_for_undo(&self, room: Room) {
-        self.bytes.fetch_add(room.bytes, Ordering::SeqCst);
-        self.objects.fetch_add(room.objects, Ordering::SeqCst);
+        self.exchange(Room::default(), room);
     }
 
     pub(crate) fn give_back(&self, room: Room) {

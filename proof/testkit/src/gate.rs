@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use duralite_crashmodel::{OverBlock, Through};
 use duralite_journal::directory::{FileStep, Hook, Hooked, hook};
+use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
-use duralite_medium::{MediumError, Nvm};
 
 /// A gate. It is kept in a directory, through which processes share it.
 #[derive(Clone, Debug)]
@@ -79,10 +79,6 @@ impl Gate {
 impl Hook for Gate {
     fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
         Ok(())
-    }
-
-    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
-        Ok(nvm)
     }
 
     fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use duralite_journal::directory::{self, FileStep, Hook, hook};
 use duralite_journal::media::MediaSet;
 use duralite_journal::{LogDirectory, offline};
-use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 use duralite_testkit::{
     Actor, Engine, Fixture, TinyDirectory, code, connect, integrity, one, run, skip, stock,
@@ -33,17 +32,9 @@ impl Hook for Watch {
         Ok(())
     }
 
-    fn nvm(&self, _: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
-        Ok(nvm)
-    }
-
     fn home(&self, _: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         self.0.lock().unwrap().push(Arc::clone(&nvm));
         Ok(nvm)
-    }
-
-    fn block(&self, _: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
-        Ok(block)
     }
 }
 

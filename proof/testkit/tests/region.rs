@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use duralite_journal::directory::{FileStep, Hook, hook};
 use duralite_journal::scratchpad::{RegionUse, is_region_name, reclaim};
-use duralite_medium::block::Block;
-use duralite_medium::{MediumError, Nvm};
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run};
 use rusqlite::{Connection, ffi};
 
@@ -208,14 +206,6 @@ impl Hook for CloseAtPublish {
             drop(conn);
         }
         Ok(())
-    }
-
-    fn nvm(&self, _: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
-        Ok(nvm)
-    }
-
-    fn block(&self, _: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
-        Ok(block)
     }
 }
 

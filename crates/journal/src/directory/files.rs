@@ -129,15 +129,21 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     sync_names(path)
 }
 
+/// How the file of a shared segment is opened: never through a symbolic link.
+fn segment_options(write: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
 /// Opens the file of the shared segment, made if it is not there; nobody but the database's owner
 /// and group may use it.
 pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
     let mode = segment_mode(db);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).mode(mode);
-    match OwnFile::open(|| options.clone().create_new(true).open(path)) {
+    let options = segment_options(true);
+    match OwnFile::open(|| options.clone().mode(mode).create_new(true).open(path)) {
         Ok(file) => {
             adjust(&file, mode, db).map_err(failed)?;
             Ok(file)
@@ -157,9 +163,7 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile
 pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    match OwnFile::open(|| options.open(path)) {
+    match OwnFile::open(|| segment_options(true).open(path)) {
         Ok(file) => Ok(is_in_place(path, locked)?.then_some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
@@ -177,9 +181,7 @@ pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Resu
         _ => JournalError::io("open the shared memory of the log", path, &error),
     };
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
+    let file = OwnFile::open(|| segment_options(false).open(path)).map_err(failed)?;
     if !db.trusts(&file.metadata().map_err(failed)?) {
         return Err(JournalError::Owner(path.to_path_buf()));
     }

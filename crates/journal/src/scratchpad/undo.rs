@@ -52,6 +52,13 @@ struct Known {
     work: Option<Work>,
 }
 
+impl Known {
+    /// Another chain, of which these pages are known; the change that is being made goes on.
+    fn turn_to(&mut self, chain: u64, pages: Vec<u32>) {
+        *self = Self { chain, pages, change: self.change, ..Self::default() };
+    }
+}
+
 impl UndoLog {
     pub(super) fn new(nvm: Arc<dyn Nvm>, region: Arc<Region>, choice: Arc<Choice>) -> Self {
         Self { nvm, region, choice, known: Mutex::default() }
@@ -61,7 +68,7 @@ impl UndoLog {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let chain = self.nvm.load_u64(JOURNAL_CHAIN_OFFSET);
         if known.chain != chain {
-            *known = Known { chain, change: known.change, ..Known::default() };
+            known.turn_to(chain, Vec::new());
         }
         known
     }
@@ -407,8 +414,7 @@ impl RollbackJournal for UndoLog {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 8);
         self.nvm.fence();
         self.put_in_force(UndoState::Bytes(0), chain);
-        let change = known.change;
-        *known = Known { chain: chain.word(), pages: vec![chain.first], change, ..Known::default() };
+        known.turn_to(chain.word(), vec![chain.first]);
         Ok(())
     }
 
@@ -493,7 +499,7 @@ impl RollbackJournal for UndoLog {
             self.put_in_force(UndoState::Gone, chain);
             self.erase_trailer(&mut known, chain, 0..length);
             self.region.give_back(pages);
-            *known = Known { chain: known.chain, change: known.change, ..Known::default() };
+            known.turn_to(chain.word(), Vec::new());
         }
         self.end_change(&known);
         Ok(())

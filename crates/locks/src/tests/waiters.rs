@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// The waiter in the first place, which has been woken, sleeps again.
+fn goes_back_to_sleep(memory: &Memory) {
+    memory.state().words[(WAITERS_OFFSET + queue::ASLEEP) as usize / 8] = 1;
+}
+
 /// Somebody whose turn has just begun holds WRITE, and somebody else waits for it, during which `meanwhile` happens.
 fn wait_during(memory: &Arc<Memory>, running: Holder, meanwhile: impl FnOnce(&Holder) + Send + 'static) {
     let (table, process) = memory.process(1);
@@ -49,7 +54,7 @@ fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
             running.lock_exclusive(WRITE, 1).unwrap();
         }
         clock.pass(TURN);
-        clock.state().words[(WAITERS_OFFSET + 8) as usize / 8] = 1; // it sleeps again
+        goes_back_to_sleep(&clock);
         running.unlock_exclusive(WRITE, 1);
         assert_eq!(wakes() - before, 1);
     });
@@ -62,7 +67,7 @@ fn who_does_something_else_in_between_wakes_the_oldest_each_time() {
     wait_during(&memory, memory.table(0).holder(), move |running| {
         for _ in 0..4 {
             let before = clock.state().wakes;
-            clock.state().words[(WAITERS_OFFSET + 8) as usize / 8] = 1;
+            goes_back_to_sleep(&clock);
             running.unlock_exclusive(WRITE, 1);
             assert_eq!(clock.state().wakes - before, 1);
             clock.pass(MS / 10);

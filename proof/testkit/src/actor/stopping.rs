@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use duralite_crashmodel::{OverBlock, Through};
 use duralite_journal::directory::{FileStep, Hook, hook};
+use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
-use duralite_medium::{MediumError, Nvm};
 use rustix::process::{Signal, getpid, kill_process};
 
 static STOPS: AtomicBool = AtomicBool::new(false);
@@ -29,10 +29,6 @@ struct Stopping;
 impl Hook for Stopping {
     fn step(&self, _step: FileStep, _log: &Path) -> io::Result<()> {
         Ok(())
-    }
-
-    fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
-        Ok(nvm)
     }
 
     fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
