@@ -96,9 +96,9 @@ impl Engine {
         let pinned = self.pinned.lock();
         let head = self.pager.pool.first_change(next).min(self.active.oldest(next));
         let head = pinned.iter().copied().fold(head, Lsn::min);
-        if head > 0 {
-            self.force(head - 1)?;
-        }
+        // A transaction that has ended since `next` keeps nothing any more. How it ended becomes durable before what it
+        // did is given up: otherwise its changes are home, and nobody can take them back.
+        self.force(log.next() - 1)?;
         if let Some(archive) = &self.archive {
             archive.take(&**log, head)?;
         }
@@ -114,3 +114,6 @@ pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;
