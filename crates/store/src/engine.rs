@@ -11,6 +11,7 @@ use crate::active::Active;
 use crate::admission::Admission;
 use crate::archive::Archive;
 use crate::controls::Controls;
+use crate::counter::Counter;
 use crate::error::Error;
 use crate::locks::Locks;
 use crate::options::Durability;
@@ -30,8 +31,8 @@ pub(crate) struct Tuning {
 /// How often things happened.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) commits: AtomicU64,
-    pub(crate) aborts: AtomicU64,
+    pub(crate) commits: Counter,
+    pub(crate) aborts: Counter,
     pub(crate) checkpoints: AtomicU64,
 }
 

@@ -38,6 +38,7 @@ mod archive;
 mod backup;
 mod buffer;
 mod controls;
+mod counter;
 mod engine;
 mod error;
 mod free;

@@ -314,12 +314,12 @@ impl Store {
         let counters = log.counters();
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Metrics {
-            commits: get(&engine.counts.commits),
-            aborts: get(&engine.counts.aborts),
+            commits: engine.counts.commits.get(),
+            aborts: engine.counts.aborts.get(),
             deadlocks: get(&engine.locks.deadlocks),
             lock_timeouts: get(&engine.locks.timeouts),
             lock_waits: get(&engine.locks.waited),
-            locks_inherited: get(&engine.locks.inherited),
+            locks_inherited: engine.locks.inherited(),
             active: engine.active.count() as u64,
             log_objects: log.next() - 1,
             log_bytes: counters.bytes,

@@ -26,7 +26,7 @@ use self::owner::Wait;
 use self::part::{Answer, Part};
 pub(crate) use self::part::{KeyRange, TableId, Target, is_empty};
 use self::waits::Waits;
-use crate::sync::{Deadline, Mutex, thread_number};
+use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
 /// Threads that locks are left to, by their numbers.
 const THREADS: usize = 64;
@@ -47,16 +47,32 @@ pub(crate) enum Refused {
 /// All locks of a store.
 #[derive(Debug)]
 pub(crate) struct Locks {
-    parts: Box<[Mutex<Part>]>,
-    /// How many wait in each part.
-    waiting: Box<[AtomicUsize]>,
+    sections: Box<[Section]>,
     waits: Waits,
-    /// Locks that transactions have left, by thread; `None` while one is in use. Empty without inheritance.
-    left: Box<[Mutex<Option<Inherited>>]>,
-    pub(crate) inherited: AtomicU64,
+    /// By thread; none without inheritance.
+    places: Box<[Place]>,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
     pub(crate) timeouts: AtomicU64,
+}
+
+/// A part, on lines of its own: threads that use different parts do not meet.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Section {
+    part: Mutex<Part>,
+    /// How many wait in it.
+    waiting: AtomicUsize,
+}
+
+/// Where transactions of one thread leave something, on lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Place {
+    /// What they have left; `None` while it is in use.
+    left: Mutex<Option<Inherited>>,
+    /// Locks that had been left and were used.
+    used: AtomicU64,
 }
 
 /// What a transaction leaves to the next one on its thread.
@@ -116,12 +132,12 @@ impl Locks {
     /// No locks; `inherit` says whether transactions leave some to the next.
     pub(crate) fn new(inherit: bool) -> Self {
         let threads = if inherit { THREADS } else { 0 };
+        let section = || Section { part: Mutex::new(Part::default()), waiting: AtomicUsize::new(0) };
+        let place = || Place { left: Mutex::new(Some(Inherited::default())), used: AtomicU64::new(0) };
         Self {
-            parts: (0..PARTS).map(|_| Mutex::new(Part::default())).collect(),
-            waiting: (0..PARTS).map(|_| AtomicUsize::new(0)).collect(),
+            sections: (0..PARTS).map(|_| section()).collect(),
             waits: Waits::default(),
-            left: (0..threads).map(|_| Mutex::new(Some(Inherited::default()))).collect(),
-            inherited: AtomicU64::new(0),
+            places: (0..threads).map(|_| place()).collect(),
             waited: AtomicU64::new(0),
             deadlocks: AtomicU64::new(0),
             timeouts: AtomicU64::new(0),
@@ -131,13 +147,22 @@ impl Locks {
     /// What a transaction of this age holds: nothing, or what is left to it.
     pub(crate) fn begin(&self, age: u64) -> Held {
         let mut held = Held::new(age);
-        let Some(thread) = thread_number().checked_rem(self.left.len()) else { return held };
-        if let Some(inherited) = self.left[thread].lock().take() {
+        let Some(thread) = thread_number().checked_rem(self.places.len()) else { return held };
+        if let Some(inherited) = self.places[thread].left.lock().take() {
             held.thread = Some(thread);
             held.left = inherited.left;
             held.locks = inherited.list;
         }
         held
+    }
+
+    /// How many locks that had been left were used.
+    pub(crate) fn inherited(&self) -> u64 {
+        self.places.iter().map(|place| place.used.load(Ordering::Relaxed)).sum()
+    }
+
+    fn part(&self, at: usize) -> MutexGuard<'_, Part> {
+        self.sections[at].part.lock()
     }
 
     /// Whether a lock that was left is the owner's now.
@@ -148,7 +173,9 @@ impl Locks {
         let Some((left, is_used)) = strong else { return false };
         if !*is_used {
             *is_used = left.by.begin(owner);
-            self.inherited.fetch_add(u64::from(*is_used), Ordering::Relaxed);
+            if let Some(place) = held.thread.and_then(|thread| self.places.get(thread)) {
+                place.used.fetch_add(u64::from(*is_used), Ordering::Relaxed);
+            }
         }
         *is_used
     }
@@ -182,13 +209,13 @@ impl Locks {
         mode: Mode,
         limit: Duration,
     ) -> Result<(), Refused> {
-        let mut part = self.parts[at].lock();
+        let mut part = self.part(at);
         let is_new = match part.request(held.owner.id, target, mode) {
             Answer::Granted { is_new } => is_new,
             Answer::Conflict(against) => {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
-                self.waiting[at].store(part.waiting(), Ordering::SeqCst);
+                self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
                 // What was in use a moment ago may be left by now.
                 part.let_through();
                 drop(part);
@@ -199,7 +226,7 @@ impl Locks {
                     let count = if *refused == Refused::Deadlock { &self.deadlocks } else { &self.timeouts };
                     count.fetch_add(1, Ordering::Relaxed);
                 })?;
-                part = self.parts[at].lock();
+                part = self.part(at);
                 is_new
             }
         };
@@ -226,18 +253,18 @@ impl Locks {
                 Wait::Granted { is_new } => return Ok(is_new),
                 Wait::Waits if !deadline.is_over() => {}
                 state => {
-                    let mut part = self.parts[at].lock();
+                    let mut part = self.part(at);
                     // It may have been granted since.
                     if let Wait::Granted { is_new } = owner.state() {
                         return Ok(is_new);
                     }
                     part.leave(owner.id);
-                    self.waiting[at].store(part.waiting(), Ordering::SeqCst);
+                    self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
                     return Err(if state == Wait::GivesWay { Refused::Deadlock } else { Refused::Timeout });
                 }
             }
             owner.parker().sleep(deadline.left().min(LOOK_AROUND));
-            let against = self.parts[at].lock().waits_for(owner.id);
+            let against = self.part(at).waits_for(owner.id);
             if let Some(against) = against {
                 self.waits.wait(owner, against);
             }
@@ -251,7 +278,7 @@ impl Locks {
         let inherited = held.left.len();
         let mut locks = held.locks.drain(..).peekable();
         while let Some((at, mut target)) = locks.next() {
-            let mut part = self.parts[at].lock();
+            let mut part = self.part(at);
             loop {
                 let may_stay = held.thread.is_some() && held.left.len() < MOST_LEFT;
                 let left = if may_stay { part.leave_to_next(held.owner.id, &target) } else { None };
@@ -265,7 +292,7 @@ impl Locks {
                 }
             }
             part.let_through();
-            self.waiting[at].store(part.waiting(), Ordering::SeqCst);
+            self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
         }
         drop(locks);
         self.leave(held, inherited);
@@ -279,20 +306,20 @@ impl Locks {
             left.by.end();
             let at = part_of(left.table, &[]);
             // Whoever began to wait before this sees it unused; whoever did later is seen here.
-            if self.waiting[at].load(Ordering::SeqCst) > 0 {
-                self.parts[at].lock().let_through();
+            if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
+                self.part(at).let_through();
             }
         }
         held.left.retain(|(left, _)| !left.by.is_gone());
         held.locks.shrink_to(MOST_LISTED);
         let inherited =
             Inherited { left: std::mem::take(&mut held.left), list: std::mem::take(&mut held.locks) };
-        *self.left[thread].lock() = Some(inherited);
+        *self.places[thread].left.lock() = Some(inherited);
     }
 
     #[cfg(test)]
     /// Whether nobody holds anything.
     pub(crate) fn is_idle(&self) -> bool {
-        self.parts.iter().all(|part| part.lock().is_idle())
+        self.sections.iter().all(|section| section.part.lock().is_idle())
     }
 }

@@ -230,7 +230,7 @@ fn what_is_left_to_the_next_transaction_is_taken_away_by_others() {
     locks.release(&mut first, 0);
     let mut second = locks.begin(2);
     locks.take(&mut second, &table, Mode::IntentionShared, SHORT).unwrap();
-    assert_eq!(locks.inherited.load(Ordering::Relaxed), 1);
+    assert_eq!(locks.inherited(), 1);
     // In use: others wait.
     let mut other = Held::new(3);
     assert_eq!(locks.take(&mut other, &table, Mode::Exclusive, SHORT), Err(Refused::Timeout));

@@ -1,7 +1,6 @@
 //! A transaction becomes durable.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use duralite_logfmt::store::{Lsn, ObjectKind};
 
@@ -153,7 +152,7 @@ impl Transaction {
         engine.locks.release(&mut self.held, upto);
         // If that fails the store is poisoned, and recovery does it.
         let _ = free_chains(engine, self.id, &chains);
-        engine.counts.commits.fetch_add(1, Ordering::Relaxed);
+        engine.counts.commits.add(1);
         self.end(upto);
     }
 }

@@ -57,8 +57,13 @@ impl Kept {
 
     /// Gives up everything: nothing is to be taken back any more.
     pub(super) fn give_up(&mut self, engine: &Engine) {
-        engine.admission.give_back(std::mem::take(&mut self.room));
-        engine.space.give_up(std::mem::take(&mut self.pages));
+        // Who has changed nothing changes no word that others count in.
+        if self.room != Room::default() {
+            engine.admission.give_back(std::mem::take(&mut self.room));
+        }
+        if self.pages > 0 {
+            engine.space.give_up(std::mem::take(&mut self.pages));
+        }
         self.leaves.clear();
     }
 }

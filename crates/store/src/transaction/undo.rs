@@ -36,7 +36,7 @@ impl Transaction {
             Ok(())
         });
         let engine = &self.running.engine;
-        engine.counts.aborts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        engine.counts.aborts.add(1);
         self.end(0);
         taken_back
     }

@@ -4,6 +4,8 @@
 //! again by nobody too early.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../../../../crates/store/src/counter.rs"]
+mod counter;
 #[allow(dead_code)]
 #[path = "../../../../crates/store/src/error.rs"]
 mod error;

@@ -21,6 +21,7 @@ use self::extents::Extents;
 use self::pending::Pending;
 use super::window::{Patience, Window};
 use super::{BEYOND, Log, LogCounters, Space, Visit};
+use crate::counter::Counter;
 use crate::error::Error;
 use crate::poison::Poison;
 
@@ -50,7 +51,7 @@ pub(crate) struct NvLog {
     head: AtomicU64,
     extents: Extents,
     pending: Option<Pending>,
-    bytes: AtomicU64,
+    bytes: Counter,
 }
 
 impl NvLog {
@@ -134,7 +135,7 @@ impl NvLog {
             pending: (flush == Flush::OnCommit).then(|| Pending::new(MOST_WAITING)),
             window: Window::new(MOST_WAITING, next),
             head: AtomicU64::new(head),
-            bytes: AtomicU64::new(0),
+            bytes: Counter::default(),
             nvm,
             layout,
             epoch,
@@ -271,7 +272,7 @@ impl Log for NvLog {
             .take(len.next_multiple_of(OBJECT_ALIGNMENT), || self.window.number())
             .ok_or_else(|| Error::full("the log is full"))?;
         seal_object(object, lsn, self.epoch, self.layout.seed);
-        self.bytes.fetch_add(len, Ordering::Relaxed);
+        self.bytes.add(len);
         // It is copied once, and lines that leave the processor's caches by themselves need no flush at the commit.
         self.nvm.store(at, object);
         match &self.pending {
@@ -362,11 +363,7 @@ impl Log for NvLog {
 
     fn counters(&self) -> LogCounters {
         let counters = self.nvm.counters();
-        LogCounters {
-            bytes: self.bytes.load(Ordering::Relaxed),
-            writes: counters.stores,
-            flushes: counters.fences,
-        }
+        LogCounters { bytes: self.bytes.get(), writes: counters.stores, flushes: counters.fences }
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -22,6 +22,7 @@ use duralite_medium::Nvm;
 use self::ring::Ring;
 use super::window::{Patience, Window};
 use super::{Log, LogCounters, Space, Visit};
+use crate::counter::Counter;
 use crate::error::Error;
 use crate::poison::Poison;
 use crate::sync::thread_number;
@@ -48,7 +49,7 @@ pub(crate) struct RingsLog {
     rings: Box<[Mutex<Ring>]>,
     /// Bytes that are not in use, of all rings.
     free: AtomicU64,
-    bytes: AtomicU64,
+    bytes: Counter,
     largest: u64,
 }
 
@@ -92,7 +93,7 @@ impl RingsLog {
             head: AtomicU64::new(head),
             rings: (0..layout.rings).map(|_| Mutex::default()).collect(),
             free: AtomicU64::new(layout.rings * layout.ring_bytes),
-            bytes: AtomicU64::new(0),
+            bytes: Counter::default(),
             nvm,
             layout,
             epoch,
@@ -159,7 +160,7 @@ impl Log for RingsLog {
             self.nvm.store(at, object);
             ring.add(lsn, place, len, at);
             self.free.fetch_sub(taken, Ordering::Relaxed);
-            self.bytes.fetch_add(object.len() as u64, Ordering::Relaxed);
+            self.bytes.add(object.len() as u64);
             return Ok(lsn);
         }
         Err(Error::full("the logs are full"))
@@ -253,11 +254,7 @@ impl Log for RingsLog {
 
     fn counters(&self) -> LogCounters {
         let counters = self.nvm.counters();
-        LogCounters {
-            bytes: self.bytes.load(Ordering::Relaxed),
-            writes: counters.stores,
-            flushes: counters.fences,
-        }
+        LogCounters { bytes: self.bytes.get(), writes: counters.stores, flushes: counters.fences }
     }
 
     fn memory_bytes(&self) -> u64 {
