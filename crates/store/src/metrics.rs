@@ -45,7 +45,7 @@ pub struct Metrics {
     pub pages_written: u64,
     /// Pages in the cache that are not home as they are.
     pub pages_dirty: u64,
-    /// Uses of a page that was in the cache.
+    /// Uses of a page that was in the cache; an inner page of a tree of which a thread has a copy at hand is not counted.
     pub cache_hits: u64,
     /// Uses of one that was not.
     pub cache_misses: u64,

@@ -1,10 +1,12 @@
 //! A page in the cache, and how it is held.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use duralite_logfmt::store::{Change, Lsn, PageId, lsn, set_lsn};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::snapshot::Snapshot;
 use crate::error::Error;
 
 /// A page's bytes, under its latch.
@@ -13,7 +15,11 @@ pub(crate) struct Content {
     pub(super) id: PageId,
     /// Whether the bytes are the page's.
     pub(super) is_valid: bool,
+    /// Its place in the cache.
+    pub(super) at: u32,
     pub(super) bytes: Box<[u8]>,
+    /// Of an inner page, what threads have been given of it.
+    pub(super) snapshot: OnceLock<Arc<Snapshot>>,
 }
 
 /// A place for a page, on a line of its own: threads that use different pages do not meet.
@@ -29,6 +35,8 @@ pub(crate) struct Frame {
     pub(super) is_used: AtomicBool,
     /// No change before this one is missing at home; 0 where none is.
     pub(super) first_change: AtomicU64,
+    /// Another number than before once a page has been changed of which there are snapshots, or is not here any more.
+    pub(super) changes: AtomicU64,
 }
 
 impl Frame {
@@ -48,6 +56,18 @@ impl Frame {
         if self.first_change.compare_exchange(0, next.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             dirty.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// For the clock's hand.
+    pub(super) fn used(&self) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Called by whoever has the page latched for a change, or takes the frame, which nobody uses, for another.
+    pub(super) fn has_changed(&self) {
+        self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
     /// It is home as it is.
@@ -74,7 +94,7 @@ impl Drop for Pinned<'_> {
 
 impl<'p> Pinned<'p> {
     pub(super) fn read(self) -> Reading<'p> {
-        Reading { guard: self.frame.content.read(), _pin: self }
+        Reading { guard: self.frame.content.read(), pin: self }
     }
 
     pub(super) fn write(self) -> Writing<'p> {
@@ -87,7 +107,50 @@ impl<'p> Pinned<'p> {
 pub(crate) struct Reading<'p> {
     // In this order: the latch goes before the pin.
     pub(super) guard: RwLockReadGuard<'p, Content>,
-    _pin: Pinned<'p>,
+    pin: Pinned<'p>,
+}
+
+/// A page that is latched, one way or the other.
+pub(crate) trait Latched {
+    fn content(&self) -> &Content;
+    fn pin(&self) -> &Pinned<'_>;
+
+    /// The page as it is, for looking at it when it is not latched any more; `pool` is the number of the cache.
+    fn snapshot(&self, pool: u64) -> Arc<Snapshot> {
+        let content = self.content();
+        let copied = || Snapshot {
+            pool,
+            id: content.id,
+            frame: content.at,
+            changes: self.pin().frame.changes.load(Ordering::SeqCst),
+            bytes: content.bytes.clone(),
+        };
+        Arc::clone(content.snapshot.get_or_init(|| Arc::new(copied())))
+    }
+}
+
+impl Latched for Reading<'_> {
+    fn content(&self) -> &Content {
+        &self.guard
+    }
+    fn pin(&self) -> &Pinned<'_> {
+        &self.pin
+    }
+}
+
+impl Latched for Writing<'_> {
+    fn content(&self) -> &Content {
+        &self.guard
+    }
+    fn pin(&self) -> &Pinned<'_> {
+        &self.pin
+    }
+}
+
+impl Content {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Reading<'_> {
@@ -128,6 +191,9 @@ impl Writing<'_> {
     /// [`Error::Corrupt`] where the page cannot be changed so.
     pub(crate) fn apply(&mut self, change: &Change<'_>, at: Lsn) -> Result<(), Error> {
         let id = self.guard.id;
+        if self.guard.snapshot.take().is_some() {
+            self.pin.frame.has_changed();
+        }
         change.apply(&mut self.guard.bytes).map_err(|error| Error::page(id, error))?;
         set_lsn(&mut self.guard.bytes, at);
         Ok(())

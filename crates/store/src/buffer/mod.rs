@@ -5,6 +5,8 @@
 
 mod clean;
 mod frame;
+mod snapshot;
+mod way;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,7 +17,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use self::frame::{Content, Frame, Pinned};
-pub(crate) use self::frame::{Reading, Writing};
+pub(crate) use self::frame::{Latched, Reading, Writing};
+pub(crate) use self::way::Way;
 use crate::error::Error;
 use crate::log::Log;
 use crate::page_file::PageFile;
@@ -24,7 +27,7 @@ use crate::poison::Poison;
 /// Parts of the map from pages to frames.
 const PARTS: usize = 64;
 /// Bytes that a frame takes besides its page, with its place in the map.
-const FRAME_BYTES: u64 = 160;
+const FRAME_BYTES: u64 = 224;
 /// Fewest frames: what a few threads use at once.
 const FEWEST_FRAMES: usize = 64;
 /// For so long a frame is looked for while all are in use.
@@ -43,6 +46,8 @@ struct Part {
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    /// No other cache has it.
+    number: u64,
     file: Arc<PageFile>,
     log: Arc<dyn Log>,
     poison: Arc<Poison>,
@@ -64,6 +69,7 @@ impl Pool {
         let frames = ((for_pages / (file.page_bytes() as u64 + FRAME_BYTES)) as usize).max(FEWEST_FRAMES);
         let frames = frames.min(u32::MAX as usize);
         Self {
+            number: snapshot::number(),
             file,
             log,
             poison,
@@ -90,6 +96,11 @@ impl Pool {
         self.frames.len()
     }
 
+    /// The beginning of a way down a tree.
+    pub(crate) fn way(&self) -> Way<'_> {
+        Way::new(self.number, &self.frames)
+    }
+
     fn frame(&self, at: u32) -> &Frame {
         &self.frames[at as usize]
     }
@@ -97,9 +108,7 @@ impl Pool {
     /// Under the lock of its part of the map.
     fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
         frame.pins.fetch_add(1, Ordering::Acquire);
-        if !frame.is_used.load(Ordering::Relaxed) {
-            frame.is_used.store(true, Ordering::Relaxed);
-        }
+        frame.used();
         Pinned { frame, dirty: &self.dirty }
     }
 
@@ -175,6 +184,7 @@ impl Pool {
             part.frames.insert(id, at);
         }
         let pin = Pinned { frame, dirty: &self.dirty };
+        content.at = at;
         if let Err(error) = self.fill(&mut content, id, load) {
             self.part(id).lock().frames.remove(&id);
             drop(content);
@@ -196,6 +206,7 @@ impl Pool {
     fn fill(&self, content: &mut Content, id: PageId, load: bool) -> Result<(), Error> {
         content.is_valid = false;
         content.id = id;
+        content.snapshot.take();
         if content.bytes.len() != self.page_bytes() {
             content.bytes = vec![0; self.page_bytes()].into();
         }
@@ -261,6 +272,8 @@ impl Pool {
             let mut part = self.part(id).lock();
             let is_mapped = part.frames.get(&id).is_some_and(|mapped| *mapped as usize == hand);
             if is_mapped && frame.pins.load(Ordering::Acquire) == 0 && !frame.is_dirty() {
+                // Before the page can be in another frame, and be changed there.
+                frame.has_changed();
                 part.frames.remove(&id);
                 frame.pins.store(1, Ordering::Release);
                 return Some(hand as u32);

@@ -2,9 +2,9 @@
 
 use std::ops::Bound;
 
-use duralite_logfmt::store::{PageKind, cell, cell_count, cell_key, child_for, level, search};
+use duralite_logfmt::store::{PageId, PageKind, cell, cell_count, cell_key, search};
 
-use super::{Tree, child_of, damaged, is_leaf};
+use super::{Tree, damaged, place_for};
 use crate::buffer::Reading;
 use crate::error::Error;
 
@@ -44,25 +44,20 @@ pub(crate) type Edge<'a> = Bound<&'a [u8]>;
 impl<'a> Tree<'a> {
     /// Rows from the range's beginning on, of the leaf that has it.
     pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
-        let mut page = self.pager.pool.read(self.root)?;
-        let mut fence = None;
-        let mut above = None;
-        while !is_leaf(page.bytes(), page.id(), above)? {
-            above = Some(level(page.bytes()));
+        let go_right = |page: &[u8], id, fence: &mut Option<Vec<u8>>| {
             let place = match from {
-                Bound::Included(key) | Bound::Excluded(key) => {
-                    child_for(page.bytes(), key).map_err(damaged(page.id()))?
-                }
+                Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
                 Bound::Unbounded => 0,
             };
-            if place < cell_count(page.bytes()) {
-                fence = Some(key_of(&page, PageKind::Inner, place)?.to_vec());
+            if place < cell_count(page) {
+                *fence = Some(key_of(page, id, place)?.to_vec());
             }
-            page = self.child(&page, place)?;
-        }
+            Ok(place)
+        };
+        let (page, fence) = self.down(|id| self.pager.pool.read(id), go_right)?;
         let first = match from {
-            Bound::Included(key) => position(&page, key)?.0,
-            Bound::Excluded(key) => position(&page, key)?.1,
+            Bound::Included(key) => position(page.bytes(), page.id(), key)?.0,
+            Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.1,
             Bound::Unbounded => 0,
         };
         let end = end_of(&page, to)?.max(first);
@@ -73,25 +68,22 @@ impl<'a> Tree<'a> {
 
     /// Rows before the range's end, of the leaf that has it.
     pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
-        let mut page = self.pager.pool.read(self.root)?;
-        let mut fence = None;
-        let mut above = None;
-        while !is_leaf(page.bytes(), page.id(), above)? {
-            above = Some(level(page.bytes()));
+        let go_left = |page: &[u8], id, fence: &mut Option<Vec<u8>>| {
             let place = match to {
-                Bound::Included(key) => child_for(page.bytes(), key).map_err(damaged(page.id()))?,
+                Bound::Included(key) => place_for(page, id, key)?,
                 // The child with what is below the key.
-                Bound::Excluded(key) => position(&page, key)?.0,
-                Bound::Unbounded => cell_count(page.bytes()),
+                Bound::Excluded(key) => position(page, id, key)?.0,
+                Bound::Unbounded => cell_count(page),
             };
             if let Some(index) = place.checked_sub(1) {
-                fence = Some(key_of(&page, PageKind::Inner, index)?.to_vec());
+                *fence = Some(key_of(page, id, index)?.to_vec());
             }
-            page = self.child(&page, place)?;
-        }
+            Ok(place)
+        };
+        let (page, fence) = self.down(|id| self.pager.pool.read(id), go_left)?;
         let first = match from {
-            Bound::Included(key) => position(&page, key)?.0,
-            Bound::Excluded(key) => position(&page, key)?.1,
+            Bound::Included(key) => position(page.bytes(), page.id(), key)?.0,
+            Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.1,
             Bound::Unbounded => 0,
         };
         let end = end_of(&page, to)?.max(first);
@@ -99,20 +91,16 @@ impl<'a> Tree<'a> {
         let stop = if want == Want::Rows { end } else { end.min(begin + 1) };
         Ok(Piece { cells: cells(&page, begin, stop)?, fence, is_cut: begin > first })
     }
-
-    fn child(&self, page: &Reading<'_>, place: usize) -> Result<Reading<'a>, Error> {
-        self.pager.pool.read(child_of(page.bytes(), page.id(), place)?)
-    }
 }
 
-fn key_of<'b>(page: &'b Reading<'_>, kind: PageKind, index: usize) -> Result<&'b [u8], Error> {
-    let damaged = damaged(page.id());
-    cell_key(kind, cell(page.bytes(), index).map_err(&damaged)?).map_err(&damaged)
+/// A key of an inner page.
+fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
+    cell_key(PageKind::Inner, cell(page, index).map_err(damaged(id))?).map_err(damaged(id))
 }
 
 /// The first cell that is not below a key, and the first above it.
-fn position(page: &Reading<'_>, key: &[u8]) -> Result<(usize, usize), Error> {
-    Ok(match search(page.bytes(), key).map_err(damaged(page.id()))? {
+fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
+    Ok(match search(page, key).map_err(damaged(id))? {
         Ok(index) => (index, index + 1),
         Err(index) => (index, index),
     })
@@ -121,8 +109,8 @@ fn position(page: &Reading<'_>, key: &[u8]) -> Result<(usize, usize), Error> {
 /// The first cell behind a range.
 fn end_of(page: &Reading<'_>, to: Edge<'_>) -> Result<usize, Error> {
     Ok(match to {
-        Bound::Included(key) => position(page, key)?.1,
-        Bound::Excluded(key) => position(page, key)?.0,
+        Bound::Included(key) => position(page.bytes(), page.id(), key)?.1,
+        Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.0,
         Bound::Unbounded => cell_count(page.bytes()),
     })
 }

@@ -1,7 +1,7 @@
-//! B-trees. The root of a tree is one page for ever; whoever goes down holds a page's latch until it has the child's.
-//!
-//! Readers, and writers whose leaf has room, latch inner pages for reading only: writers of different rows go on in
-//! parallel. A page is split, or an empty one given back, by one object of its own, which no transaction takes back.
+//! B-trees. The root of a tree is one page for ever. Readers, and writers whose leaf has room, go down by copies of the inner
+//! pages and latch the leaf only: they change no word that all have to do with. Whoever splits a page, or gives an
+//! empty one back, holds a page's latch until it has the child's, and does it by one object of its own, which no
+//! transaction takes back.
 
 mod cursor;
 mod grow;
@@ -14,7 +14,7 @@ use duralite_logfmt::store::{
     level, lsn, search,
 };
 
-use crate::buffer::{Reading, Writing};
+use crate::buffer::{Latched, Way, Writing};
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{Purpose, Space};
@@ -109,21 +109,62 @@ fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     }
 }
 
+/// The place of the child that has a key.
+fn place_for(page: &[u8], id: PageId, key: &[u8]) -> Result<usize, Error> {
+    child_for(page, key).map_err(damaged(id))
+}
+
 /// The child that has a key.
 fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
-    let place = child_for(page, key).map_err(damaged(id))?;
-    child_of(page, id, place)
+    child_of(page, id, place_for(page, id, key)?)
 }
 
 impl<'a> Tree<'a> {
+    /// A leaf, latched by `latch`, and what was found out on the way to it. `choose` says to which child of an inner page
+    /// one goes. If a page on the way has changed meanwhile one goes again.
+    fn down<L: Latched, F: Default>(
+        &self,
+        latch: impl Fn(PageId) -> Result<L, Error>,
+        choose: impl Fn(&[u8], PageId, &mut F) -> Result<usize, Error>,
+    ) -> Result<(L, F), Error> {
+        loop {
+            let mut way = self.pager.pool.way();
+            let gone = self.go_down(&mut way, &latch, &choose);
+            // With the leaf latched. What does not fit together may be of different moments.
+            if way.is_current() {
+                return gone;
+            }
+        }
+    }
+
+    fn go_down<L: Latched, F: Default>(
+        &self,
+        way: &mut Way<'_>,
+        latch: &impl Fn(PageId) -> Result<L, Error>,
+        choose: &impl Fn(&[u8], PageId, &mut F) -> Result<usize, Error>,
+    ) -> Result<(L, F), Error> {
+        let (mut id, mut above, mut found) = (self.root, None, F::default());
+        loop {
+            let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
+            let page = match at_hand {
+                Some(page) => page,
+                None => {
+                    let page = latch(id)?;
+                    if is_leaf(page.content().bytes(), id, above)? {
+                        return Ok((page, found));
+                    }
+                    way.by(&page)
+                }
+            };
+            is_leaf(page.bytes(), page.id(), above)?;
+            above = Some(level(page.bytes()));
+            id = child_of(page.bytes(), page.id(), choose(page.bytes(), page.id(), &mut found)?)?;
+        }
+    }
+
     /// The cell of a row, and where it was found.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Found)>, Error> {
-        let mut page = self.pager.pool.read(self.root)?;
-        let mut above = None;
-        while !is_leaf(page.bytes(), page.id(), above)? {
-            above = Some(level(page.bytes()));
-            page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
-        }
+        let (page, ()) = self.down(|id| self.pager.pool.read(id), |page, id, ()| place_for(page, id, key))?;
         let found = Found { leaf: page.id(), lsn: lsn(page.bytes()) };
         Ok(find(page.bytes(), page.id(), key)?.map(|cell| (cell.to_vec(), found)))
     }
@@ -140,25 +181,8 @@ impl<'a> Tree<'a> {
         if let Some(leaf) = self.found_leaf() {
             return Ok(leaf);
         }
-        loop {
-            let mut page: Reading<'a> = self.pager.pool.read(self.root)?;
-            if is_leaf(page.bytes(), page.id(), None)? {
-                drop(page);
-                let root = self.pager.pool.write(self.root)?;
-                if is_leaf(root.bytes(), root.id(), None)? {
-                    return Ok(root);
-                }
-                continue;
-            }
-            while level(page.bytes()) > 1 {
-                let above = Some(level(page.bytes()));
-                page = self.pager.pool.read(child(page.bytes(), page.id(), key)?)?;
-                is_leaf(page.bytes(), page.id(), above)?;
-            }
-            let leaf = self.pager.pool.write(child(page.bytes(), page.id(), key)?)?;
-            is_leaf(leaf.bytes(), leaf.id(), Some(1))?;
-            return Ok(leaf);
-        }
+        let latch = |id| self.pager.pool.write(id);
+        self.down(latch, |page, id, ()| place_for(page, id, key)).map(|(leaf, ())| leaf)
     }
 
     /// Puts a row's cell in, in place of the one with its key if there is one.

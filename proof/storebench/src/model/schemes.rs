@@ -14,8 +14,6 @@ use super::stations::{Act, Answer, Machine, Program, Time, World, ns, simulate};
 /// An operation: a lock, work, and a change of a page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
-    /// The table, whose root it comes by.
-    pub(crate) table: usize,
     /// The row, if others want it too, and whether it is changed.
     pub(crate) row: Option<(usize, bool)>,
     pub(crate) work: Time,
@@ -38,8 +36,6 @@ pub(crate) struct LogCosts {
     pub(crate) central: Time,
     /// What fetching a line from another core takes that each object's number is taken from.
     pub(crate) number: Time,
-    /// The same of those of a table's root that each operation on the table changes.
-    pub(crate) root: Time,
     /// Making objects durable: once, and for each of them.
     pub(crate) force: Time,
     pub(crate) force_object: Time,
@@ -66,7 +62,6 @@ pub(crate) struct Model {
     pub(crate) scripts: Vec<Vec<Script>>,
     pub(crate) rows: usize,
     pub(crate) pages: usize,
-    pub(crate) tables: usize,
     pub(crate) costs: LogCosts,
 }
 
@@ -97,8 +92,7 @@ const FILE: usize = 1;
 const FIRST_PAGE: usize = 2;
 /// Lines.
 const NUMBER_LINE: usize = 0;
-/// And of each table.
-const FIRST_ROOT: usize = 1;
+const LINES: usize = 1;
 /// Logs of `distributed`.
 const RINGS: usize = 16;
 /// Objects that one thread takes at a time to make them durable, while others take the next.
@@ -176,8 +170,7 @@ const WARM: u64 = 10;
 
 /// Lets so many threads commit so many transactions.
 pub(crate) fn run(model: &Model, machine: Machine, threads: usize, commits: u64) -> Outcome {
-    let mut world =
-        World::new(machine, threads, 1 + CLEANERS, FIRST_PAGE + model.pages, FIRST_ROOT + model.tables);
+    let mut world = World::new(machine, threads, 1 + CLEANERS, FIRST_PAGE + model.pages, LINES);
     let mut store = Store {
         model,
         threads: (0..threads + 1 + CLEANERS).map(|_| Thread::default()).collect(),
@@ -200,14 +193,12 @@ impl Store<'_> {
         let all = world.now().max(1) as f64;
         let since = world.now().saturating_sub(self.begun.0).max(1) as f64;
         let page = (0..self.model.pages).map(|page| world.mutex_busy(FIRST_PAGE + page)).max().unwrap_or(0);
-        let root = (0..self.model.tables).map(|table| world.line_busy(FIRST_ROOT + table)).max().unwrap_or(0);
         let mut busy = vec![
             ("cores", world.core_time() as f64 / all / machine.cores as f64),
             ("central buffer", world.mutex_busy(CENTRAL) as f64 / all),
             ("writer of the log", self.log.writing as f64 / all),
             ("file of the log", world.mutex_busy(FILE) as f64 / all),
             ("number of objects", world.line_busy(NUMBER_LINE) as f64 / all),
-            ("root of a table", root as f64 / all),
             ("busiest page", page as f64 / all),
             ("row locks", self.rows.waited as f64 / all / self.workers as f64),
         ];
@@ -253,7 +244,6 @@ impl Store<'_> {
             if let Some((row, changes)) = op.row {
                 world.then(thread, Act::Ask(LOCK + row as u32 * 2 + u32::from(changes)));
             }
-            world.then(thread, Act::Line(FIRST_ROOT + op.table, model.costs.root));
             world.then(thread, Act::Work(op.work));
             let Some((page, latched)) = op.change else { continue };
             has_changed = true;

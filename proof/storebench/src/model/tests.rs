@@ -187,7 +187,7 @@ fn model(scheme: Scheme) -> Model {
     let script = |thread: usize| {
         let mut ops = vec![Op { work: ns(1000.0), ..Op::default() }; 9];
         let (row, change) = (Some((thread, true)), Some((thread, ns(500.0))));
-        ops.push(Op { table: 0, row, work: ns(500.0), change });
+        ops.push(Op { row, work: ns(500.0), change });
         vec![Script { ops, end: ns(500.0) }]
     };
     let costs = LogCosts {
@@ -199,7 +199,7 @@ fn model(scheme: Scheme) -> Model {
         object_bytes: 200.0,
         ..LogCosts::default()
     };
-    Model { scheme, scripts: (0..16).map(script).collect(), rows: 16, pages: 16, tables: 1, costs }
+    Model { scheme, scripts: (0..16).map(script).collect(), rows: 16, pages: 16, costs }
 }
 
 fn of(model: &Model, cores: usize, threads: usize) -> Outcome {
@@ -269,16 +269,6 @@ fn the_central_buffer_is_a_bound() {
     let outcome = of(&model, 16, 16);
     close(outcome.per_second, 1e9 / 6000.0, 0.02);
     assert_eq!(outcome.busy[0].0, "central buffer");
-}
-
-#[test]
-fn the_root_of_a_table_is_a_bound() {
-    let mut model = model(Scheme::FlushOnCommit);
-    model.costs.root = ns(500.0);
-    // Ten operations on it.
-    let outcome = of(&model, 16, 16);
-    assert!(outcome.per_second <= 1e9 / (5000.0 * 15.0 / 16.0) * 1.05, "{}", outcome.per_second);
-    assert!(outcome.busy.iter().any(|(name, share)| *name == "root of a table" && *share > 0.8));
 }
 
 #[test]

@@ -24,9 +24,6 @@ const TRACED: (u64, usize) = (16, 200);
 /// Uses of the line that objects are numbered from, for each object: its number is read, taken, and told again.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
-/// Uses of the lines of a table's root, for each operation on the table: it is found, pinned and latched, and given back.
-pub(super) const ROOT_USES: f64 = 5.0;
-
 /// What a run came to, for each transaction that was committed, in nanoseconds and pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
@@ -117,7 +114,6 @@ struct Places {
 /// Transactions of a workload as they were recorded.
 pub(super) struct Recorded {
     traces: Vec<Vec<Trace>>,
-    tables: usize,
     places: Places,
     /// What a change took, as it was recorded, longer than a read; and a commit.
     pieces: LogPieces,
@@ -154,7 +150,7 @@ impl Recorded {
         let pieces = log_pieces(db, Scheme::FlushOnCommit)?;
         let traces = trace(db, workload, TRACED.0, TRACED.1)?;
         let places = places(&tables, rows_of_a_page, &traces);
-        Ok(Self { traces, tables: tables.len(), places, pieces })
+        Ok(Self { traces, places, pieces })
     }
 
     /// The transactions of each thread, of which each change latches its page for so long and which take so much in the
@@ -176,7 +172,6 @@ impl Recorded {
             let place = self.places.of.get(&(op.table, op.key.clone()));
             let (row, page) = place.copied().unwrap_or_default();
             Op {
-                table: op.table,
                 row: row.filter(|_| op.kind != Kind::Scan).map(|row| (row, op.kind != Kind::Read)),
                 work: ns(of(op) * scale),
                 change: (op.kind == Kind::Change).then_some((page, ns(change))),
@@ -219,13 +214,6 @@ impl Recorded {
         let count: usize = self.traces.iter().map(Vec::len).sum();
         all.filter(changes).count() as f64 / count.max(1) as f64
     }
-
-    /// Operations for each transaction.
-    pub(super) fn operations(&self) -> f64 {
-        let ops: usize = self.traces.iter().flatten().map(|trace| trace.ops.len()).sum();
-        let count: usize = self.traces.iter().map(Vec::len).sum();
-        ops as f64 / count.max(1) as f64
-    }
 }
 
 /// What a file costs that is slower than memory.
@@ -263,7 +251,6 @@ impl Inputs<'_> {
         let bytes = self.object_bytes();
         let mut costs = LogCosts {
             number: ns(NUMBER_USES * self.parts.transfer),
-            root: ns(ROOT_USES * self.parts.transfer),
             look: ns(self.parts.mutex),
             block_bytes: self.block_bytes,
             header_bytes: BATCH_HEADER_BYTES as f64,
@@ -313,7 +300,6 @@ impl Inputs<'_> {
             scripts: self.recorded.scripts(self.pieces.change, rest, self.parts.clock),
             rows: self.recorded.places.rows,
             pages: self.recorded.places.pages,
-            tables: self.recorded.tables,
             costs,
         }
     }

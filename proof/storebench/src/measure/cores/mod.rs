@@ -65,7 +65,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     let of_commit = SCHEMES.iter().position(|scheme| *scheme == Scheme::FlushOnCommit).unwrap_or(0);
     let db = setups[of_commit].open(workload.schema())?;
     let recorded = Recorded::new(&db, workload)?;
-    let contention = contention(plan, workload, [&db, &twin], (recorded.operations(), parts))?;
+    let contention = contention(plan, workload, [&db, &twin], parts)?;
     drop((db, twin));
     let bench = Bench { plan, workload, recorded, parts, contention };
     let mut cleaning = 0.0;
@@ -82,12 +82,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
 }
 
 /// Measures what two threads cost each other: in stores of their own, and in one.
-fn contention(
-    plan: &Plan,
-    workload: &dyn Workload,
-    stores: [&NvDb; 2],
-    (operations, parts): (f64, &Parts),
-) -> Result<Contention> {
+fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &Parts) -> Result<Contention> {
     let (mut alone, mut beside, mut both) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds.min(ROUNDS) * 2 {
         alone.push(cost(stores[0], workload, 1, plan)?);
@@ -105,7 +100,7 @@ fn contention(
     let beside = (beside.into_iter().fold(f64::INFINITY, f64::min) / alone.cpu).max(1.0);
     let more = (both.cpu / alone.cpu - beside).max(0.0);
     // Each of two cores finds a line at the other every second time.
-    let uses = operations * inputs::ROOT_USES + alone.objects * inputs::NUMBER_USES;
+    let uses = alone.objects * inputs::NUMBER_USES;
     let lines = uses * parts.transfer / 2.0 / alone.cpu;
     Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })
 }
@@ -146,8 +141,7 @@ impl Bench<'_> {
             Scheme::FlushOnCommit | Scheme::Distributed => model.costs.background = ns(*cleaning),
             _ => *cleaning = alone.background,
         }
-        let seen = |time: u64| (time as f64 * self.contention.lines) as u64;
-        (model.costs.number, model.costs.root) = (seen(model.costs.number), seen(model.costs.root));
+        model.costs.number = (model.costs.number as f64 * self.contention.lines) as u64;
         let modelled = CORES.map(|cores| self.simulate(&model, cores, cores.max(16))).into();
         let check = |(threads, cost)| (threads, cost, self.simulate(&model, 2, threads as usize));
         let checked = threads.iter().copied().zip(measured).map(check).collect();

@@ -1,0 +1,63 @@
+//! How one comes down a tree: by copies of its inner pages.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use duralite_logfmt::store::PageId;
+use smallvec::SmallVec;
+
+use super::frame::{Frame, Latched};
+use super::snapshot::{Snapshot, kept};
+
+/// The inner pages by which somebody comes down a tree. Those at hand are moved here and back: to count them would change
+/// a word too.
+#[derive(Debug)]
+pub(crate) struct Way<'p> {
+    /// The number of the cache.
+    pool: u64,
+    frames: &'p [Frame],
+    pages: SmallVec<[Arc<Snapshot>; 4]>,
+}
+
+impl<'p> Way<'p> {
+    pub(super) fn new(pool: u64, frames: &'p [Frame]) -> Self {
+        Self { pool, frames, pages: SmallVec::new() }
+    }
+
+    /// Whether a page is as it was when it was copied. It is used by that.
+    fn is_as_copied(&self, copy: &Snapshot) -> bool {
+        let Some(frame) = self.frames.get(copy.frame as usize) else { return false };
+        let is_current = copy.pool == self.pool && frame.changes.load(Ordering::Acquire) == copy.changes;
+        if is_current {
+            frame.used();
+        }
+        is_current
+    }
+
+    /// Goes by a page of which the thread has a current copy at hand.
+    pub(crate) fn by_copy(&mut self, id: PageId) -> Option<&Snapshot> {
+        let is_it = |copy: &mut Arc<Snapshot>| copy.id == id && self.is_as_copied(copy);
+        self.pages.push(kept(id, |kept| kept.take_if(is_it)).flatten()?);
+        self.pages.last().map(|page| &**page)
+    }
+
+    /// Goes by an inner page that is latched.
+    pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
+        let at = self.pages.len();
+        self.pages.push(page.snapshot(self.pool));
+        &self.pages[at]
+    }
+
+    /// Whether all of its pages are as they were.
+    pub(crate) fn is_current(&self) -> bool {
+        self.pages.iter().all(|page| self.is_as_copied(page))
+    }
+}
+
+impl Drop for Way<'_> {
+    fn drop(&mut self) {
+        for page in self.pages.drain(..) {
+            kept(page.id, |kept| *kept = Some(page));
+        }
+    }
+}
