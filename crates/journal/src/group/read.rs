@@ -22,6 +22,11 @@ impl Group {
         self.block.read(offset, buf).map_err(|source| self.failed(source))
     }
 
+    /// Bytes before this position have left the ring: they are on the device.
+    pub(crate) fn past_ring(&self) -> u64 {
+        self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
+    }
+
     /// Another process may have made the file longer.
     pub(super) fn learn_len(&self, end: u64) -> Result<(), JournalError> {
         if end <= self.block.len() {

@@ -8,40 +8,36 @@ use duralite_logfmt::waldio::{
     TX_TAKES_GROUP, TxHeader, decode_frame, frame_bytes, group_time,
 };
 
+use super::ahead::Ahead;
 use super::{Waldio, writer};
 use crate::JournalError;
 use crate::delta_chains::{Committed, apply_ranges};
 use crate::engine::prelude::*;
 
-/// Bytes of a transaction read at a time.
-const STEP: u64 = 256 << 10;
-
 const ALONE: &str = "a transaction that takes its group";
 
-/// A part of a transaction in memory.
-struct Window {
-    bytes: Vec<u8>,
-    /// Position of the first of them.
-    at: u64,
-    /// Where the transaction ends.
-    end: u64,
-}
+/// A part of the log in memory: nothing of what is sealed in a generation changes.
+struct Window(Ahead);
 
 impl Window {
-    /// The bytes from a position on, which lies in or behind what was asked for last.
-    fn get(&mut self, log: &Waldio, from: u64, len: u32) -> Result<&[u8], JournalError> {
-        let len = u64::from(len);
-        if from + len > self.end {
+    /// The bytes from a position on. Those before `end`, and all that have left the ring, can be read at once.
+    fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], JournalError> {
+        let at_once = end.max(log.group.past_ring()).saturating_sub(from);
+        self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
+    }
+
+    /// Those that have to end before `end`.
+    fn within(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], JournalError> {
+        if from + u64::from(len) > end {
             return Err(log.damaged(from, "a transaction's records"));
         }
-        let within = from.wrapping_sub(self.at);
-        if from < self.at || within + len > self.bytes.len() as u64 {
-            self.bytes.resize(len.max(STEP).min(self.end - from) as usize, 0);
-            self.at = from;
-            log.read_log(from, &mut self.bytes)?;
-        }
-        let within = (from - self.at) as usize;
-        Ok(&self.bytes[within..within + len as usize])
+        self.get(log, from, len, end)
+    }
+
+    /// A few bytes.
+    fn array<const N: usize>(&mut self, log: &Waldio, from: u64) -> Result<[u8; N], JournalError> {
+        let bytes = self.get(log, from, N as u32, 0)?.first_chunk();
+        bytes.copied().ok_or_else(|| log.damaged(from, "a transaction's records"))
     }
 }
 
@@ -50,6 +46,7 @@ impl Waldio {
     pub(super) fn follow(&mut self) -> Result<(), JournalError> {
         let sealed = self.group.sealed();
         while self.take_in_next(sealed)? {}
+        self.window.clear();
         Ok(())
     }
 
@@ -60,7 +57,12 @@ impl Waldio {
         }
         self.drop_staged();
         self.end = match self.superblock().layout {
-            Layout::Delta => self.take_in_group_transaction(sealed)?,
+            Layout::Delta => {
+                let mut window = Window(std::mem::take(&mut self.window));
+                let end = self.take_in_group_transaction(&mut window, sealed);
+                self.window = window.0;
+                end?
+            }
             Layout::Embedded => self.take_in_frames(sealed)?,
         };
         self.sequence += 1;
@@ -72,14 +74,12 @@ impl Waldio {
     }
 
     /// The next transaction of the `delta` layout; returns where it ends.
-    fn take_in_group_transaction(&mut self, sealed: u64) -> Result<u64, JournalError> {
+    fn take_in_group_transaction(&mut self, window: &mut Window, sealed: u64) -> Result<u64, JournalError> {
         let unit = u64::from(self.superblock().block_bytes);
         let mut at = self.end;
         let mut group = None;
         loop {
-            let mut word = [0; 4];
-            self.read_log(at, &mut word)?;
-            match u32::from_le_bytes(word) {
+            match u32::from_le_bytes(window.array(self, at)?) {
                 0 if !at.is_multiple_of(unit) => at = at.next_multiple_of(unit),
                 GROUP_MAGIC => {
                     group = Some(at);
@@ -92,12 +92,10 @@ impl Waldio {
             }
         }
         if let Some(group) = group {
-            let mut head = [0; GROUP_HEADER_BYTES as usize];
-            self.read_log(group, &mut head)?;
+            let head: [u8; GROUP_HEADER_BYTES as usize] = window.array(self, group)?;
             self.group_ms = group_time(&head);
         }
-        let mut head = [0; TX_HEADER_BYTES as usize];
-        self.read_log(at, &mut head)?;
+        let head: [u8; TX_HEADER_BYTES as usize] = window.array(self, at)?;
         let offset = self.group.offset_of(self.generation, at);
         let corrupt = |what| JournalError::Corrupt { offset, what };
         let header = TxHeader::decode(&head).map_err(corrupt)?;
@@ -109,24 +107,21 @@ impl Waldio {
             return Err(self.damaged(at, "the order of transactions"));
         }
         let largest = largest_record(self.superblock().page_bytes);
-        let mut window = Window { bytes: std::mem::take(&mut self.payload), at, end };
-        window.bytes.clear();
         let mut place = at + u64::from(TX_HEADER_BYTES);
         for _ in 0..header.records {
-            let head = window.get(self, place, RECORD_HEADER_BYTES)?.first_chunk();
+            let head = window.within(self, place, RECORD_HEADER_BYTES, end)?.first_chunk();
             let head = head.ok_or_else(|| self.damaged(at, "a transaction's records"))?;
             let record = RecordHeader::decode(head).map_err(corrupt)?;
             if record.record_bytes > largest {
                 return Err(self.damaged(at, "a transaction's records"));
             }
-            let content = window.get(self, place, record.record_bytes)?;
+            let content = window.within(self, place, record.record_bytes, end)?;
             let change = |page: &mut [u8]| apply_ranges(page, content);
             if !self.chains.found_at_hand(place, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }
             place = (place + u64::from(record.record_bytes)).next_multiple_of(8);
         }
-        self.payload = window.bytes;
         let (first, count) = self.chains.staged_frames();
         let complete = place == end && first == header.first_frame && header.last_frame - first < count;
         if header.records == 0 || !complete {

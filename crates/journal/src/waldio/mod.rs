@@ -8,6 +8,7 @@
 //! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`crate::group`]; the fields of
 //! [`Waldio`] are rebuilt by scanning.
 
+mod ahead;
 mod descriptor;
 mod files;
 mod follow;
@@ -37,6 +38,7 @@ use crate::engine::{
 use crate::group::{self, Group, NewGeneration};
 use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
+use ahead::Ahead;
 pub use descriptor::DESCRIPTOR;
 use options::NAME;
 pub use options::WaldioOptions;
@@ -80,6 +82,8 @@ pub struct Waldio {
     chains: DeltaChains,
     open: Open,
     payload: Vec<u8>,
+    /// What was read of the log to take in what is in it.
+    window: Ahead,
     /// Frames acknowledged under Group Synch since this process last waited, and since when.
     unwaited: Option<(u32, Instant)>,
     activity: Activity,
@@ -174,6 +178,7 @@ impl Waldio {
             chains: DeltaChains::new(page_bytes, options.cache_bytes),
             open: Open::default(),
             payload: Vec::new(),
+            window: Ahead::default(),
             unwaited: None,
             activity: Activity::default(),
         }
@@ -237,6 +242,7 @@ impl Waldio {
         }
         self.drop_staged();
         self.chains.clear();
+        self.window.clear();
         self.generation = generation;
         self.origin = slot.origin();
         self.wal_header = header;

@@ -5,6 +5,8 @@
 //! what a power loss left of writes without flushes between them, and goes before anything is
 //! appended, lest it be taken for a successor of what will be.
 
+use std::cell::RefCell;
+
 use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{
     AREA_BYTES, BodyHash, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot,
@@ -13,6 +15,7 @@ use duralite_logfmt::waldio::{
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
 
+use super::ahead::Ahead;
 use super::framing::write_slot;
 use crate::JournalError;
 use crate::group::Recovered;
@@ -35,6 +38,7 @@ struct Scan<'a> {
     superblock: &'a Superblock,
     slot: Slot,
     failed: &'a dyn Fn(MediumError) -> JournalError,
+    ahead: RefCell<Ahead>,
 }
 
 /// Reads the slot of a generation that is in force among those who share the log.
@@ -89,7 +93,7 @@ pub(crate) fn find_end(
     failed: &dyn Fn(MediumError) -> JournalError,
 ) -> Result<Found, JournalError> {
     let slot = newest_slot(block, superblock, failed)?;
-    let scan = Scan { block, superblock, slot, failed };
+    let scan = Scan { block, superblock, slot, failed, ahead: RefCell::default() };
     scan.refuse_newer_generation()?;
     let (end, rewrite_from) = if slot.wal_header.is_none() {
         (DATA_OFFSET, DATA_OFFSET)
@@ -134,6 +138,15 @@ impl Found {
 impl Scan<'_> {
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         self.block.read(at, buf).map_err(self.failed)
+    }
+
+    /// As [`Self::read`], of bytes one after another.
+    fn read_on(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+        let at_once = self.block.len().saturating_sub(at);
+        let mut ahead = self.ahead.borrow_mut();
+        let bytes = ahead.get(at, buf.len() as u64, at_once, |at, bytes| self.read(at, bytes))?;
+        buf.copy_from_slice(bytes);
+        Ok(())
     }
 
     fn unit(&self) -> u64 {
@@ -181,7 +194,7 @@ impl Scan<'_> {
                 return Ok((end, ordered_from));
             }
             let mut head = [0; GROUP_HEADER_BYTES as usize];
-            self.read(at, &mut head)?;
+            self.read_on(at, &mut head)?;
             let Some(group) = GroupHeader::decode(&head, id, generation, at) else {
                 return Ok((end, ordered_from));
             };
@@ -206,18 +219,23 @@ impl Scan<'_> {
     fn body_hash(&self, at: u64, bytes: u64) -> Result<Option<u64>, JournalError> {
         let (mut from, end) = (at + GROUP_HEADER_BYTES, at + bytes);
         let mut head = [0; TX_HEADER_BYTES as usize];
-        self.read(from, &mut head)?;
+        self.read_on(from, &mut head)?;
         from += head.len() as u64;
         let mut hash = BodyHash::new(self.superblock.log_id, self.slot.generation, at);
         let mut piece = Vec::new();
+        // The most zeros in a row are those of a record that makes a page one of zeros.
+        let longest_hole = 2 * u64::from(self.superblock.page_bytes);
         while from < end {
-            let data = self.block.next_data(from).map_err(self.failed)?;
-            // The most zeros in a row are those of a record that makes a page one of zeros.
-            if data.start - from > 2 * u64::from(self.superblock.page_bytes) {
-                return Ok(None);
+            let mut until = end;
+            if end - from > longest_hole {
+                let data = self.block.next_data(from).map_err(self.failed)?;
+                if data.start - from > longest_hole {
+                    return Ok(None);
+                }
+                until = end.min(data.end);
             }
-            piece.resize((end.min(data.end) - from).min(CHUNK) as usize, 0);
-            self.read(from, &mut piece)?;
+            piece.resize((until - from).min(CHUNK) as usize, 0);
+            self.read_on(from, &mut piece)?;
             hash.update(&piece);
             from += piece.len() as u64;
         }
