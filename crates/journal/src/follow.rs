@@ -20,7 +20,7 @@ use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity};
 use crate::engine::Engine;
 use crate::home::{DatabaseAt, DatabaseFile};
-use crate::{EngineOptions, JournalError, Log, offline, pins};
+use crate::{EngineOptions, JournalError, Log, checkpoint, pins};
 
 /// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
 const SLICE: Duration = Duration::from_millis(20);
@@ -75,7 +75,7 @@ impl Follower {
     ) -> Result<Self, JournalError> {
         let db = DatabaseIdentity::of(database)?;
         let file = Box::new(DatabaseAt::new(database));
-        match offline::inspect_file(&*file)? {
+        match checkpoint::inspect_file(&*file)? {
             DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => {
                 let what =
                     "it is not in WAL mode: what is committed with rollback journals cannot be followed";

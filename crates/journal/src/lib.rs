@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 mod delta_chains;
 pub mod descriptor;
 pub mod directory;
@@ -33,6 +34,7 @@ pub mod offline;
 mod past_cache;
 pub mod pins;
 pub mod ppl;
+mod recover;
 pub mod rollback;
 pub mod scratchpad;
 pub mod settings;
@@ -47,6 +49,7 @@ pub use follow::{FollowedTransaction, Follower};
 pub use log::Log;
 pub use nvwal::{HeapMode, NvwalOptions, SyncMode};
 pub use ppl::PplOptions;
+pub use recover::recover;
 pub use scratchpad::ScratchpadOptions;
 pub use settings::EngineOptions;
 pub use waldio::WaldioOptions;

@@ -38,6 +38,9 @@ pub struct Log {
     unfinished: bool,
 }
 
+/// As long as it is there, nobody else attaches the log.
+pub(crate) struct Attaching(#[expect(dead_code, reason = "closing it is what it is for")] Option<OwnFile>);
+
 impl Log {
     /// Makes a log for a database, whose file is `file`. Durable on return, its directory entry included.
     ///
@@ -72,19 +75,22 @@ impl Log {
     }
 
     pub(crate) fn over(open: OpenLog, file: &dyn DatabaseFile) -> Result<Self, JournalError> {
-        let mut stream = WalStream::new(open.engine);
-        if open.alone
-            && let Some(frame) = stream.find_checksum_mismatch(file)?
-        {
-            let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
-            return Err(JournalError::Corrupt { offset: u64::from(frame), what });
+        let (mut log, recovered) = Self::unchecked(open);
+        if let Some(_others_wait) = recovered {
+            log.check_recovered(file)?;
         }
-        let OpenLog { kind, segment, path, segment_path, file, moved, outside, .. } = open;
+        Ok(log)
+    }
+
+    /// The log as it was found, and if nobody else has it what others wait for who attach it meanwhile.
+    pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
+        let OpenLog { kind, engine, segment, path, segment_path, file, moved, outside, alone, attaching } =
+            open;
         let (poisoned, unfinished) = (None, false);
         let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, directory::PINS_OFFSET);
         let log = Self {
             kind,
-            stream,
+            stream: WalStream::new(engine),
             segment,
             pins,
             path,
@@ -95,11 +101,23 @@ impl Log {
             poisoned,
             unfinished,
         };
-        if open.alone && log.frames() > 0 {
-            // SQLite takes in everything that was recovered: nothing of it is replaced any more.
-            log.segment.store(directory::ACKNOWLEDGED, log.newest_commit());
+        (log, alone.then_some(Attaching(attaching)))
+    }
+
+    /// Looks whether SQLite will believe every frame that was recovered, which it takes in then: nothing of it is
+    /// replaced any more.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn check_recovered(&mut self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        if let Some(frame) = self.stream.find_checksum_mismatch(file)? {
+            let what = duralite_logfmt::FormatError::Damaged { what: "a page rebuilt from the log" };
+            return Err(JournalError::Corrupt { offset: u64::from(frame), what });
         }
-        Ok(log)
+        if self.frames() > 0 {
+            self.segment.store(directory::ACKNOWLEDGED, self.newest_commit());
+        }
+        Ok(())
     }
 
     /// Identity.

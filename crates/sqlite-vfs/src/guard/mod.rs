@@ -154,7 +154,9 @@ fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let settings = db.settings().clone();
     let log_dir = places::find(db, &identity, id)?.log_dir;
     let pause = |tries| db.patience.pause(tries);
-    let attach = || Log::attach(&db.mappable(), &log_dir, &settings.options, &identity, id, &pause);
+    // Who may not write the database leaves recovery to SQLite.
+    let attach = if db.read_only { Log::attach } else { duralite_journal::recover };
+    let attach = || attach(&db.mappable(), &log_dir, &settings.options, &identity, id, &pause);
     Attachment::get(&identity, id, &settings, &pause, attach)
 }
 

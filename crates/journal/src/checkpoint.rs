@@ -1,0 +1,100 @@
+//! Every committed page of a log goes to the database file, by who has both to himself.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::Path;
+
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+
+use crate::home::{DatabaseFile, Header, Homed};
+use crate::{JournalError, Log};
+
+/// What the header of a database that is open says.
+pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, JournalError> {
+    let mut header = [0; HEADER_BYTES];
+    let length = file.read(&mut header, 0)?;
+    Ok(guard::inspect(&header[..length]))
+}
+
+/// A database file, with the pages that are written to it.
+struct Counted<'a> {
+    file: &'a dyn DatabaseFile,
+    page_bytes: u64,
+    pages: RefCell<HashSet<u64>>,
+}
+
+impl DatabaseFile for Counted<'_> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        self.file.read(buf, offset)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        self.pages.borrow_mut().extend(offset / self.page_bytes..end.div_ceil(self.page_bytes));
+        self.file.write(bytes, offset)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.file.sync()
+    }
+
+    fn size(&self) -> Result<u64, JournalError> {
+        self.file.size()
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+        self.file.truncate(bytes)
+    }
+}
+
+/// Writes every committed page home, and has the home put all that it holds into the file; returns how many pages of the file
+/// were written. Durable on return. After an error or a crash on the way it can be done again: the log is as it was.
+///
+/// # Errors
+/// `NoFirstPage` when the database's first page is damaged and neither the log nor its home holds it; of the log, its
+/// home and the file.
+pub(crate) fn write_home(
+    log: &mut Log,
+    file: &dyn DatabaseFile,
+    database: &Path,
+) -> Result<usize, JournalError> {
+    let page_bytes = u64::from(log.page_bytes());
+    let pages = log.committed_pages()?;
+    let in_log = pages.iter().any(|(page_number, _)| *page_number == 1);
+    if !in_log && !header_is_legible(file)? && !home_has_header(log, file)? {
+        return Err(JournalError::NoFirstPage(database.to_path_buf()));
+    }
+    let file = &Counted { file, page_bytes, pages: RefCell::default() };
+    let home = Homed::new(file, log.home());
+    let mut page = vec![0; page_bytes as usize];
+    for &(page_number, frame) in &pages {
+        log.read_page(file, frame, &mut page)?;
+        if page_number == 1 {
+            // The guard stays until everything is home.
+            guard::mask(0, &mut page, log.id());
+        }
+        home.write(&page, u64::from(page_number - 1) * page_bytes)?;
+    }
+    let db_pages = log.db_pages()?;
+    if db_pages > 0 {
+        home.truncate(u64::from(db_pages) * page_bytes)?;
+    }
+    home.sync()?;
+    home.drain()?;
+    Ok(file.pages.borrow().len())
+}
+
+fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {
+    Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
+}
+
+/// Whether a home that holds the header shows one: what became of it in the file, in a power loss while the home
+/// wrote it there, it puts right when it is drained.
+fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, JournalError> {
+    let Some(home) = log.home().filter(|home| home.header() == Header::Held) else { return Ok(false) };
+    let mut header = [0; HEADER_BYTES];
+    let length = home.read(file, &mut header, 0)?;
+    guard::unmask(0, &mut header);
+    let found = guard::inspect(&header[..length]);
+    Ok(matches!(found, DatabaseHeader::Plain { page_bytes, .. } if page_bytes == log.page_bytes()))
+}

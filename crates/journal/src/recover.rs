@@ -1,0 +1,40 @@
+//! Recovery by whoever finds a log that nobody uses, and may write the database.
+
+use duralite_logfmt::LogId;
+
+use crate::checkpoint::write_home;
+use crate::descriptor::LogDirectory;
+use crate::directory::{self, DatabaseIdentity, Pause};
+use crate::home::DatabaseFile;
+use crate::{EngineOptions, JournalError, Log};
+
+/// Attaches the log that a guarded database names, as [`Log::attach`]; if nobody else has it, the newest image of each page goes
+/// to the database file, which is synced, and the log is empty then: SQLite finds no frame that it would have to sum.
+/// The work is that of the pages, not of the commits. Others who attach the log wait meanwhile.
+///
+/// Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
+/// keeps pages before the file. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
+///
+/// # Errors
+/// As [`Log::attach`].
+pub fn recover(
+    file: &dyn DatabaseFile,
+    log_dir: &LogDirectory,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    id: LogId,
+    pause: Pause<'_>,
+) -> Result<Log, JournalError> {
+    let open = directory::attach(file, log_dir, options, db, id, false, pause)?;
+    let (mut log, recovered) = Log::unchecked(open);
+    if let Some(_others_wait) = recovered {
+        let is_home =
+            log.frames() > 0 && log.home().is_none() && write_home(&mut log, file, &db.path).is_ok();
+        if is_home {
+            log.truncate(file, 0)?;
+        } else {
+            log.check_recovered(file)?;
+        }
+    }
+    Ok(log)
+}
