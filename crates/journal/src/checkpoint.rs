@@ -59,6 +59,8 @@ pub(crate) fn write_home(
     database: &Path,
 ) -> Result<usize, JournalError> {
     let page_bytes = u64::from(log.page_bytes());
+    // Of a process that died it may be seen and not be durable (invariant 5).
+    log.before_home_write()?;
     let pages = log.committed_pages()?;
     let in_log = pages.iter().any(|(page_number, _)| *page_number == 1);
     if !in_log && !header_is_legible(file)? && !home_has_header(log, file)? {

@@ -13,7 +13,7 @@ use crate::{EngineOptions, JournalError, Log};
 /// The work is that of the pages, not of the commits. Others who attach the log wait meanwhile.
 ///
 /// Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
-/// keeps pages before the file. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
+/// keeps pages before the file, or rollback journals. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
 ///
 /// # Errors
 /// As [`Log::attach`].
@@ -28,13 +28,24 @@ pub fn recover(
     let open = directory::attach(file, log_dir, options, db, id, false, pause)?;
     let (mut log, recovered) = Log::unchecked(open);
     if let Some(_others_wait) = recovered {
-        let is_home =
-            log.frames() > 0 && log.home().is_none() && write_home(&mut log, file, &db.path).is_ok();
-        if is_home {
+        let is_all = log.frames() > 0 && log.home().is_none() && log.rollback_journal().is_none();
+        if is_all && put_home(&mut log, file, db) {
             log.truncate(file, 0)?;
         } else {
             log.check_recovered(file)?;
         }
     }
     Ok(log)
+}
+
+/// Whether everything in the log has gone to the file. If not, the file takes no more space than before: on a full disk
+/// whatever else opening the database needs has to find some.
+fn put_home(log: &mut Log, file: &dyn DatabaseFile, db: &DatabaseIdentity) -> bool {
+    let Ok(size) = file.size() else { return false };
+    let is_home = write_home(log, file, &db.path).is_ok();
+    if !is_home && file.size().is_ok_and(|now| now > size) {
+        // If that fails the file is longer than it needs to be.
+        let _ = file.truncate(size);
+    }
+    is_home
 }
