@@ -31,10 +31,6 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn id(&self) -> PageId {
-        self.id
-    }
-
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -5,32 +5,16 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_crashmodel::{RecordingBlock, RecordingNvm};
-use duralite_medium::{Nvm, block::Block};
 use parking_lot::Mutex;
 
 use super::*;
 use crate::log::{Log, LogCounters, Space as LogSpace, Visit};
+use crate::media::InMemory;
+use crate::opening;
 use crate::options::{LogMedium, Options, Scheme};
 use crate::running::Running;
 use crate::table::Table;
 use crate::transaction::Transaction;
-use crate::{Media, opening};
-
-#[derive(Debug)]
-struct InMemory;
-
-impl Media for InMemory {
-    fn pages(&self) -> Result<Arc<dyn Block>, Error> {
-        Ok(Arc::new(RecordingBlock::new(4096)))
-    }
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
-        Ok(Arc::new(RecordingBlock::new(4096)))
-    }
-    fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
-        Ok(Arc::new(RecordingNvm::new(0, bytes)))
-    }
-}
 
 type Work = Box<dyn FnOnce() + Send>;
 

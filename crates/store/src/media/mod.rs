@@ -1,6 +1,8 @@
 //! Where a store's pages and log are.
 
 mod directory;
+#[cfg(test)]
+mod in_memory;
 
 use std::fmt;
 use std::fs::File;
@@ -10,6 +12,8 @@ use duralite_medium::Nvm;
 use duralite_medium::block::Block;
 
 pub(crate) use self::directory::Directory;
+#[cfg(test)]
+pub(crate) use self::in_memory::InMemory;
 use crate::error::Error;
 
 /// The media of one store. A directory is what [`Store::open`](crate::Store::open) makes of its path; a test brings

@@ -1,28 +1,10 @@
 use std::path::Path;
-use std::sync::Arc;
-
-use duralite_crashmodel::{RecordingBlock, RecordingNvm};
-use duralite_medium::{Nvm, block::Block};
 
 use super::*;
 use crate::engine::Engine;
+use crate::media::InMemory;
+use crate::opening;
 use crate::options::Options;
-use crate::{Media, opening};
-
-#[derive(Debug)]
-struct InMemory;
-
-impl Media for InMemory {
-    fn pages(&self) -> Result<Arc<dyn Block>, Error> {
-        Ok(Arc::new(RecordingBlock::new(4096)))
-    }
-    fn block_log(&self) -> Result<Arc<dyn Block>, Error> {
-        Ok(Arc::new(RecordingBlock::new(4096)))
-    }
-    fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error> {
-        Ok(Arc::new(RecordingNvm::new(0, bytes)))
-    }
-}
 
 fn open() -> Engine {
     let options = Options { page_bytes: Some(4096), ..Options::default() };

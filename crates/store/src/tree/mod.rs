@@ -147,7 +147,11 @@ impl<'a> Tree<'a> {
         loop {
             let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
             let page = match at_hand {
-                Some(page) => page,
+                Some(page) => {
+                    // One that has been copied is none, but it may be on another level than is looked for.
+                    is_leaf(page.bytes(), id, above)?;
+                    page
+                }
                 None => {
                     let page = latch(id)?;
                     if is_leaf(page.content().bytes(), id, above)? {
@@ -156,9 +160,8 @@ impl<'a> Tree<'a> {
                     way.by(&page)
                 }
             };
-            is_leaf(page.bytes(), page.id(), above)?;
             above = Some(level(page.bytes()));
-            id = child_of(page.bytes(), page.id(), choose(page.bytes(), page.id(), &mut found)?)?;
+            id = child_of(page.bytes(), id, choose(page.bytes(), id, &mut found)?)?;
         }
     }
 
