@@ -121,14 +121,14 @@ impl Holder {
     /// # Errors
     /// `Medium`.
     pub fn wait_for_write(&self, limit: Duration) -> Result<bool, LockError> {
-        let ticket = {
+        let (ticket, at_once) = {
             let mut held = self.held();
             if held.ticket == 0 {
                 held.ticket = self.table.draw_ticket();
             }
-            held.ticket
+            (held.ticket, held.comes_back)
         };
-        self.table.wait_turn(self.id, ticket, limit)
+        self.table.wait_turn(self.id, ticket, at_once, limit)
     }
 }
 

@@ -21,7 +21,8 @@
 //! it tries again with a fresh snapshot. Turns are of time, not of transactions: each hand-over costs a wake-up, and
 //! empties SQLite's page cache. From a reservation on, whoever runs may take a free lock although others
 //! wait, for [`Table::with_turn`]; then the oldest waiter is next. Whoever gives the lock back wakes it, unless the
-//! turn is not over and he always comes back at once; should he not, the oldest waiter's sleep ends with the turn.
+//! turn is not over and he always comes back at once. Should he not, the oldest waiter's sleep ends with the turn; should he
+//! come later, he is refused, and wakes it then.
 //! A reservation that is not taken up may be taken away after a while.
 //! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
 //! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
@@ -344,6 +345,9 @@ impl Table {
             return Ok(());
         }
         if first == WRITE && !self.may_overtake()? {
+            drop(local);
+            // Who gave it back last may not have woken the next in line: he was known to come back, until the turn was over.
+            self.wake_oldest_if_free();
             return self.busy();
         }
         if let Err(refused) = self.take(&mut local, holder, first, count, false) {

@@ -219,7 +219,17 @@ impl Table {
     }
 
     /// Sleeps until it is this ticket's turn and WRITE is reserved; whether it is in time.
-    pub(super) fn wait_turn(&self, holder: u64, ticket: u64, limit: Duration) -> Result<bool, LockError> {
+    ///
+    /// A connection that comes back for WRITE at once wakes nobody when it gives the lock back before its turn is over.
+    /// So the next in line is woken here, to sleep no longer than that turn; and if that connection waits itself, it
+    /// watches the lock for a moment. Elsewhere the holder needs the processor, and wakes the next when he is done.
+    pub(super) fn wait_turn(
+        &self,
+        holder: u64,
+        ticket: u64,
+        at_once: bool,
+        limit: Duration,
+    ) -> Result<bool, LockError> {
         let deadline = self.segment.clock_ns().saturating_add(limit.as_nanos() as u64);
         let mut waiter = self.enqueue(ticket);
         if waiter.is_none() {
@@ -236,12 +246,15 @@ impl Table {
             let turn = self.left_of_turn();
             let oldest = self.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
-            if its_turn && (self.reserve(holder)? || self.spin_until_free() && self.reserve(holder)?) {
+            if its_turn
+                && (self.reserve(holder)? || at_once && self.spin_until_free() && self.reserve(holder)?)
+            {
                 let end = self.segment.clock_ns().saturating_add(self.turn.as_nanos() as u64);
                 self.segment.store(self.base + TURN_ENDS, end);
                 drop(waiter);
-                // The next in line sleeps for no longer than this turn.
-                self.wake_oldest();
+                if at_once {
+                    self.wake_oldest();
+                }
                 return Ok(true);
             }
             if its_turn && self.oldest().map(|(at, _)| at) != waiter.as_ref().map(|waiter| waiter.at) {

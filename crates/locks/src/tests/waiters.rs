@@ -61,6 +61,25 @@ fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
 }
 
 #[test]
+fn who_is_refused_when_his_turn_is_over_wakes_the_oldest() {
+    let memory = Memory::new(false);
+    let clock = Arc::clone(&memory);
+    wait_during(&memory, memory.table(0).holder(), move |running| {
+        for _ in 0..2 {
+            running.unlock_exclusive(WRITE, 1);
+            running.lock_exclusive(WRITE, 1).unwrap();
+        }
+        goes_back_to_sleep(&clock);
+        let before = clock.state().wakes;
+        running.unlock_exclusive(WRITE, 1);
+        assert_eq!(clock.state().wakes - before, 0, "he comes back at once");
+        clock.pass(TURN);
+        assert_eq!(running.lock_exclusive(WRITE, 1), BUSY);
+        assert_eq!(clock.state().wakes - before, 1);
+    });
+}
+
+#[test]
 fn who_does_something_else_in_between_wakes_the_oldest_each_time() {
     let memory = Memory::new(false);
     let clock = Arc::clone(&memory);
