@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duralite_journal::engine::Ticket;
@@ -60,6 +60,8 @@ pub struct Db {
     pub(crate) index: Mutex<Option<Arc<Attachment>>>,
     /// What SQLite has instead of that index's first region, for a user who may only read it.
     pub(crate) first_region: Mutex<Option<FirstRegion>>,
+    /// How often the database had been changed when SQLite last took a read mark.
+    pub(crate) seen_changes: AtomicU32,
     state: Mutex<State>,
     /// While EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
@@ -164,6 +166,7 @@ impl Db {
             holder: Mutex::default(),
             index: Mutex::default(),
             first_region: Mutex::default(),
+            seen_changes: AtomicU32::new(0),
             state: Mutex::default(),
             hold_off: Mutex::default(),
             served: AtomicBool::new(false),

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use duralite_journal::JournalError;
@@ -153,12 +154,7 @@ impl Db {
             Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
                 self.begin_outside(&attachment, &holder, first)
             }
-            Ok(()) => {
-                if first == WRITE && !shared {
-                    super_journal::forget();
-                }
-                self.after_lock(&attachment, first, shared)
-            }
+            Ok(()) => self.after_lock(&attachment, &holder, first, shared),
             Err(LockError::Busy) => {
                 if first == WRITE && !shared && outside.is_none() {
                     waiting::refused(&holder);
@@ -209,9 +205,24 @@ impl Db {
         Ok(())
     }
 
+    fn after_lock(&self, attachment: &Attachment, holder: &Arc<Holder>, slot: usize, shared: bool) -> c_int {
+        if shared && slot >= FIRST_READ {
+            self.seen_changes.store(changes(attachment), Ordering::Relaxed);
+            return self.after_mark(attachment, slot);
+        }
+        if !shared && slot == WRITE {
+            super_journal::forget();
+            // SQLite is about to find its snapshot old, and to give the lock back: refused by itself, as it were.
+            if self.seen_changes.load(Ordering::Relaxed) != changes(attachment) {
+                waiting::refused(holder);
+            }
+        }
+        ffi::OK
+    }
+
     /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.
-    fn after_lock(&self, attachment: &Attachment, slot: usize, shared: bool) -> c_int {
-        if !shared || slot < FIRST_READ || !self.settings().read_durable {
+    fn after_mark(&self, attachment: &Attachment, slot: usize) -> c_int {
+        if !self.settings().read_durable {
             return ffi::OK;
         }
         match attachment.durability_waiter().map_or(Ok(()), DurabilityWaiter::wait_all) {
@@ -231,6 +242,17 @@ impl Db {
         if let Some(holder) = holder {
             holder.release();
         }
+    }
+}
+
+/// How often the database has been changed, as SQLite counts it in the wal-index.
+fn changes(attachment: &Attachment) -> u32 {
+    /// Where that is in the first region.
+    const OFFSET: usize = 8;
+    match attachment.index_region(0, false) {
+        // SAFETY: inside the region, which stays mapped as long as the attachment lives, and aligned.
+        Ok(Some(region)) => unsafe { region.add(OFFSET).cast::<u32>().read_volatile() },
+        _ => 0,
     }
 }
 
