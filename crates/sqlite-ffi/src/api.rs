@@ -36,13 +36,17 @@ pub type EntryPoint = unsafe extern "C" fn(*mut Connection, *mut *mut c_char, *c
 
 type Unused<const N: usize> = [*const c_void; N];
 
+/// What SQLite calls when a lock is taken: with its argument, and how often it has called for the same lock before. 0: give up.
+pub type BusyHandler = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+
 /// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are
 /// kept as unnamed words.
 #[repr(C)]
 pub struct ApiRoutines {
-    _0: Unused<14>,
-    pub busy_timeout: Option<unsafe extern "C" fn(*mut Connection, c_int) -> c_int>,
-    _15: Unused<1>,
+    _0: Unused<13>,
+    pub busy_handler:
+        Option<unsafe extern "C" fn(*mut Connection, Option<BusyHandler>, *mut c_void) -> c_int>,
+    _14: Unused<2>,
     pub close: Option<unsafe extern "C" fn(*mut Connection) -> c_int>,
     _17: Unused<11>,
     pub column_int: Option<unsafe extern "C" fn(*mut Statement, c_int) -> c_int>,

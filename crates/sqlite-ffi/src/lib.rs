@@ -11,8 +11,8 @@ mod constants;
 mod vfs;
 
 pub use api::{
-    ApiRoutines, Connection, Context, CreateFunction, Destructor, EntryPoint, SqlFinal, SqlFunction,
-    Statement, Value,
+    ApiRoutines, BusyHandler, Connection, Context, CreateFunction, Destructor, EntryPoint, SqlFinal,
+    SqlFunction, Statement, Value,
 };
 pub use constants::*;
 pub use vfs::{File, IoMethods, SyscallFn, Vfs};

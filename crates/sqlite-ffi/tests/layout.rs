@@ -75,7 +75,7 @@ fn of_api_routines(all: &mut Vec<(String, i64)>) {
         all,
         ApiRoutines,
         "sqlite3_api_routines",
-        busy_timeout = "busy_timeout",
+        busy_handler = "busy_handler",
         close = "close",
         column_int = "column_int",
         column_text = "column_text",

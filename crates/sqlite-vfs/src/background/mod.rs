@@ -3,3 +3,18 @@
 
 pub mod restart;
 pub mod worker;
+
+use std::time::Duration;
+
+use crate::database::waiting;
+use crate::sqlite::connection::BusyWait;
+
+/// Waits in the queue for WRITE where that is what is in the way.
+fn in_queue(limit: Duration) -> BusyWait {
+    let pause = |left| {
+        if !waiting::sleep(left) {
+            (BusyWait::polling(left).pause)(left);
+        }
+    };
+    BusyWait { limit, pause }
+}

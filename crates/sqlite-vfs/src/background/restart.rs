@@ -13,11 +13,11 @@
 //! (then the next one finds all of it), and in exclusive locking mode, where no other connection can checkpoint.
 
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use duralite_sqlite_ffi as ffi;
 
+use super::in_queue;
 use crate::attachment::Attachment;
 use crate::attachment::maintenance::is_worker;
 use crate::database::Db;
@@ -25,9 +25,10 @@ use crate::errors::Failure;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
 
-/// How long those that are there may take to finish.
-const BUSY_TIMEOUT_MS: c_int = 200;
-const TRY_FOR: Duration = Duration::from_millis(100);
+/// How long those that are there may take to finish. Writers wait meanwhile.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
+/// How long a checkpoint that runs already may take.
+const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
 /// Nobody else tries meanwhile.
 const TURN_NS: u64 = 500_000_000;
@@ -76,19 +77,22 @@ pub fn yields(attachment: &Attachment) -> bool {
 
 /// With patience for those who are in the way, or without.
 fn restart(db: &Db, is_patient: bool) -> Result<bool, Failure> {
-    let (busy_timeout_ms, try_for) =
-        if is_patient { (BUSY_TIMEOUT_MS, TRY_FOR) } else { (0, Duration::ZERO) };
+    let (busy_timeout, try_for) =
+        if is_patient { (BUSY_TIMEOUT, TRY_FOR) } else { (Duration::ZERO, Duration::ZERO) };
     let parameters = db.settings().parameters();
     let purpose = "cannot checkpoint a log that has outgrown its bound";
     let uri = uri_of(&db.path, &parameters)?;
-    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, busy_timeout_ms, purpose)?;
-    // A checkpoint that runs already is not waited for by SQLite.
+    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, in_queue(busy_timeout), purpose)?;
+    // Most of it beside the writers.
+    own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
     let start = Instant::now();
     loop {
+        let began = Instant::now();
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
             return Ok(true);
         }
-        if start.elapsed() >= try_for {
+        // A checkpoint that runs already is not waited for by SQLite. Who is a reader has been waited for.
+        if began.elapsed() >= busy_timeout || start.elapsed() >= try_for {
             return Ok(false);
         }
         std::thread::sleep(PAUSE);

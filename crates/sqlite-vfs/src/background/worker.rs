@@ -1,11 +1,11 @@
 //! A thread per log that works beside the commits: it checkpoints, so that none of them has to, and makes what
 //! Group Synch has acknowledged durable in time. [`Maintenance`] says when it may.
 
-use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::in_queue;
 use crate::attachment::Attachment;
 use crate::attachment::maintenance::{self, Maintenance};
 use crate::database::Db;
@@ -13,8 +13,8 @@ use crate::errors::{During, Failure};
 use crate::sqlite::connection::{OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// How long a checkpoint waits for what is in its way before it leaves the rest to the next.
-const BUSY_TIMEOUT_MS: c_int = 100;
+/// How long a checkpoint waits for what is in its way before it leaves the rest to the next. Writers may wait meanwhile.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 /// Between two checkpoints that did not get everything home.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -100,7 +100,7 @@ impl Worker {
         };
         let purpose = "cannot checkpoint in the background";
         let uri = uri_of(&self.path, &settings.parameters())?;
-        let own = OwnConnection::open(&self.sqlite.api, &uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)?;
+        let own = OwnConnection::open(&self.sqlite.api, &uri, VFS_NAME, in_queue(BUSY_TIMEOUT), purpose)?;
         own.run(c"PRAGMA wal_autocheckpoint=0")?;
         own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
         own.run(c"PRAGMA wal_checkpoint(RESTART)")?;

@@ -1,16 +1,17 @@
 //! Checkpointing the `-wal` file that a program without Duralite left behind into the database: by
 //! stock SQLite itself, through the base VFS.
 
-use std::ffi::{CString, c_int};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use duralite_sqlite_ffi as ffi;
 
 use crate::database::Db;
 use crate::errors::Failure;
-use crate::sqlite::connection::OwnConnection;
+use crate::sqlite::connection::{BusyWait, OwnConnection};
 
-const BUSY_TIMEOUT_MS: c_int = 2000;
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checkpoints and empties the base VFS's `-wal`. Fails with BUSY when somebody uses it.
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
@@ -20,7 +21,7 @@ pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";
     let parent = db.sqlite.parent.name();
-    let stock = OwnConnection::open(&db.sqlite.api, name, parent, BUSY_TIMEOUT_MS, purpose)?;
+    let stock = OwnConnection::open(&db.sqlite.api, name, parent, BusyWait::polling(BUSY_TIMEOUT), purpose)?;
     stock.run(c"PRAGMA synchronous=FULL")?;
     let busy = stock.run(c"PRAGMA wal_checkpoint(TRUNCATE)")?;
     drop(stock);

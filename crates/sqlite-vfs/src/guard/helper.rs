@@ -9,9 +9,10 @@
 //! of them was the last.
 
 use std::cell::Cell;
-use std::ffi::{CString, c_int};
+use std::ffi::CString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use duralite_medium::FileSegment;
 use duralite_sqlite_ffi as ffi;
@@ -19,11 +20,11 @@ use duralite_sqlite_ffi as ffi;
 use super::opening;
 use crate::database::Db;
 use crate::errors::Failure;
-use crate::sqlite::connection::{OwnConnection, uri_of};
+use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
 /// What is in a helper's way is in the reader's.
-const BUSY_TIMEOUT_MS: c_int = 100;
+const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// How often those who closed at the same time try again.
 const TRIES: u32 = 3;
 
@@ -37,7 +38,7 @@ fn open(
     uri: &CString,
     purpose: &'static str,
 ) -> Result<OwnConnection<'static>, Failure> {
-    OwnConnection::open(&sqlite.api, uri, VFS_NAME, BUSY_TIMEOUT_MS, purpose)
+    OwnConnection::open(&sqlite.api, uri, VFS_NAME, BusyWait::polling(BUSY_TIMEOUT), purpose)
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own))
 }
 

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)] // calls SQLite's functions
 
 use std::cell::Cell;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
@@ -21,11 +22,53 @@ pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
 
+/// How a connection of the VFS's own waits for a lock. SQLite's own busy handler sleeps for longer and longer, up to
+/// tens of milliseconds, and whoever checkpoints may keep all writers out meanwhile.
+#[derive(Clone, Copy)]
+pub struct BusyWait {
+    /// For how long, for one lock.
+    pub limit: Duration,
+    /// Sleeps for a moment, and for no longer than this.
+    pub pause: fn(Duration),
+}
+
+impl BusyWait {
+    /// Sleeps between two tries.
+    const PAUSE: Duration = Duration::from_micros(250);
+
+    /// By looking again at short intervals.
+    pub fn polling(limit: Duration) -> Self {
+        Self { limit, pause: |left| std::thread::sleep(left.min(Self::PAUSE)) }
+    }
+}
+
+/// What the busy handler knows.
+struct Busy {
+    wait: BusyWait,
+    since: Cell<Instant>,
+}
+
+/// SQLite's busy handler.
+unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
+    // SAFETY: the connection's own, which outlives it, and is used by its thread only.
+    let busy = unsafe { &*busy.cast::<Busy>() };
+    if before == 0 {
+        busy.since.set(Instant::now());
+    }
+    let left = busy.wait.limit.saturating_sub(busy.since.get().elapsed());
+    if left.is_zero() {
+        return 0;
+    }
+    (busy.wait.pause)(left);
+    1
+}
+
 /// A connection, closed when dropped. Only the thread that opened it uses it.
 pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
     purpose: &'static str,
+    busy: Box<Busy>,
 }
 
 impl Drop for OwnConnection<'_> {
@@ -42,10 +85,11 @@ impl<'a> OwnConnection<'a> {
         api: &'a Api,
         name: &CStr,
         vfs: &CStr,
-        busy_timeout_ms: c_int,
+        wait: BusyWait,
         purpose: &'static str,
     ) -> Result<Self, Failure> {
-        let mut own = Self { api, connection: ptr::null_mut(), purpose };
+        let busy = Box::new(Busy { wait, since: Cell::new(Instant::now()) });
+        let mut own = Self { api, connection: ptr::null_mut(), purpose, busy };
         let flags = ffi::OPEN_READWRITE | ffi::OPEN_URI | ffi::OPEN_NOMUTEX | ffi::OPEN_PRIVATECACHE;
         let before = OPENING.replace(true);
         // SAFETY: both names live across the call; the connection is closed by `drop` also when
@@ -55,8 +99,9 @@ impl<'a> OwnConnection<'a> {
         if code != ffi::OK {
             return Err(own.failure(code));
         }
-        // SAFETY: an open connection.
-        unsafe { (api.busy_timeout)(own.connection, busy_timeout_ms) };
+        let argument = ptr::from_ref::<Busy>(&own.busy).cast_mut().cast();
+        // SAFETY: an open connection, which is closed before the argument goes.
+        unsafe { (api.busy_handler)(own.connection, Some(on_busy), argument) };
         Ok(own)
     }
 

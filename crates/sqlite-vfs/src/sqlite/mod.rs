@@ -14,7 +14,7 @@ use std::fmt;
 use std::ptr;
 
 use duralite_sqlite_ffi::{
-    self as ffi, ApiRoutines, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs,
+    self as ffi, ApiRoutines, BusyHandler, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs,
 };
 
 use crate::errors::Failure;
@@ -50,7 +50,7 @@ impl std::error::Error for RegisterError {}
 /// SQLite's functions, copied out of its table.
 pub struct Api {
     pub auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
-    pub busy_timeout: unsafe extern "C" fn(*mut Connection, c_int) -> c_int,
+    pub busy_handler: unsafe extern "C" fn(*mut Connection, Option<BusyHandler>, *mut c_void) -> c_int,
     pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
     pub column_int: unsafe extern "C" fn(*mut Statement, c_int) -> c_int,
     pub column_text: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar,
@@ -110,7 +110,7 @@ impl Api {
         }
         Ok(copy!(
             auto_extension,
-            busy_timeout,
+            busy_handler,
             close,
             column_int,
             column_text,
