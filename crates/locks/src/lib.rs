@@ -51,8 +51,10 @@ use layout::{CLAIMED, EPOCH, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED};
 
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
-/// How often a process in the way is examined, at most: it may have been dead for so long.
+/// How often a process in the way is examined, at most: it may have been dead for so long. Who is queued looks again.
 const SUSPICION: Duration = Duration::from_millis(2);
+/// The same for who is not, and may be told that it is busy: sooner than anybody can know of the death.
+const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 /// How often another's claim is waited for, at 50 us each.
 const PATIENCE: u32 = 2000;
 /// How long those who run may go on before the oldest waiter has its turn.
@@ -219,10 +221,10 @@ impl Table {
     /// Whether it is time again to ask the kernel if a process in the way lives: that takes a system
     /// call, and most of them do. Each has its own time: a living one that is often in the way must
     /// not keep a dead one from being found.
-    fn suspects(&self, process: usize) -> bool {
+    fn suspects(&self, process: usize, after: Duration) -> bool {
         let now = self.segment.clock_ns();
         let last = self.examined[process].load(Ordering::Relaxed);
-        let due = now.saturating_sub(last) >= SUSPICION.as_nanos() as u64 || last == 0;
+        let due = now.saturating_sub(last) >= after.as_nanos() as u64 || last == 0;
         due && self.examined[process]
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
@@ -249,17 +251,17 @@ impl Table {
     }
 
     /// Looks at every other process once its own bits are set: whether nothing is in the way of
-    /// `mask`, to be held exclusively or shared. Who is queued looks again and again, and asks the
-    /// kernel now and then only.
+    /// `mask`, to be held exclusively or shared. The kernel is asked who lives now and then only.
     fn look(&self, mask: u64, exclusive: bool, queued: bool) -> Result<bool, LockError> {
         let own = self.segment.process_slot();
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
+        let suspicion = if queued { SUSPICION } else { SUSPICION_AT_ONCE };
         for process in (0..self.high()).filter(|process| *process != own) {
             let mut patience = PATIENCE;
             loop {
                 let word = self.segment.load(self.process_slot(process));
                 if word & held != 0 {
-                    let gone = (!queued || self.suspects(process)) && self.bury(process, word)?
+                    let gone = self.suspects(process, suspicion) && self.bury(process, word)?
                         || mask & 1 != 0 && self.expire(process, word);
                     if gone {
                         continue;
