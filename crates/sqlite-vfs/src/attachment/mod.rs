@@ -1,6 +1,7 @@
 //! Logs that this process has attached. All its connections to a database share one.
 
 pub mod bound;
+mod index_header;
 pub mod maintenance;
 pub mod room;
 

@@ -41,6 +41,10 @@ thread_local! {
 /// Whether it will: whoever writes next starts it over, if it takes its snapshot only now.
 pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     let (bound, room) = (attachment.bound(), attachment.room());
+    if bound.is_outgrown() {
+        // It may have been another process that has started the log over: then nothing is to be done.
+        bound.committed(attachment.indexed_frames());
+    }
     let (is_outgrown, is_short) = (bound.is_outgrown(), room.is_wanted());
     if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() || !attachment.take_restart(TURN_NS) {
         return false;

@@ -214,7 +214,7 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 }
 
 unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
-    with_open_db!(file, ffi::IOERR_FSYNC, |db| db.sync(flags))
+    with_open_db!(file, ffi::IOERR_FSYNC, |db| db.sync_for_sqlite(flags))
 }
 
 unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {

@@ -24,6 +24,7 @@ use crate::errors::{During, Failure};
 use crate::settings::{Journal, Settings};
 use crate::sqlite::Sqlite;
 use crate::sqlite::base::{BaseFile, PagerName};
+use crate::sqlite::connection;
 
 /// An open main database: the base VFS's file and what stands above it.
 pub struct Db {
@@ -35,6 +36,8 @@ pub struct Db {
     pub read_only: bool,
     /// Nothing may end as plain SQLite.
     pub strict: bool,
+    /// Whether a connection of the VFS's own opened it.
+    pub(crate) is_helper: bool,
     /// The process that opened it. In a child it is dead: it fails, releases nothing and writes nothing
     /// (invariant 14).
     process: ProcessId,
@@ -157,6 +160,7 @@ impl Db {
             file,
             mapped: AtomicBool::new(false),
             strict: settings.strict,
+            is_helper: connection::is_opening(),
             settings: Mutex::new(settings),
             log_dir: OnceLock::new(),
             lock: AtomicI32::new(ffi::LOCK_NONE),

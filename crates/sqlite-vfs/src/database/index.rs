@@ -207,13 +207,13 @@ impl Db {
 
     fn after_lock(&self, attachment: &Attachment, holder: &Arc<Holder>, slot: usize, shared: bool) -> c_int {
         if shared && slot >= FIRST_READ {
-            self.seen_changes.store(changes(attachment), Ordering::Relaxed);
+            self.seen_changes.store(attachment.changes(), Ordering::Relaxed);
             return self.after_mark(attachment, slot);
         }
         if !shared && slot == WRITE {
             super_journal::forget();
             // SQLite is about to find its snapshot old, and to give the lock back: refused by itself, as it were.
-            if self.seen_changes.load(Ordering::Relaxed) != changes(attachment) {
+            if self.seen_changes.load(Ordering::Relaxed) != attachment.changes() {
                 waiting::refused(holder);
             }
         }
@@ -242,17 +242,6 @@ impl Db {
         if let Some(holder) = holder {
             holder.release();
         }
-    }
-}
-
-/// How often the database has been changed, as SQLite counts it in the wal-index.
-fn changes(attachment: &Attachment) -> u32 {
-    /// Where that is in the first region.
-    const OFFSET: usize = 8;
-    match attachment.index_region(0, false) {
-        // SAFETY: inside the region, which stays mapped as long as the attachment lives, and aligned.
-        Ok(Some(region)) => unsafe { region.add(OFFSET).cast::<u32>().read_volatile() },
-        _ => 0,
     }
 }
 
