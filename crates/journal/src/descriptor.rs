@@ -146,6 +146,8 @@ pub struct Attaching<'a> {
     pub alone: bool,
     /// Whether it is another database's log, to be put home into a copy: what that one may have in it stays.
     pub of_another: bool,
+    /// Whether this process has just made it, durably: there is nothing to recover.
+    pub is_new: bool,
 }
 
 /// A log that is being attached by a user who may only read it.

@@ -438,7 +438,8 @@ impl Log {
     }
 
     /// Deletes the log's files, wherever the log is called by now, and what is left of them should somebody have
-    /// deleted the log already. Durable on return.
+    /// deleted the log already. It holds nothing any more: a power loss may bring it back, to be deleted when the database is
+    /// opened next.
     ///
     /// # Errors
     /// `Io`.
@@ -449,7 +450,9 @@ impl Log {
             return Ok(());
         };
         directory::remove(&path, &directory::segment_path(&path, self.id()))
-            .map_err(|error| JournalError::io("delete", &path, &error))
+            .map_err(|error| JournalError::io("delete", &path, &error))?;
+        // What it had of a region is others' by now.
+        if self.rollback_journal().is_some() { directory::sync_names(&path) } else { Ok(()) }
     }
 
     /// Deletes the log's files once nobody uses them: its database has no name any more.

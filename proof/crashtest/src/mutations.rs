@@ -56,12 +56,11 @@ const EXPLAINED: [(&str, &str); 14] = [
     ("publish", "the content is durable already, by the flush that formatted it: this is for owner and mode"),
     ("sync_names", "the database was synced just before, which is enough where metadata is journalled"),
     ("format", "the sync before the file gets its name covers it"),
-    ("raise", "the database is synced once more before the first transaction goes into a new log"),
     (
-        "sync",
-        "SQLite has synced the pages itself, which it does not at synchronous=OFF; and what a process that has died had \
-         written: explored as states after deaths",
+        "cut_behind_tail",
+        "what the link leads to counts only behind the terminator, and is fenced before that is moved",
     ),
+    ("sync", "what a process that has died had written: explored as states after deaths"),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
 ];
 

@@ -11,7 +11,7 @@ use duralite_medium::{FileSegment, MediumError};
 use super::files::is_in_place;
 use super::head::{Head, check_owner};
 use super::open::open_log;
-use super::shared::{OpenLog, Place};
+use super::shared::{Found, OpenLog, Place};
 use super::waiting::{self, Lock, Pause};
 use super::words::{MAGIC, is_complete};
 use super::{DatabaseIdentity, files, leftovers, names, outside};
@@ -67,7 +67,13 @@ pub(crate) fn attach(
     // Who checkpoints the log may have deleted both meanwhile.
     let segment = files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
-    let mut log = place.open(options, database, file, segment, alone, !head.is_of(db))?;
+    let mut log = place.open(
+        options,
+        database,
+        file,
+        segment,
+        Found { alone, of_another: !head.is_of(db), is_new: false },
+    )?;
     log.attaching = Some(attaching);
     // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot
     // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.
@@ -91,7 +97,8 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok(head) = Head::read(path, &file) else { return };
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
-        drop(files::remove(path, &names::segment(path, id)));
+        // It may hold commits, which would come back with its name.
+        drop(files::remove(path, &names::segment(path, id)).and_then(|()| files::sync_names(path)));
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::{FileIdentity, LogId};
 
 use super::leftovers;
-use super::shared::{OpenLog, Place};
+use super::shared::{Found, OpenLog, Place};
 use super::{DatabaseIdentity, files, identity, names};
 use crate::descriptor::{LogDirectory, LogHead, NewLog, OpenFile};
 use crate::home::DatabaseFile;
@@ -52,7 +52,7 @@ pub(crate) fn create(
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
             .map_err(|error| JournalError::io("make", &segment_path, &error))?;
-        place.open(options, database, file, segment, true, false)
+        place.open(options, database, file, segment, Found { alone: true, is_new: true, of_another: false })
     };
     make()
         .map_err(|error| at_directory(error, &log_dir.dir))

@@ -121,12 +121,12 @@ pub(super) fn sync_names(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Deletes a log, durably, and before it the memory that its users shared, which is of no use without it.
+/// Deletes a log that holds nothing, and before it the memory that its users shared, which is of no use without it. A power
+/// loss may bring the log back, to be deleted when the database is opened next: no sync is spent on that.
 pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     hooks::step(FileStep::Remove, path)?;
     drop(std::fs::remove_file(segment));
-    std::fs::remove_file(path)?;
-    sync_names(path)
+    std::fs::remove_file(path)
 }
 
 /// How the file of a shared segment is opened: never through a symbolic link.

@@ -47,10 +47,20 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
     }
 }
 
-/// Everything in a directory that is called like a log, whatever the database was called when it was made.
+/// So many files of a directory are looked at for logs. In a larger one a leftover may stay, which holds nothing.
+const LOOKED_AT: usize = 1000;
+
+/// What is called like a log in a directory, whatever the database was called when it was made.
 fn logs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).take(LOOKED_AT);
     entries.map(|entry| entry.path()).filter(|path| names::is_log_name(path))
+}
+
+/// Whether [`collect`] may delete anything: whether the directory has anything that is called like a log.
+pub(super) fn may_be_in(dir: &Path) -> bool {
+    let is_large =
+        std::fs::read_dir(dir).map_or(true, |entries| entries.take(LOOKED_AT).count() == LOOKED_AT);
+    is_large || logs_in(dir).next().is_some()
 }
 
 /// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved

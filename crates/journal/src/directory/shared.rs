@@ -74,6 +74,14 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
     Ok(next)
 }
 
+/// What a log is to whoever opens it; see [`Attaching`].
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) alone: bool,
+    pub(super) of_another: bool,
+    pub(super) is_new: bool,
+}
+
 /// A log's file that is being opened.
 pub(super) struct Place<'a> {
     pub(super) log_dir: &'a LogDirectory,
@@ -127,9 +135,9 @@ impl<'a> Place<'a> {
         database: &dyn DatabaseFile,
         file: OwnFile,
         segment: Arc<FileSegment>,
-        alone: bool,
-        of_another: bool,
+        found: Found,
     ) -> Result<OpenLog, JournalError> {
+        let Found { alone, of_another, is_new } = found;
         let engine = (self.log_dir.engine.attach)(Attaching {
             directory: self.log_dir,
             options,
@@ -139,6 +147,7 @@ impl<'a> Place<'a> {
             base: ENGINE_OFFSET,
             alone,
             of_another,
+            is_new,
         })?;
         // Last: from here on others may join.
         if alone {

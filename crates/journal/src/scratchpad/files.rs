@@ -210,7 +210,7 @@ impl Role {
 
 /// Maps and opens a log; whoever is alone recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let Attaching { directory, options, database, file, segment, base, alone, of_another } = log;
+    let Attaching { directory, options, database, file, segment, base, alone, of_another, .. } = log;
     let mapping = Mapping::of(directory, &options.media);
     let segment: Arc<dyn Segment> = segment;
     let opening = Opening { mapping, segment: Some(Arc::clone(&segment)), is_kept: of_another };

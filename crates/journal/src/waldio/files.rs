@@ -8,6 +8,7 @@ use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, BlockOptions, FileBlock};
 
+use super::recovery::NEW;
 use super::{Waldio, WaldioOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
@@ -35,11 +36,16 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
 
 /// Opens a log; whoever is alone recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let Attaching { file, segment, base, alone, .. } = log;
+    let Attaching { file, segment, base, alone, is_new, .. } = log;
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
-    Ok(Box::new(Waldio::attach(block, superblock, file.path, &options, segment, base, alone)?))
+    let recovered = match (alone, is_new) {
+        (false, _) => None,
+        (true, false) => Some(Waldio::recover(block.as_ref(), &superblock, file.path)?),
+        (true, true) => Some(NEW),
+    };
+    Ok(Box::new(Waldio::join(block, superblock, file.path, &options, segment, base, recovered)?))
 }
 
 /// Opens a log as a user who may only read it, along with those who share the segment or, without one, as a

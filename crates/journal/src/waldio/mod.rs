@@ -35,7 +35,7 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
-use crate::group::{self, Group, NewGeneration};
+use crate::group::{self, Group, NewGeneration, Recovered};
 use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
 use ahead::Ahead;
@@ -90,7 +90,7 @@ pub struct Waldio {
 }
 
 impl Waldio {
-    /// Writes an empty log. Durable on return, directory entry excepted.
+    /// Writes an empty log. What it has written is durable once the file has been synced, as it is before it gets a name.
     ///
     /// # Errors
     /// `NoSpace`, `Medium`.
@@ -122,14 +122,28 @@ impl Waldio {
         base: u64,
         first: bool,
     ) -> Result<Self, JournalError> {
+        let recovered = if first { Some(Self::recover(block.as_ref(), &superblock, path)?) } else { None };
+        Self::join(block, superblock, path, options, segment, base, recovered)
+    }
+
+    /// Finds what a log holds that nobody has, and makes it durable: whoever wrote it may have died before it was.
+    fn recover(block: &dyn Block, superblock: &Superblock, path: &Path) -> Result<Recovered, JournalError> {
         let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
-        let recovered = if first {
-            let found = recovery::find_end(block.as_ref(), &superblock, &failed)?;
-            found.settle(block.as_ref(), &superblock).map_err(failed)?;
-            Some(found.recovered)
-        } else {
-            None
-        };
+        let found = recovery::find_end(block, superblock, &failed)?;
+        found.settle(block, superblock).map_err(failed)?;
+        Ok(found.recovered)
+    }
+
+    /// Begins the sharing of a log with what was recovered, or joins those that share it.
+    fn join(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+        recovered: Option<Recovered>,
+    ) -> Result<Self, JournalError> {
         let group = framing::join(segment, base, block, &superblock, options, recovered)?;
         let mut log = Self::over(group, superblock, path, options);
         log.refresh()?;

@@ -312,7 +312,10 @@ impl Scan<'_> {
     }
 }
 
-/// Writes an empty log on a file whose blocks are preallocated. Durable on return.
+/// What would be recovered of a log that has just been made.
+pub(super) const NEW: Recovered = Recovered { generation: 1, end: DATA_OFFSET };
+
+/// Writes an empty log on a file whose blocks are preallocated.
 pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
     block.write(0, &superblock.encode())?;
     let slot = Slot {
@@ -324,5 +327,5 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
         // Nothing is ever committed in it.
         time_ms: 0,
     };
-    block.commit(slot_offset(1), &slot.encode(superblock.log_id), Durability::Full)
+    block.write(slot_offset(1), &slot.encode(superblock.log_id))
 }

@@ -289,6 +289,10 @@ impl FileBlock {
         Ok(())
     }
 
+    fn has_name(&self) -> Result<bool, MediumError> {
+        Ok(self.file.metadata().map_err(failed("fstat"))?.nlink() > 0)
+    }
+
     fn sync_metadata(&self) -> Result<(), MediumError> {
         self.file.sync_all().map_err(failed("fsync"))
     }
@@ -306,7 +310,10 @@ impl FileBlock {
             }
         }
         self.write_zeros(from, to, true)?;
-        self.sync_metadata()?;
+        // Whoever makes a file syncs it before it gets a name.
+        if self.has_name()? {
+            self.sync_metadata()?;
+        }
         if is_range_initialised(&self.file, from, to) == Some(false) {
             // Direct writes left something behind that a commit would have to change.
             self.write_zeros(from, to, false)?;

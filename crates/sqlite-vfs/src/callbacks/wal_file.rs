@@ -78,6 +78,10 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
+        // A log without commits forgets nothing. It has just taken in what others have sealed.
+        if !self.db.has_home() && self.attachment.log().frames() == 0 {
+            return Ok(());
+        }
         let settled = self.db.settle(&self.attachment, None, ffi::SYNC_NORMAL);
         settled.map_err(|failure| self.db.sqlite.fail(&failure))
     }

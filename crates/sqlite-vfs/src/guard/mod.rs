@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use duralite_journal::directory::sync_names;
+use duralite_journal::directory::{may_have_leftovers, sync_names};
 use duralite_journal::{JournalError, Log, LogDirectory};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, VERSIONS};
@@ -263,11 +263,13 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
         return Ok(Attempt::LookAgain);
     };
     let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Attempt::LookAgain) };
-    // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
-    // have failed, after which only bytes that are written anew are sure to be synced. Making a log
-    // deletes a spent one, which after a power loss the guard would name.
-    put_header(db, &plain)?;
-    sync(db)?;
+    if may_have_leftovers(log_dir) {
+        // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
+        // have failed, after which only bytes that are written anew are sure to be synced. Making a log
+        // deletes a spent one, which after a power loss the guard would name.
+        put_header(db, &plain)?;
+        sync(db)?;
+    }
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -283,8 +285,11 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     let mut masked = plain;
     guard::mask_as(kind, 0, &mut masked, id);
     // The rollback journal under which the database came to be in WAL mode is deleted, but its name
-    // may come back with a power loss, and SQLite would roll the guard back.
-    let guarded = match sync_names(&db.path) {
+    // may come back with a power loss, and SQLite would roll the guard back. A log in the same directory has made its
+    // names durable.
+    let are_names_durable =
+        if db.path.parent() == Some(&*log_dir.dir) { Ok(()) } else { sync_names(&db.path) };
+    let guarded = match are_names_durable {
         Ok(()) => write_header(db, &masked),
         Err(error) => Err(Failure::of(&error, During::Open)),
     };
@@ -343,7 +348,11 @@ fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     }
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
-    db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
+    // A log that has no commits any more has nothing to forget: it was only read through, or what was in it has been settled.
+    let holds_anything = log.frames() > 0 || db.has_home() || attachment.rollback_journal().is_some();
+    if holds_anything {
+        db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
+    }
     if db.drain()? {
         // Now in the file itself, as those find it who come without the home.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
@@ -352,7 +361,9 @@ fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     if let Some(journal) = attachment.rollback_journal() {
         journal.delete().map_err(failed)?;
     }
-    log.retire().map_err(failed)?;
+    if holds_anything {
+        log.retire().map_err(failed)?;
+    }
     // What a home has held of it is there now too.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
