@@ -65,7 +65,8 @@ const EXPLAINED: [(&str, &str); 14] = [
 ];
 
 /// The same of `ppl`, with what may be left out.
-const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
+const EXPLAINED_OF_PPL: [(&str, &str, &str); 10] = [
+    ("sync", "raise", SYNCED_AGAIN),
     ("fence", "grow", "the transaction's own fence follows before anything in the new chunks counts"),
     (
         "flush",
@@ -91,7 +92,13 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
 ];
 
 /// The same of `scratchpad`.
-const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 10] = [
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 12] = [
+    ("sync", "raise", SYNCED_AGAIN),
+    (
+        "fence",
+        "checkpointed",
+        "the sync of the home, without which the log does not start over, fences once more",
+    ),
     (
         "",
         "create",
@@ -130,6 +137,7 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 10] = [
          engine tries it",
     ),
 ];
+const SYNCED_AGAIN: &str = "a home is synced once more before the first transaction goes into a new log";
 const COUNTS_TOO_MANY: &str = "a region that counts a log too many only stays; that it never counts one too few takes several logs to \
     see, which inv24 of the engine has";
 const ALONE: &str = "fence of stores that need no flush";

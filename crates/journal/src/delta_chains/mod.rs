@@ -21,6 +21,8 @@ pub(crate) struct DeltaChains {
     index: Index,
     images: Images<RecordNumber>,
     zeros: Box<[u8]>,
+    /// Whether an image is made of each page that is found whole, since all pages are about to be read.
+    keeps_images: bool,
 }
 
 impl DeltaChains {
@@ -29,7 +31,14 @@ impl DeltaChains {
             index: Index::default(),
             images: Images::new(page_bytes, cache_bytes),
             zeros: vec![0; page_bytes].into_boxed_slice(),
+            keeps_images: false,
         }
+    }
+
+    /// Makes images of the pages that are found from now on, as far as the cache goes: recovery reads the newest of each next,
+    /// and its records lie all over the log. Others read few of the pages that they take in.
+    pub(crate) fn keep_images(&mut self, keep: bool) {
+        self.keeps_images = keep;
     }
 
     pub(crate) fn clear(&mut self) {
@@ -89,6 +98,17 @@ impl DeltaChains {
         let before = self.index.head(page_number).map(|head| head.record);
         if !self.found(at, header) {
             return false;
+        }
+        if self.keeps_images
+            && base == Base::Zeros
+            && let Some(head) = self.index.head(page_number)
+        {
+            let mut page = self.zeros.clone();
+            match change(&mut page) {
+                Ok(()) => self.images.put(page_number, head.record, &page),
+                Err(_) => self.images.remove(page_number),
+            }
+            return true;
         }
         let image = before.and_then(|before| self.images.get(page_number, before));
         let changed = image.is_some_and(|image| {

@@ -144,9 +144,12 @@ impl Waldio {
         base: u64,
         recovered: Option<Recovered>,
     ) -> Result<Self, JournalError> {
+        let recovers = recovered.is_some();
         let group = framing::join(segment, base, block, &superblock, options, recovered)?;
         let mut log = Self::over(group, superblock, path, options);
+        log.chains.keep_images(recovers);
         log.refresh()?;
+        log.chains.keep_images(false);
         Ok(log)
     }
 

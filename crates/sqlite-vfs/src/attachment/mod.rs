@@ -84,6 +84,8 @@ pub struct Attachment {
     home: Mutex<Option<Arc<dyn Home>>>,
     /// Why what is in the home is worth nothing any more.
     home_cut: OnceLock<String>,
+    /// Set once this process has put the guard on.
+    raised: OnceLock<()>,
     /// For a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
@@ -175,6 +177,7 @@ impl Attachment {
             journal: log.rollback_journal(),
             home: Mutex::new(log.home()),
             home_cut: OnceLock::new(),
+            raised: OnceLock::new(),
             segment: Arc::clone(log.segment()),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
@@ -339,6 +342,17 @@ impl Attachment {
     /// The locks of the wal-index.
     pub fn locks(&self) -> &Arc<Table> {
         &self.locks
+    }
+
+    /// Notes that this process has put the guard on, durably. Whoever attaches a log that is named already may have found
+    /// what a process wrote that died before it was.
+    pub fn set_raised(&self) {
+        let _ = self.raised.set(());
+    }
+
+    /// Whether this process has put the guard on.
+    pub fn was_raised_here(&self) -> bool {
+        self.raised.get().is_some()
     }
 
     /// A region of the wal-index. It belongs to the log, so that the two cannot part, whatever the database's

@@ -304,6 +304,7 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     }
     let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
     raised.set_guard_kind(Some(kind));
+    raised.set_raised();
     Ok(Attempt::Raised(raised))
 }
 
