@@ -12,6 +12,16 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 /// How long a connection waits for a lock before SQLite says that it is busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Makes the table of a crowd.
+pub(crate) const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)";
+/// What a crowd does, with a [`payload`].
+pub(crate) const INSERT: &str = "INSERT INTO t(v) VALUES(?1)";
+
+/// A hundred bytes.
+pub(crate) fn payload() -> String {
+    "x".repeat(100)
+}
+
 /// What one connection achieved.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Share {
@@ -57,7 +67,11 @@ impl Crowd {
     }
 }
 
-fn open(uri: &str) -> Result<Connection> {
+/// A connection in WAL mode that waits for locks and makes its commits durable.
+///
+/// # Errors
+/// SQLite's.
+pub(crate) fn open(uri: &str) -> Result<Connection> {
     crate::register()?;
     crate::with_reason(|| connect(uri))
 }
@@ -75,9 +89,12 @@ fn connect(uri: &str) -> Result<Connection> {
 }
 
 /// Makes an empty table, and commits a few times: the log is warm, as far as it can be.
-fn prepare(uri: &str) -> Result<Connection> {
+///
+/// # Errors
+/// SQLite's.
+pub(crate) fn prepare(uri: &str) -> Result<Connection> {
     let conn = open(uri)?;
-    conn.execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")?;
+    conn.execute_batch(TABLE)?;
     for _ in 0..1100 {
         conn.execute("INSERT INTO t(v) VALUES('warm')", [])?;
     }
@@ -87,8 +104,8 @@ fn prepare(uri: &str) -> Result<Connection> {
 /// One insert per transaction until the time is over.
 fn commit_for(conn: &Connection, time: Duration) -> Result<Share> {
     let mut share = Share::default();
-    let payload = "x".repeat(100);
-    let mut insert = conn.prepare("INSERT INTO t(v) VALUES(?1)")?;
+    let payload = payload();
+    let mut insert = conn.prepare(INSERT)?;
     let start = Instant::now();
     while start.elapsed() < time {
         let began = Instant::now();

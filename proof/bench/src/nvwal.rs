@@ -25,7 +25,7 @@ fn parameters(pairs: &[(&'static str, &str)]) -> Parameters {
 
 /// One run on a fresh database, which is gone when this returns; updates and deletes find the
 /// rows they need.
-fn fresh_run(
+pub(crate) fn fresh_run(
     dir: &Path,
     target: &Target,
     operation: Operation,

@@ -24,7 +24,8 @@ fn duralite(parameters: &[(&'static str, &str)]) -> Target {
     Target::Duralite(parameters.iter().map(|&(name, value)| (name, value.to_owned())).collect())
 }
 
-fn waldio(more: &[(&'static str, &str)]) -> Target {
+/// Through `waldio`, with these parameters besides.
+pub(crate) fn waldio(more: &[(&'static str, &str)]) -> Target {
     let mut parameters = vec![("journal", "waldio")];
     parameters.extend_from_slice(more);
     duralite(&parameters)
@@ -32,7 +33,13 @@ fn waldio(more: &[(&'static str, &str)]) -> Target {
 
 /// One autocommit run on a fresh database; updates and deletes find the rows they need. A warm run
 /// has written its log full once before.
-fn run(dir: &Path, target: &Target, operation: Operation, transactions: u32, warm: bool) -> Result<Run> {
+pub(crate) fn run(
+    dir: &Path,
+    target: &Target,
+    operation: Operation,
+    transactions: u32,
+    warm: bool,
+) -> Result<Run> {
     let mut session = Session::open(dir, target, false, false)?;
     session.fill(if operation == Operation::Insert { 1 } else { transactions })?;
     if target.has_wal() {
@@ -45,7 +52,7 @@ fn run(dir: &Path, target: &Target, operation: Operation, transactions: u32, war
 }
 
 /// Durable overwrites per second of a preallocated file: the most that a commit of its own can do.
-fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
+pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
     let path = dir.join("raw");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
     let options = BlockOptions { block_bytes: Some(block_bytes), access: Access::Auto, read_only: false };
