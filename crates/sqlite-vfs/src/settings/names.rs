@@ -7,14 +7,15 @@ use duralite_journal::engines;
 
 use super::table::{Row, find, names, rows};
 
-/// Variables that are no settings: the library's own, the Python package's, the tests'.
-const OTHER_VARIABLES: [&str; 6] = [
+/// Variables that are no settings: the library's own, the Python package's, the tests', a measurement's.
+const OTHER_VARIABLES: [&str; 7] = [
     "DURALITE_MAKE_DEFAULT",
     "DURALITE_LOG",
     "DURALITE_LIBRARY",
     "DURALITE_REQUIRE_RIGS",
     "DURALITE_SEED",
     "DURALITE_REGENERATE",
+    "DURALITE_BENCH_10GB",
 ];
 const VARIABLE_PREFIX: &str = "DURALITE_";
 /// Names that begin like this, or like an engine, are ours, whatever follows.
