@@ -7,13 +7,13 @@ use anyhow::{Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::Table;
-use duralite_bench::{flush, machine, ppl, scratchpad, waldio};
+use duralite_bench::{everyday, flush, machine, ppl, scratchpad, waldio};
 
 use duralite_cli::output::{print_json, print_text};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to run, one by one or as `waldio`, `ppl` or `scratchpad`; everything if none is named
+    /// What to run, one by one or as `everyday`, `waldio`, `ppl` or `scratchpad`; everything if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Directory for the databases; it decides which disk is measured
@@ -58,7 +58,9 @@ impl Measurement {
 }
 
 /// A name selects itself, and what stands before a `_` all that begin so.
-const MEASUREMENTS: [(&str, Measurement); 29] = [
+const MEASUREMENTS: [(&str, Measurement); 31] = [
+    ("everyday", One(everyday::everyday)),
+    ("everyday_sizes", One(everyday::sizes)),
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),

@@ -35,6 +35,9 @@ enum Command {
     /// One process of a crowd that `bench` measures
     #[command(hide = true)]
     BenchWorker { uri: String, milliseconds: u64 },
+    /// One process that `bench` starts for one task
+    #[command(hide = true, name = duralite_bench::everyday::WORKER)]
+    BenchTask { task: String, uri: String, numbers: Vec<u64> },
 }
 
 fn main() -> ExitCode {
@@ -46,6 +49,9 @@ fn main() -> ExitCode {
         Command::BenchWorker { uri, milliseconds } => {
             duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
                 .map(|()| ExitCode::SUCCESS)
+        }
+        Command::BenchTask { task, uri, numbers } => {
+            duralite_bench::everyday::work(&task, &uri, &numbers).map(|()| ExitCode::SUCCESS)
         }
     };
     duralite_cli::output::exit_code(result)

@@ -1,0 +1,94 @@
+//! Many connections against few: threads of one process, and processes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::line::Line;
+use super::scale::{self, NVWAL, WALDIO};
+use crate::concurrent::{self, Crowd};
+use crate::nvwal::Effort;
+use crate::workload::median;
+
+type Gather = fn(&str, usize, Duration) -> Result<Crowd>;
+
+/// What the crowds did.
+pub(super) struct Crowds {
+    pub(super) lines: Vec<Line>,
+    /// Answers of `SQLITE_BUSY` in all of them.
+    pub(super) busy: u64,
+}
+
+/// The middle of one crowd's rounds.
+struct Middle {
+    per_second: f64,
+    slowest_to_mean: f64,
+    worst_ms: f64,
+}
+
+impl Middle {
+    fn of(crowds: &[Crowd]) -> Self {
+        let middle = |figure: fn(&Crowd) -> f64| median(crowds.iter().map(figure).collect());
+        Self {
+            per_second: middle(Crowd::per_second),
+            slowest_to_mean: middle(Crowd::slowest_to_mean),
+            worst_ms: middle(Crowd::worst_ms),
+        }
+    }
+}
+
+/// Lets all crowds work in turns.
+///
+/// # Errors
+/// SQLite's, or those of starting processes.
+pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Crowds> {
+    let contenders: [(Option<&str>, usize, Gather); 7] = [
+        (Some(NVWAL), 1, concurrent::threads),
+        (Some(NVWAL), 16, concurrent::threads),
+        (Some(NVWAL), 16, concurrent::processes),
+        (None, 16, concurrent::threads),
+        (Some(WALDIO), 16, concurrent::threads),
+        (Some(WALDIO), 16, concurrent::processes),
+        (Some(WALDIO), 64, concurrent::threads),
+    ];
+    let own = tempfile::tempdir_in(dir)?;
+    let mut crowds: [Vec<Crowd>; 7] = Default::default();
+    for _ in 0..scale::crowd_rounds(effort) {
+        for ((parameters, count, gather), crowds) in contenders.iter().zip(&mut crowds) {
+            let uri = concurrent::fresh(own.path(), *parameters);
+            crowds.push(gather(&uri, *count, scale::crowd_time(effort))?);
+        }
+    }
+    let busy = crowds.iter().flatten().map(Crowd::busy).sum();
+    Ok(Crowds { lines: lines(crowds.map(|crowds| Middle::of(&crowds)))?, busy })
+}
+
+fn lines(middles: [Middle; 7]) -> Result<Vec<Line>> {
+    let [one, threads, processes, stock, waldio, waldio_processes, many] = middles;
+    let rate = |what: &str, of: &Middle, reference: &str, its: &Middle, wanted: &str| {
+        Line::beside(what, of.per_second, reference, its.per_second, wanted)
+    };
+    Ok(vec![
+        rate("nvwal, 16 threads (commits/s)", &threads, "nvwal, 1 thread", &one, "at least 0.6x")?,
+        Line::alone("nvwal, 16 threads: worst commit (ms)", threads.worst_ms, "at most 10")?,
+        rate("nvwal, 16 processes (commits/s)", &processes, "nvwal, 1 thread", &one, "at least 0.4x")?,
+        Line::alone("nvwal, 16 processes: worst commit (ms)", processes.worst_ms, "at most 10")?,
+        rate(
+            "waldio, 16 threads (commits/s)",
+            &waldio,
+            "stock WAL, 16 threads",
+            &stock,
+            "at least 3x where a durable 4 KiB write takes 45 us, 8x at 170 us",
+        )?,
+        rate(
+            "waldio, 16 processes (commits/s)",
+            &waldio_processes,
+            "waldio, 16 threads",
+            &waldio,
+            "at least 0.7x",
+        )?,
+        rate("waldio, 64 threads (commits/s)", &many, "waldio, 16 threads", &waldio, "at least 0.9x")?,
+        Line::alone("waldio, 64 threads: slowest / mean", many.slowest_to_mean, "at least 0.5")?,
+    ])
+}

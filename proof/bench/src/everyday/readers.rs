@@ -1,0 +1,108 @@
+//! Many readers, alone and beside writers.
+
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rusqlite::Connection;
+
+use super::line::Line;
+use super::scale::{self, WALDIO};
+use crate::concurrent;
+use crate::nvwal::Effort;
+use crate::workload::median;
+
+const READERS: usize = 100;
+const WRITERS: usize = 16;
+/// Rows that they read.
+const ROWS: i64 = 10_000;
+
+/// One transaction of a thread.
+type Step<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
+
+fn reader(conn: &Connection, seed: u64) -> Result<Step<'_>> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut select = conn.prepare("SELECT v FROM t WHERE id=?1")?;
+    Ok(Box::new(move || {
+        select.query_row([random.i64(1..=ROWS)], |row| row.get::<_, String>(0))?;
+        Ok(())
+    }))
+}
+
+fn writer(conn: &Connection) -> Result<Step<'_>> {
+    let payload = concurrent::payload();
+    let mut insert = conn.prepare(concurrent::INSERT)?;
+    Ok(Box::new(move || {
+        insert.execute([&payload])?;
+        Ok(())
+    }))
+}
+
+/// Repeats a step until the time is over; how often.
+fn repeat(mut step: Step<'_>, time: Duration) -> Result<u64> {
+    let start = Instant::now();
+    let mut count = 0;
+    while start.elapsed() < time {
+        step()?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Reads per second of all readers beside so many writers, and commits per second.
+fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
+    let barrier = Barrier::new(READERS + writers);
+    let one = |index: usize| -> Result<u64> {
+        let conn = concurrent::open(uri);
+        barrier.wait();
+        let conn = conn?;
+        let step = if index < READERS { reader(&conn, index as u64)? } else { writer(&conn)? };
+        repeat(step, time)
+    };
+    let counts = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..READERS + writers).map(|index| scope.spawn(move || one(index))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
+            .collect::<Result<Vec<u64>>>()
+    })?;
+    let per_second = |counts: &[u64]| counts.iter().sum::<u64>() as f64 / time.as_secs_f64();
+    let (reads, commits) = counts.split_at(READERS);
+    Ok((per_second(reads), per_second(commits)))
+}
+
+/// A hundred threads that read on `waldio`, beside sixteen that write and alone.
+///
+/// # Errors
+/// SQLite's.
+pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
+    let time = scale::crowd_time(effort);
+    let own = tempfile::tempdir_in(dir)?;
+    let uri = concurrent::fresh(own.path(), Some(WALDIO));
+    let keep = scale::prepare(&uri)?;
+    keep.execute_batch("DELETE FROM t; BEGIN")?;
+    for id in 1..=ROWS {
+        keep.execute("INSERT INTO t(id, v) VALUES(?1, ?2)", (id, concurrent::payload()))?;
+    }
+    keep.execute_batch("COMMIT")?;
+    let (mut alone, mut beside, mut commits) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..scale::crowd_rounds(effort) {
+        alone.push(together(&uri, 0, time)?.0);
+        let (reads, writes) = together(&uri, WRITERS, time)?;
+        beside.push(reads);
+        commits.push(writes);
+    }
+    drop(keep);
+    Ok(vec![
+        Line::beside(
+            "waldio, 100 reading threads beside 16 writing ones (reads/s)",
+            median(beside),
+            "the readers alone",
+            median(alone),
+            "at least 0.8x",
+        )?,
+        Line::alone("waldio, the 16 writing threads beside them (commits/s)", median(commits), "-")?,
+    ])
+}

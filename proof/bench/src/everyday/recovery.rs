@@ -1,0 +1,73 @@
+//! What the first connection takes after a process was killed with many commits in the log.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use super::child;
+use super::line::Line;
+use super::scale::{self, NVWAL, WALDIO};
+use super::tasks::{COMMIT, RECOVER, ROWS_EACH};
+use crate::concurrent;
+use crate::nvwal::Effort;
+use crate::workload::median;
+
+/// Commits in the log of a whole run, and at least.
+const COMMITS: f64 = 100_000.0;
+const LEAST_COMMITS: u64 = 100;
+const MIB: f64 = (1 << 20) as f64;
+/// The part of a log that one wants to recover in a moment.
+const PART_MIB: f64 = 64.0;
+
+/// One engine's recoveries.
+#[derive(Default)]
+struct Recoveries {
+    milliseconds: Vec<f64>,
+    log_mib: Vec<f64>,
+}
+
+impl Recoveries {
+    /// Has a process killed after so many commits, and another one open what it left.
+    fn take(&mut self, dir: &Path, parameters: Option<&str>, commits: u64) -> Result<()> {
+        let own = tempfile::tempdir_in(dir)?;
+        let uri = concurrent::fresh(own.path(), parameters);
+        let left = child::kill(COMMIT, &uri, &[commits])?;
+        let found = child::ask(RECOVER, &uri, &[])?;
+        let ([log_bytes], [micros, rows]) = (&left[..], &found[..]) else {
+            anyhow::bail!("the workers said {left:?} and {found:?}");
+        };
+        let wanted = (commits * ROWS_EACH) as f64;
+        ensure!(*rows == wanted, "{uri}: {rows} rows of {wanted} survived the kill");
+        self.milliseconds.push(micros / 1e3);
+        self.log_mib.push(log_bytes / MIB);
+        Ok(())
+    }
+}
+
+/// `waldio` and `nvwal` beside stock SQLite.
+///
+/// # Errors
+/// SQLite's, those of processes, or a commit that was lost.
+pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
+    let commits = ((COMMITS * scale::part(effort)) as u64).max(LEAST_COMMITS);
+    let mut recoveries: [Recoveries; 3] = Default::default();
+    for _ in 0..scale::crowd_rounds(effort) {
+        for (parameters, recoveries) in [None, Some(WALDIO), Some(NVWAL)].iter().zip(&mut recoveries) {
+            recoveries.take(dir, *parameters, commits)?;
+        }
+    }
+    let [stock, waldio, nvwal] =
+        recoveries.map(|recoveries| (median(recoveries.milliseconds), median(recoveries.log_mib)));
+    let mut lines = Vec::new();
+    for (engine, (milliseconds, mib)) in [("waldio", waldio), ("nvwal", nvwal)] {
+        let what = format!("{engine}, recovery of {commits} commits of {ROWS_EACH} rows (ms)");
+        lines.push(Line::beside(&what, milliseconds, "stock WAL, the same", stock.0, "at most 1.0x")?);
+        let what = format!("{engine}, the log of these commits (MiB)");
+        lines.push(Line::beside(&what, mib, "stock WAL, the same", stock.1, "-")?);
+        let per_part = |milliseconds: f64, mib: f64| milliseconds / mib * PART_MIB;
+        let what = format!("{engine}, recovery per {PART_MIB} MiB of log (ms)");
+        let (own, its) = (per_part(milliseconds, mib), per_part(stock.0, stock.1));
+        lines.push(Line::beside(&what, own, "stock WAL, the same", its, "at most 200")?);
+    }
+    Ok(lines)
+}

@@ -1,0 +1,61 @@
+//! A process for each transaction: it starts, opens the database, does one thing and closes it.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::child;
+use super::line::Line;
+use super::scale::{self, NVWAL, WALDIO};
+use super::tasks::{INSERT, NOTHING, SELECT};
+use crate::concurrent;
+use crate::workload::median;
+
+/// Processes that a median is taken of.
+pub(super) const STARTS: usize = 20;
+
+/// What the processes took.
+pub(super) struct Starts {
+    pub(super) lines: Vec<Line>,
+    /// Milliseconds of a process that does nothing.
+    pub(super) nothing_ms: f64,
+}
+
+fn milliseconds(task: &str, uri: &str) -> Result<f64> {
+    let start = Instant::now();
+    child::ask(task, uri, &[])?;
+    Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+/// Each task on stock SQLite, `waldio` and `nvwal`, in turns.
+///
+/// # Errors
+/// SQLite's, or those of starting processes.
+pub(super) fn measure(dir: &Path) -> Result<Starts> {
+    let mut dirs = Vec::new();
+    let mut uris = Vec::new();
+    for parameters in [None, Some(WALDIO), Some(NVWAL)] {
+        let own = tempfile::tempdir_in(dir)?;
+        let uri = concurrent::fresh(own.path(), parameters);
+        drop(scale::prepare(&uri)?);
+        uris.push(uri);
+        dirs.push(own);
+    }
+    let mut lines = Vec::new();
+    for (task, what) in [(INSERT, "one insert"), (SELECT, "one SELECT")] {
+        let mut times: [Vec<f64>; 3] = Default::default();
+        for _ in 0..STARTS {
+            for (uri, times) in uris.iter().zip(&mut times) {
+                times.push(milliseconds(task, uri)?);
+            }
+        }
+        let [stock, waldio, nvwal] = times.map(median);
+        for (engine, own) in [("waldio", waldio), ("nvwal", nvwal)] {
+            let what = format!("{engine}, {what} in a process of its own (ms)");
+            lines.push(Line::beside(&what, own, "stock WAL, the same", stock, "at most 1.0x")?);
+        }
+    }
+    let nothing = (0..STARTS).map(|_| milliseconds(NOTHING, "")).collect::<Result<Vec<_>>>()?;
+    Ok(Starts { lines, nothing_ms: median(nothing) })
+}

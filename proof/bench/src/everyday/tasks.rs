@@ -1,0 +1,239 @@
+//! What a process does that was started for one task.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::concurrent;
+use crate::workload::{median, status};
+
+/// Starts and ends.
+pub(super) const NOTHING: &str = "nothing";
+/// Opens, commits one insert, closes.
+pub(super) const INSERT: &str = "insert";
+/// Opens, reads a row, closes.
+pub(super) const SELECT: &str = "select";
+/// Commits so many times without a checkpoint, says how large the log is, and waits for its death.
+pub(super) const COMMIT: &str = "commit";
+/// Opens and reads; says microseconds, and rows.
+pub(super) const RECOVER: &str = "recover";
+/// Fills a database with so many bytes; says inserts and updates per second, and its MiB of memory.
+pub(super) const SIZE: &str = "size";
+/// The same with so many frames in the log.
+pub(super) const LENGTH: &str = "length";
+
+/// Rows of a transaction of [`COMMIT`].
+pub(super) const ROWS_EACH: u64 = 3;
+
+/// Rows of `filler`: four of them fill a page.
+const ROW_BYTES: i64 = 1024;
+/// Most rows that one transaction fills in.
+const BATCH_ROWS: i64 = 10_000;
+/// Rows of `filler` that make a log long, and a page's.
+const LONG_ROWS: i64 = 1000;
+const PAGE_ROWS: i64 = 4;
+
+/// Does one task, and prints figures.
+///
+/// # Errors
+/// SQLite's, or there is no such task.
+pub fn work(task: &str, uri: &str, numbers: &[u64]) -> Result<()> {
+    let figures = match (task, numbers) {
+        (NOTHING, []) => Vec::new(),
+        (INSERT, []) => insert(uri)?,
+        (SELECT, []) => select(uri)?,
+        (COMMIT, [commits]) => return commit(uri, *commits),
+        (RECOVER, []) => recover(uri)?,
+        (SIZE, [bytes, transactions, rounds]) => size(uri, *bytes, *transactions, *rounds)?,
+        (LENGTH, [frames, transactions, rounds]) => length(uri, *frames, *transactions, *rounds)?,
+        _ => bail!("no task {task} with {} numbers", numbers.len()),
+    };
+    say(&figures)
+}
+
+fn say(figures: &[f64]) -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", figures.iter().map(f64::to_string).collect::<Vec<_>>().join(" "))?;
+    Ok(out.flush()?)
+}
+
+/// Opens a database that is in WAL mode, as programs do; stock SQLite knows nothing of Duralite.
+fn open(uri: &str) -> Result<Connection> {
+    if uri.contains("vfs=duralite") {
+        crate::register()?;
+    }
+    crate::with_reason(|| {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
+        let conn = Connection::open_with_flags(uri, flags).with_context(|| uri.to_owned())?;
+        conn.pragma_update(None, "synchronous", "FULL")?;
+        Ok(conn)
+    })
+}
+
+fn close(conn: Connection) -> Result<()> {
+    conn.close().map_err(|(_, error)| error.into())
+}
+
+fn insert(uri: &str) -> Result<Vec<f64>> {
+    let conn = open(uri)?;
+    conn.execute(concurrent::INSERT, [concurrent::payload()])?;
+    close(conn)?;
+    Ok(Vec::new())
+}
+
+fn select(uri: &str) -> Result<Vec<f64>> {
+    let conn = open(uri)?;
+    conn.query_row("SELECT v FROM t WHERE id=1", [], |row| row.get::<_, String>(0))?;
+    close(conn)?;
+    Ok(Vec::new())
+}
+
+fn commit(uri: &str, commits: u64) -> Result<()> {
+    let conn = concurrent::open(uri)?;
+    conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
+    conn.execute_batch(concurrent::TABLE)?;
+    let payload = concurrent::payload();
+    let mut insert = conn.prepare(concurrent::INSERT)?;
+    for _ in 0..commits {
+        conn.execute_batch("BEGIN")?;
+        for _ in 0..ROWS_EACH {
+            insert.execute([&payload])?;
+        }
+        conn.execute_batch("COMMIT")?;
+    }
+    say(&[log_bytes(&conn, uri)?])?;
+    std::io::stdin().read_line(&mut String::new())?;
+    bail!("it was not killed");
+}
+
+/// What is used of Duralite's log, or the size of stock's.
+fn log_bytes(conn: &Connection, uri: &str) -> Result<f64> {
+    if uri.contains("vfs=duralite") {
+        return shown(conn, "log_bytes");
+    }
+    let path = conn.path().context("a database without a path")?;
+    Ok(std::fs::metadata(format!("{path}-wal"))?.len() as f64)
+}
+
+/// A number that `PRAGMA duralite` shows.
+fn shown(conn: &Connection, name: &str) -> Result<f64> {
+    let status = status(conn)?;
+    let value = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
+    Ok(value.parse()?)
+}
+
+fn recover(uri: &str) -> Result<Vec<f64>> {
+    if uri.contains("vfs=duralite") {
+        crate::register()?;
+    }
+    let start = Instant::now();
+    let conn = open(uri)?;
+    let rows: i64 = conn.query_row("SELECT max(id) FROM t", [], |row| row.get(0))?;
+    let micros = start.elapsed().as_secs_f64() * 1e6;
+    close(conn)?;
+    Ok(vec![micros, rows as f64])
+}
+
+/// A database with tables for inserts and for updates, and rows in the second one.
+fn filled(uri: &str, bytes: i64) -> Result<(Connection, i64)> {
+    let conn = concurrent::open(uri)?;
+    conn.execute_batch(concurrent::TABLE)?;
+    conn.execute_batch("CREATE TABLE filler(id INTEGER PRIMARY KEY, v TEXT NOT NULL, pad BLOB NOT NULL)")?;
+    let rows = (bytes / ROW_BYTES).max(1);
+    let mut left = rows;
+    while left > 0 {
+        let batch = left.min(BATCH_ROWS);
+        conn.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<?1) \
+             INSERT INTO filler(v, pad) SELECT hex(randomblob(50)), randomblob(880) FROM n",
+            [batch],
+        )?;
+        left -= batch;
+    }
+    empty_log(&conn)?;
+    Ok((conn, rows))
+}
+
+fn empty_log(conn: &Connection) -> Result<()> {
+    let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    ensure!(busy == 0, "the checkpoint was busy");
+    Ok(())
+}
+
+/// Inserts per second, and updates of random rows per second, of all rounds.
+#[derive(Default)]
+struct Rates {
+    inserts: Vec<f64>,
+    updates: Vec<f64>,
+}
+
+impl Rates {
+    fn take(&mut self, conn: &Connection, transactions: u64, rows: i64) -> Result<()> {
+        let payload = concurrent::payload();
+        let mut insert = conn.prepare(concurrent::INSERT)?;
+        let start = Instant::now();
+        for _ in 0..transactions {
+            insert.execute([&payload])?;
+        }
+        self.inserts.push(transactions as f64 / start.elapsed().as_secs_f64());
+        let mut random = fastrand::Rng::with_seed(self.updates.len() as u64);
+        let mut update = conn.prepare("UPDATE filler SET v=?1 WHERE id=?2")?;
+        let start = Instant::now();
+        for _ in 0..transactions {
+            let changed = update.execute((&payload, random.i64(1..=rows)))?;
+            ensure!(changed == 1, "an update found {changed} rows");
+        }
+        self.updates.push(transactions as f64 / start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn figures(self) -> Result<Vec<f64>> {
+        Ok(vec![median(self.inserts), median(self.updates), resident_mib()?])
+    }
+}
+
+fn size(uri: &str, bytes: u64, transactions: u64, rounds: u64) -> Result<Vec<f64>> {
+    let (conn, rows) = filled(uri, bytes.try_into()?)?;
+    let mut rates = Rates::default();
+    for _ in 0..rounds {
+        rates.take(&conn, transactions, rows)?;
+    }
+    rates.figures()
+}
+
+fn length(uri: &str, frames: u64, transactions: u64, rounds: u64) -> Result<Vec<f64>> {
+    let (conn, rows) = filled(uri, LONG_ROWS * ROW_BYTES)?;
+    conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
+    let mut rates = Rates::default();
+    for _ in 0..rounds {
+        empty_log(&conn)?;
+        lengthen(&conn, frames as f64)?;
+        rates.take(&conn, transactions, rows)?;
+    }
+    rates.figures()
+}
+
+/// Updates pages, many in a transaction, until the log has so many frames.
+fn lengthen(conn: &Connection, frames: f64) -> Result<()> {
+    let mut update = conn.prepare("UPDATE filler SET v=hex(randomblob(50)) WHERE id<=?1")?;
+    let mut have = shown(conn, "log_frames")?;
+    while have < frames {
+        let pages = (frames - have) as i64;
+        update.execute([(pages * PAGE_ROWS).min(LONG_ROWS)])?;
+        let now = shown(conn, "log_frames")?;
+        ensure!(now > have, "the log went from {have} frames to {now}");
+        have = now;
+    }
+    ensure!(have < frames * 1.1 + 10.0, "the log has {have} frames instead of {frames}");
+    Ok(())
+}
+
+/// Resident memory of this process.
+fn resident_mib() -> Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+    Ok(kib.parse::<f64>()? / 1024.0)
+}
