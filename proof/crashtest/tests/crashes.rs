@@ -73,6 +73,14 @@ fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
     hold("waldio", || explore(&memory(Engine::WALDIO, 50_000)));
 }
 
+/// A process dies between putting the guard on and its sync; the next one finds it on, and commits.
+#[test]
+fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
+    let mut plan = memory(Engine::WALDIO, 10_000);
+    (plan.seed, plan.window_states) = (12002, 64);
+    hold("states after a death that the guard's sync would have followed", || explore(&plan));
+}
+
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
     hold("ppl", || explore(&memory(Engine::PPL, 50_000)));
