@@ -64,10 +64,10 @@ def read_rows(limit=None):
 def connect(mode, path, pool, checkpoints=True):
     """Opens a database: synchronous=FULL, one transaction per statement."""
     if mode.duralite and not mode.engine:
-        conn = duralite.connect(path, isolation_level=None)
+        conn = duralite.connect(path, wal=False, isolation_level=None)
     elif mode.duralite:
         memory = MEMORY.get(mode.engine, {"nvram": "emulate"})
-        conn = duralite.connect(path, journal=mode.engine, nvram_dir=pool, isolation_level=None, **memory)
+        conn = duralite.connect(path, wal=False, journal=mode.engine, nvram_dir=pool, isolation_level=None, **memory)
     else:
         conn = sqlite3.connect(path, isolation_level=None)
     if mode.exclusive:

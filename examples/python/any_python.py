@@ -8,7 +8,6 @@ import sys
 import duralite
 
 conn = duralite.connect(sys.argv[1], journal="nvwal", nvram="emulate", isolation_level=None)
-conn.execute("PRAGMA journal_mode=WAL")
 conn.execute("PRAGMA synchronous=FULL")
 conn.execute("CREATE TABLE IF NOT EXISTS t (a)")
 for i in range(100):

@@ -229,6 +229,34 @@ class Connect(Case):
         conn.close()
         self.assertTrue(os.path.isfile(name))
 
+    def test_one_call_is_enough(self):
+        conn = duralite.connect(self.path)
+        self.addCleanup(conn.close)
+        self.assertEqual(conn.execute("PRAGMA journal_mode").fetchone(), ("wal",))
+        conn.execute("CREATE TABLE t (a)")
+        self.assertEqual(properties(conn)["state"], "active")
+        self.assertEqual(conn.execute("PRAGMA duralite_strict").fetchone(), ("on",))
+        plain = duralite.connect(self.directory / "plain.db", wal=False)
+        self.addCleanup(plain.close)
+        plain.execute("CREATE TABLE t (a)")
+        self.assertEqual(plain.execute("PRAGMA journal_mode").fetchone(), ("delete",))
+
+    def test_wal_mode_that_cannot_be_had_is_an_error(self):
+        holder = sqlite3.connect(self.path, isolation_level=None)
+        self.addCleanup(holder.close)
+        holder.execute("CREATE TABLE t (a)")
+        holder.execute("BEGIN EXCLUSIVE")
+        with self.assertRaisesRegex(sqlite3.OperationalError, "locked|stays in journal mode"):
+            duralite.connect(self.path, timeout=0.05)
+
+    @unittest.skipUnless(sys.version_info >= (3, 12), "there is no autocommit before")
+    def test_connections_that_begin_transactions_by_themselves(self):
+        conn = duralite.connect(self.path, autocommit=False)
+        self.addCleanup(conn.close)
+        conn.execute("CREATE TABLE t (a)")
+        conn.commit()
+        self.assertEqual(conn.execute("PRAGMA journal_mode").fetchone(), ("wal",))
+
     def test_memory_databases(self):
         conn = duralite.connect(":memory:")
         self.addCleanup(conn.close)
@@ -285,7 +313,7 @@ class Connect(Case):
             lambda conn: (conn.execute("BEGIN EXCLUSIVE"), conn.execute(insert), conn.commit()),
             lambda conn: (conn.execute("BEGIN EXCLUSIVE"), by_with(conn)),
         ):
-            conn = duralite.connect(self.path, strict=True)
+            conn = duralite.connect(self.path, wal=False, strict=True)
             with self.assertRaisesRegex(sqlite3.OperationalError, why) as caught:
                 use(conn)
             if sys.version_info >= (3, 11):
@@ -313,7 +341,7 @@ class Connect(Case):
         with self.assertRaisesRegex(sqlite3.OperationalError, "strict=on refuses .*app.db.*: journal=off"):
             duralite.connect(self.path, strict=True, journal="off")
         self.assertFalse(self.path.exists())
-        conn = duralite.connect(self.path, strict=True, isolation_level=None)
+        conn = duralite.connect(self.path, wal=False, strict=True, isolation_level=None)
         self.addCleanup(conn.close)
         with self.assertRaisesRegex(sqlite3.OperationalError, "readonly database: .*app.db: it is not in WAL mode"):
             conn.execute("CREATE TABLE t (a)")

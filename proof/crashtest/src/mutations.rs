@@ -60,7 +60,11 @@ const EXPLAINED: [(&str, &str); 14] = [
         "cut_behind_tail",
         "what the link leads to counts only behind the terminator, and is fenced before that is moved",
     ),
-    ("sync", "what a process that has died had written: explored as states after deaths"),
+    (
+        "sync",
+        "where the database is mapped SQLite syncs its pages too, which it does not at synchronous=OFF; and what a process \
+         that has died had written: explored as states after deaths",
+    ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
 ];
 

@@ -92,8 +92,12 @@ def register():
         _registered = True
 
 
-def connect(path, **settings):
-    """Opens a database through Duralite and returns an ordinary sqlite3.Connection.
+def connect(path, wal=True, **settings):
+    """Opens a database through Duralite, in WAL mode, and returns an ordinary sqlite3.Connection.
+
+    What would end as plain SQLite is an error (``strict="on"``): another journal mode, a file system that cannot carry
+    a log. With ``wal=False`` the mode stays what it is, and `strict` is off unless it is given; so it is where nothing can
+    be written (``mode="ro"``, ``immutable``), for ``:memory:`` and with ``journal="off"``.
 
     Settings are URI parameters: ``journal="nvwal"``, ``nvram="emulate"``, ``sync="lazy"``, and
     SQLite's own such as ``mode="ro"``. True and False become ``on`` and ``off``. What
@@ -105,11 +109,39 @@ def connect(path, **settings):
     register()
     arguments = {name: settings.pop(name) for name in CONNECT_ARGUMENTS & settings.keys()}
     arguments.setdefault("factory", Connection)
+    wal = wal and _takes_a_log(path, settings)
+    if wal:
+        settings.setdefault("strict", True)
     before = _count.value
     try:
-        return sqlite3.connect(_uri(path, settings), uri=True, **arguments)
+        conn = sqlite3.connect(_uri(path, settings), uri=True, **arguments)
+        if wal:
+            _set_wal(conn)
+        return conn
     except sqlite3.Error as error:
         _explain(error, before)
+        raise
+
+
+def _takes_a_log(path, settings):
+    """Whether a database that is opened so can be written, and be in WAL mode."""
+    read_only = settings.get("mode") == "ro" or settings.get("immutable")
+    return not (read_only or path == ":memory:" or settings.get("mode") == "memory" or settings.get("journal") == "off")
+
+
+def _set_wal(conn):
+    """Sets WAL mode, which cannot be done in a transaction; closes the connection if it cannot be had."""
+    begins_by_itself = getattr(conn, "autocommit", None) is False
+    try:
+        if begins_by_itself:
+            conn.autocommit = True
+        (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
+        if mode != "wal":
+            raise sqlite3.OperationalError(f"the database stays in journal mode {mode}")
+        if begins_by_itself:
+            conn.autocommit = False
+    except BaseException:
+        conn.close()
         raise
 
 

@@ -64,7 +64,7 @@ def beyond_stock(reason):
 
 
 def known_limit(reason):
-    """Duralite does not survive this, as the README says; the test fails when it does."""
+    """Duralite does not survive this, as docs/limits.md says; the test fails when it does."""
 
     def mark(scenario):
         scenario.known_limit = reason

@@ -256,11 +256,10 @@ mod tests {
         assert!(eager.conflict_with(&lazy).unwrap().contains("sync=lazy"));
     }
 
-    /// Name, values and star of every row of README's table.
+    /// Name, values and star of every row of the table in the documentation.
     fn documented() -> Vec<(String, String, bool)> {
-        let readme = include_str!("../../../../README.md");
-        let section =
-            readme.split("\n## Settings\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let page = include_str!("../../../../docs/settings.md");
+        let section = page.split("\n## ").next().unwrap();
         let rows = section.lines().filter(|line| line.starts_with("| `"));
         let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
         cells
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_lists_the_settings_their_values_and_which_can_be_changed() {
+    fn the_documentation_lists_the_settings_their_values_and_which_can_be_changed() {
         let mut documented = documented();
         documented.sort();
         let mut names: Vec<&str> = documented.iter().map(|(name, ..)| name.as_str()).collect();

@@ -1,0 +1,104 @@
+//! The documents: no link leads nowhere, every page is in the table of contents, and the front page stays short.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Most lines of the front page.
+const FRONT_PAGE: usize = 100;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The documents that are kept: those beside the front page, and all below `docs`.
+fn documents() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut directories = vec![root().join("docs")];
+    let mut take = |path: PathBuf| {
+        if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    };
+    let entries = |directory: &Path| {
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    entries(&root()).into_iter().for_each(&mut take);
+    while let Some(directory) = directories.pop() {
+        for path in entries(&directory) {
+            if path.is_dir() { directories.push(path) } else { take(path) }
+        }
+    }
+    found
+}
+
+/// The targets of links in Markdown, outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut in_block = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        in_block ^= line.trim_start().starts_with("```");
+        let outside: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
+        if !in_block {
+            found.extend(
+                outside.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned),
+            );
+        }
+    }
+    found
+}
+
+/// What a heading is called in a link: its words in small letters, with hyphens between.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut dead = Vec::new();
+    for document in documents() {
+        let text = std::fs::read_to_string(&document).unwrap();
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (path, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target =
+                if path.is_empty() { document.clone() } else { document.parent().unwrap().join(path) };
+            let leads = target.exists()
+                && (heading.is_empty()
+                    || anchors(&std::fs::read_to_string(&target).unwrap()).contains(heading));
+            if !leads {
+                dead.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: BTreeSet<PathBuf> = links(&summary).into_iter().map(|link| docs.join(link)).collect();
+    let pages =
+        documents().into_iter().filter(|path| path.starts_with(&docs) && !path.ends_with("SUMMARY.md"));
+    assert_eq!(pages.collect::<BTreeSet<_>>(), listed);
+}
+
+#[test]
+fn the_front_page_is_short() {
+    let lines = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines < FRONT_PAGE, "{lines} lines");
+}
+
+#[test]
+fn links_in_code_are_none() {
+    assert_eq!(links("[a](b#c) `[d](e)`\n```\n[f](g)\n```\n[h](i)"), ["b#c", "i"]);
+    assert_eq!(anchor(" Is my `data` safe?"), "is-my-data-safe");
+}
