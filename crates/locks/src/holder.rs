@@ -44,6 +44,18 @@ impl Holder {
         held.shared == 0 && held.exclusive == 0
     }
 
+    /// Whether it holds a shared lock, as in a read transaction.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        self.held().shared != 0
+    }
+
+    /// Whether it waits for WRITE, or has it reserved.
+    #[must_use]
+    pub fn is_queued(&self) -> bool {
+        self.held().ticket != 0
+    }
+
     /// The table.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {

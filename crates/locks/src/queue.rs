@@ -116,6 +116,12 @@ impl Table {
             .map(|(waiter, at)| (at, waiter))
     }
 
+    /// Whether anybody waits for WRITE.
+    #[must_use]
+    pub fn has_waiters(&self) -> bool {
+        !self.is_queue_empty()
+    }
+
     /// Whether nobody waits. Whoever comes to wait afterwards looks whether WRITE is free once he has said so.
     pub(super) fn is_queue_empty(&self) -> bool {
         let arrivals = self.word(ARRIVALS);

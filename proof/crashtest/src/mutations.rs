@@ -44,7 +44,8 @@ impl std::fmt::Display for Mutation {
 }
 
 /// Functions of which a call may be left out unnoticed, and why.
-const EXPLAINED: [(&str, &str); 14] = [
+const EXPLAINED: [(&str, &str); 15] = [
+    ("raise", "the guard is synced before the first transaction, and a home once more"),
     ("set_state", "the table of block states is a hint: after a crash the list of blocks decides"),
     ("allocate", "as for the table; what the block holds is fenced again before anything names it"),
     ("free", "as for the table"),
@@ -69,8 +70,7 @@ const EXPLAINED: [(&str, &str); 14] = [
 ];
 
 /// The same of `ppl`, with what may be left out.
-const EXPLAINED_OF_PPL: [(&str, &str, &str); 10] = [
-    ("sync", "raise", SYNCED_AGAIN),
+const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
     ("fence", "grow", "the transaction's own fence follows before anything in the new chunks counts"),
     (
         "flush",
@@ -96,8 +96,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 10] = [
 ];
 
 /// The same of `scratchpad`.
-const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 12] = [
-    ("sync", "raise", SYNCED_AGAIN),
+const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     (
         "fence",
         "checkpointed",
@@ -141,7 +140,6 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 12] = [
          engine tries it",
     ),
 ];
-const SYNCED_AGAIN: &str = "a home is synced once more before the first transaction goes into a new log";
 const COUNTS_TOO_MANY: &str = "a region that counts a log too many only stays; that it never counts one too few takes several logs to \
     see, which inv24 of the engine has";
 const ALONE: &str = "fence of stores that need no flush";

@@ -56,13 +56,6 @@ fn logs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| names::is_log_name(path))
 }
 
-/// Whether [`collect`] may delete anything: whether the directory has anything that is called like a log.
-pub(super) fn may_be_in(dir: &Path) -> bool {
-    let is_large =
-        std::fs::read_dir(dir).map_or(true, |entries| entries.take(LOOKED_AT).count() == LOOKED_AT);
-    is_large || logs_in(dir).next().is_some()
-}
-
 /// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved
 /// keeps it. Returns what was moved, and where to.
 pub(super) fn free_plain_name(

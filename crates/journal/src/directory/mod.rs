@@ -113,12 +113,6 @@ pub fn sync_names(path: &Path) -> Result<(), JournalError> {
     files::sync_names(path).map_err(|error| JournalError::io("sync the directory of", path, &error))
 }
 
-/// Whether making a log may delete one that a crash has left in the log directory.
-#[must_use]
-pub fn may_have_leftovers(log_dir: &LogDirectory) -> bool {
-    leftovers::may_be_in(&log_dir.dir)
-}
-
 /// Deletes what a crash has left in the log directory of a database that names no log. Costs one look at a name where
 /// the log directory is the database's own directory.
 pub fn collect_leftovers(log_dir: &LogDirectory, db: &DatabaseIdentity) {

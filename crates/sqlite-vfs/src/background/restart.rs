@@ -43,7 +43,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     let (bound, room) = (attachment.bound(), attachment.room());
     if bound.is_outgrown() {
         // It may have been another process that has started the log over: then nothing is to be done.
-        bound.committed(attachment.indexed_frames());
+        bound.indexed(attachment.indexed_frames());
     }
     let (is_outgrown, is_short) = (bound.is_outgrown(), room.is_wanted());
     if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() || !attachment.take_restart(TURN_NS) {

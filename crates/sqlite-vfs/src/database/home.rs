@@ -260,14 +260,21 @@ impl Db {
     }
 
     /// What SQLite's `xSync` does. In WAL mode that is how a checkpoint ends, and what it has written is in the log
-    /// still: the file is synced before the log forgets it, when it starts over or goes ([`Db::settle`]). Under many
-    /// writers one checkpoint follows the other, long before that. The VFS's own connections sync at once: they
-    /// checkpoint beside the writers, which would wait for the sync later.
+    /// still: the file is synced before the log forgets it, when it starts over or goes ([`Db::settle`]). Where writers wait
+    /// for each other one checkpoint follows the other, long before that; and the last one of a database that is being closed
+    /// is settled at once. Those are left out. The VFS's own connections sync: they checkpoint beside the writers, which
+    /// would wait for the sync later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
-        if !self.is_helper && !self.has_home() && self.active().is_some() {
+        if !self.is_helper && !self.has_home() && self.active().is_some_and(|log| self.is_synced_later(&log))
+        {
             return ffi::OK;
         }
         self.sync(flags)
+    }
+
+    /// Whether many write, or the database is being closed. (With `locking_mode=EXCLUSIVE` SQLite maps no wal-index.)
+    fn is_synced_later(&self, log: &Attachment) -> bool {
+        log.locks().has_waiters() || self.lock_level() >= ffi::LOCK_EXCLUSIVE && self.has_index()
     }
 
     /// Syncs the database file. A failure is everybody's who has the log: the kernel tells once, and a

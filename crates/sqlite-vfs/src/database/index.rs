@@ -79,6 +79,11 @@ impl Db {
         attachment.index_region(region, true).map(drop).map_err(|error| self.cannot_map(&error))
     }
 
+    /// Whether SQLite has the wal-index mapped.
+    pub(super) fn has_index(&self) -> bool {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     fn first_region(&self) -> MutexGuard<'_, Option<FirstRegion>> {
         self.first_region.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,7 +129,7 @@ impl Db {
         let outside = attachment.outside();
         if outside.is_some() {
             // Nothing else is to be done before such a lock.
-        } else if shared && first >= FIRST_READ && holder.is_idle() {
+        } else if shared && first >= FIRST_READ && holder.is_idle() && !holder.is_queued() {
             // All is home now, and SQLite has chosen this mark before: under it the log would be appended to.
             if restart::keep(self, &attachment) && first > FIRST_READ {
                 return Some(ffi::BUSY);
@@ -253,6 +258,10 @@ fn unlock(attachment: &Attachment, holder: &Holder, slots: Range<usize>, shared:
     }
     if slots.start == WRITE {
         attachment.log().end_write();
+    }
+    if slots.start == CHECKPOINT {
+        // A checkpoint waits for WRITE by itself, and does not begin again.
+        waiting::forget();
     }
     holder.unlock_exclusive(slots.start, slots.len());
 }

@@ -13,15 +13,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use duralite_locks::Holder;
+use duralite_medium::process::ProcessId;
+
+/// A connection, and the process that it belongs to: a child of that has the lock's memory no more.
+type Refused = Option<(ProcessId, Weak<Holder>)>;
 
 thread_local! {
     /// The connection to which this thread was last refused the WRITE lock.
-    static REFUSED: RefCell<Weak<Holder>> = const { RefCell::new(Weak::new()) };
+    static REFUSED: RefCell<Refused> = const { RefCell::new(None) };
 }
 
 /// Notes that this thread was refused the WRITE lock.
 pub fn refused(holder: &Arc<Holder>) {
-    let _ = REFUSED.try_with(|refused| refused.replace(Arc::downgrade(holder)));
+    let refused = (ProcessId::current(), Arc::downgrade(holder));
+    let _ = REFUSED.try_with(|before| before.replace(Some(refused)));
 }
 
 /// Forgets it: the thread goes on with something else.
@@ -31,9 +36,10 @@ pub fn forget() {
 
 /// Sleeps in the queue, if this thread was refused the WRITE lock; otherwise `false` at once.
 pub fn sleep(limit: Duration) -> bool {
-    match REFUSED.try_with(RefCell::take).ok().and_then(|holder| holder.upgrade()) {
-        // An error is left to the next try.
-        Some(holder) => holder.wait_for_write(limit).is_ok(),
-        None => false,
+    let refused = REFUSED.try_with(RefCell::take).ok().flatten().filter(|(process, _)| process.is_current());
+    match refused.and_then(|(_, holder)| holder.upgrade()) {
+        // Within a transaction SQLite does not try again. An error is left to the next try.
+        Some(holder) if !holder.is_reading() => holder.wait_for_write(limit).is_ok(),
+        _ => false,
     }
 }

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use duralite_journal::directory::{may_have_leftovers, sync_names};
+use duralite_journal::directory::sync_names;
 use duralite_journal::{JournalError, Log, LogDirectory};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, VERSIONS};
@@ -263,13 +263,11 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
         return Ok(Attempt::LookAgain);
     };
     let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Attempt::LookAgain) };
-    if may_have_leftovers(log_dir) {
-        // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
-        // have failed, after which only bytes that are written anew are sure to be synced. Making a log
-        // deletes a spent one, which after a power loss the guard would name.
-        put_header(db, &plain)?;
-        sync(db)?;
-    }
+    // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
+    // have failed, after which only bytes that are written anew are sure to be synced. Opening a database and making a
+    // log delete a spent one, which after a power loss the guard would name.
+    put_header(db, &plain)?;
+    sync(db)?;
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
