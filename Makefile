@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench storebench build lint fuzz proof soak compat clean
+.PHONY: help demo test bench storebench build lint packages fuzz proof soak compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -32,6 +32,11 @@ bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.png
 storebench: ## the store's measurements, beside other stores, into docs/store-benchmarks.md and docs/bench/store_*.csv
 	@scripts/setup bench
 	@scripts/storebench
+
+packages: ## every package, into out/packages, each tested in an empty environment
+	@scripts/setup packages
+	cargo build --release -p duralite -p duralite-cli
+	@scripts/packages/run
 
 lint: ## formatting and clippy, warnings as errors
 	@scripts/setup lint
