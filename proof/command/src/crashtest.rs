@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Images of power cuts on a real file system to recover, for each engine (needs root)
     #[arg(long, value_name = "N", default_value_t = 0)]
     images: u64,
-    /// The file system for them: ext4 or xfs
+    /// The file system for them: ext4, xfs or btrfs
     #[arg(long, value_name = "NAME", default_value = "ext4")]
     file_system: FileSystemKind,
     /// Its mount options; with nobarrier commits have to be lost

@@ -35,7 +35,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     register().unwrap();
     let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
     let setup = Setup { waits: true, ..setup };
-    let stage = Stage::new().unwrap();
+    let stage = Stage::new(false).unwrap();
     let recorder = recorder_of(&stage, &setup).unwrap();
     let note = |event| recorder.note(event);
     under_hook(&stage, &recorder, || {
@@ -137,7 +137,7 @@ fn commit_with_a_super_journal(attached: bool) {
     let setup =
         Setup { settings: String::new(), waits: true, threads: 1, ..Setup::for_seed(Engine::WALDIO, 1) };
     for synchronous in ["FULL", "NORMAL"] {
-        let stage = Stage::new().unwrap();
+        let stage = Stage::new(false).unwrap();
         let recorder = recorder_of(&stage, &setup).unwrap();
         let others = ["b.db", "c.db"].map(|name| stage.home().join(name));
         for other in &others {

@@ -176,7 +176,7 @@ struct Plain {
 
 impl Plain {
     fn run(plan: &FaultPlan, setup: &Setup) -> Result<Self> {
-        let stage = Stage::new()?;
+        let stage = Stage::new(setup.beside)?;
         let recorder = recorder_of(&stage, setup)?;
         recorder.set_fault(None);
         heap::refuse(None);
@@ -230,7 +230,7 @@ fn one(
     which: Which,
     tally: &mut FaultTally,
 ) -> Result<Option<Box<Violation>>> {
-    let stage = Stage::new()?;
+    let stage = Stage::new(setup.beside)?;
     let recorder = recorder_of(&stage, setup)?;
     let panics = panics::count();
     match which {

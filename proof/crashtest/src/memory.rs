@@ -106,7 +106,7 @@ fn explore_runs(plan: &Plan, next: &AtomicU64) -> Verdict<Tally> {
     while tally.states < plan.states {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         let setup = Setup::for_seed(plan.engine, seed);
-        let stage = Stage::new()?;
+        let stage = Stage::new(setup.beside)?;
         let run = workload::record(&stage, &setup, seed, plan.length, false)
             .with_context(|| format!("the workload of seed {seed} with {}", setup.settings))?;
         tally.runs += 1;

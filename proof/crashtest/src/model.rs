@@ -9,14 +9,16 @@
 //!   its lines are in doubt as those of memory, until they are flushed and fenced, or the file is synced.
 //! - Where the database is on a disk of its own and is mapped ([`Model::over_disk`]), the disk says which names there are and how
 //!   long the file is, as on a file system with direct access; what is in it is in memory.
-//! - Names in a log's directory: any state since that directory was last synced. Names in the
-//!   database's directory are SQLite's business, and become durable with any later sync there, as on
-//!   file systems with a journal of their metadata.
+//! - Names of logs: any state since their directory was last synced. Other names in the database's directory are
+//!   SQLite's business, and become durable with any later sync of such a file, as on file systems with a journal of
+//!   their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use duralite_crashmodel::{Lines, SECTOR, Sectors, window};
+
+use duralite_journal::directory::is_log_name;
 
 use crate::event::{Event, FileId, FileKind, RecordedFile, Recording};
 
@@ -76,7 +78,7 @@ enum Place {
 }
 
 impl Model {
-    /// The state in which a recording began. Names below `home` follow the rule for the database.
+    /// The state in which a recording began. Names below `home` that are not a log's follow the rule for the database.
     #[must_use]
     pub fn new(recording: &Recording, home: &Path) -> Self {
         let files = recording.files.iter().enumerate().map(|(nth, file)| File {
@@ -137,9 +139,10 @@ impl Model {
             Event::Extend { file, size } => self.files[file.0 as usize].extend(*size),
             Event::Sync { file, .. } => {
                 self.files[file.0 as usize].sync();
-                if self.paths[file.0 as usize].starts_with(&self.home) {
-                    let home = self.home.clone();
-                    self.settle_names(|path| path.starts_with(&home));
+                let home = self.home.clone();
+                let is_sqlites = |path: &Path| path.starts_with(&home) && !is_log_name(path);
+                if is_sqlites(&self.paths[file.0 as usize]) {
+                    self.settle_names(is_sqlites);
                 }
             }
             Event::Lost { file } => self.files[file.0 as usize].lose(),

@@ -203,7 +203,7 @@ impl Mutants {
             let mut others = (0..100).map(|offset| Setup::for_each_mode(engine, seed + 1000 * offset));
             let setups = others.find(|setups| setups.iter().all(sound)).context("no setup")?;
             for setup in setups {
-                let stage = Stage::new()?;
+                let stage = Stage::new(setup.beside)?;
                 let run = workload::record(&stage, &setup, seed, length, true)
                     .with_context(|| format!("the workload of seed {seed}"))?;
                 runs.push((Explorer::new(stage, setup, seed, &run)?, run));

@@ -143,7 +143,7 @@ impl Cut {
         let recorder = Arc::new(Recorder::default());
         let disk = LogDisk::new(DISK_BYTES, Arc::new(Requests(Arc::clone(&recorder))))?;
         let volume = Volume::make(disk.file(), plan.file_system, &[], &plan.mount_options)?;
-        let memory = Stage::new()?;
+        let memory = Stage::new(false)?;
         let in_memory = setup.engine.is_in_memory();
         let stage = stage_on(volume.path(), in_memory.then_some(&memory))?;
         let file = File::create(stage.database())?;

@@ -24,7 +24,7 @@ use crate::transactions::Reference;
 pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     let state = Description::read(dir)?;
     crate::hooks::register()?;
-    let stage = Stage::new()?;
+    let stage = Stage::new(state.setup.beside)?;
     let mut contents = Contents::new();
     for (from, to) in [(dir.join("home"), stage.home()), (dir.join("pool"), stage.log_dir())] {
         let Ok(entries) = fs::read_dir(from) else { continue };
@@ -39,7 +39,8 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),
         None => {
-            let logs = contents.iter().filter(|(path, _)| path.parent() == Some(&stage.log_dir()));
+            let is_log = |path: &Path| path.parent() == Some(&stage.log_dir()) && path != stage.database();
+            let logs = contents.iter().filter(|(path, _)| is_log(path));
             for (log, _) in logs {
                 give_to(log, &stage.database())?;
             }

@@ -125,6 +125,9 @@ pub struct Setup {
     /// SQLite's journal mode, in small letters.
     #[serde(default = "wal")]
     pub journal_mode: String,
+    /// Whether its log is in the database's own directory.
+    #[serde(default)]
+    pub beside: bool,
 }
 
 /// The journal modes in which a rollback journal survives a crash.
@@ -148,6 +151,7 @@ impl Setup {
             threads: 1,
             checkpoint_frames: 0,
             journal_mode: wal(),
+            beside: seed % 3 == 1,
         };
         let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
         let mut settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();

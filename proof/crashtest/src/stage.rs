@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use duralite_journal::directory::{describe, is_log_name};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -26,18 +27,19 @@ pub struct Stage {
 
 impl Stage {
     /// An empty stage, with an empty database: a log names the file that it belongs to, so every state
-    /// is set up in the same one.
+    /// is set up in the same one. `beside` is where the logs go: into the database's own directory, or another one.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn new() -> Result<Self> {
+    pub fn new(beside: bool) -> Result<Self> {
         let memory = Path::new(SHARED_MEMORY);
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let parent = parent.canonicalize()?;
         let root = tempfile::Builder::new().prefix("duralite-crash-").tempdir_in(parent)?;
-        let (home, log_dir) = (root.path().join("home"), root.path().join("pool"));
+        let home = root.path().join("home");
+        let log_dir = if beside { home.clone() } else { root.path().join("pool") };
         std::fs::create_dir(&home)?;
-        std::fs::create_dir(&log_dir)?;
+        std::fs::create_dir_all(&log_dir)?;
         let stage = Self { home, log_dir, _root: Some(root) };
         File::create(stage.database())?;
         Ok(stage)
@@ -73,22 +75,26 @@ impl Stage {
     /// # Errors
     /// What the file system says.
     pub fn set(&self, contents: &Contents) -> Result<()> {
+        for (path, content) in contents {
+            match content {
+                Some(content) => write_sparsely(path, content),
+                None => std::fs::remove_file(path).or_else(unless_gone),
+            }
+            .with_context(|| format!("cannot set up {}", path.display()))?;
+        }
+        let is_set = |path: &Path| contents.iter().any(|(set, content)| content.is_some() && set == path);
+        let logs = contents.iter().filter(|(path, content)| content.is_some() && is_log_name(path));
+        let ids: Vec<String> =
+            logs.filter_map(|(log, _)| Some(describe(log).ok()?.id.to_string())).collect();
         for dir in [self.home(), self.log_dir()] {
             for entry in std::fs::read_dir(dir)? {
                 let path = entry?.path();
-                let name = path.as_os_str().as_encoded_bytes();
-                let stays = |log: &PathBuf| {
-                    name.ends_with(b"-shm") && name.starts_with(log.as_os_str().as_encoded_bytes())
-                };
-                let keep = contents.iter().any(|(log, content)| content.is_some() && stays(log));
-                if path != self.database() && !keep {
-                    std::fs::remove_file(path)?;
+                let name = path.to_string_lossy();
+                let is_shared_memory = name.ends_with("-shm") && ids.iter().any(|id| name.contains(id));
+                if path != self.database() && !is_set(&path) && !is_shared_memory {
+                    std::fs::remove_file(path).or_else(unless_gone)?;
                 }
             }
-        }
-        for (path, content) in contents {
-            let Some(content) = content else { continue };
-            write_sparsely(path, content).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
     }
@@ -116,6 +122,10 @@ impl Stage {
         ))?;
         Ok(conn)
     }
+}
+
+fn unless_gone(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Writes a file's content into whatever is there, zeros as holes.

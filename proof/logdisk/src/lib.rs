@@ -1,7 +1,7 @@
 //! A disk that logs every write and every sync, and the images that a power cut could leave of it.
 //!
 //! [`LogDisk`] serves a file from memory through FUSE. A [`Volume`] puts a loop device on that file
-//! and ext4 or xfs on the device, and databases run there. Each write and sync goes to a [`Sink`] in
+//! and ext4, xfs or btrfs on the device, and databases run there. Each write and sync goes to a [`Sink`] in
 //! the order in which the disk handled them; an [`EventLog`] takes events of the caller's own
 //! (acknowledgements, stores to other media) into the same order. [`DiskModel`](duralite_crashmodel::disk::DiskModel) replays the log up
 //! to any point and makes crash images: everything synced, and of the rest what the caller chooses.

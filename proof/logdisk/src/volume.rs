@@ -20,6 +20,8 @@ pub enum FileSystemKind {
     Ext4,
     /// xfs with one allocation group. Takes 16 MiB of a disk at least.
     Xfs,
+    /// btrfs with data and metadata in the same block groups, each once. Takes 16 MiB of a disk at least.
+    Btrfs,
 }
 
 impl FromStr for FileSystemKind {
@@ -27,13 +29,13 @@ impl FromStr for FileSystemKind {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| format!("{name} is none of the file systems, ext4 and xfs"))
+        found.ok_or_else(|| format!("{name} is none of the file systems, ext4, xfs and btrfs"))
     }
 }
 
 impl FileSystemKind {
     /// Every one that there is.
-    pub const ALL: [Self; 2] = [Self::Ext4, Self::Xfs];
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
 
     /// Its name for `mount`.
     #[must_use]
@@ -41,6 +43,7 @@ impl FileSystemKind {
         match self {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 
@@ -48,6 +51,7 @@ impl FileSystemKind {
         match self {
             Self::Ext4 => "mkfs.ext4",
             Self::Xfs => "mkfs.xfs",
+            Self::Btrfs => "mkfs.btrfs",
         }
     }
 
@@ -72,13 +76,15 @@ impl FileSystemKind {
             ],
             // Below 300 MiB it is not meant for use.
             Self::Xfs => &["--unsupported", "-q", "-f", "-K", "-d", "agcount=1", "-m", "reflink=0"],
+            Self::Btrfs => &["-q", "-f", "-K", "--mixed", "-m", "single", "-d", "single"],
         }
     }
 
     /// Options that mounting needs here.
     fn mount_options(self) -> &'static str {
         match self {
-            Self::Ext4 => "",
+            // btrfs tells devices of one UUID apart by itself.
+            Self::Ext4 | Self::Btrfs => "",
             // Images of one volume have one UUID, and are mounted beside it and each other.
             Self::Xfs => "nouuid",
         }
