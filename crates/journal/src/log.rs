@@ -204,6 +204,12 @@ impl Log {
         self.stream.engine().committed()
     }
 
+    /// Whether a transaction may have been written since it was made or cut: SQLite begins a WAL with a header.
+    #[must_use]
+    pub fn was_begun(&self) -> bool {
+        self.stream.engine().wal_header().is_some()
+    }
+
     /// Fills `buf` from stream offset `offset` on; returns how many bytes there were.
     ///
     /// # Errors

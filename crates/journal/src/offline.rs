@@ -143,7 +143,12 @@ pub fn checkpoint_into(
             Some(aside)
         }
         Afterwards::Delete => {
+            let path = log.path_now()?;
             log.unlink()?;
+            // Should it come back, it would be another database's, which nobody collects.
+            if let Some(path) = path.filter(|_| !own) {
+                directory::sync_names(&path)?;
+            }
             None
         }
     };

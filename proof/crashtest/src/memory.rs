@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use duralite_crashmodel::window;
+use duralite_logfmt::guard::{self, DatabaseHeader};
 
 use crate::event::{Event, FileKind, Recording};
 use crate::failure::Violation;
@@ -177,6 +178,12 @@ impl Explorer {
                 if let Some(violation) = self.window(&model, bounds, position, limits, tally)? {
                     return Ok(Some(violation));
                 }
+                // The guard comes and goes with such a sync.
+                if self.is_of_database(recording, event)
+                    && let Some(violation) = self.die(&model, bounds, position, tally)?
+                {
+                    return Ok(Some(violation));
+                }
                 if tally.states >= end {
                     return Ok(None);
                 }
@@ -187,6 +194,11 @@ impl Explorer {
             changed |= !matches!(event, Event::Flush { .. } | Event::Begin { .. });
         }
         self.window(&model, bounds, recording.events.len(), limits, tally)
+    }
+
+    fn is_of_database(&self, recording: &Recording, event: &Event) -> bool {
+        let Event::Sync { file, .. } = event else { return false };
+        recording.files.get(file.0 as usize).is_some_and(|file| file.path == self.stage.database())
     }
 
     /// Recovers the states that a crash may leave at this point.
@@ -288,9 +300,30 @@ impl Explorer {
     }
 
     /// Every process dies at this point, others recover what it left and commit on top of it, and then
-    /// power fails.
+    /// power fails. Where the guard is off, stock SQLite is such another one, too.
     fn die(
         &self,
+        model: &Model,
+        bounds: Bounds,
+        position: usize,
+        tally: &mut Tally,
+    ) -> Result<Option<Box<Violation>>> {
+        let (contents, _) = model.survive();
+        let header = contents.iter().find(|(path, _)| *path == self.stage.database());
+        let header = header.and_then(|(_, content)| content.as_deref()).unwrap_or_default();
+        let is_plain = matches!(guard::inspect(header), DatabaseHeader::Plain { .. });
+        let stock = Setup { engine: Engine::Stock, ..self.setup.clone() };
+        for others in [&self.setup].into_iter().chain(is_plain.then_some(&stock)) {
+            if let Some(violation) = self.die_before(others, model, bounds, position, tally)? {
+                return Ok(Some(violation));
+            }
+        }
+        Ok(None)
+    }
+
+    fn die_before(
+        &self,
+        others: &Setup,
         model: &Model,
         bounds: Bounds,
         position: usize,
@@ -301,7 +334,7 @@ impl Explorer {
         let recorder = Arc::new(Recorder::continuing(residue));
         let went_on = workload::under_hook(&self.stage, &recorder, || {
             let note = |event| recorder.note(event);
-            oracle::go_on(&self.stage, &self.setup, &self.reference, bounds, &note)
+            oracle::go_on(&self.stage, others, &self.reference, bounds, &note)
         });
         if let Err(what) = went_on {
             let what = format!("after the death of every process: {what}");

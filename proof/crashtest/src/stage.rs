@@ -84,8 +84,7 @@ impl Stage {
         }
         let is_set = |path: &Path| contents.iter().any(|(set, content)| content.is_some() && set == path);
         let logs = contents.iter().filter(|(path, content)| content.is_some() && is_log_name(path));
-        let ids: Vec<String> =
-            logs.filter_map(|(log, _)| Some(describe(log).ok()?.id.to_string())).collect();
+        let ids: Vec<String> = logs.filter_map(|(log, _)| Some(describe(log).ok()?.id.to_string())).collect();
         for dir in [self.home(), self.log_dir()] {
             for entry in std::fs::read_dir(dir)? {
                 let path = entry?.path();

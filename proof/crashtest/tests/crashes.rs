@@ -93,11 +93,9 @@ fn inv07_states_that_a_crash_leaves_recover_on_scratchpad() {
 
 #[test]
 fn inv07_images_of_power_cuts_recover() {
-    for (file_system, images) in [
-        (FileSystemKind::Ext4, 1_000),
-        (FileSystemKind::Xfs, 100),
-        (FileSystemKind::Btrfs, 100),
-    ] {
+    for (file_system, images) in
+        [(FileSystemKind::Ext4, 1_000), (FileSystemKind::Xfs, 100), (FileSystemKind::Btrfs, 100)]
+    {
         for engine in Engine::own() {
             if has_rig(file_system) {
                 let what = format!("{engine} on {}", file_system.name());

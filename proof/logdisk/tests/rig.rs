@@ -124,11 +124,6 @@ fn synced_data_survives_on_xfs() {
 }
 
 #[test]
-fn synced_data_survives_on_btrfs() {
-    synced_data_survives(FileSystemKind::Btrfs);
-}
-
-#[test]
 fn written_but_unsynced_data_may_be_lost_or_torn() {
     if !rig(FileSystemKind::Ext4) {
         return;

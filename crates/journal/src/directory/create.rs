@@ -27,8 +27,8 @@ pub(crate) fn create(
         let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
         return Err(JournalError::io("use the log's directory", &log_dir.dir, &error));
     }
-    // One look at the directory is little beside making a log.
-    leftovers::collect(&log_dir.dir, db, true);
+    // One look at the directory is little beside making a log. The caller has synced the database's header.
+    leftovers::collect(&log_dir.dir, db, true, &|| true);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(log_dir, db, id)?;
     let place = Place::new(log_dir, &path, id);

@@ -19,8 +19,8 @@ use crate::JournalError;
 
 /// Deletes the logs that were made for this database, which names none of them, and that hold nothing. Those
 /// that somebody uses, or that are being made, stay. With `scan` those are found too that were made while the
-/// database had another name.
-pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
+/// database had another name. None goes unless `make_sure`, asked then, says that it is durable that the database names none.
+pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
     let plain = names::plain(dir, &db.path);
     let others = scan.then(|| logs_in(dir)).into_iter().flatten();
     let mut seen = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool) {
             && head.is_of(db)
             && file.try_lock().is_ok()
             && is_in_place(&path, &file).unwrap_or(false);
-        if may_delete && head.is_empty(&path, &file) && head.release(&path, &file).is_ok() {
+        if may_delete && head.is_empty(&path, &file) && make_sure() && head.release(&path, &file).is_ok() {
             let segment = names::segment(&path, head.log_id);
             drop(files::remove(&path, &segment));
         }

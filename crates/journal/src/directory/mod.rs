@@ -41,7 +41,8 @@ pub(crate) use shared::OpenLog;
 pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
 pub use words::{
-    ACKNOWLEDGED, GUARD_KIND, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, PINS_OFFSET, READABLE, RESTART_UNTIL,
+    ACKNOWLEDGED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET,
+    PINS_OFFSET, READABLE, RESTART_UNTIL,
 };
 
 impl LogDirectory {
@@ -114,7 +115,8 @@ pub fn sync_names(path: &Path) -> Result<(), JournalError> {
 }
 
 /// Deletes what a crash has left in the log directory of a database that names no log. Costs one look at a name where
-/// the log directory is the database's own directory.
-pub fn collect_leftovers(log_dir: &LogDirectory, db: &DatabaseIdentity) {
-    leftovers::collect(&log_dir.dir, db, db.path.parent() != Some(&*log_dir.dir));
+/// the log directory is the database's own directory. Before anything goes `make_sure` says whether it is durable that the
+/// database names no log.
+pub fn collect_leftovers(log_dir: &LogDirectory, db: &DatabaseIdentity, make_sure: &dyn Fn() -> bool) {
+    leftovers::collect(&log_dir.dir, db, db.path.parent() != Some(&*log_dir.dir), make_sure);
 }

@@ -13,7 +13,7 @@ pub const LOCKS_BYTES: u64 = 64 << 10;
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 
 /// First word of a segment that is in use: its layout's version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG6");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG7");
 /// On which kinds of media the log is used, 0 where nobody has said.
 pub(super) const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to it
@@ -28,6 +28,11 @@ pub const RESTART_UNTIL: u64 = 32;
 /// Which guard is in the database's header, by whoever has put it there under EXCLUSIVE; 0 where nobody has said, or
 /// somebody is about to change it.
 pub const GUARD_KIND: u64 = 48;
+
+/// How often something has been written to the database file while its WAL was in the log.
+pub const HOME_WRITES: u64 = 56;
+/// One more than that number was when the last sync of the file began that succeeded; 0 where there was none.
+pub const HOME_SYNCED: u64 = 64;
 
 /// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
 pub(super) const INCARNATION: u64 = 40;

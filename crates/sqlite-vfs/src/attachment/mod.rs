@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::time::Duration;
 
 use duralite_journal::directory::{
-    GUARD_KIND, HOME_FAILURES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE, RESTART_UNTIL,
+    GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE,
+    RESTART_UNTIL,
 };
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
 use duralite_journal::home::Home;
@@ -84,8 +85,6 @@ pub struct Attachment {
     home: Mutex<Option<Arc<dyn Home>>>,
     /// Why what is in the home is worth nothing any more.
     home_cut: OnceLock<String>,
-    /// Set once this process has put the guard on.
-    raised: OnceLock<()>,
     /// For a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
@@ -177,7 +176,6 @@ impl Attachment {
             journal: log.rollback_journal(),
             home: Mutex::new(log.home()),
             home_cut: OnceLock::new(),
-            raised: OnceLock::new(),
             segment: Arc::clone(log.segment()),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
@@ -344,17 +342,6 @@ impl Attachment {
         &self.locks
     }
 
-    /// Notes that this process has put the guard on, durably. Whoever attaches a log that is named already may have found
-    /// what a process wrote that died before it was.
-    pub fn set_raised(&self) {
-        let _ = self.raised.set(());
-    }
-
-    /// Whether this process has put the guard on.
-    pub fn was_raised_here(&self) -> bool {
-        self.raised.get().is_some()
-    }
-
     /// A region of the wal-index. It belongs to the log, so that the two cannot part, whatever the database's
     /// paths are (invariant 15).
     pub fn index_region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
@@ -393,6 +380,28 @@ impl Attachment {
         self.segment.fetch_add(HOME_FAILURES, 1);
     }
 
+    /// Notes that the database file has been written to. A process that dies in between has not finished its checkpoint,
+    /// and the next one writes the page again.
+    pub fn home_written(&self) {
+        self.segment.fetch_add(HOME_WRITES, 1);
+    }
+
+    /// For [`Self::home_synced`], before a sync begins.
+    pub fn home_writes(&self) -> u64 {
+        self.segment.load(HOME_WRITES)
+    }
+
+    /// Notes that the database file has been synced, as it was after so many writes, or later.
+    pub fn home_synced(&self, writes: u64) {
+        self.segment.store(HOME_SYNCED, writes + 1);
+    }
+
+    /// Whether everything in the database file is durable, the guard with it. Whoever begins the shared memory anew does not
+    /// know: a process may have died before its sync.
+    pub fn home_is_synced(&self) -> bool {
+        self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
+    }
+
     /// Notes that everything in the log has been written to the database anew and synced, if syncing has not
     /// failed since it had failed for the `failures`-th time.
     pub fn home_settled(&self, failures: u64) {
@@ -409,11 +418,11 @@ impl Attachment {
         &self.room
     }
 
-    /// Makes it this thread's to start the log over, in all processes, for at most so long; whether it is.
-    pub fn take_restart(&self, limit_ns: u64) -> bool {
+    /// Makes it this thread's to start the log over, in all processes, for at most so long; what to end the turn by, if it is.
+    pub fn take_restart(&self, limit_ns: u64) -> Option<u64> {
         let now = self.segment.clock_ns();
-        let until = self.segment.load(RESTART_UNTIL);
-        until <= now && self.segment.compare_exchange(RESTART_UNTIL, until, now + limit_ns).is_ok()
+        let (until, turn) = (self.segment.load(RESTART_UNTIL), now + limit_ns);
+        (until <= now && self.segment.compare_exchange(RESTART_UNTIL, until, turn).is_ok()).then_some(turn)
     }
 
     /// A clock that goes on for all users of the log alike.
@@ -427,8 +436,9 @@ impl Attachment {
         until != 0 && until > self.segment.clock_ns()
     }
 
-    pub fn end_restart(&self) {
-        self.segment.store(RESTART_UNTIL, 0);
+    /// Ends the turn, unless it took so long that somebody else has it by now.
+    pub fn end_restart(&self, turn: u64) {
+        let _ = self.segment.compare_exchange(RESTART_UNTIL, turn, 0);
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {

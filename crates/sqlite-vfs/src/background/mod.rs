@@ -9,12 +9,7 @@ use std::time::Duration;
 use crate::database::waiting;
 use crate::sqlite::connection::BusyWait;
 
-/// Waits in the queue for WRITE where that is what is in the way.
-fn in_queue(limit: Duration) -> BusyWait {
-    let pause = |left| {
-        if !waiting::sleep(left) {
-            (BusyWait::polling(left).pause)(left);
-        }
-    };
-    BusyWait { limit, pause }
+/// Waits in the queue for WRITE where that is what is in the way, as any writer. While it waits for readers it has WRITE itself.
+fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
+    BusyWait { polling, queued, queue: waiting::sleep }
 }

@@ -27,7 +27,7 @@ use crate::sqlite::connection::{OwnConnection, uri_of};
 
 /// How long those that are there may take to finish. Writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
-/// How long a checkpoint that runs already may take.
+/// How long it waits in the queue for WRITE, and how long a checkpoint that runs already may take.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
 /// Nobody else tries meanwhile.
@@ -46,15 +46,16 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
         bound.indexed(attachment.indexed_frames());
     }
     let (is_outgrown, is_short) = (bound.is_outgrown(), room.is_wanted());
-    if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() || !attachment.take_restart(TURN_NS) {
+    if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() {
         return false;
     }
+    let Some(turn) = attachment.take_restart(TURN_NS) else { return false };
     let now_ns = attachment.clock_ns();
     let is_patient = is_outgrown || room.is_patient(now_ns);
     RESTARTING.set(true);
-    let restarted = restart(db, is_patient);
+    let restarted = restart(db, attachment, is_patient);
     RESTARTING.set(false);
-    attachment.end_restart();
+    attachment.end_restart(turn);
     match restarted {
         Ok(true) => {
             bound.committed(0);
@@ -80,23 +81,26 @@ pub fn yields(attachment: &Attachment) -> bool {
 }
 
 /// With patience for those who are in the way, or without.
-fn restart(db: &Db, is_patient: bool) -> Result<bool, Failure> {
+fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, Failure> {
     let (busy_timeout, try_for) =
         if is_patient { (BUSY_TIMEOUT, TRY_FOR) } else { (Duration::ZERO, Duration::ZERO) };
     let parameters = db.settings().parameters();
     let purpose = "cannot checkpoint a log that has outgrown its bound";
     let uri = uri_of(&db.path, &parameters)?;
-    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, in_queue(busy_timeout), purpose)?;
+    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, in_queue(busy_timeout, try_for), purpose)?;
     // Most of it beside the writers.
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
+    // It has not got everything home and has not synced, then. The sync that is to come is short after this one.
+    if !db.has_home() && !attachment.home_is_synced() && db.sync(ffi::SYNC_NORMAL) != ffi::OK {
+        return Ok(false);
+    }
     let start = Instant::now();
     loop {
-        let began = Instant::now();
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
             return Ok(true);
         }
         // A checkpoint that runs already is not waited for by SQLite. Who is a reader has been waited for.
-        if began.elapsed() >= busy_timeout || start.elapsed() >= try_for {
+        if own.gave_up() || start.elapsed() >= try_for {
             return Ok(false);
         }
         std::thread::sleep(PAUSE);

@@ -13,8 +13,10 @@ use crate::errors::{During, Failure};
 use crate::sqlite::connection::{OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// How long a checkpoint waits for what is in its way before it leaves the rest to the next. Writers may wait meanwhile.
+/// How long a checkpoint waits for readers before it leaves the rest to the next. Writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
+/// How long it waits in the queue for WRITE.
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Between two checkpoints that did not get everything home.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -100,7 +102,13 @@ impl Worker {
         };
         let purpose = "cannot checkpoint in the background";
         let uri = uri_of(&self.path, &settings.parameters())?;
-        let own = OwnConnection::open(&self.sqlite.api, &uri, VFS_NAME, in_queue(BUSY_TIMEOUT), purpose)?;
+        let own = OwnConnection::open(
+            &self.sqlite.api,
+            &uri,
+            VFS_NAME,
+            in_queue(BUSY_TIMEOUT, QUEUE_TIMEOUT),
+            purpose,
+        )?;
         own.run(c"PRAGMA wal_autocheckpoint=0")?;
         own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
         own.run(c"PRAGMA wal_checkpoint(RESTART)")?;

@@ -78,12 +78,7 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // A log without commits forgets nothing. It has just taken in what others have sealed. Where the guard was found and not
-        // put on here, this sync is what makes it durable: a process may have died before it was.
-        let log = &self.attachment;
-        if log.was_raised_here() && !self.db.has_home() && log.log().frames() == 0 {
-            return Ok(());
-        }
+        // SQLite has had it settled before, with the lock of the marks, unless it has the database to itself.
         let settled = self.db.settle(&self.attachment, None, ffi::SYNC_NORMAL);
         settled.map_err(|failure| self.db.sqlite.fail(&failure))
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use duralite_journal::home::{DatabaseFile, Header, Homed};
 use duralite_journal::{JournalError, Log};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
-use duralite_medium::MediumError;
+use duralite_medium::{Guarantee, MediumError};
 use duralite_sqlite_ffi as ffi;
 
 use super::{Db, Serving};
@@ -178,6 +178,7 @@ impl Db {
             return self.put(data, offset);
         };
         self.before_home_write(&attachment, serving, During::Write)?;
+        let _written = Written(&attachment);
         if !guard::touches(offset, data.len()) {
             return self.put(data, offset);
         }
@@ -220,7 +221,13 @@ impl Db {
     pub fn truncate(&self, size: i64) -> Result<c_int, Failure> {
         if let Some((attachment, serving)) = self.serving() {
             self.before_home_write(&attachment, serving, During::Truncate)?;
+            let _written = Written(&attachment);
+            return self.cut(size);
         }
+        self.cut(size)
+    }
+
+    fn cut(&self, size: i64) -> Result<c_int, Failure> {
         match self.homed() {
             None => Ok(self.base.truncate(size)),
             Some(homed) => self.done(homed.truncate(u64::try_from(size).unwrap_or(0)), During::Truncate),
@@ -272,16 +279,27 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Whether many write, or the database is being closed. (With `locking_mode=EXCLUSIVE` SQLite maps no wal-index.)
+    /// Whether many write, or the database is being closed. (With `locking_mode=EXCLUSIVE` SQLite maps no wal-index.) Where the
+    /// log is in memory that a power loss takes, what is left is what has been checkpointed: that is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
-        log.locks().has_waiters() || self.lock_level() >= ffi::LOCK_EXCLUSIVE && self.has_index()
+        let begun_later =
+            log.locks().has_waiters() || self.lock_level() >= ffi::LOCK_EXCLUSIVE && self.has_index();
+        begun_later && log.log().guarantee() != Guarantee::ProcessCrash
     }
 
     /// Syncs the database file. A failure is everybody's who has the log: the kernel tells once, and a
     /// second sync that succeeds proves nothing (invariants 6 and 9).
     pub fn sync(&self, flags: c_int) -> c_int {
         match self.homed() {
-            None => self.sync_file(flags),
+            None => {
+                let attachment = self.attached();
+                let writes = attachment.as_ref().map(|attachment| attachment.home_writes());
+                let code = self.sync_file(flags);
+                if let (ffi::OK, Some(attachment), Some(writes)) = (code, attachment, writes) {
+                    attachment.home_synced(writes);
+                }
+                code
+            }
             Some(homed) => self.note_sync(self.answer(self.done(homed.sync(), During::Sync))),
         }
     }
@@ -325,11 +343,14 @@ impl Db {
         log: Option<&mut Log>,
         flags: c_int,
     ) -> Result<(), Failure> {
+        if !self.has_home() && attachment.home_is_synced() {
+            return Ok(());
+        }
         let failures = attachment.home_failures();
         if failures > 0 {
             match log {
-                Some(log) => self.write_all_home(log)?,
-                None => self.write_all_home(&mut attachment.log())?,
+                Some(log) => self.write_all_home(attachment, log)?,
+                None => self.write_all_home(attachment, &mut attachment.log())?,
             }
         }
         match self.sync(flags) {
@@ -344,7 +365,7 @@ impl Db {
 
     /// Writes every committed page to the database file. SQLite has done so before, and nobody reads an older
     /// state: it is about to start the log over, or to delete it.
-    fn write_all_home(&self, log: &mut Log) -> Result<(), Failure> {
+    fn write_all_home(&self, attachment: &Attachment, log: &mut Log) -> Result<(), Failure> {
         let failed = |error: JournalError| Failure::of(&error, During::Read);
         let mut page = vec![0; log.page_bytes() as usize];
         for (page_number, frame) in log.committed_pages().map_err(failed)? {
@@ -353,7 +374,9 @@ impl Db {
                 guard::mask(0, &mut page, log.id());
             }
             let offset = u64::from(page_number.saturating_sub(1)) * page.len() as u64;
-            match self.put(&page, offset)? {
+            let written = self.put(&page, offset)?;
+            attachment.home_written();
+            match written {
                 ffi::OK => {}
                 code => return Err(Failure::new(code, format!("cannot write {}", self.path.display()))),
             }
@@ -389,6 +412,15 @@ impl Db {
                 Err(Failure::new(code, format!("cannot examine the -wal of {}", self.path.display())))
             }
         }
+    }
+}
+
+/// Notes a write to the database file when it is over, however it ends.
+struct Written<'a>(&'a Attachment);
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.0.home_written();
     }
 }
 

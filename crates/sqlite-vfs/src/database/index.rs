@@ -144,13 +144,12 @@ impl Db {
         let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
         Some(match locked {
             // All read marks but the first are taken only to start the log over.
-            Ok(())
-                if (first, count) == (FIRST_READ + 1, SLOTS - FIRST_READ - 1)
-                    && !shared
-                    && !attachment.may_start_over() =>
-            {
-                holder.unlock_exclusive(first, count);
-                ffi::BUSY
+            Ok(()) if (first, count) == (FIRST_READ + 1, SLOTS - FIRST_READ - 1) && !shared => {
+                let code = self.before_start_over(&attachment);
+                if code != ffi::OK {
+                    holder.unlock_exclusive(first, count);
+                }
+                code
             }
             Ok(()) if first == WRITE && outside.is_some_and(|outside| will_be_whole(self, outside)) => {
                 holder.unlock_shared(first);
@@ -171,6 +170,16 @@ impl Db {
                 self.sqlite.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
             }
         })
+    }
+
+    /// Whether the log can start over: SQLite is about to say in the wal-index that it has, and then everybody reads the
+    /// database file, which is settled before (invariant 6).
+    fn before_start_over(&self, attachment: &Attachment) -> c_int {
+        if !attachment.may_start_over() {
+            return ffi::BUSY;
+        }
+        let settled = self.settle(attachment, None, ffi::SYNC_NORMAL);
+        self.answer(settled.map(|()| ffi::OK))
     }
 
     /// Takes in what has become of the log of a user who may only read it; whether others use it.

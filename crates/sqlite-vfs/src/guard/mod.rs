@@ -51,7 +51,9 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
             // SQLite opens a WAL where page 1 asks for one.
             DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => return Ok(WalServer::Base),
             DatabaseHeader::Guarded { log_id, page_bytes, .. } => match attach(db, log_id) {
-                Ok(attachment) if attachment.log().page_bytes() != page_bytes => {
+                Ok(attachment)
+                    if attachment.log().page_bytes() != page_bytes || is_outdated(db, &attachment)? =>
+                {
                     put_away(db, attachment, tries)?;
                     continue;
                 }
@@ -122,8 +124,16 @@ fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
     Ok(WalServer::Log(used))
 }
 
-/// Takes a log away that was made for pages of another size: with a rollback journal SQLite can change that size, which
-/// a WAL depends on. Another log takes its place.
+/// Whether commits are in an ordinary `-wal` while the log has none. There is no such file when a guard is put on, nor can there be
+/// one under it: the guard was lifted by a process that died before that was durable, stock SQLite has used the database, and
+/// a power loss has brought the guard back. The log was retired before.
+fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
+    let is_possible = !db.read_only && attachment.outside().is_none() && !attachment.log().was_begun();
+    Ok(is_possible && db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
+}
+
+/// Takes a log away that has nothing, and is not what the database needs: it was made for pages of another size (with a rollback journal
+/// SQLite can change that size, which a WAL depends on), or [`is_outdated`]. Another log takes its place.
 fn put_away(db: &Db, attachment: Arc<Attachment>, tries: u32) -> Result<(), Failure> {
     db.leave_journal();
     let used = attachment.enter(Entering::Wal)?;
@@ -302,7 +312,7 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     }
     let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
     raised.set_guard_kind(Some(kind));
-    raised.set_raised();
+    raised.home_synced(raised.home_writes());
     Ok(Attempt::Raised(raised))
 }
 
@@ -347,8 +357,9 @@ fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     }
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
-    // A log that has no commits any more has nothing to forget: it was only read through, or what was in it has been settled.
-    let holds_anything = log.frames() > 0 || db.has_home() || attachment.rollback_journal().is_some();
+    // A log in which no transaction has ever begun has nothing to forget: it was only read through. One that has no commits any more
+    // may have what a process had written that died: it must never be found again.
+    let holds_anything = log.was_begun() || db.has_home() || attachment.rollback_journal().is_some();
     if holds_anything {
         db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }

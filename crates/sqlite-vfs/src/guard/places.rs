@@ -46,7 +46,10 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
             if let (Ok(log_dir), Ok(identity), false) = (log_dir, db.identity(), db.read_only)
                 && db.path.parent() == Some(&*log_dir.dir)
             {
-                directory::collect_leftovers(log_dir, &identity);
+                // Whoever lifted the guard may have died before that was durable.
+                directory::collect_leftovers(log_dir, &identity, &|| {
+                    db.base.sync(ffi::SYNC_NORMAL) == ffi::OK
+                });
             }
             Ok(())
         }

@@ -12,6 +12,7 @@ use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
 use super::Api;
 use crate::errors::Failure;
+use crate::shield::shield;
 
 thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
@@ -26,41 +27,68 @@ pub fn is_opening() -> bool {
 /// tens of milliseconds, and whoever checkpoints may keep all writers out meanwhile.
 #[derive(Clone, Copy)]
 pub struct BusyWait {
-    /// For how long, for one lock.
-    pub limit: Duration,
-    /// Sleeps for a moment, and for no longer than this.
-    pub pause: fn(Duration),
+    /// For how long it looks again at short intervals, in one statement.
+    pub polling: Duration,
+    /// For how long it waits besides in the queue for a lock, where nobody waits for it.
+    pub queued: Duration,
+    /// Waits in that queue for no longer than this; `false` at once if what is in the way has none.
+    pub queue: fn(Duration) -> bool,
 }
 
 impl BusyWait {
-    /// Sleeps between two tries.
-    const PAUSE: Duration = Duration::from_micros(250);
-
     /// By looking again at short intervals.
     pub fn polling(limit: Duration) -> Self {
-        Self { limit, pause: |left| std::thread::sleep(left.min(Self::PAUSE)) }
+        Self { polling: limit, queued: Duration::ZERO, queue: |_| false }
     }
 }
 
-/// What the busy handler knows.
+/// Between two looks.
+const PAUSE: Duration = Duration::from_micros(250);
+
+/// What the busy handler knows: how long it has waited in this statement.
 struct Busy {
     wait: BusyWait,
-    since: Cell<Instant>,
+    polled: Cell<Duration>,
+    queued: Cell<Duration>,
+    gave_up: Cell<bool>,
+}
+
+impl Busy {
+    fn new(wait: BusyWait) -> Self {
+        let none = || Cell::new(Duration::ZERO);
+        Self { wait, polled: none(), queued: none(), gave_up: Cell::new(false) }
+    }
+
+    /// Waits, if there is any time left; whether to try again.
+    fn wait(&self, is_first: bool) -> bool {
+        if is_first {
+            self.polled.set(Duration::ZERO);
+            self.queued.set(Duration::ZERO);
+        }
+        let begun = Instant::now();
+        let left = self.wait.queued.saturating_sub(self.queued.get());
+        if !left.is_zero() && (self.wait.queue)(left) {
+            self.queued.set(self.queued.get() + begun.elapsed());
+            return true;
+        }
+        let left = self.wait.polling.saturating_sub(self.polled.get());
+        self.gave_up.set(left.is_zero());
+        if left.is_zero() {
+            return false;
+        }
+        std::thread::sleep(left.min(PAUSE));
+        self.polled.set(self.polled.get() + begun.elapsed());
+        true
+    }
 }
 
 /// SQLite's busy handler.
 unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
-    // SAFETY: the connection's own, which outlives it, and is used by its thread only.
-    let busy = unsafe { &*busy.cast::<Busy>() };
-    if before == 0 {
-        busy.since.set(Instant::now());
-    }
-    let left = busy.wait.limit.saturating_sub(busy.since.get().elapsed());
-    if left.is_zero() {
-        return 0;
-    }
-    (busy.wait.pause)(left);
-    1
+    shield(0, || {
+        // SAFETY: the connection's own, which outlives it, and is used by its thread only.
+        let busy = unsafe { &*busy.cast::<Busy>() };
+        c_int::from(busy.wait(before == 0))
+    })
 }
 
 /// A connection, closed when dropped. Only the thread that opened it uses it.
@@ -68,13 +96,16 @@ pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
     purpose: &'static str,
-    busy: Box<Busy>,
+    /// Made by `Box::into_raw`: SQLite has the pointer.
+    busy: *mut Busy,
 }
 
 impl Drop for OwnConnection<'_> {
     fn drop(&mut self) {
         // SAFETY: opened by `open`, without unfinished statements; closing null does nothing.
         unsafe { (self.api.close)(self.connection) };
+        // SAFETY: made by `Box::into_raw`, and nobody has the pointer any more.
+        drop(unsafe { Box::from_raw(self.busy) });
     }
 }
 
@@ -88,7 +119,7 @@ impl<'a> OwnConnection<'a> {
         wait: BusyWait,
         purpose: &'static str,
     ) -> Result<Self, Failure> {
-        let busy = Box::new(Busy { wait, since: Cell::new(Instant::now()) });
+        let busy = Box::into_raw(Box::new(Busy::new(wait)));
         let mut own = Self { api, connection: ptr::null_mut(), purpose, busy };
         let flags = ffi::OPEN_READWRITE | ffi::OPEN_URI | ffi::OPEN_NOMUTEX | ffi::OPEN_PRIVATECACHE;
         let before = OPENING.replace(true);
@@ -99,10 +130,15 @@ impl<'a> OwnConnection<'a> {
         if code != ffi::OK {
             return Err(own.failure(code));
         }
-        let argument = ptr::from_ref::<Busy>(&own.busy).cast_mut().cast();
         // SAFETY: an open connection, which is closed before the argument goes.
-        unsafe { (api.busy_handler)(own.connection, Some(on_busy), argument) };
+        unsafe { (api.busy_handler)(own.connection, Some(on_busy), own.busy.cast()) };
         Ok(own)
+    }
+
+    /// Whether what was in the way when it was last waited for stayed until the time was up.
+    pub fn gave_up(&self) -> bool {
+        // SAFETY: alive as long as the connection is.
+        unsafe { &*self.busy }.gave_up.get()
     }
 
     fn failure(&self, code: c_int) -> Failure {
