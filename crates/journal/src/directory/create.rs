@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use duralite_logfmt::guard::HEADER_BYTES;
 use duralite_logfmt::{FileIdentity, LogId};
 
 use super::leftovers;
@@ -27,8 +28,8 @@ pub(crate) fn create(
         let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
         return Err(JournalError::io("use the log's directory", &log_dir.dir, &error));
     }
-    // One look at the directory is little beside making a log. The caller has synced the database's header.
-    leftovers::collect(&log_dir.dir, db, true, &|| true);
+    // One look at the directory is little beside making a log.
+    leftovers::collect(&log_dir.dir, db, true, &|| settle_header(database).is_ok());
     let id = draw_id(db)?;
     let (path, moved) = choose_name(log_dir, db, id)?;
     let place = Place::new(log_dir, &path, id);
@@ -61,6 +62,15 @@ pub(crate) fn create(
             drop(std::fs::remove_file(&path));
         })
         .map(|log| OpenLog { moved, ..log })
+}
+
+/// Makes durable what the database's header says. A process may have died that had lifted the guard, or its sync have failed, after
+/// which only bytes that are written anew are sure to be synced.
+fn settle_header(database: &dyn DatabaseFile) -> Result<(), JournalError> {
+    let mut header = [0; HEADER_BYTES];
+    let len = database.read(&mut header, 0)?;
+    database.write(&header[..len], 0)?;
+    database.sync()
 }
 
 /// What a new log says about itself.

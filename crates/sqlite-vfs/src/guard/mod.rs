@@ -273,11 +273,8 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
         return Ok(Attempt::LookAgain);
     };
     let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Attempt::LookAgain) };
-    // What is read here may not be durable: a process may have died that had lifted the guard, or its sync
-    // have failed, after which only bytes that are written anew are sure to be synced. Opening a database and making a
-    // log delete a spent one, which after a power loss the guard would name.
-    put_header(db, &plain)?;
-    sync(db)?;
+    // What is read here may not be durable, if whoever lifted the guard has died. The guard that a power loss then brings back names
+    // a log that is there still, and holds nothing: making a log deletes it only after the header has been made durable.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
