@@ -5,11 +5,12 @@
 //! [`duralite_last_error`] says why something was refused.
 #![allow(unsafe_code)] // entry points that SQLite calls by name
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::panic::catch_unwind;
+use std::sync::Mutex;
 
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
-use duralite_sqlite_vfs::{COUNT, Entry, last_error_text, register};
+use duralite_sqlite_vfs::{COUNT, Entry, account, last_error_text, register};
 
 pub use duralite_sqlite_vfs::{last_error, last_refusal};
 
@@ -118,4 +119,21 @@ pub extern "C" fn duralite_last_refusal() -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_refusal_count() -> *const u64 {
     COUNT.as_ptr()
+}
+
+/// From now on [`duralite_account`] knows what becomes of the databases that this process opens.
+#[unsafe(no_mangle)]
+pub extern "C" fn duralite_account_begin() {
+    account::begin();
+}
+
+/// A line for each database that was opened since [`duralite_account_begin`]: what served it, with which guarantee and
+/// for how many commits, or why it was plain SQLite. Empty when none was opened. The text stays until the next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn duralite_account() -> *const c_char {
+    static TEXT: Mutex<Option<CString>> = Mutex::new(None);
+    let text = catch_unwind(account::text).unwrap_or_default();
+    let Ok(mut kept) = TEXT.try_lock() else { return std::ptr::null() };
+    let text = kept.insert(CString::new(text.replace('\0', "?")).unwrap_or_default());
+    text.as_ptr()
 }

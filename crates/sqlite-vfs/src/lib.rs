@@ -17,7 +17,9 @@
 //! | [`attachment`] | logs that this process has attached |
 //! | [`sqlite`] | the SQLite that calls, the VFS below ours, connections of our own |
 //! | [`settings`] | settings |
+//! | [`account`] | what became of the databases that were opened |
 
+pub mod account;
 mod attachment;
 mod background;
 mod callbacks;
@@ -33,4 +35,5 @@ mod sqlite;
 
 pub use refusals::{COUNT, last_error, last_error_text, last_refusal};
 pub use register::{Entry, register};
+pub use settings::check as check_setting;
 pub use sqlite::{OLDEST_SQLITE, RegisterError, VFS_NAME};

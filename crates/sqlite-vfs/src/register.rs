@@ -2,12 +2,14 @@
 #![allow(unsafe_code)] // calls SQLite through its table of routines
 
 use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use duralite_medium::process::PerProcess;
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
 
+use crate::account;
 use crate::callbacks::vfs;
 use crate::errors::Failure;
 use crate::registration::Registration;
@@ -146,12 +148,16 @@ unsafe extern "C" fn opened(
         let Some(registration) = registration else { return ffi::OK };
         // SAFETY: SQLite passes the connection that it has opened.
         unsafe { functions::add(&registration.sqlite, db) };
-        if !settings::strict_by_environment() || connection::is_opening() {
+        let is_strict = settings::strict_by_environment();
+        if !(is_strict || account::is_on()) || connection::is_opening() {
             return ffi::OK;
         }
         // SAFETY: as above.
         let plain = unsafe { plain::plain_database(&registration.sqlite.api, db) };
-        let Some(plain) = plain.filter(|plain| !plain.on_purpose) else { return ffi::OK };
+        if let Some(plain) = &plain {
+            account::plain(Path::new(&plain.file), &format!("opened through the VFS {}", plain.vfs));
+        }
+        let Some(plain) = plain.filter(|plain| is_strict && !plain.on_purpose) else { return ffi::OK };
         let failure = Failure::cannot_open(plain.refusal());
         // SAFETY: SQLite's own arguments.
         unsafe { tell(routines, message, &failure.message) };

@@ -26,6 +26,7 @@ use duralite_medium::process::PerProcess;
 use duralite_medium::{FileSegment, MediumError, Segment as _, SegmentUse};
 use duralite_sqlite_ffi as ffi;
 
+use crate::account::{self, Accounted, Figures};
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
 use bound::Bound;
@@ -527,8 +528,24 @@ fn in_use() -> Failure {
     Failure::new(ffi::BUSY, "another connection has the database to itself, or is closing it")
 }
 
+/// Of this process's use of it.
+fn figures_of(log: &Log) -> Figures {
+    let commits = log.metrics().into_iter().find(|(name, _)| *name == "commits");
+    let commits = commits.and_then(|(_, value)| value.parse().ok()).unwrap_or_default();
+    Figures { engine: log.engine().name, guarantee: log.guarantee().as_str(), commits }
+}
+
+impl Accounted for Attachment {
+    fn figures(&self) -> Option<Figures> {
+        self.log.try_lock().ok().map(|log| figures_of(&log))
+    }
+}
+
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if account::is_on() {
+            account::ended(self.key.log, figures_of(&self.log()));
+        }
         if let Some(maintenance) = self.maintenance.get() {
             maintenance.stop();
         }

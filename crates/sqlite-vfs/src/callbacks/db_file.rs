@@ -148,6 +148,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         let base = db.base;
         let mut lifter = None;
         if db.is_own() {
+            pragma::account_for(&db);
             registration.forget(&db);
             journal::close(&db);
             lifter = Lifter::of(&db);

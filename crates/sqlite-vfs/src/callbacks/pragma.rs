@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
+use crate::account;
 use crate::database::{Db, strict};
 use crate::settings::{self, Settings};
 
@@ -123,6 +124,14 @@ fn status(db: &Db) -> String {
     line(&mut text, "lock_waits", &locks.waits.to_string());
     line(&mut text, "lock_recoveries", &locks.recovered.to_string());
     text.trim_end().to_owned()
+}
+
+/// Takes down why no log serves a database, if none has.
+pub fn account_for(db: &Db) {
+    if account::is_on() && !db.is_helper && !db.was_served() {
+        let settings = in_force(db);
+        account::plain(&db.path, &why_idle(db, &settings).1);
+    }
 }
 
 fn line(text: &mut String, name: &str, value: &str) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
-use super::{db_file, journal_file, wal_file};
+use super::{db_file, journal_file, pragma, wal_file};
 use crate::database::{Db, Names, strict, super_journal, waiting};
 use crate::errors::Failure;
 use crate::guard::child::{self, ChildJournal};
@@ -231,6 +231,7 @@ unsafe fn open_database(
     if db.is_capable() && !names.wal.as_ptr().is_null() {
         registration.remember(&db);
     }
+    pragma::account_for(&db);
     // SAFETY: memory for a file of ours, and the base's file in it is open.
     unsafe { db_file::install(file, db, registration) };
     if !out_flags.is_null() {

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_journal::engine::Ticket;
 use duralite_journal::home::Home;
@@ -18,6 +18,7 @@ use super::first_region::FirstRegion;
 use super::journal_store::JournalStore;
 use super::patience::Patience;
 use super::super_journal;
+use crate::account;
 use crate::attachment::maintenance::{HoldOff, Maintenance};
 use crate::attachment::{Attachment, Use};
 use crate::errors::{During, Failure};
@@ -291,6 +292,10 @@ impl Db {
 
     pub fn attach(&self, used: Use, serving: Serving) {
         self.served.store(true, Ordering::Relaxed);
+        if account::is_on() {
+            let log: Weak<Attachment> = Arc::downgrade(used.attachment());
+            account::serves(&self.path, used.id(), log);
+        }
         self.outside.store(used.outside().is_some(), Ordering::Relaxed);
         self.has_home.store(used.home().is_some(), Ordering::Relaxed);
         let previous = std::mem::replace(&mut *self.state(), State { attached: Some(used), serving });

@@ -23,6 +23,15 @@ pub fn strict_by_environment() -> bool {
     !value.is_empty() && !is_off(&value)
 }
 
+/// Whether this is a setting, and its value one that it takes; `Ok` is the name of its environment variable.
+///
+/// # Errors
+/// A text that says what is wrong, and what was probably meant.
+pub fn check(name: &str, value: &str) -> Result<String, String> {
+    let mut settings = Settings::default();
+    settings.set(name, value).map(|()| variable_of(name))
+}
+
 impl Settings {
     /// Reads every setting. An empty environment variable counts as unset.
     pub fn resolve(

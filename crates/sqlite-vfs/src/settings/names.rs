@@ -7,11 +7,12 @@ use duralite_journal::engines;
 
 use super::table::{Row, find, names, rows};
 
-/// Variables that are no settings: the library's own, the Python package's, the tests', a measurement's.
-const OTHER_VARIABLES: [&str; 7] = [
+/// Variables that are no settings: the library's own, the Python package's, those of `duralite run`, the tests', a measurement's.
+const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_MAKE_DEFAULT",
     "DURALITE_LOG",
     "DURALITE_LIBRARY",
+    "DURALITE_RUN",
     "DURALITE_REQUIRE_RIGS",
     "DURALITE_SEED",
     "DURALITE_REGENERATE",

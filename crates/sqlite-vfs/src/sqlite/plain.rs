@@ -12,8 +12,8 @@ use crate::settings;
 
 /// A database file that a connection has open without Duralite.
 pub struct PlainDatabase {
-    file: String,
-    vfs: String,
+    pub file: String,
+    pub vfs: String,
     /// Its URI says `strict=off`.
     pub on_purpose: bool,
 }

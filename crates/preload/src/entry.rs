@@ -1,0 +1,141 @@
+//! The functions that programs call instead of SQLite's, and what happens when the library is loaded.
+//!
+//! Each begins with a few instructions that pass on, as one argument more, where it was called from.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::catch_unwind;
+use std::ptr;
+
+use duralite_sqlite_ffi::{self as ffi, Connection};
+
+use crate::orders::orders;
+use crate::register::register;
+use crate::report;
+use crate::sqlite::Sqlite;
+
+/// A function under SQLite's name that goes on as another one, with the caller's address as its last argument.
+macro_rules! entry {
+    ($name:ident, $target:ident, $x86_64:literal, $aarch64:literal) => {
+        /// SQLite's function of this name, with Duralite as the default VFS; its arguments, result and errors. Where
+        /// Duralite cannot be registered nothing is opened: `SQLITE_ERROR`, and the reason on standard error.
+        ///
+        /// # Safety
+        /// To be called as SQLite's is.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(concat!("mov ", $x86_64, ", [rsp]"), "jmp {}", sym $target);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(concat!("mov ", $aarch64, ", x30"), "b {}", sym $target);
+        }
+    };
+}
+
+/// No VFS, but a text that ends in SQLite's message.
+const FAILED: &CStr = c"duralite (the reason is on standard error)";
+
+entry!(sqlite3_open, open, "rdx", "x2");
+entry!(sqlite3_open16, open16, "rdx", "x2");
+entry!(sqlite3_open_v2, open_v2, "r8", "x4");
+
+unsafe extern "C" fn open(name: *const c_char, db: *mut *mut Connection, caller: *const c_void) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    through(caller, db, |sqlite| unsafe { (sqlite.open)(name, db) })
+}
+
+unsafe extern "C" fn open16(name: *const c_void, db: *mut *mut Connection, caller: *const c_void) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    through(caller, db, |sqlite| unsafe { (sqlite.open16)(name, db) })
+}
+
+unsafe extern "C" fn open_v2(
+    name: *const c_char,
+    db: *mut *mut Connection,
+    flags: c_int,
+    vfs: *const c_char,
+    caller: *const c_void,
+) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    through(caller, db, |sqlite| unsafe { (sqlite.open_v2)(name, db, flags, vfs) })
+}
+
+/// Opens with the SQLite that the caller means, after Duralite is its default VFS.
+fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&Sqlite) -> c_int) -> c_int {
+    let Ok(Some(sqlite)) = catch_unwind(|| Sqlite::of(caller)) else {
+        report::say("no database is opened: the program's SQLite cannot be found");
+        if !db.is_null() {
+            // SAFETY: where SQLite puts the connection; null is its answer when it has none.
+            unsafe { *db = ptr::null_mut() };
+        }
+        return ffi::CANTOPEN;
+    };
+    // Whom nobody has asked stands aside.
+    let registered = if orders().are_given {
+        catch_unwind(|| register(&sqlite)).unwrap_or_else(|_| Err("an error in Duralite itself".to_owned()))
+    } else {
+        Ok(())
+    };
+    if let Err(why) = registered {
+        report::say(&format!("no database is opened: {why}"));
+        // SAFETY: the caller's own place. A VFS that is not there makes a connection that has failed and says so.
+        return unsafe { (sqlite.open_v2)(c":memory:".as_ptr(), db, ffi::OPEN_READWRITE, FAILED.as_ptr()) };
+    }
+    let code = open(&sqlite);
+    if code == ffi::OK && orders().wal && !db.is_null() {
+        // SAFETY: SQLite has put an open connection there.
+        set_wal(&sqlite, unsafe { *db });
+    }
+    code
+}
+
+/// Puts a database file into WAL mode. One that cannot have it now stays as it is; that is said, and no error.
+fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
+    let main = c"main".as_ptr();
+    // SAFETY: an open connection, and the name of its database.
+    let name = unsafe {
+        if (sqlite.db_readonly)(db, main) != 0 {
+            return;
+        }
+        (sqlite.db_filename)(db, main).as_ref().map(|name| CStr::from_ptr(name))
+    };
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+    let exec = |sql: &CStr| {
+        // SAFETY: an open connection and a text; no rows and no error text are wanted.
+        unsafe { (sqlite.exec)(db, sql.as_ptr(), ptr::null(), ptr::null_mut(), ptr::null_mut()) }
+    };
+    let code = exec(c"PRAGMA journal_mode=WAL");
+    if code != ffi::OK {
+        let name = name.to_string_lossy();
+        report::say(&format!("{name} stays in its journal mode: SQLite's error {code}"));
+        // The program's open has not failed, and should not find an error.
+        exec(c"");
+    }
+}
+
+/// Runs when the library is loaded, before the program.
+extern "C" fn begin() {
+    let own: *const c_void = (sqlite3_open_v2 as *const ()).cast();
+    let _ = catch_unwind(|| {
+        if !orders().are_given {
+            return;
+        }
+        // What stands before this library is the program itself: its calls do not come here, so it has to be now.
+        let program = Sqlite::of_program().filter(|sqlite| !ptr::eq(sqlite.open_v2 as *const c_void, own));
+        if let Some(Err(why)) = program.map(|sqlite| register(&sqlite)) {
+            report::say(&format!("this program stays plain SQLite: {why}"));
+        }
+    });
+}
+
+/// Runs when the program calls `exit`, or returns from `main`.
+extern "C" fn end() {
+    let _ = catch_unwind(report::at_exit);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

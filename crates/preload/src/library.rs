@@ -1,0 +1,88 @@
+//! `libduralite.so`, loaded at the first open.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem;
+use std::sync::OnceLock;
+
+use duralite_sqlite_ffi::EntryPoint;
+
+/// Names the library; `duralite run` sets it.
+const VARIABLE: &str = "DURALITE_LIBRARY";
+
+/// What is called of it.
+pub struct Library {
+    /// Registers the VFS as the default one.
+    pub enter: EntryPoint,
+    pub account: unsafe extern "C" fn() -> *const c_char,
+    pub last_error: unsafe extern "C" fn() -> *const c_char,
+}
+
+static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+
+/// The library; loads it if it is not.
+///
+/// # Errors
+/// The linker's text.
+pub fn library() -> Result<&'static Library, &'static str> {
+    LIBRARY.get_or_init(load).as_ref().map_err(String::as_str)
+}
+
+/// The library, if it was needed.
+pub fn if_loaded() -> Option<&'static Library> {
+    LIBRARY.get()?.as_ref().ok()
+}
+
+fn load() -> Result<Library, String> {
+    let path = std::env::var(VARIABLE).map_err(|_| format!("{VARIABLE} does not name libduralite.so"))?;
+    let path = CString::new(path).map_err(|_| format!("{VARIABLE} holds a zero byte"))?;
+    // SAFETY: a text; the library's constructors are Rust's own.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err(linker_error());
+    }
+    // SAFETY: the functions have these types in the library.
+    let library = unsafe {
+        let begin: extern "C" fn() = mem::transmute(symbol(handle, c"duralite_account_begin")?);
+        begin();
+        Library {
+            enter: mem::transmute::<*mut c_void, EntryPoint>(symbol(
+                handle,
+                c"sqlite3_duralitedefault_init",
+            )?),
+            account: mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(symbol(
+                handle,
+                c"duralite_account",
+            )?),
+            last_error: mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(symbol(
+                handle,
+                c"duralite_last_error",
+            )?),
+        }
+    };
+    Ok(library)
+}
+
+fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: a handle of the linker's and a text.
+    let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    if symbol.is_null() { Err(linker_error()) } else { Ok(symbol) }
+}
+
+fn linker_error() -> String {
+    // SAFETY: null or a text that stays until the linker's next error on this thread.
+    let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text)) };
+    text.map_or_else(
+        || "unknown error of the dynamic linker".to_owned(),
+        |text| text.to_string_lossy().into_owned(),
+    )
+}
+
+/// What a function of the library says; empty where it says nothing.
+pub fn said(function: unsafe extern "C" fn() -> *const c_char) -> String {
+    // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
+    let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };
+    text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// What SQLite calls success of an entry point that stays.
+pub const STAYS: c_int = duralite_sqlite_ffi::OK_LOAD_PERMANENTLY;

@@ -1,0 +1,53 @@
+//! What `duralite run` wants: words in the variable `DURALITE_RUN`, which the program's children inherit.
+
+use std::sync::LazyLock;
+
+/// `wal`, `quiet`, and `pid=` with the process that was asked for.
+const VARIABLE: &str = "DURALITE_RUN";
+
+/// What was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// `duralite run` has started this process, or one above it.
+    pub are_given: bool,
+    /// Databases that are opened get WAL mode.
+    pub wal: bool,
+    /// Nothing is said at the end.
+    pub quiet: bool,
+    /// The process that was asked for, as opposed to its children.
+    pub pid: Option<u32>,
+}
+
+impl Orders {
+    fn read(text: &str) -> Self {
+        let mut orders = Self { are_given: !text.is_empty(), ..Self::default() };
+        for word in text.split(',') {
+            match word {
+                "wal" => orders.wal = true,
+                "quiet" => orders.quiet = true,
+                _ => orders.pid = word.strip_prefix("pid=").and_then(|pid| pid.parse().ok()).or(orders.pid),
+            }
+        }
+        orders
+    }
+}
+
+/// This process's.
+pub fn orders() -> &'static Orders {
+    static ORDERS: LazyLock<Orders> =
+        LazyLock::new(|| Orders::read(&std::env::var(VARIABLE).unwrap_or_default()));
+    &ORDERS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_told_apart_and_none_are_no_orders() {
+        assert_eq!(Orders::read(""), Orders::default());
+        let all = Orders { are_given: true, wal: true, quiet: true, pid: Some(12) };
+        assert_eq!(Orders::read("pid=12,wal,quiet"), all);
+        assert_eq!(Orders::read("pid=12"), Orders { wal: false, quiet: false, ..all });
+    }
+}

@@ -1,0 +1,111 @@
+//! One SQLite of the process: found by who calls it, since a process may have several.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+
+use duralite_sqlite_ffi::{Connection, EntryPoint, Vfs};
+
+pub type Open = unsafe extern "C" fn(*const c_char, *mut *mut Connection) -> c_int;
+pub type Open16 = unsafe extern "C" fn(*const c_void, *mut *mut Connection) -> c_int;
+pub type OpenV2 = unsafe extern "C" fn(*const c_char, *mut *mut Connection, c_int, *const c_char) -> c_int;
+type Exec = unsafe extern "C" fn(
+    *mut Connection,
+    *const c_char,
+    *const c_void,
+    *mut c_void,
+    *mut *mut c_char,
+) -> c_int;
+
+/// The functions of one SQLite.
+pub struct Sqlite {
+    pub open: Open,
+    pub open16: Open16,
+    pub open_v2: OpenV2,
+    pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
+    pub exec: Exec,
+    pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
+    pub db_readonly: unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int,
+    pub auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
+    pub cancel_auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
+    pub vfs_find: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
+    pub vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
+}
+
+/// The file that code at an address is from; `None` for the program itself.
+fn object_of(address: *const c_void) -> Option<&'static CStr> {
+    /// `struct link_map`, as far as it is public.
+    #[repr(C)]
+    struct LinkMap {
+        base: usize,
+        name: *const c_char,
+    }
+    unsafe extern "C" {
+        fn dladdr1(
+            address: *const c_void,
+            info: *mut libc::Dl_info,
+            extra: *mut *mut c_void,
+            flags: c_int,
+        ) -> c_int;
+    }
+    const LINK_MAP: c_int = 2;
+    let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+    let mut map: *mut c_void = ptr::null_mut();
+    // SAFETY: room for both answers; any address may be asked for.
+    let found = unsafe { dladdr1(address, info.as_mut_ptr(), &raw mut map, LINK_MAP) };
+    if found == 0 || map.is_null() {
+        return None;
+    }
+    // SAFETY: the linker's own; the object is not unloaded while code of it waits for this call.
+    let name = unsafe { CStr::from_ptr((*map.cast::<LinkMap>()).name) };
+    (!name.is_empty()).then_some(name)
+}
+
+impl Sqlite {
+    /// The one that the code at `caller` is linked to: its own or one of its libraries', else the first in the process
+    /// after this library.
+    pub fn of(caller: *const c_void) -> Option<Self> {
+        let object = object_of(caller).and_then(|name| {
+            // SAFETY: a text; nothing is loaded, and the handle is kept: it costs nothing but a count.
+            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+            (!handle.is_null()).then_some(handle)
+        });
+        object.and_then(Self::within).or_else(|| Self::within(libc::RTLD_NEXT))
+    }
+
+    /// That of the program itself, if it has one of its own that others can see: its calls do not come here.
+    pub fn of_program() -> Option<Self> {
+        Self::within(libc::RTLD_DEFAULT)
+    }
+
+    /// The one that symbols lead to from here.
+    fn within(handle: *mut c_void) -> Option<Self> {
+        macro_rules! functions {
+            ($($name:ident),*) => {
+                Some(Self { $($name: {
+                    let name = concat!("sqlite3_", stringify!($name), "\0");
+                    // SAFETY: a handle of the linker's and a text that ends with a zero.
+                    let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
+                    if symbol.is_null() {
+                        return None;
+                    }
+                    // SAFETY: a function of this name has this type in every SQLite.
+                    unsafe { mem::transmute::<*mut c_void, _>(symbol) }
+                }),* })
+            };
+        }
+        functions!(
+            open,
+            open16,
+            open_v2,
+            close,
+            exec,
+            db_filename,
+            db_readonly,
+            auto_extension,
+            cancel_auto_extension,
+            vfs_find,
+            vfs_register
+        )
+    }
+}

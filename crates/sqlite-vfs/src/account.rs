@@ -1,0 +1,159 @@
+//! What became of the databases that this process has opened, for whoever wants to tell it at the end (`duralite run`).
+//!
+//! Nothing is kept before [`begin`]. A child of the process begins with nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use duralite_logfmt::LogId;
+use duralite_medium::process::PerProcess;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();
+
+/// What a log has done for this process so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// The engine's name.
+    pub engine: &'static str,
+    /// What survives, as `PRAGMA duralite` says it.
+    pub guarantee: &'static str,
+    /// Transactions of this process.
+    pub commits: u64,
+}
+
+/// A log in use.
+pub trait Accounted: Send + Sync {
+    /// `None` while another thread has it.
+    fn figures(&self) -> Option<Figures>;
+}
+
+#[derive(Default)]
+struct Account {
+    databases: BTreeMap<PathBuf, Fate>,
+    /// Logs in use, and whose they are.
+    logs: BTreeMap<[u8; 16], (PathBuf, Weak<dyn Accounted>)>,
+}
+
+#[derive(Default)]
+struct Fate {
+    /// Of logs that are not in use any more.
+    served: Option<Figures>,
+    /// Why it is plain SQLite, as far as no log has served it.
+    plain: Option<String>,
+}
+
+impl Fate {
+    fn add(&mut self, figures: Figures) {
+        let before = self.served.map_or(0, |served| served.commits);
+        self.served = Some(Figures { commits: before + figures.commits, ..figures });
+    }
+
+    fn text(&self) -> Option<String> {
+        match (&self.served, &self.plain) {
+            (Some(Figures { engine, guarantee, commits }), _) => {
+                Some(format!("engine {engine}, guarantee {guarantee}, commits {commits}"))
+            }
+            (None, Some(why)) => Some(format!("plain SQLite: {why}")),
+            (None, None) => None,
+        }
+    }
+}
+
+fn account() -> MutexGuard<'static, Account> {
+    ACCOUNT.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on it is kept what becomes of the databases that are opened.
+pub fn begin() {
+    IS_ON.store(true, Ordering::Relaxed);
+}
+
+/// Whether it is kept.
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// A line for each database that was opened since [`begin`]: what served it, or why
+/// nothing did. Empty when nothing was opened.
+#[must_use]
+pub fn text() -> String {
+    let mut text = String::new();
+    let account = account();
+    for (path, fate) in &account.databases {
+        let mut fate = Fate { served: fate.served, plain: fate.plain.clone() };
+        let of_this = account.logs.values().filter(|(of, _)| of == path);
+        of_this.filter_map(|(_, log)| log.upgrade()?.figures()).for_each(|figures| fate.add(figures));
+        // Writing to a string cannot fail.
+        let _ = fate.text().map(|fate| writeln!(text, "{}: {fate}", path.display()));
+    }
+    text
+}
+
+/// A log begins to serve a database.
+pub fn serves(path: &Path, id: LogId, log: Weak<dyn Accounted>) {
+    if is_on() {
+        let mut account = account();
+        account.databases.entry(path.to_path_buf()).or_default();
+        account.logs.insert(id.0, (path.to_path_buf(), log));
+    }
+}
+
+/// A log is let go of by the last connection of this process.
+pub fn ended(id: LogId, figures: Figures) {
+    if is_on() {
+        let mut account = account();
+        if let Some((path, _)) = account.logs.remove(&id.0) {
+            account.databases.entry(path).or_default().add(figures);
+        }
+    }
+}
+
+/// No log has served a database so far.
+pub fn plain(path: &Path, why: &str) {
+    if is_on() {
+        let why = why.trim_start_matches("idle: ").trim_start_matches("off: ").to_owned();
+        account().databases.entry(path.to_path_buf()).or_default().plain = Some(why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    struct Log(Figures);
+
+    impl Accounted for Log {
+        fn figures(&self) -> Option<Figures> {
+            Some(self.0)
+        }
+    }
+
+    /// One test, since the account of the process is one.
+    #[test]
+    fn commits_of_ended_and_living_logs_are_added_up() {
+        let figures = |commits| Figures { engine: "waldio", guarantee: "power-loss", commits };
+        plain(Path::new("/early.db"), "idle: nothing");
+        begin();
+        assert_eq!(text(), "");
+        plain(Path::new("/b.db"), "idle: journal_mode is not wal");
+        plain(Path::new("/a.db"), "off: journal=off");
+        let first: Arc<dyn Accounted> = Arc::new(Log(figures(2)));
+        serves(Path::new("/a.db"), LogId([1; 16]), Arc::downgrade(&first));
+        ended(LogId([1; 16]), figures(2));
+        let second: Arc<dyn Accounted> = Arc::new(Log(figures(3)));
+        serves(Path::new("/a.db"), LogId([2; 16]), Arc::downgrade(&second));
+        let served = "/a.db: engine waldio, guarantee power-loss, commits 5\n";
+        let plain = "/b.db: plain SQLite: journal_mode is not wal\n";
+        assert_eq!(text(), format!("{served}{plain}"));
+        drop(second);
+        ended(LogId([2; 16]), figures(3));
+        ended(LogId([2; 16]), figures(3));
+        assert_eq!(text(), format!("{served}{plain}"), "counted once");
+    }
+}
