@@ -11,6 +11,7 @@ use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
 
 use crate::locate;
+use crate::progress;
 use crate::target::Target;
 
 pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
@@ -65,11 +66,13 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     let identity = DatabaseIdentity::of(database)?;
     // A database that was copied with its log has it to itself.
     let copied = directory::claim(log, &identity) == Claim::Copy;
-    let checkpointed = if copied && !adopt {
-        offline::checkpoint_copy(&log.log_dir, database, log.id)?
-    } else {
-        offline::checkpoint(&log.log_dir, database, log.id, adopt)?
-    };
+    let checkpointed = progress::with("checkpointing", String::new, || {
+        if copied && !adopt {
+            offline::checkpoint_copy(&log.log_dir, database, log.id)
+        } else {
+            offline::checkpoint(&log.log_dir, database, log.id, adopt)
+        }
+    })?;
     let kept = checkpointed
         .kept
         .map_or_else(String::new, |log| format!("; the log was put aside as {}", log.display()));

@@ -1,27 +1,35 @@
-//! `duralite`: look at databases and their logs, check them, and checkpoint a log back into its database;
-//! and the same for stores.
+//! `duralite`: run programs on Duralite; look at databases and their logs, check them, and checkpoint a log back into its
+//! database; and the same for stores.
 //! Measurements and rigs are a command of their own, `duralite-proof`, which is run from here.
 //!
-//! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage.
+//! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage; of `run` and `shell` the
+//! program's own, 126 if it cannot be run so, 127 if it is not there.
 
 mod checkpoint;
+mod doctor;
+mod generate;
 mod info;
+mod launch;
 mod locate;
+mod mode;
+mod program;
+mod progress;
 mod proof;
 mod reclaim;
+mod run;
 mod store;
 mod target;
 mod verify;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use duralite_cli::output;
 use target::Target;
 
 #[derive(Parser)]
-#[command(version, about = "Durable and fast commits for stock SQLite: tools")]
+#[command(name = "duralite", version, about = "Durable and fast commits for stock SQLite")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -29,6 +37,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a program with Duralite under its SQLite
+    ///
+    /// The program is not changed: a library is preloaded that makes Duralite the default VFS of every SQLite that the
+    /// program links dynamically. Databases in WAL mode are served; at its end the program says on standard error what
+    /// became of each. A program that cannot be reached so (statically linked, with another user's rights) is not started.
+    Run(run::Arguments),
+    /// Open a database in SQLite's own shell, sqlite3, with Duralite under it
+    Shell(run::ShellArguments),
+    /// Put a database into WAL mode, and say what serves it here
+    Enable(mode::EnableArguments),
+    /// Take a database out of WAL mode: a plain file with a rollback journal
+    Disable(mode::DisableArguments),
+    /// Show what this machine, and a directory on it, can give, and which settings to take
+    Doctor(doctor::Arguments),
     /// Show what a database or log file is, and where its newest commits are
     Info(Target),
     /// Walk a log, report every transaction, and decide whether it would recover
@@ -64,10 +86,18 @@ enum Command {
     /// Look for a crash that loses an acknowledged commit
     #[command(disable_help_flag = true)]
     Crashtest(proof::Arguments),
+    /// Write the man pages, or the completions of shells
+    #[command(subcommand, hide = true)]
+    Generate(generate::What),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Shell(arguments) => run::shell(&arguments),
+        Command::Enable(arguments) => mode::enable(&arguments),
+        Command::Disable(arguments) => mode::disable(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Info(target) => info::run(&target),
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
@@ -76,6 +106,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => proof::run("bench", &arguments),
         Command::Iotrace(arguments) => proof::run("iotrace", &arguments),
         Command::Crashtest(arguments) => proof::run("crashtest", &arguments),
+        Command::Generate(what) => generate::run(&what, Cli::command()),
     };
     output::exit_code(result)
 }

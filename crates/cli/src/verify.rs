@@ -1,6 +1,7 @@
 //! `duralite verify`: would this log recover?
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
@@ -10,6 +11,7 @@ use duralite_journal::walk::WalkedTransaction;
 use serde_json::{Value, json};
 
 use crate::locate;
+use crate::progress;
 use crate::target::Target;
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
@@ -17,13 +19,18 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let log = directory::describe(&path)?;
     let database = DatabaseAt::new(if path == target.path { &log.database } else { &target.path });
     let mut transactions = Vec::new();
-    let result = directory::walk(&path, &database, &mut |transaction| {
-        if target.json {
-            transactions.push(as_json(transaction, frames));
-        } else {
-            // A failure to print is reported by the verdict's own print.
-            let _ = print_text(&as_text(transaction, frames));
-        }
+    let walked = AtomicU64::new(0);
+    let how_far = || format!("{} transactions", walked.load(Ordering::Relaxed));
+    let result = progress::with("verifying", how_far, || {
+        directory::walk(&path, &database, &mut |transaction| {
+            walked.fetch_add(1, Ordering::Relaxed);
+            if target.json {
+                transactions.push(as_json(transaction, frames));
+            } else {
+                // A failure to print is reported by the verdict's own print.
+                let _ = print_text(&as_text(transaction, frames));
+            }
+        })
     });
     let verdict = match &result {
         Ok(summary) if summary.mismatch.is_none() => format!(

@@ -115,14 +115,12 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
 
 /// Runs when the library is loaded, before the program.
 extern "C" fn begin() {
-    let own: *const c_void = (sqlite3_open_v2 as *const ()).cast();
     let _ = catch_unwind(|| {
         if !orders().are_given {
             return;
         }
         // What stands before this library is the program itself: its calls do not come here, so it has to be now.
-        let program = Sqlite::of_program().filter(|sqlite| !ptr::eq(sqlite.open_v2 as *const c_void, own));
-        if let Some(Err(why)) = program.map(|sqlite| register(&sqlite)) {
+        if let Some(Err(why)) = Sqlite::of_program().map(|sqlite| register(&sqlite)) {
             report::say(&format!("this program stays plain SQLite: {why}"));
         }
     });

@@ -25,10 +25,7 @@ pub fn at_exit() {
     if !account.is_empty() {
         return;
     }
-    let refused = library::if_loaded().map(|library| library::said(library.last_error)).unwrap_or_default();
-    if !refused.is_empty() {
-        say(&refused);
-    } else if orders.pid == Some(std::process::id()) {
+    if orders.pid == Some(std::process::id()) {
         say(
             "this program opened no database file through a SQLite that can be reached (one that it links dynamically, \
              or exports); what its children did, they say themselves",

@@ -75,7 +75,7 @@ impl Sqlite {
 
     /// That of the program itself, if it has one of its own that others can see: its calls do not come here.
     pub fn of_program() -> Option<Self> {
-        Self::within(libc::RTLD_DEFAULT)
+        Self::within(libc::RTLD_DEFAULT).filter(|sqlite| object_of(sqlite.open_v2 as *const c_void).is_none())
     }
 
     /// The one that symbols lead to from here.

@@ -11,6 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use duralite_logfmt::LogId;
 use duralite_medium::process::PerProcess;
 
+/// What to know at the end of a process that has not closed a database.
+const NOT_CLOSED: &str = "; not closed: its newest commits are in the log, for programs with Duralite; `duralite checkpoint` \
+                          makes it one plain file";
+
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();
 
@@ -42,7 +46,7 @@ struct Account {
 struct Fate {
     /// Of logs that are not in use any more.
     served: Option<Figures>,
-    /// Why it is plain SQLite, as far as no log has served it.
+    /// What to say of it as long as no log has served it.
     plain: Option<String>,
 }
 
@@ -57,8 +61,7 @@ impl Fate {
             (Some(Figures { engine, guarantee, commits }), _) => {
                 Some(format!("engine {engine}, guarantee {guarantee}, commits {commits}"))
             }
-            (None, Some(why)) => Some(format!("plain SQLite: {why}")),
-            (None, None) => None,
+            (None, why) => why.clone(),
         }
     }
 }
@@ -86,9 +89,11 @@ pub fn text() -> String {
     for (path, fate) in &account.databases {
         let mut fate = Fate { served: fate.served, plain: fate.plain.clone() };
         let of_this = account.logs.values().filter(|(of, _)| of == path);
-        of_this.filter_map(|(_, log)| log.upgrade()?.figures()).for_each(|figures| fate.add(figures));
+        let in_use: Vec<_> = of_this.filter_map(|(_, log)| log.upgrade()).collect();
+        in_use.iter().filter_map(|log| log.figures()).for_each(|figures| fate.add(figures));
+        let open = if in_use.is_empty() { "" } else { NOT_CLOSED };
         // Writing to a string cannot fail.
-        let _ = fate.text().map(|fate| writeln!(text, "{}: {fate}", path.display()));
+        let _ = fate.text().map(|fate| writeln!(text, "{}: {fate}{open}", path.display()));
     }
     text
 }
@@ -115,8 +120,16 @@ pub fn ended(id: LogId, figures: Figures) {
 /// No log has served a database so far.
 pub fn plain(path: &Path, why: &str) {
     if is_on() {
-        let why = why.trim_start_matches("idle: ").trim_start_matches("off: ").to_owned();
-        account().databases.entry(path.to_path_buf()).or_default().plain = Some(why);
+        let why = why.trim_start_matches("idle: ").trim_start_matches("off: ");
+        account().databases.entry(path.to_path_buf()).or_default().plain =
+            Some(format!("plain SQLite: {why}"));
+    }
+}
+
+/// A database was refused when it was opened.
+pub fn refused(path: &Path, why: &str) {
+    if is_on() {
+        account().databases.entry(path.to_path_buf()).or_default().plain = Some(format!("not opened: {why}"));
     }
 }
 
@@ -148,12 +161,12 @@ mod tests {
         ended(LogId([1; 16]), figures(2));
         let second: Arc<dyn Accounted> = Arc::new(Log(figures(3)));
         serves(Path::new("/a.db"), LogId([2; 16]), Arc::downgrade(&second));
-        let served = "/a.db: engine waldio, guarantee power-loss, commits 5\n";
+        let served = "/a.db: engine waldio, guarantee power-loss, commits 5";
         let plain = "/b.db: plain SQLite: journal_mode is not wal\n";
-        assert_eq!(text(), format!("{served}{plain}"));
+        assert_eq!(text(), format!("{served}{NOT_CLOSED}\n{plain}"));
         drop(second);
         ended(LogId([2; 16]), figures(3));
         ended(LogId([2; 16]), figures(3));
-        assert_eq!(text(), format!("{served}{plain}"), "counted once");
+        assert_eq!(text(), format!("{served}\n{plain}"), "counted once");
     }
 }

@@ -11,8 +11,9 @@ use duralite_cli::output::{print_json, print_text};
 use duralite_store::{Store, Table};
 use serde_json::json;
 
+use super::line;
 use super::place::Place;
-use super::{line, progress};
+use crate::progress;
 
 pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Result<ExitCode> {
     if place.json && output.is_none() {

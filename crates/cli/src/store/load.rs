@@ -11,8 +11,9 @@ use duralite_cli::output::{print_json, print_text};
 use duralite_store::{Error, Store};
 use serde_json::json;
 
+use super::line;
 use super::place::Place;
-use super::{line, progress};
+use crate::progress;
 
 /// Most rows, and bytes of them, of a transaction: much less than a log takes.
 const ROWS: usize = 1000;

@@ -6,7 +6,6 @@ mod line;
 mod load;
 mod look;
 mod place;
-mod progress;
 mod when;
 
 use std::path::PathBuf;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
 use super::{db_file, journal_file, pragma, wal_file};
+use crate::account;
 use crate::database::{Db, Names, strict, super_journal, waiting};
 use crate::errors::Failure;
 use crate::guard::child::{self, ChildJournal};
@@ -93,8 +94,13 @@ unsafe extern "C" fn open(
         unsafe { (*file).methods = ptr::null() };
         if !name.is_null() && flags & ffi::OPEN_MAIN_DB != 0 {
             // SAFETY: memory for a file of ours, and a name of SQLite's pager.
-            return unsafe { open_database(registration, name, file, flags, out_flags) }
-                .unwrap_or_else(|failure| registration.sqlite.fail(&failure));
+            return unsafe { open_database(registration, name, file, flags, out_flags) }.unwrap_or_else(
+                |failure| {
+                    // SAFETY: as above.
+                    account::refused(unsafe { path_of(name) }, &failure.message);
+                    registration.sqlite.fail(&failure)
+                },
+            );
         }
         if flags & ffi::OPEN_WAL != 0
             && let Some(db) = registration.database_of_wal(name)

@@ -1,0 +1,139 @@
+//! `duralite doctor`: what this machine, and a directory on it, can give, and which settings to take.
+//!
+//! How durable writes are fastest is the project's own probe, and what serves a database is asked of a database that is
+//! made in the directory for a moment: nothing is decided here that is decided elsewhere.
+
+mod appends;
+mod device;
+mod hosts;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use duralite_cli::output::{print_json, print_text};
+use duralite_journal::media::SHARED_MEMORY_DIR;
+use duralite_medium::block::{check_filesystem, probe};
+use duralite_medium::{detect_flush_instruction, is_dax, persistence_domain};
+use serde_json::{Map, Value, json};
+
+use crate::launch::Settings;
+use crate::mode;
+
+/// That of the names, in characters.
+const WIDTH: usize = 50;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Where databases are, or are to be
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let dir = &arguments.dir;
+    let dir = dir.canonicalize().with_context(|| format!("{}", dir.display()))?;
+    let mut facts = Map::new();
+    facts.insert("directory".into(), json!(dir.display().to_string()));
+    facts.insert("file_system".into(), file_system(&dir));
+    facts.insert("device".into(), device::describe(&dir));
+    facts.insert("durable_write_us".into(), durable_writes(&dir));
+    facts.insert("memory".into(), memory(&dir));
+    facts.insert("sqlite_libraries".into(), json!(hosts::libraries()));
+    facts.insert("programs".into(), hosts::programs());
+    facts.insert("advice".into(), advice(&dir));
+    if arguments.json {
+        print_json(&Value::Object(facts))?;
+    } else {
+        let mut text = String::new();
+        facts.iter().for_each(|(name, value)| lines(&mut text, name, value));
+        print_text(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each value, with the names that lead to it before it.
+fn lines(text: &mut String, name: &str, value: &Value) {
+    let mut line = |value: String| text.push_str(&format!("{name:<WIDTH$} {value}\n"));
+    match value {
+        Value::Object(object) => {
+            object.iter().for_each(|(part, value)| lines(text, &format!("{name}.{part}"), value))
+        }
+        Value::Array(array) if array.is_empty() => line("none".to_owned()),
+        Value::Array(array) => array.iter().for_each(|value| lines(text, name, value)),
+        Value::String(value) => line(value.clone()),
+        Value::Null => line("unknown".to_owned()),
+        Value::Bool(value) => line(if *value { "yes" } else { "no" }.to_owned()),
+        Value::Number(value) => line(value.to_string()),
+    }
+}
+
+fn file_system(dir: &Path) -> Value {
+    match check_filesystem(dir) {
+        Ok(found) => json!({ "name": found.name, "in_memory_only": found.volatile }),
+        Err(error) => json!({ "refused": error.to_string() }),
+    }
+}
+
+/// Medians; `null` where that way to write does not exist.
+fn durable_writes(dir: &Path) -> Value {
+    let us = |ns: Option<u64>| ns.map(|ns| ns / 1000);
+    let found = probe(dir);
+    let appends = appends::measure(dir);
+    json!({
+        "overwrite_4096_buffered_fdatasync": us(found.buffered_ns),
+        "overwrite_4096_direct_fdatasync": us(found.direct_ns),
+        "overwrite_4096_direct_dsync": us(found.direct_dsync_ns),
+        "overwrite_512_direct_fdatasync": us(found.small_ns),
+        "append_4096_fdatasync": us(appends.map(|appends| appends.fdatasync_ns)),
+        "append_4096_fsync": us(appends.map(|appends| appends.fsync_ns)),
+        "verdict": found.reason,
+    })
+}
+
+fn memory(dir: &Path) -> Value {
+    json!({
+        "dax": is_dax(dir),
+        "persistence_domain": persistence_domain(dir).as_str(),
+        "flush_instruction": format!("{:?}", detect_flush_instruction()).to_lowercase(),
+        "shared_memory": SHARED_MEMORY_DIR,
+        "shared_memory_free_bytes": rustix::fs::statvfs(SHARED_MEMORY_DIR).ok().map(|stat| stat.f_bavail * stat.f_frsize),
+    })
+}
+
+/// The settings to take, and what serves a database with them.
+fn advice(dir: &Path) -> Value {
+    let (settings, options, why) = if is_dax(dir) {
+        let nvram = dir.display().to_string();
+        let why = "the directory is on persistent memory: a commit needs no system call";
+        (Settings { nvram: Some(nvram.clone()), ..Settings::default() }, format!("--nvram {nvram}"), why)
+    } else if check_filesystem(dir).is_ok_and(|found| found.volatile) {
+        let why = "the directory is in memory: nothing in it survives a power loss, whatever the settings are; it serves \
+                   experiments";
+        (Settings::default(), String::new(), why)
+    } else {
+        let why = "no setting is needed on a disk: blocks are allocated before, so that a commit is an overwrite and a \
+                   flush (durable_write_us.overwrite...), where stock SQLite appends, and the file system's journal \
+                   commits too (append...)";
+        (Settings::default(), String::new(), why)
+    };
+    match serves(dir, &settings) {
+        Ok(what) => {
+            let command =
+                format!("duralite run {options}{}-- PROGRAM", if options.is_empty() { "" } else { " " });
+            json!({ "serves": what, "command": command, "why": why })
+        }
+        Err(error) => json!({ "serves": Value::Null, "why": format!("{error:#}") }),
+    }
+}
+
+/// What serves a database that is made in the directory for a moment.
+fn serves(dir: &Path, settings: &Settings) -> Result<String> {
+    let dir = tempfile::Builder::new().prefix(".duralite-doctor-").tempdir_in(dir)?;
+    let status = mode::set(&dir.path().join("doctor.db"), "wal", settings)?;
+    Ok(status.in_words().replace(&format!("{}/", dir.path().display()), ""))
+}

@@ -1,0 +1,38 @@
+//! `duralite generate`: what packages install beside the command.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Command, Subcommand};
+use clap_complete::Shell;
+
+#[derive(Subcommand)]
+pub(crate) enum What {
+    /// duralite(1), and a page for each of its commands, into a directory
+    Man {
+        /// Made if it is not there
+        dir: PathBuf,
+    },
+    /// The completions for bash, zsh and fish, into a directory
+    Completions {
+        /// Made if it is not there
+        dir: PathBuf,
+    },
+}
+
+pub(crate) fn run(what: &What, mut command: Command) -> Result<ExitCode> {
+    let (What::Man { dir } | What::Completions { dir }) = what;
+    let failed = || format!("write into {}", dir.display());
+    fs::create_dir_all(dir).with_context(failed)?;
+    match what {
+        What::Man { .. } => clap_mangen::generate_to(command, dir).with_context(failed)?,
+        What::Completions { .. } => {
+            for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+                clap_complete::generate_to(shell, &mut command, "duralite", dir).with_context(failed)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

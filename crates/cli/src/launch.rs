@@ -1,0 +1,122 @@
+//! Starting a program with Duralite under its SQLite: the libraries, the settings, and the environment they go in.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use duralite_sqlite_vfs::check_setting;
+
+use crate::program;
+
+const LIBRARY: &str = "libduralite.so";
+const PRELOAD: &str = "libduralite_preload.so";
+/// The dynamic linker's own.
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// What a database is opened with.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Settings {
+    /// Where the log goes: auto, waldio, nvwal, ppl, scratchpad, off
+    #[arg(long, value_name = "ENGINE")]
+    pub(crate) journal: Option<String>,
+    /// Persistent memory: a directory on a DAX file system, or `emulate`
+    #[arg(long, value_name = "DIR")]
+    pub(crate) nvram: Option<String>,
+    /// Order of write-back of a log in memory: lazy, eager, checksum, async
+    #[arg(long, value_name = "ORDER")]
+    pub(crate) sync: Option<String>,
+    /// Any other setting, as often as needed (docs/settings.md has them all)
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub(crate) others: Vec<String>,
+}
+
+impl Settings {
+    /// As environment variables.
+    ///
+    /// # Errors
+    /// What is no setting, or no value of one, with what was probably meant.
+    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>> {
+        let named = [("journal", &self.journal), ("nvram", &self.nvram), ("sync", &self.sync)];
+        let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        let others = self.others.iter().map(|pair| {
+            pair.split_once('=').with_context(|| format!("--set takes NAME=VALUE, and {pair} has no ="))
+        });
+        let mut variables = Vec::new();
+        for pair in named.map(Ok).chain(others) {
+            let (name, value) = pair?;
+            let variable = check_setting(name, value).map_err(anyhow::Error::msg)?;
+            variables.push((variable, value.to_owned()));
+        }
+        Ok(variables)
+    }
+}
+
+/// What is wanted of the preloaded library.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Orders {
+    /// Databases that are opened get WAL mode.
+    pub(crate) wal: bool,
+    /// Nothing is said at the end.
+    pub(crate) quiet: bool,
+}
+
+/// The command that runs a program so. The process that becomes it is meant to be this one.
+///
+/// # Errors
+/// Where the program would be plain SQLite without a word: see [`program::check`]; a library that is missing; a
+/// wrong setting.
+pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Result<Command> {
+    let variables = settings.variables()?;
+    let found = program::find(name)?;
+    program::check(&found)?;
+    let (library, preload) = (library(LIBRARY)?, library(PRELOAD)?);
+    let mut command = Command::new(&found);
+    let mut words = format!("pid={}", std::process::id());
+    for (word, _) in [(",wal", orders.wal), (",quiet", orders.quiet)].iter().filter(|(_, wanted)| *wanted) {
+        words.push_str(word);
+    }
+    command
+        .envs(variables)
+        .env("DURALITE_LIBRARY", library)
+        .env("DURALITE_MAKE_DEFAULT", "1")
+        .env("DURALITE_RUN", words)
+        .env(LD_PRELOAD, preloaded(&preload)?);
+    Ok(command)
+}
+
+/// The library, and behind it what was to be preloaded anyway.
+fn preloaded(library: &Path) -> Result<OsString> {
+    let text = library.to_str().filter(|text| !text.contains([' ', '\t', '\n', ':']));
+    let Some(text) = text else {
+        bail!("{} has a blank or a colon in its path, which LD_PRELOAD cannot name", library.display());
+    };
+    let mut list = OsString::from(text);
+    if let Some(others) = env::var_os(LD_PRELOAD).filter(|others| !others.is_empty() && *others != *text) {
+        list.push(":");
+        list.push(others);
+    }
+    Ok(list)
+}
+
+/// One of the project's libraries: beside the one that `DURALITE_LIBRARY` names, beside this command, or where packages
+/// put it.
+fn library(name: &str) -> Result<PathBuf> {
+    let own = env::current_exe()?;
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let named = env::var_os("DURALITE_LIBRARY").map(PathBuf::from);
+    let named = named.map(|named| if name == LIBRARY { named } else { named.with_file_name(name) });
+    let usual = ["", "../lib/duralite", "../lib"].map(|dir| beside.join(dir).join(name));
+    let places: Vec<PathBuf> = named.into_iter().chain(usual).collect();
+    let found = places.iter().find(|place| place.is_file());
+    let Some(found) = found else {
+        let searched: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        bail!(
+            "{name} is at none of {}; `make build` builds it, and DURALITE_LIBRARY names libduralite.so",
+            searched.join(", ")
+        );
+    };
+    Ok(found.canonicalize()?)
+}

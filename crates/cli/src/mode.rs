@@ -1,0 +1,122 @@
+//! `duralite enable` and `disable`: the journal mode that a database file is in.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use duralite_cli::output::print_text;
+
+use crate::launch::{self, Orders, Settings};
+use crate::run::SHELL;
+
+#[derive(Args)]
+pub(crate) struct EnableArguments {
+    #[command(flatten)]
+    settings: Settings,
+    /// The database
+    database: PathBuf,
+    /// Make the database, if it is not there
+    #[arg(long)]
+    create: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct DisableArguments {
+    #[command(flatten)]
+    settings: Settings,
+    /// The database
+    database: PathBuf,
+}
+
+/// What SQLite and `PRAGMA duralite` say about a database.
+pub(crate) struct Status {
+    rows: Vec<(String, String)>,
+}
+
+impl Status {
+    /// A row of `PRAGMA duralite`.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.rows.iter().find(|(row, _)| row == name).map(|(_, value)| value.as_str())
+    }
+
+    /// What serves the database, in one line.
+    pub(crate) fn in_words(&self) -> String {
+        let word = |name| self.get(name).unwrap_or("?");
+        match self.get("guarantee") {
+            Some(guarantee) => format!(
+                "engine {} ({}), guarantee {guarantee}: {}",
+                word("engine"),
+                // Behind it is what the medium was measured to take.
+                word("medium").split(": ").next().unwrap_or_default(),
+                meaning(guarantee)
+            ),
+            None => format!("plain SQLite: {}", word("state")),
+        }
+    }
+}
+
+/// What a guarantee says of a commit.
+fn meaning(guarantee: &str) -> &'static str {
+    match guarantee {
+        "power-loss" => "a commit survives a power loss",
+        "system-crash" => "a commit survives a crash of the system, the newest not a power loss",
+        "ordered" => "a crash may lose the newest commits, never their order",
+        _ => "a commit survives the death of the process, not of the machine",
+    }
+}
+
+pub(crate) fn enable(arguments: &EnableArguments) -> Result<ExitCode> {
+    let database = &arguments.database;
+    if !arguments.create {
+        check_exists(database, "; --create makes one")?;
+    }
+    let status = set(database, "wal", &arguments.settings)?;
+    print_text(&format!("{} is in WAL mode; {}\n", database.display(), status.in_words()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn disable(arguments: &DisableArguments) -> Result<ExitCode> {
+    check_exists(&arguments.database, "")?;
+    set(&arguments.database, "delete", &arguments.settings)?;
+    print_text(&format!(
+        "{} is one plain file, with a rollback journal when it is written\n",
+        arguments.database.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_exists(database: &Path, hint: &str) -> Result<()> {
+    if !database.exists() {
+        bail!("{} is not there{hint}", database.display());
+    }
+    Ok(())
+}
+
+/// Sets a journal mode through Duralite, and says what serves the database then.
+///
+/// # Errors
+/// What SQLite says; a mode that it did not take.
+pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<Status> {
+    let sql = format!("PRAGMA journal_mode={mode}; SELECT count(*) FROM sqlite_schema; PRAGMA duralite;");
+    let output = launch::command(OsStr::new(SHELL), settings, Orders { wal: false, quiet: true })
+        .context("sqlite3, SQLite's own shell, does this (Debian's package sqlite3)")?
+        .args(["-batch", "-bail", "-init", "/dev/null"])
+        .arg(std::path::absolute(database)?)
+        .arg(sql)
+        .env("DURALITE_LOG", "stderr")
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if !output.status.success() {
+        bail!("{}: {said}", database.display());
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = text.lines();
+    let found = lines.next().unwrap_or_default().to_owned();
+    if found != mode {
+        bail!("{} stays in journal mode {found}: {said}", database.display());
+    }
+    let rows = lines.filter_map(|line| line.split_once('\t'));
+    Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
+}

@@ -1,0 +1,192 @@
+//! Whether a library can be preloaded into a program: where it cannot, the program would be plain SQLite without a word.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+/// A script's interpreter may be a script.
+const DEPTH: u32 = 4;
+/// A segment that names the dynamic linker.
+const PT_INTERP: u32 = 3;
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+
+/// There is no such program: a shell's exit status for it is 127.
+#[derive(Debug)]
+pub(crate) struct Missing(OsString);
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: no such program", self.0.display())
+    }
+}
+
+impl std::error::Error for Missing {}
+
+/// The program of this name: a path, or a name on `PATH`.
+///
+/// # Errors
+/// [`Missing`].
+pub(crate) fn find(name: &OsStr) -> Result<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    let found = if name.as_bytes().contains(&b'/') {
+        Some(PathBuf::from(name)).filter(is_program)
+    } else {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).map(|dir| dir.join(name)).find(is_program)
+    };
+    found.ok_or_else(|| Missing(name.to_owned()).into())
+}
+
+/// Refuses a program into which nothing can be preloaded.
+///
+/// # Errors
+/// Why not: it is statically linked, of another architecture, for another C library, or runs with another user's rights.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    check_to(path, DEPTH)
+}
+
+fn check_to(path: &Path, depth: u32) -> Result<()> {
+    let Ok(mut file) = File::open(path) else { return Ok(()) }; // one may be allowed to run it, and not to read it
+    check_rights(path, &file)?;
+    let mut head = [0; 256];
+    let read = file.read(&mut head)?;
+    let head = &head[..read];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        return match interpreter(line) {
+            Some(interpreter) if depth > 0 => check_to(&find(&interpreter)?, depth - 1),
+            _ => Ok(()),
+        };
+    }
+    let Some(program) = Elf::read(head) else { return Ok(()) }; // the system will say that it cannot be run
+    let own = File::open("/proc/self/exe").and_then(|mut own| {
+        let mut head = [0; 64];
+        own.read_exact(&mut head).map(|()| head)
+    })?;
+    if Elf::read(&own).is_some_and(|own| (own.class, own.machine) != (program.class, program.machine)) {
+        bail!("{} is for another processor than Duralite's libraries", path.display());
+    }
+    match program.linker(&file)? {
+        None => bail!(
+            "{} is statically linked: Duralite cannot get into it, and it would be plain SQLite",
+            path.display()
+        ),
+        Some(linker) if linker.as_bytes().windows(7).any(|word| word == b"ld-musl") => {
+            bail!("{} is for the C library musl, and Duralite's libraries for glibc", path.display())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The linker preloads nothing into a program that gets more rights than who starts it.
+fn check_rights(path: &Path, file: &File) -> Result<()> {
+    let meta = file.metadata()?;
+    let process = fs::metadata("/proc/self")?;
+    let gets_user = meta.mode() & SETUID != 0 && meta.uid() != process.uid();
+    let gets_group = meta.mode() & SETGID != 0 && meta.gid() != process.gid();
+    let mut value = [0; 64];
+    let gets_capabilities =
+        process.uid() != 0 && rustix::fs::fgetxattr(file, "security.capability", &mut value[..]).is_ok();
+    if gets_user || gets_group || gets_capabilities {
+        bail!(
+            "{} runs with another user's rights (setuid, setgid or capabilities): nothing is preloaded into it, and it \
+             would be plain SQLite",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// The program that a script's first line names; behind `env` the first word that is no option and no variable.
+fn interpreter(line: &[u8]) -> Option<OsString> {
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let first = words.next()?;
+    let named = if first.ends_with(b"/env") {
+        words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?
+    } else {
+        first
+    };
+    Some(OsString::from_vec(named.to_vec()))
+}
+
+/// What counts of an ELF file's header.
+struct Elf {
+    class: u8,
+    machine: u16,
+    /// Where the program headers are, of which size each, and how many.
+    headers: (u64, u64, u64),
+}
+
+impl Elf {
+    /// `None` for what is no ELF file of this machine's byte order.
+    fn read(head: &[u8]) -> Option<Self> {
+        if head.get(..4)? != b"\x7fELF" || head.get(5) != Some(&1) {
+            return None;
+        }
+        let class = *head.get(4)?;
+        let headers = if class == 2 {
+            (number(head, 32, 8)?, number(head, 54, 2)?, number(head, 56, 2)?)
+        } else {
+            (number(head, 28, 4)?, number(head, 42, 2)?, number(head, 44, 2)?)
+        };
+        Some(Self { class, machine: number(head, 18, 2)? as u16, headers })
+    }
+
+    /// The dynamic linker that it names; `None` for a static program.
+    fn linker(&self, file: &File) -> Result<Option<OsString>> {
+        let (at, size, count) = self.headers;
+        // Of the class that this command is of itself.
+        for nth in 0..count {
+            let mut header = [0; 56];
+            file.read_exact_at(&mut header, at + nth * size)?;
+            if number(&header, 0, 4) == Some(u64::from(PT_INTERP)) {
+                let mut name = [0; 256];
+                let read = file.read_at(&mut name, number(&header, 8, 8).unwrap_or_default())?;
+                let end = name[..read].iter().position(|byte| *byte == 0).unwrap_or(read);
+                return Ok(Some(OsString::from_vec(name[..end].to_vec())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A little-endian number in a header.
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + len)?;
+    Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scripts_interpreter_is_found_behind_env() {
+        let of = |line: &str| interpreter(line.as_bytes()).map(|name| name.into_string().unwrap());
+        assert_eq!(of(" /bin/sh -e\necho"), Some("/bin/sh".into()));
+        assert_eq!(of("/usr/bin/env -S A=1 python3 -B\n"), Some("python3".into()));
+        assert_eq!(of("\n"), None);
+    }
+
+    #[test]
+    fn this_very_program_can_be_preloaded_into() {
+        let own = env::current_exe().unwrap();
+        check(&own).unwrap();
+        let mut bytes = fs::read(&own).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("other");
+        bytes[18] ^= 0xff;
+        fs::write(&other, &bytes[..4096]).unwrap();
+        let refused = check(&other).unwrap_err().to_string();
+        assert!(refused.contains("another processor"), "{refused}");
+    }
+}

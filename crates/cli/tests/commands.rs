@@ -1,0 +1,128 @@
+//! `duralite shell`, `enable`, `disable`, `doctor` and `generate`.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
+
+mod place;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::Stdio;
+
+use place::{COMMAND, PYTHON, Place};
+use serde_json::Value;
+
+/// While a program has it open, plain SQLite refuses it and the shell does not.
+#[test]
+fn the_shell_opens_a_live_database() {
+    let place = Place::new();
+    place.wal_database("l.db");
+    let program = "
+import sqlite3
+conn = sqlite3.connect('l.db', isolation_level=None)
+conn.execute('INSERT INTO t VALUES(5)')
+print('open', flush=True)
+input()
+";
+    let mut command = place.command(COMMAND);
+    command.args(["run", "-q", "--", PYTHON, "-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut owner = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(owner.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "open\n");
+    assert!(place.stock("l.db", "SELECT * FROM t").err.contains("file is not a database"));
+    let said = place.duralite(&["shell", "l.db", "SELECT a FROM t", "-header"]);
+    assert_eq!((said.out.as_str(), said.err.as_str()), ("a\n5\n", ""));
+    let said =
+        place.fed(&["shell", "l.db"], "INSERT INTO t VALUES(6);\nSELECT sum(a) FROM t;\nSELECT nothing;\n");
+    let stock = place.run("sqlite3", &[":memory:", "SELECT nothing"]);
+    assert_eq!((said.out.as_str(), said.code), ("11\n", stock.code), "{said:?}");
+    owner.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(owner.wait().unwrap().success());
+    assert_eq!(place.stock("l.db", "SELECT sum(a) FROM t").out, "11\n");
+}
+
+#[test]
+fn a_database_is_enabled_and_disabled() {
+    let place = Place::new();
+    let said = place.duralite(&["enable", "e.db"]);
+    assert!(said.code == 1 && said.err.contains("e.db is not there; --create makes one"), "{said:?}");
+    assert!(!place.path("e.db").exists());
+    assert_eq!(place.stock("e.db", "CREATE TABLE t(a); INSERT INTO t VALUES(1)").code, 0);
+    let said = place.duralite(&["enable", "e.db"]);
+    assert!(said.code == 0 && said.out.starts_with("e.db is in WAL mode; engine waldio ("), "{said:?}");
+    assert!(said.out.contains("), guarantee "), "{said:?}");
+    assert_eq!(place.stock("e.db", "PRAGMA journal_mode; SELECT * FROM t").out, "wal\n1\n");
+    let said = place.duralite(&["enable", "--journal", "nvwal", "--nvram", "emulate", "e.db"]);
+    assert!(
+        said.out.contains("engine nvwal (") && said.out.contains("guarantee process-crash: "),
+        "{said:?}"
+    );
+    let said = place.duralite(&["enable", "--journal", "off", "e.db"]);
+    assert!(said.out.contains("plain SQLite: off: journal=off"), "{said:?}");
+    let said = place.duralite(&["disable", "e.db"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    assert_eq!(place.stock("e.db", "PRAGMA journal_mode; SELECT * FROM t").out, "delete\n1\n");
+    assert_eq!(place.duralite(&["disable", "missing.db"]).code, 1);
+    assert_eq!(place.duralite(&["enable", "--create", "new.db"]).code, 0);
+    assert_eq!(place.stock("new.db", "PRAGMA journal_mode").out, "wal\n");
+}
+
+#[test]
+fn what_is_no_database_or_is_in_use_is_not_enabled() {
+    let place = Place::new();
+    let text = "no database, but long enough to be read as one. ".repeat(40);
+    std::fs::write(place.path("text"), &text).unwrap();
+    let said = place.duralite(&["enable", "text"]);
+    assert!(said.code == 1 && said.err.contains("file is not a database"), "{said:?}");
+    assert_eq!(std::fs::read_to_string(place.path("text")).unwrap(), text);
+    let program = "
+import sqlite3, subprocess, sys
+conn = sqlite3.connect('busy.db', isolation_level=None)
+conn.execute('CREATE TABLE t(a)')
+conn.execute('BEGIN IMMEDIATE')
+sys.exit(subprocess.run([sys.argv[1], 'enable', 'busy.db']).returncode)
+";
+    let said = place.run(PYTHON, &["-c", program, COMMAND]);
+    assert!(said.code == 1 && said.err.contains("database is locked"), "{said:?}");
+    assert_eq!(place.stock("busy.db", "PRAGMA journal_mode").out, "delete\n");
+}
+
+#[test]
+fn the_doctor_says_what_there_is_and_leaves_nothing() {
+    let place = Place::new();
+    let said = place.duralite(&["doctor", "--json"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let facts: Value = serde_json::from_str(&said.out).unwrap();
+    assert!(facts["file_system"]["name"].is_string(), "{facts:#}");
+    assert!(facts["durable_write_us"]["overwrite_4096_buffered_fdatasync"].is_u64(), "{facts:#}");
+    assert!(facts["durable_write_us"]["append_4096_fdatasync"].is_u64(), "{facts:#}");
+    assert!(facts["memory"]["dax"].is_boolean(), "{facts:#}");
+    let shells = facts["programs"].as_object().unwrap();
+    let (_, shell) = shells.iter().find(|(path, _)| path.ends_with("/sqlite3")).unwrap();
+    assert_eq!((&shell["loads_extensions"], &shell["duralite_run_reaches_it"]), (&true.into(), &true.into()));
+    assert!(
+        facts["advice"]["serves"].as_str().unwrap().starts_with("engine waldio (doctor.db-duralite"),
+        "{facts:#}"
+    );
+    assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 0);
+    let said = place.duralite(&["doctor", "."]);
+    assert!(
+        said.out.contains("durable_write_us.append_4096_fdatasync ") && said.out.contains("advice.why "),
+        "{said:?}"
+    );
+    let said = place.duralite(&["doctor", "missing"]);
+    assert!(said.code == 1 && said.err.contains("missing: No such file"), "{said:?}");
+}
+
+#[test]
+fn every_command_has_a_man_page_and_completions() {
+    let place = Place::new();
+    assert_eq!(place.duralite(&["generate", "man", "man"]).code, 0);
+    for command in
+        ["", "-run", "-shell", "-enable", "-disable", "-doctor", "-info", "-verify", "-checkpoint", "-store"]
+    {
+        let page = std::fs::read_to_string(place.path(&format!("man/duralite{command}.1"))).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{command}: {page}");
+    }
+    assert_eq!(place.duralite(&["generate", "completions", "completions"]).code, 0);
+    let bash = std::fs::read_to_string(place.path("completions/duralite.bash")).unwrap();
+    assert!(bash.contains("doctor") && bash.contains("--nvram"), "{bash}");
+}
