@@ -11,9 +11,9 @@ MINUTES ?= 30
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
 
-build: ## build libduralite.so and the duralite command into target/release
+build: ## build libduralite.so, its preload library and the duralite command into target/release
 	@scripts/setup build
-	cargo build --release -p duralite -p duralite-cli
+	cargo build --release -p duralite -p duralite-preload -p duralite-cli
 
 demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.png
 	@scripts/setup demo
@@ -35,7 +35,7 @@ storebench: ## the store's measurements, beside other stores, into docs/store-be
 
 packages: ## every package, into out/packages, each tested in an empty environment
 	@scripts/setup packages
-	cargo build --release -p duralite -p duralite-cli
+	cargo build --release -p duralite -p duralite-preload -p duralite-cli
 	@scripts/packages/run
 
 lint: ## formatting and clippy, warnings as errors

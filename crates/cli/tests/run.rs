@@ -228,6 +228,36 @@ fn a_library_that_is_missing_or_broken_is_said() {
     assert!(!place.path("x.db").exists());
 }
 
+/// As PHP loads its extensions: what it is linked to comes first.
+const MODULE: &str = r#"
+#include <sqlite3.h>
+int run(void) {
+    sqlite3 *db;
+    int code = sqlite3_open("m.db", &db);
+    code = code ? code : sqlite3_exec(db, "INSERT INTO t VALUES(1)", 0, 0, 0);
+    return code | sqlite3_close(db);
+}
+"#;
+const LOADER: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int main(void) {
+    void *module = dlopen("./module.so", RTLD_NOW | RTLD_GLOBAL | RTLD_DEEPBIND);
+    return module ? ((int (*)(void)) dlsym(module, "run"))() : 99;
+}
+"#;
+
+#[test]
+fn a_module_that_finds_its_own_libraries_first_is_served() {
+    let place = Place::new();
+    place.wal_database("m.db");
+    place.compile("module.so", MODULE, &["-shared", "-fPIC", "-lsqlite3"]);
+    place.compile("loader", LOADER, &["-ldl"]);
+    assert_eq!(place.run("./loader", &[]).code, 0, "stock SQLite");
+    let said = place.duralite(&["run", "--", "./loader"]);
+    assert!(said.code == 0 && said.err.contains(SERVED) && said.err.ends_with("commits 1\n"), "{said:?}");
+}
+
 /// In C, where a program may do more to SQLite than open databases.
 const ODD: &str = r#"
 #include <sqlite3.h>

@@ -11,6 +11,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`entry`] | the functions that programs call instead of SQLite's |
+//! | [`deepbind`] | modules that are loaded past this library |
 //! | [`report`] | what is said at the end |
 //! | [`register`] | Duralite as the default VFS of a SQLite |
 //! | [`library`] | `libduralite.so`, loaded when it is needed |
@@ -18,6 +19,7 @@
 //! | [`orders`] | what `duralite run` wants, from the environment |
 #![allow(unsafe_code)] // the C interface of SQLite and of the dynamic linker
 
+mod deepbind;
 mod entry;
 mod library;
 mod orders;

@@ -9,12 +9,16 @@ use duralite_sqlite_ffi::EntryPoint;
 /// Names the library; `duralite run` sets it.
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
+type Begin = extern "C" fn();
+/// Answers with a text, or null.
+type Text = unsafe extern "C" fn() -> *const c_char;
+
 /// What is called of it.
 pub struct Library {
     /// Registers the VFS as the default one.
     pub enter: EntryPoint,
-    pub account: unsafe extern "C" fn() -> *const c_char,
-    pub last_error: unsafe extern "C" fn() -> *const c_char,
+    pub account: Text,
+    pub last_error: Text,
 }
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
@@ -41,24 +45,15 @@ fn load() -> Result<Library, String> {
         return Err(linker_error());
     }
     // SAFETY: the functions have these types in the library.
-    let library = unsafe {
-        let begin: extern "C" fn() = mem::transmute(symbol(handle, c"duralite_account_begin")?);
-        begin();
-        Library {
-            enter: mem::transmute::<*mut c_void, EntryPoint>(symbol(
-                handle,
-                c"sqlite3_duralitedefault_init",
-            )?),
-            account: mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(symbol(
-                handle,
-                c"duralite_account",
-            )?),
-            last_error: mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(symbol(
-                handle,
-                c"duralite_last_error",
-            )?),
-        }
+    let (begin, library) = unsafe {
+        let begin = mem::transmute::<*mut c_void, Begin>(symbol(handle, c"duralite_account_begin")?);
+        let account = mem::transmute::<*mut c_void, Text>(symbol(handle, c"duralite_account")?);
+        let last_error = mem::transmute::<*mut c_void, Text>(symbol(handle, c"duralite_last_error")?);
+        let enter =
+            mem::transmute::<*mut c_void, EntryPoint>(symbol(handle, c"sqlite3_duralitedefault_init")?);
+        (begin, Library { enter, account, last_error })
     };
+    begin();
     Ok(library)
 }
 
@@ -78,7 +73,7 @@ fn linker_error() -> String {
 }
 
 /// What a function of the library says; empty where it says nothing.
-pub fn said(function: unsafe extern "C" fn() -> *const c_char) -> String {
+pub fn said(function: Text) -> String {
     // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()

@@ -6,8 +6,6 @@ use std::ptr;
 
 use duralite_sqlite_ffi::{Connection, EntryPoint, Vfs};
 
-pub type Open = unsafe extern "C" fn(*const c_char, *mut *mut Connection) -> c_int;
-pub type Open16 = unsafe extern "C" fn(*const c_void, *mut *mut Connection) -> c_int;
 pub type OpenV2 = unsafe extern "C" fn(*const c_char, *mut *mut Connection, c_int, *const c_char) -> c_int;
 type Exec = unsafe extern "C" fn(
     *mut Connection,
@@ -17,19 +15,46 @@ type Exec = unsafe extern "C" fn(
     *mut *mut c_char,
 ) -> c_int;
 
-/// The functions of one SQLite.
-pub struct Sqlite {
-    pub open: Open,
-    pub open16: Open16,
-    pub open_v2: OpenV2,
-    pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
-    pub exec: Exec,
-    pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
-    pub db_readonly: unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int,
-    pub auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
-    pub cancel_auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
-    pub vfs_find: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
-    pub vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
+/// The functions of one SQLite, each with its type in C.
+macro_rules! functions {
+    ($($name:ident: $type:ty,)*) => {
+        /// The functions of one SQLite.
+        pub struct Sqlite {
+            $(pub $name: $type,)*
+        }
+
+        impl Sqlite {
+            /// The one that symbols lead to from here.
+            fn within(handle: *mut c_void) -> Option<Self> {
+                Some(Self { $($name: {
+                    let symbol = symbol(handle, concat!("sqlite3_", stringify!($name), "\0"))?;
+                    // SAFETY: a function of this name has this type in every SQLite.
+                    unsafe { mem::transmute::<*mut c_void, $type>(symbol) }
+                },)* })
+            }
+        }
+    };
+}
+
+functions! {
+    open: unsafe extern "C" fn(*const c_char, *mut *mut Connection) -> c_int,
+    open16: unsafe extern "C" fn(*const c_void, *mut *mut Connection) -> c_int,
+    open_v2: OpenV2,
+    close: unsafe extern "C" fn(*mut Connection) -> c_int,
+    exec: Exec,
+    db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
+    db_readonly: unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int,
+    auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
+    cancel_auto_extension: unsafe extern "C" fn(EntryPoint) -> c_int,
+    vfs_find: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
+    vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
+}
+
+/// `name` ends with a zero.
+fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
+    // SAFETY: a handle of the linker's and a text that ends with a zero.
+    let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
+    (!symbol.is_null()).then_some(symbol)
 }
 
 /// The file that code at an address is from; `None` for the program itself.
@@ -76,36 +101,5 @@ impl Sqlite {
     /// That of the program itself, if it has one of its own that others can see: its calls do not come here.
     pub fn of_program() -> Option<Self> {
         Self::within(libc::RTLD_DEFAULT).filter(|sqlite| object_of(sqlite.open_v2 as *const c_void).is_none())
-    }
-
-    /// The one that symbols lead to from here.
-    fn within(handle: *mut c_void) -> Option<Self> {
-        macro_rules! functions {
-            ($($name:ident),*) => {
-                Some(Self { $($name: {
-                    let name = concat!("sqlite3_", stringify!($name), "\0");
-                    // SAFETY: a handle of the linker's and a text that ends with a zero.
-                    let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
-                    if symbol.is_null() {
-                        return None;
-                    }
-                    // SAFETY: a function of this name has this type in every SQLite.
-                    unsafe { mem::transmute::<*mut c_void, _>(symbol) }
-                }),* })
-            };
-        }
-        functions!(
-            open,
-            open16,
-            open_v2,
-            close,
-            exec,
-            db_filename,
-            db_readonly,
-            auto_extension,
-            cancel_auto_extension,
-            vfs_find,
-            vfs_register
-        )
     }
 }
