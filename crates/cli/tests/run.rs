@@ -156,6 +156,27 @@ for i in range(50): conn.execute('INSERT INTO t VALUES(?)', (i,))
 }
 
 #[test]
+fn threads_that_make_a_database_at_once_all_have_it_in_wal_mode() {
+    let place = Place::new();
+    let program = "
+import sqlite3, threading
+together = threading.Barrier(8)
+def work():
+    together.wait()
+    conn = sqlite3.connect('new.db', isolation_level=None, timeout=60)
+    conn.execute('CREATE TABLE IF NOT EXISTS t(a)')
+    conn.execute('INSERT INTO t VALUES(1)')
+    conn.close()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+";
+    let said = place.duralite(&["run", "--wal", "--", PYTHON, "-c", program]);
+    assert!(said.code == 0 && said.err.contains(SERVED), "{said:?}");
+    assert_eq!(place.stock("new.db", "PRAGMA journal_mode; SELECT count(*) FROM t").out, "wal\n8\n");
+}
+
+#[test]
 fn a_program_ends_as_it_would_without() {
     let place = Place::new();
     for (script, code) in [("exit 7", 7), ("kill -15 $$", -15), ("kill -9 $$", -9)] {

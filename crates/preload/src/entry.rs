@@ -5,6 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use duralite_sqlite_ffi::{self as ffi, Connection};
 
@@ -32,6 +33,9 @@ macro_rules! entry {
     };
 }
 
+/// For so long a database is waited for that somebody else uses, and for so long between two tries.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 /// No VFS, but a text that ends in SQLite's message.
 const FAILED: &CStr = c"duralite (the reason is on standard error)";
 
@@ -104,7 +108,13 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
         // SAFETY: an open connection and a text; no rows and no error text are wanted.
         unsafe { (sqlite.exec)(db, sql.as_ptr(), ptr::null(), ptr::null_mut(), ptr::null_mut()) }
     };
-    let code = exec(c"PRAGMA journal_mode=WAL");
+    let begun = Instant::now();
+    let mut code = exec(c"PRAGMA journal_mode=WAL");
+    // The program has set no busy handler yet, and another thread or process may be setting the mode.
+    while code == ffi::BUSY && begun.elapsed() < PATIENCE {
+        std::thread::sleep(PAUSE);
+        code = exec(c"PRAGMA journal_mode=WAL");
+    }
     if code != ffi::OK {
         let name = name.to_string_lossy();
         report::say(&format!("{name} stays in its journal mode: SQLite's error {code}"));
