@@ -11,8 +11,8 @@ use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
 
 use crate::locate;
-use crate::progress;
 use crate::target::Target;
+use duralite_cli::progress;
 
 pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
     if locate::is_log(&target.path) {

@@ -13,7 +13,6 @@ mod launch;
 mod locate;
 mod mode;
 mod program;
-mod progress;
 mod proof;
 mod reclaim;
 mod run;

@@ -9,7 +9,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Does work, and says meanwhile on a terminal what it is, for how long it has been going on, and how far it is.
-pub(crate) fn with<T>(what: &str, how_far: impl Fn() -> String + Send, work: impl FnOnce() -> T) -> T {
+pub fn with<T>(what: &str, how_far: impl Fn() -> String + Send, work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();
     }

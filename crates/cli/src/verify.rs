@@ -11,8 +11,8 @@ use duralite_journal::walk::WalkedTransaction;
 use serde_json::{Value, json};
 
 use crate::locate;
-use crate::progress;
 use crate::target::Target;
+use duralite_cli::progress;
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;

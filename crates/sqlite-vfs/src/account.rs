@@ -85,13 +85,16 @@ pub fn is_on() -> bool {
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
+    // Dropped behind the account: what ends with its last use is taken down there.
+    let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {
         let mut fate = Fate { served: fate.served, plain: fate.plain.clone() };
         let of_this = account.logs.values().filter(|(of, _)| of == path);
-        let in_use: Vec<_> = of_this.filter_map(|(_, log)| log.upgrade()).collect();
-        in_use.iter().filter_map(|log| log.figures()).for_each(|figures| fate.add(figures));
-        let open = if in_use.is_empty() { "" } else { NOT_CLOSED };
+        let before = in_use.len();
+        in_use.extend(of_this.filter_map(|(_, log)| log.upgrade()));
+        in_use[before..].iter().filter_map(|log| log.figures()).for_each(|figures| fate.add(figures));
+        let open = if in_use.len() == before { "" } else { NOT_CLOSED };
         // Writing to a string cannot fail.
         let _ = fate.text().map(|fate| writeln!(text, "{}: {fate}{open}", path.display()));
     }

@@ -13,6 +13,7 @@ use duralite_crashtest::{
 };
 
 use duralite_cli::output::print_text;
+use duralite_cli::progress;
 
 /// States of one window when something was left out on purpose.
 const MUTANT_WINDOW_STATES: usize = 24;
@@ -117,7 +118,8 @@ impl Run<'_> {
             if options.states > 0 {
                 let (states, window_states) = (options.states, options.window_states);
                 let plan = Plan { engine, seed, states, length, window_states };
-                self.part(engine, "crash states of memory and blocks", || explore(&plan))?;
+                let what = "crash states of memory and blocks";
+                self.part(engine, what, || progress::with(what, String::new, || explore(&plan)))?;
             }
             if options.images > 0 {
                 if let Some(why) = missing_rig(options.file_system) {
@@ -126,7 +128,8 @@ impl Run<'_> {
                 let (file_system, images) = (options.file_system, options.images);
                 let mount_options = options.mount_options.clone();
                 let plan = PowerPlan { engine, file_system, mount_options, seed, images, length };
-                self.part(engine, &format!("power cuts on {}", file_system.name()), || cut(&plan))?;
+                let what = format!("power cuts on {}", file_system.name());
+                self.part(engine, &what, || progress::with(&what, String::new, || cut(&plan)))?;
             }
             if options.kills > 0 {
                 self.kills(engine)?;
@@ -187,7 +190,9 @@ impl Run<'_> {
                 break;
             }
             let plan = duralite_killtest::Plan::varied(tested.into(), left.min(KILLS_OF_A_PLAN) as u32, seed);
-            match duralite_killtest::run(&plan, &worker, &mut |_| {}) {
+            let how_far = || format!("{kills} of {} processes", self.options.kills);
+            let run = || duralite_killtest::run(&plan, &worker, &mut |_| {});
+            match progress::with("killing", how_far, run) {
                 Ok(report) => {
                     kills += report.total_kills();
                     acknowledged += report.acknowledged;

@@ -9,7 +9,7 @@ use duralite_store::{RestoreTo, Store};
 use serde_json::json;
 
 use super::place::Place;
-use crate::progress;
+use duralite_cli::progress;
 
 pub(super) fn backup(place: &Place, to: &Path) -> Result<ExitCode> {
     let store = place.open()?;

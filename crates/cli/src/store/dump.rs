@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::line;
 use super::place::Place;
-use crate::progress;
+use duralite_cli::progress;
 
 pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Result<ExitCode> {
     if place.json && output.is_none() {

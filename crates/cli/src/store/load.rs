@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::line;
 use super::place::Place;
-use crate::progress;
+use duralite_cli::progress;
 
 /// Most rows, and bytes of them, of a transaction: much less than a log takes.
 const ROWS: usize = 1000;

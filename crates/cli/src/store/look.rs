@@ -7,7 +7,7 @@ use duralite_store::{Error as StoreError, Store, Verified};
 use serde_json::{Map, Value, json};
 
 use super::place::Place;
-use crate::progress;
+use duralite_cli::progress;
 
 fn facts<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

@@ -8,7 +8,7 @@ use duralite_cli::output::{print_json, print_text};
 use duralite_store::{LogMedium, Options, Store};
 use serde_json::{Map, Value};
 
-use crate::progress;
+use duralite_cli::progress;
 
 /// Which store, and how to open it.
 #[derive(Args)]
