@@ -169,12 +169,6 @@ pub trait LogFile: Send {
         fill.used_bytes >= fill.limit_bytes / 2
     }
 
-    /// Whether guard and log stay when the last connection closes, for the next one to find: what the log holds is not
-    /// put home then.
-    fn stays_at_close(&self) -> bool {
-        false
-    }
-
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
@@ -363,7 +357,6 @@ delegate! {
         fn has_surplus(&self, keep_bytes: u64) -> bool;
         fn fill(&self) -> Fill;
         fn is_short(&self) -> bool;
-        fn stays_at_close(&self) -> bool;
     }
     exclusive {
         fn configure(&mut self, options: &crate::EngineOptions) -> ();

@@ -13,6 +13,8 @@ use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
 use crate::home::{DatabaseFile, Home};
 use crate::pins::{Pins, Recycling};
 use crate::rollback::RollbackJournal;
+use crate::settings::OnClose;
+use crate::settings::common::ON_CLOSE;
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
 
@@ -31,6 +33,7 @@ pub struct Log {
     moved: Vec<(PathBuf, PathBuf)>,
     /// For a user who may only read it.
     outside: Option<Arc<Outside>>,
+    pub(crate) on_close: OnClose,
     /// Why nothing more is acknowledged (invariant 9).
     poisoned: Option<String>,
     /// An operation is under way. One that panicked never ends: its callers catch the panic, and what it
@@ -53,7 +56,8 @@ impl Log {
         db: &DatabaseIdentity,
         page_bytes: u32,
     ) -> Result<Self, JournalError> {
-        directory::create(file, log_dir, options, db, page_bytes).and_then(|open| Self::over(open, file))
+        let open = directory::create(file, log_dir, options, db, page_bytes)?;
+        Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
     }
 
     /// Attaches the log that a guarded database names, recovering it if nobody else has it. Other processes are
@@ -70,8 +74,8 @@ impl Log {
         id: LogId,
         pause: Pause<'_>,
     ) -> Result<Self, JournalError> {
-        directory::attach(file, log_dir, options, db, id, false, pause)
-            .and_then(|open| Self::over(open, file))
+        let open = directory::attach(file, log_dir, options, db, id, false, pause)?;
+        Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
     }
 
     pub(crate) fn over(open: OpenLog, file: &dyn DatabaseFile) -> Result<Self, JournalError> {
@@ -86,7 +90,7 @@ impl Log {
     pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
         let OpenLog { kind, engine, segment, path, segment_path, file, moved, outside, alone, attaching } =
             open;
-        let (poisoned, unfinished) = (None, false);
+        let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);
         let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, directory::PINS_OFFSET);
         let log = Self {
             kind,
@@ -98,6 +102,7 @@ impl Log {
             file,
             moved,
             outside,
+            on_close,
             poisoned,
             unfinished,
         };
@@ -481,14 +486,16 @@ impl Log {
         (engine.fill(), engine.is_short())
     }
 
-    /// Whether guard and log stay when the last connection closes; what the log holds is not put home then.
+    /// Whether guard and log stay when the last connection closes, for the next one to find.
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
-        self.stream.engine().stays_at_close()
+        let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
+        may_stay && self.on_close == OnClose::Keep
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.
     pub fn configure(&mut self, options: &EngineOptions) {
+        self.on_close = options.on_close;
         self.stream.engine_mut().configure(options);
     }
 

@@ -6,13 +6,17 @@ use crate::checkpoint::write_home;
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity, Pause};
 use crate::home::DatabaseFile;
+use crate::settings::OnClose;
 use crate::{EngineOptions, JournalError, Log};
+
+/// A log of no more frames that is kept from one opening to the next is taken in by SQLite: that costs no flush, and less time than one.
+const KEPT_FRAMES: u32 = 64;
 
 /// Attaches the log that a guarded database names, as [`Log::attach`]; if nobody else has it, the newest image of each page goes
 /// to the database file, which is synced, and the log is empty then: SQLite finds no frame that it would have to sum.
 /// The work is that of the pages, not of the commits. Others who attach the log wait meanwhile.
 ///
-/// Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
+/// A short log that its last user has kept for the next ([`OnClose::Keep`]) stays, and goes on. Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
 /// keeps pages before the file, or rollback journals. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
 ///
 /// # Errors
@@ -29,12 +33,14 @@ pub fn recover(
     let (mut log, recovered) = Log::unchecked(open);
     if let Some(_others_wait) = recovered {
         let is_all = log.frames() > 0 && log.home().is_none() && log.rollback_journal().is_none();
-        if is_all && put_home(&mut log, file, db) {
+        let goes_on = log.frames() <= KEPT_FRAMES && options.on_close == OnClose::Keep;
+        if is_all && !goes_on && put_home(&mut log, file, db) {
             log.truncate(file, 0)?;
         } else {
             log.check_recovered(file)?;
         }
     }
+    log.on_close = options.on_close;
     Ok(log)
 }
 

@@ -58,6 +58,10 @@ pub fn check(
         return close(second).map(|()| number);
     }
     use_on(&second, setup, reference, number)?;
+    if setup.keeps_its_log() {
+        let drain = second.query_row("PRAGMA duralite_on_close=drain", [], |_| Ok(()));
+        drain.map_err(|error| format!("cannot say that the log is not to be kept: {error}"))?;
+    }
     close(second)?;
     let plain = Connection::open(stage.database()).map_err(|error| error.to_string())?;
     let digest = transactions::digest(&plain).map_err(|error| format!("stock SQLite: {error}"))?;

@@ -65,6 +65,10 @@ impl Engine {
         matches!(self, Self::Stock) || matches!(self, Self::Own(engine) if engine.rollback_journals)
     }
 
+    fn may_keep_its_log(self) -> bool {
+        matches!(self, Self::Own(engine) if engine.settings.iter().any(|setting| setting.name == "on_close"))
+    }
+
     /// Whether its log is in memory that is mapped.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
@@ -130,6 +134,8 @@ pub struct Setup {
     pub beside: bool,
 }
 
+const KEEP: &str = "on_close=keep";
+
 /// The journal modes in which a rollback journal survives a crash.
 pub const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
 
@@ -155,6 +161,9 @@ impl Setup {
         };
         let own = CHOICES.iter().find(|(name, _)| *name == engine.as_str());
         let mut settings = own.map(|(_, choose)| choose(&mut setup, &mut random)).unwrap_or_default();
+        if engine.may_keep_its_log() && seed % 4 == 3 {
+            settings.push(KEEP.to_owned());
+        }
         if engine.maps_home() {
             setup.checkpoint_frames = [0, 3, 10][random.usize(..3)];
             settings.push(format!("home_sync={}", ["adaptive", "wb", "wt"][random.usize(..3)]));
@@ -173,6 +182,12 @@ impl Setup {
         let rollback: &[&str] = if engine.keeps_rollback_journals() { &ROLLBACK_MODES } else { &[] };
         let modes = [sql::WAL].iter().chain(rollback);
         modes.map(|mode| Self { journal_mode: (*mode).to_owned(), ..setup.clone() }).collect()
+    }
+
+    /// Whether the last close leaves guard and log.
+    #[must_use]
+    pub fn keeps_its_log(&self) -> bool {
+        self.settings.split('&').any(|setting| setting == KEEP)
     }
 
     /// Whether it commits to a write-ahead log.

@@ -6,7 +6,7 @@ use super::options::{NAME, NvwalOptions};
 use super::{files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
-use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT};
+use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, ON_CLOSE};
 use crate::settings::{EngineOptions, EngineSetting, Values};
 
 /// The engine for byte-addressable memory.
@@ -14,7 +14,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
     needs: &[Medium::LogMemory],
-    settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &LOG_LIMIT, &CACHE],
+    settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE],
     // All that is shared is in the log itself.
     rollback_journals: false,
     shared: SharedBytes { zeroed: 0, all: 0 },

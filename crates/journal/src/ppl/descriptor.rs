@@ -2,12 +2,12 @@
 
 use duralite_logfmt::ppl::{MAGIC, sector_size_is_valid};
 
-use super::options::{NAME, OnClose, PplOptions};
+use super::options::{NAME, PplOptions};
 use super::{files, walk, words};
 use crate::descriptor::Descriptor;
 use crate::media::Medium;
-use crate::settings::common::{BYTES, CACHE, LOG_LIMIT};
-use crate::settings::{EngineOptions, EngineSetting, Values, name_of};
+use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, ON_CLOSE};
+use crate::settings::{EngineOptions, EngineSetting, Values};
 
 /// The engine for flash that should wear less.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -61,16 +61,3 @@ static OVERFLOW_BYTES: EngineSetting = EngineSetting::new(
     |all| all.own::<PplOptions>().overflow_bytes.to_string(),
 )
 .shared();
-
-static ON_CLOSE: EngineSetting = EngineSetting::new(
-    "on_close",
-    Values::Fixed("drain or keep"),
-    |all, given| {
-        let on_close = given.named(&OnClose::NAMES)?;
-        all.change(|own: &mut PplOptions| own.on_close = on_close);
-        Ok(())
-    },
-    |all| name_of(&OnClose::NAMES, all.own::<PplOptions>().on_close),
-)
-.shared()
-.changeable();

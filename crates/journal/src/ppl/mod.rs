@@ -59,7 +59,7 @@ use frames::{Entry, Frames};
 use home::LoggedHome;
 use merge::Cause;
 use options::NAME;
-pub use options::{OnClose, PplOptions};
+pub use options::PplOptions;
 use seal::{Buffers, Sealing};
 use staged::Staged;
 use store::{AsOf, Scratch, Store};
@@ -80,7 +80,6 @@ pub struct Ppl {
     buffers: Buffers,
     scratch: Scratch,
     image: Vec<u8>,
-    on_close: OnClose,
 }
 
 impl Ppl {
@@ -96,7 +95,6 @@ impl Ppl {
             buffers: Buffers::default(),
             scratch: Scratch::default(),
             image: Vec::new(),
-            on_close: options.on_close,
         };
         log.refresh()?;
         Ok(log)
@@ -253,7 +251,6 @@ impl LogFile for Ppl {
 
     fn configure(&mut self, options: &EngineOptions) {
         self.store.area.nvm.set_latency(options.media.latency);
-        self.on_close = options.own::<PplOptions>().on_close;
     }
 
     fn set_clock(&mut self, clock: Clock) {
@@ -271,11 +268,6 @@ impl LogFile for Ppl {
         let (used, limit) = self.store.area.fill(&self.store.words);
         let since = used.saturating_sub(self.store.words.load(USED_BEFORE));
         used >= limit / 2 && since >= limit / 8
-    }
-
-    /// Whoever attaches it next finds every page home as of the last commit, whatever SQLite has checkpointed.
-    fn stays_at_close(&self) -> bool {
-        self.on_close == OnClose::Keep
     }
 
     fn wal_header(&self) -> Option<&WalHeader> {

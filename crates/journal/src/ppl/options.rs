@@ -5,21 +5,6 @@ use crate::settings::common::CACHE_BYTES;
 /// The engine's name in settings.
 pub(super) const NAME: &str = "ppl";
 
-/// What the last connection that closes does with the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnClose {
-    /// Merges every page and lifts the guard: the file by itself is the database.
-    #[default]
-    Drain,
-    /// Leaves guard and log to the next opening.
-    Keep,
-}
-
-impl OnClose {
-    /// The names in settings.
-    pub(super) const NAMES: [(&'static str, Self); 2] = [("drain", Self::Drain), ("keep", Self::Keep)];
-}
-
 /// How an engine works; the size of sectors and the limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PplOptions {
@@ -32,18 +17,10 @@ pub struct PplOptions {
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
-    /// What the last connection of this process does with the log, if it is the last of all.
-    pub on_close: OnClose,
 }
 
 impl Default for PplOptions {
     fn default() -> Self {
-        Self {
-            sector_bytes: 4096,
-            overflow_bytes: 12288,
-            limit_bytes: 0,
-            cache_bytes: CACHE_BYTES,
-            on_close: OnClose::default(),
-        }
+        Self { sector_bytes: 4096, overflow_bytes: 12288, limit_bytes: 0, cache_bytes: CACHE_BYTES }
     }
 }

@@ -1,6 +1,6 @@
 //! Settings that several engines share, and what the rows of others have in common.
 
-use super::{EngineSetting, Values, on_off};
+use super::{EngineSetting, OnClose, Values, name_of, on_off};
 
 /// Bytes of page images that an engine keeps where nothing else is said.
 pub const CACHE_BYTES: usize = 8 << 20;
@@ -34,3 +34,13 @@ pub static DIFF: EngineSetting = EngineSetting::new(
     |all| on_off(all.diff.unwrap_or(true)),
 )
 .shared();
+
+/// What the last connection that closes does with the log.
+pub static ON_CLOSE: EngineSetting = EngineSetting::new(
+    "on_close",
+    Values::Fixed("drain or keep"),
+    |all, given| given.named(&OnClose::NAMES).map(|on_close| all.on_close = on_close),
+    |all| name_of(&OnClose::NAMES, all.on_close),
+)
+.shared()
+.changeable();

@@ -10,7 +10,7 @@ mod options;
 mod values;
 
 pub use given::{Given, is_off, name_of, on_off, text_of};
-pub use options::EngineOptions;
+pub use options::{EngineOptions, OnClose};
 pub use values::Values;
 
 /// One setting of a `T`. The environment variable is the name in capitals after `DURALITE_`.

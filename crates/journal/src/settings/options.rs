@@ -5,6 +5,21 @@ use std::sync::Arc;
 
 use crate::media::MediaOptions;
 
+/// What the last connection that closes does with the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnClose {
+    /// Puts everything home and lifts the guard: the file by itself is the database.
+    #[default]
+    Drain,
+    /// Leaves guard and log to the next opening.
+    Keep,
+}
+
+impl OnClose {
+    /// The names in settings.
+    pub(super) const NAMES: [(&'static str, Self); 2] = [("drain", Self::Drain), ("keep", Self::Keep)];
+}
+
 /// How engines and media work. Each engine has a part of its own, of a type that nobody else has to know.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
@@ -16,6 +31,8 @@ pub struct EngineOptions {
     pub cache_bytes: Option<usize>,
     /// Whether differences are logged, or pages whole; `None` leaves it to the engine's own part.
     pub diff: Option<bool>,
+    /// What the last connection of this process does with the log, if it is the last of all.
+    pub on_close: OnClose,
     own: Vec<(TypeId, Arc<dyn Any + Send + Sync>)>,
 }
 

@@ -9,7 +9,7 @@ use super::options::{NAME, WaldioOptions};
 use super::{SHARED_BYTES, STATE_BYTES, files, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
-use crate::settings::common::{CACHE, LOG_LIMIT};
+use crate::settings::common::{CACHE, LOG_LIMIT, ON_CLOSE};
 use crate::settings::{EngineOptions, EngineSetting, Values, name_of};
 
 /// The engine for disks.
@@ -24,6 +24,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         &DEVICE_BLOCK,
         &GROUP_SYNCH,
         &GROUP_INTERVAL,
+        &ON_CLOSE,
         &LOG_LIMIT,
         &CACHE,
     ],

@@ -28,14 +28,15 @@ fn milliseconds(task: &str, uri: &str) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Each task on stock SQLite, `waldio` and `nvwal`, in turns.
+/// Each task on stock SQLite, `waldio`, `nvwal`, and `waldio` with its log kept from one process to the next, in turns.
 ///
 /// # Errors
 /// SQLite's, or those of starting processes.
 pub(super) fn measure(dir: &Path) -> Result<Starts> {
     let mut dirs = Vec::new();
     let mut uris = Vec::new();
-    for parameters in [None, Some(WALDIO), Some(NVWAL)] {
+    let kept = format!("{WALDIO}&on_close=keep");
+    for parameters in [None, Some(WALDIO), Some(NVWAL), Some(kept.as_str())] {
         let own = tempfile::tempdir_in(dir)?;
         let uri = concurrent::fresh(own.path(), parameters);
         drop(scale::prepare(&uri)?);
@@ -44,14 +45,14 @@ pub(super) fn measure(dir: &Path) -> Result<Starts> {
     }
     let mut lines = Vec::new();
     for (task, what) in [(INSERT, "one insert"), (SELECT, "one SELECT")] {
-        let mut times: [Vec<f64>; 3] = Default::default();
+        let mut times: [Vec<f64>; 4] = Default::default();
         for _ in 0..STARTS {
             for (uri, times) in uris.iter().zip(&mut times) {
                 times.push(milliseconds(task, uri)?);
             }
         }
-        let [stock, waldio, nvwal] = times.map(median);
-        for (engine, own) in [("waldio", waldio), ("nvwal", nvwal)] {
+        let [stock, waldio, nvwal, kept] = times.map(median);
+        for (engine, own) in [("waldio", waldio), ("nvwal", nvwal), ("waldio, on_close=keep", kept)] {
             let what = format!("{engine}, {what} in a process of its own (ms)");
             lines.push(Line::beside(&what, own, "stock WAL, the same", stock, "at most 1.0x")?);
         }

@@ -9,8 +9,11 @@ use crate::{content, fill, is_active, status_of};
 
 const KEEP: &str = "on_close=keep";
 
+/// On the engine under test, if its log can stay.
 fn place() -> Fixture {
-    Fixture::on(Engine::PPL)
+    let engine = Engine::under_test();
+    let can_stay = engine.descriptor().settings.iter().any(|setting| setting.name == "on_close");
+    Fixture::on(if can_stay { engine } else { Engine::PPL })
 }
 
 fn number(conn: &Connection, name: &str) -> u64 {
@@ -37,7 +40,7 @@ fn kept(fixture: &Fixture, name: &str) -> Vec<Vec<rusqlite::types::Value>> {
 
 #[test]
 fn a_hundred_openings_and_closings_write_no_page() {
-    let fixture = place();
+    let fixture = Fixture::on(Engine::PPL);
     kept(&fixture, "k.db");
     let before = fs::read(fixture.path("k.db")).unwrap();
     for (rows, round) in (300..).zip(0..100) {
@@ -57,6 +60,29 @@ fn a_hundred_openings_and_closings_write_no_page() {
     fixture.assert_plain("k.db");
     assert!(fixture.logs().is_empty());
     assert_eq!(content(&stock(&fixture.path("k.db"))), last);
+}
+
+#[test]
+fn a_log_that_is_kept_goes_on_and_stays_short() {
+    let fixture = place();
+    kept(&fixture, "k.db");
+    let mut longest = 0;
+    for round in 0..200_u32 {
+        let conn = fixture.open_with("k.db", KEEP);
+        assert_eq!(one::<u32>(&conn, "SELECT count(*) FROM t"), 300 + round);
+        run(&conn, "INSERT INTO t(b) VALUES(randomblob(100))").unwrap();
+        longest = longest.max(number(&conn, "log_frames"));
+        conn.close().unwrap();
+    }
+    assert_kept(&fixture, "k.db");
+    assert!((1..100).contains(&longest), "{longest} frames");
+    let conn = fixture.open("k.db");
+    integrity(&conn);
+    let rows = content(&conn);
+    assert_eq!(rows.len(), 500);
+    conn.close().unwrap();
+    fixture.assert_plain("k.db");
+    assert_eq!(content(&stock(&fixture.path("k.db"))), rows);
 }
 
 #[test]
