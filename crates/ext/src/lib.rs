@@ -10,9 +10,9 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
-use duralite_sqlite_vfs::{COUNT, Entry, account, last_error_text, register};
+use duralite_sqlite_vfs::{COUNT, Entry, account, last_error_text, register, version_text};
 
-pub use duralite_sqlite_vfs::{last_error, last_refusal};
+pub use duralite_sqlite_vfs::{last_error, last_refusal, version};
 
 /// Makes every entry point register the VFS as the default one.
 const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
@@ -136,4 +136,11 @@ pub extern "C" fn duralite_account() -> *const c_char {
     let Ok(mut kept) = TEXT.try_lock() else { return std::ptr::null() };
     let text = kept.insert(CString::new(text.replace('\0', "?")).unwrap_or_default());
     text.as_ptr()
+}
+
+/// The version, and the build id in brackets if it was built with one: `0.1.0 (v0.1.0-3-gabcdef)`. The
+/// text stays while the library is loaded. `PRAGMA duralite` shows the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn duralite_version() -> *const c_char {
+    catch_unwind(version_text).unwrap_or(std::ptr::null())
 }

@@ -18,6 +18,7 @@
 //! | [`sqlite`] | the SQLite that calls, the VFS below ours, connections of our own |
 //! | [`settings`] | settings |
 //! | [`account`] | what became of the databases that were opened |
+//! | [`mod@version`] | version and build id |
 
 pub mod account;
 mod attachment;
@@ -32,8 +33,10 @@ mod registration;
 mod settings;
 mod shield;
 mod sqlite;
+mod version;
 
 pub use refusals::{COUNT, last_error, last_error_text, last_refusal};
 pub use register::{Entry, register};
 pub use settings::check as check_setting;
 pub use sqlite::{OLDEST_SQLITE, RegisterError, VFS_NAME};
+pub use version::{version, version_text};

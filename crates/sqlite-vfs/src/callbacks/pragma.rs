@@ -96,7 +96,7 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
 fn status(db: &Db) -> String {
     let settings = in_force(db);
     let mut text = String::new();
-    line(&mut text, "version", env!("CARGO_PKG_VERSION"));
+    line(&mut text, "version", crate::version());
     let Some(attachment) = db.in_service() else {
         let (engine, state) = why_idle(db, &settings);
         line(&mut text, "engine", engine);

@@ -1,0 +1,39 @@
+//! Which build this is: the version, and what its builder called it.
+
+use std::ffi::{CStr, CString, c_char};
+use std::sync::OnceLock;
+
+/// The version, and in brackets what `DURALITE_BUILD_ID` was when this was compiled.
+///
+/// A build from the source tree has no build id. It is no clock and no path: the same source gives the same bytes.
+pub fn version() -> &'static str {
+    text().to_str().unwrap_or(env!("CARGO_PKG_VERSION"))
+}
+
+/// [`version`] for C; the text stays for ever.
+pub fn version_text() -> *const c_char {
+    text().as_ptr()
+}
+
+fn text() -> &'static CStr {
+    static TEXT: OnceLock<CString> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let version = env!("CARGO_PKG_VERSION");
+        let text = option_env!("DURALITE_BUILD_ID")
+            .map_or_else(|| version.to_owned(), |id| format!("{version} ({id})"));
+        CString::new(text).unwrap_or_default()
+    })
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)] // a test reads the text as C does
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_package_and_the_same_for_c() {
+        assert!(version().starts_with(env!("CARGO_PKG_VERSION")));
+        // SAFETY: a static text that ends with a null.
+        assert_eq!(unsafe { CStr::from_ptr(version_text()) }.to_str(), Ok(version()));
+    }
+}
