@@ -2,7 +2,7 @@
 
 `connect` opens a database through the VFS named ``duralite``; `register` makes that VFS known
 to the SQLite library of this process; `load` does so through one connection, in Pythons that
-have ``enable_load_extension``. Registration lasts until the process ends.
+have ``enable_load_extension``; `enable` makes it the default. Registration lasts until the process ends.
 """
 
 import ctypes
@@ -13,7 +13,23 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["Connection", "Cursor", "LibraryNotFound", "connect", "last_error", "load", "loadable_path", "register"]
+from duralite import _default
+
+__all__ = [
+    "Connection",
+    "Cursor",
+    "LibraryNotFound",
+    "connect",
+    "enable",
+    "last_error",
+    "library_version",
+    "load",
+    "loadable_path",
+    "register",
+]
+
+#: Of this package; `library_version` is that of the library it found.
+__version__ = "0.1.0"
 
 LIBRARY_NAME = "libduralite.so"
 AUTO_ENTRY_POINT = "sqlite3_duralite_auto"
@@ -90,6 +106,32 @@ def register():
         _library = _library or _load_library()
         _count = _library.duralite_refusal_count().contents
         _registered = True
+
+
+def enable(wal=False, **settings):
+    """Makes Duralite the default VFS of this process: code that opens databases by plain name goes through it from now on.
+
+    It is strict unless it is called with ``strict=False``: what would end as plain SQLite is an error. A database that is not
+    in WAL mode, a new one too, can be read, and its first write fails with "attempt to write a readonly database" and the reason
+    in `last_error`, until the program says ``PRAGMA journal_mode=WAL``. With ``wal=True`` each database file that is opened to be
+    written is set to WAL mode as it is opened; where that fails (another program holds it locked) the first write is
+    refused as before. In-memory and temporary databases are what they were, and so is what was opened before the call.
+
+    Settings are those of `connect`; they go into the environment of this process (``DURALITE_JOURNAL`` …), so that child
+    processes which load the library have them too. A wrong one fails each open. Every commit is as durable as the settings
+    say; without any, as SQLite's own in WAL mode with ``synchronous=FULL``. Raises LibraryNotFound, or
+    sqlite3.NotSupportedError in a Python whose SQLite hides its functions.
+    """
+    os.environ.update(_default.variables({"strict": True, **settings}, _text))
+    register()
+    sqlite = _sqlite_library()
+    _default.make_default(sqlite, VFS_NAME)
+    _default.set_wal_at_open(sqlite, wal)
+
+
+def library_version():
+    """The library's version, with the build id in brackets if it has one: ``0.1.0 (9f86d08)``."""
+    return (_library or _load_library()).duralite_version().decode()
 
 
 def connect(path, wal=True, **settings):
@@ -212,6 +254,7 @@ def _load_library():
     """The library by its symbols; SQLite has it loaded already, or will share it."""
     library = ctypes.CDLL(loadable_path())
     library.duralite_last_error.restype = ctypes.c_char_p
+    library.duralite_version.restype = ctypes.c_char_p
     library.duralite_last_refusal.restype = ctypes.c_uint64
     library.duralite_refusal_count.restype = ctypes.POINTER(ctypes.c_uint64)
     return library
@@ -255,6 +298,11 @@ def _sqlite_library():
         "sqlite3_close": (number, [pointer]),
         "sqlite3_errmsg": (text, [pointer]),
         "sqlite3_vfs_find": (pointer, [text]),
+        "sqlite3_vfs_register": (number, [pointer, number]),
+        "sqlite3_db_filename": (text, [pointer, text]),
+        "sqlite3_db_readonly": (number, [pointer, text]),
+        "sqlite3_busy_timeout": (number, [pointer, number]),
+        "sqlite3_exec": (number, [pointer, text, pointer, pointer, pointer]),
     }
     for name, (result, arguments) in signatures.items():
         try:

@@ -1,0 +1,1 @@
+"""Django's database backend for SQLite, through Duralite: ``"ENGINE": "duralite.django"``."""

@@ -1,0 +1,62 @@
+"""SQLAlchemy's dialects ``sqlite+duralite`` and ``sqlite+aioduralite``; the query of the URL holds settings.
+
+``sqlite+duralite:///app.db?durability=fua&timeout=30``: what `duralite.connect` hands to sqlite3 is so here, all else is
+a setting. ``wal=off`` leaves the journal mode alone. A refusal is sqlalchemy.exc.OperationalError with the reason.
+"""
+
+import sqlite3
+
+from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+import duralite
+
+OFF = ("off", "false", "no", "0")
+
+
+class _Settings:
+    """What both dialects do with a URL."""
+
+    def create_connect_args(self, url):
+        """SQLAlchemy's own arguments, with the settings that it does not know beside them."""
+        settings = {key: value for key, value in url.query.items() if key not in duralite.CONNECT_ARGUMENTS}
+        arguments, options = super().create_connect_args(url.difference_update_query(settings))
+        if "wal" in settings:
+            settings["wal"] = settings["wal"].lower() not in OFF
+        return arguments, {**options, **settings}
+
+
+class Dialect(_Settings, SQLiteDialect_pysqlite):
+    """``sqlite+duralite``: sqlite3 through Duralite, with SQLAlchemy's pools for SQLite."""
+
+    driver = "duralite"
+    supports_statement_cache = True  # SQLAlchemy wants it of each class itself
+
+    def connect(self, *arguments, **options):
+        """A new connection for the pool."""
+        return duralite.connect(*arguments, **options)
+
+    @classmethod
+    def import_dbapi(cls):
+        """The DBAPI is sqlite3."""
+        return sqlite3
+
+
+class AsyncDialect(_Settings, SQLiteDialect_aiosqlite):
+    """``sqlite+aioduralite``: aiosqlite through Duralite."""
+
+    driver = "aioduralite"
+    supports_statement_cache = True  # SQLAlchemy wants it of each class itself
+
+    def connect(self, *arguments, **options):
+        """A new connection for the pool."""
+        return super().connect(*arguments, async_creator_fn=_create, **options)
+
+
+def _create(*arguments, **options):
+    """aiosqlite's thread must not keep a program alive that forgot to dispose of its engine."""
+    from duralite import aio
+
+    connection = aio.connect(*arguments, **options)
+    getattr(connection, "_thread", connection).daemon = True
+    return connection
