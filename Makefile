@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench storebench build lint packages fuzz proof soak compat clean
+.PHONY: help demo test bench storebench build lint install packages fuzz proof soak compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -37,6 +37,9 @@ packages: ## every package, into out/packages, each tested in an empty environme
 	@scripts/setup packages
 	cargo build --release -p duralite -p duralite-preload -p duralite-cli
 	@scripts/packages/run
+
+install: ## what `make build` left, below $(DESTDIR)$(PREFIX)
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install
 
 lint: ## formatting and clippy, warnings as errors
 	@scripts/setup lint
