@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench storebench build lint install packages fuzz proof soak compat clean
+.PHONY: help demo test bench storebench build lint install packages docs release deny fuzz proof soak compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -37,6 +37,18 @@ packages: ## every package, into out/packages, each tested in an empty environme
 	@scripts/setup packages
 	cargo build --release -p duralite -p duralite-preload -p duralite-cli
 	@scripts/packages/run
+
+docs: ## the documentation as a site with a search, into out/book
+	@scripts/setup docs
+	@scripts/docs
+
+release: packages ## the packages with checksums, bill of materials and notes, into out/release
+	@scripts/setup release
+	@scripts/release
+
+deny: ## licences, sources and advisories of all dependencies (deny.toml)
+	@scripts/setup release
+	@scripts/deny
 
 install: ## what `make build` left, below $(DESTDIR)$(PREFIX)
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install

@@ -91,6 +91,24 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(pages.collect::<BTreeSet<_>>(), listed);
 }
 
+/// What is not below `docs` is not on the site.
+#[test]
+fn pages_link_to_pages_only() {
+    let docs = root().join("docs");
+    let mut outside = Vec::new();
+    for page in documents().into_iter().filter(|path| path.starts_with(&docs)) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let path = link.split('#').next().unwrap();
+            let target = page.parent().unwrap().join(path).canonicalize().unwrap();
+            if !path.is_empty() && !target.starts_with(&docs) {
+                outside.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(outside.is_empty(), "{outside:#?}");
+}
+
 #[test]
 fn the_front_page_is_short() {
     let lines = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
