@@ -109,6 +109,31 @@ fn pages_link_to_pages_only() {
     assert!(outside.is_empty(), "{outside:#?}");
 }
 
+/// The page on compatibility: files that it names exist, no directory of golden files is left out, and the version
+/// that is written is that of the format's document.
+#[test]
+fn the_page_on_compatibility_is_true() {
+    let docs = root().join("docs");
+    let page = std::fs::read_to_string(docs.join("compatibility.md")).unwrap();
+    let named: BTreeSet<&str> =
+        page.split('`').filter(|word| word.starts_with("testdata/") || word.starts_with("crates/")).collect();
+    for name in &named {
+        assert!(root().join(name).exists(), "{name}");
+    }
+    for entry in std::fs::read_dir(root().join("testdata/format")).unwrap() {
+        let name = format!("testdata/format/{}", entry.unwrap().file_name().display());
+        assert!(name.ends_with("README.md") || named.contains(name.as_str()), "{name} is not on the page");
+    }
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| [")).collect();
+    assert_eq!(rows.len(), 5, "a row for each format with a version");
+    for row in rows {
+        let format = std::fs::read_to_string(docs.join(&links(row)[0])).unwrap();
+        let written = row.split('|').nth(2).unwrap().trim();
+        let heading = format.lines().next().unwrap();
+        assert!(heading.ends_with(&format!("version {written}")), "{heading}: {row}");
+    }
+}
+
 #[test]
 fn the_front_page_is_short() {
     let lines = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
