@@ -21,8 +21,8 @@ use serde_json::{Map, Value, json};
 use crate::launch::Settings;
 use crate::mode;
 
-/// That of the names, in characters.
-const WIDTH: usize = 50;
+/// That of the names in a section, in characters.
+const WIDTH: usize = 36;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -37,31 +37,48 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dir = &arguments.dir;
     let dir = dir.canonicalize().with_context(|| format!("{}", dir.display()))?;
-    let mut facts = Map::new();
-    facts.insert("directory".into(), json!(dir.display().to_string()));
-    facts.insert("file_system".into(), file_system(&dir));
-    facts.insert("device".into(), device::describe(&dir));
-    facts.insert("durable_write_us".into(), durable_writes(&dir));
-    facts.insert("memory".into(), memory(&dir));
-    facts.insert("sqlite_libraries".into(), json!(hosts::libraries()));
-    facts.insert("programs".into(), hosts::programs());
-    facts.insert("advice".into(), advice(&dir));
+    // In the order in which people read them: what to do stands last, where a terminal shows it.
+    let facts = [
+        ("directory", json!(dir.display().to_string())),
+        ("file_system", file_system(&dir)),
+        ("device", device::describe(&dir)),
+        ("durable_write_us", durable_writes(&dir)),
+        ("memory", memory(&dir)),
+        ("sqlite_libraries", json!(hosts::libraries())),
+        ("programs", hosts::programs()),
+        ("advice", advice(&dir)),
+    ];
     if arguments.json {
+        let facts: Map<String, Value> = facts.into_iter().map(|(name, value)| (name.into(), value)).collect();
         print_json(&Value::Object(facts))?;
     } else {
         let mut text = String::new();
-        facts.iter().for_each(|(name, value)| lines(&mut text, name, value));
-        print_text(&text)?;
+        facts.iter().for_each(|(name, value)| section(&mut text, name, value));
+        print_text(text.trim_start())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The name in a line of its own, and its values below it.
+fn section(text: &mut String, name: &str, value: &Value) {
+    text.push_str(&format!("\n{name}\n"));
+    match value {
+        Value::Object(object) => object.iter().for_each(|(part, value)| lines(text, part, value)),
+        other => lines(text, "", other),
+    }
+}
+
 /// A line for each value, with the names that lead to it before it.
 fn lines(text: &mut String, name: &str, value: &Value) {
-    let mut line = |value: String| text.push_str(&format!("{name:<WIDTH$} {value}\n"));
+    let mut line = |value: String| {
+        text.push_str(&match name {
+            "" => format!("  {value}\n"),
+            name => format!("  {name:<WIDTH$} {value}\n"),
+        })
+    };
     match value {
         Value::Object(object) => {
-            object.iter().for_each(|(part, value)| lines(text, &format!("{name}.{part}"), value))
+            object.iter().for_each(|(part, value)| lines(text, &format!("{name}, {part}"), value))
         }
         Value::Array(array) if array.is_empty() => line("none".to_owned()),
         Value::Array(array) => array.iter().for_each(|value| lines(text, name, value)),

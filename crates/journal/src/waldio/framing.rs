@@ -69,13 +69,9 @@ impl Framing for WaldioFraming {
     fn begin(&self, block: &dyn Block, generation: &Generation) -> Result<(), MediumError> {
         let Generation { number: generation, wal_header, retired, file_bytes, position, time_ms } =
             *generation;
-        write_slot(block, &Slot { generation, wal_header, retired, file_bytes, position, time_ms }, self.id)
+        let slot = Slot { generation, wal_header, retired, file_bytes, position, time_ms };
+        block.commit(slot_offset(generation), &slot.encode(self.id), Durability::Full)
     }
-}
-
-/// Writes a generation's slot, durable on return.
-pub(super) fn write_slot(block: &dyn Block, slot: &Slot, id: LogId) -> Result<(), MediumError> {
-    block.commit(slot_offset(slot.generation), &slot.encode(id), Durability::Full)
 }
 
 /// Joins the processes that share the log, or begins the sharing with what recovery found.

@@ -16,7 +16,6 @@ use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
 
 use super::ahead::Ahead;
-use super::framing::write_slot;
 use crate::JournalError;
 use crate::group::Recovered;
 
@@ -116,7 +115,8 @@ impl Found {
         if raise_version(&mut first) {
             block.commit(0, &first, Durability::Full)?;
         }
-        write_slot(block, &self.slot, superblock.log_id)?;
+        // Where there are groups of its generation, it was durable before the first of them: one flush does for both.
+        block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
         let mut at = self.rewrite_from;
