@@ -9,9 +9,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FACTOR: u32 = 4;
 /// A log of fewer frames is never in the way.
 const LEAST_FRAMES: u32 = 1000;
-/// After so many failures in a row it is no longer tried again soon.
-const SOON: u32 = 3;
-
 /// What a process knows of the size of a log.
 #[derive(Default)]
 pub struct Bound {
@@ -21,7 +18,7 @@ pub struct Bound {
     checkpointed: AtomicU32,
     /// At how many to try again after it was in vain.
     postponed: AtomicU32,
-    /// How often it was in vain in a row.
+    /// How often a reader that stays made it vain, in a row.
     failures: AtomicU32,
 }
 
@@ -63,14 +60,14 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Starting it over was in vain: it is tried again later.
-    pub fn postpone(&self) {
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+    /// Starting it over was in vain: it is tried again later, and at ever longer distances while a reader stays. Where a crowd
+    /// was in the way, which comes and goes, it is tried again soon.
+    pub fn postpone(&self, reader_stays: bool) {
         let limit = self.limit().unwrap_or(LEAST_FRAMES);
-        // A crowd may be in the way once or twice; what is there longer is a reader.
-        let distance = match failures.checked_sub(SOON) {
-            None => limit / 4,
-            Some(more) => limit.saturating_mul(1 << more.min(5)),
+        let distance = if reader_stays {
+            limit.saturating_mul(1 << self.failures.fetch_add(1, Ordering::Relaxed).min(5))
+        } else {
+            limit / 4
         };
         let frames = self.frames.load(Ordering::Relaxed);
         self.postponed.store(frames.saturating_add(distance), Ordering::Relaxed);
@@ -93,18 +90,22 @@ mod tests {
         bound.checkpoints();
         bound.committed(8001);
         assert!(bound.is_outgrown());
-        bound.postpone();
+        bound.postpone(false);
         assert!(!bound.is_outgrown());
         bound.committed(10001);
         assert!(!bound.is_outgrown());
         bound.committed(10002);
         assert!(bound.is_outgrown());
-        (0..3).for_each(|_| bound.postpone());
-        bound.committed(18002);
+        (0..20).for_each(|_| bound.postpone(false));
         assert!(!bound.is_outgrown());
-        bound.committed(18003);
+        bound.committed(12003);
+        assert!(bound.is_outgrown(), "a crowd is in the way again and again");
+        bound.postpone(true);
+        bound.committed(20003);
+        assert!(!bound.is_outgrown());
+        bound.committed(20004);
         assert!(bound.is_outgrown());
-        bound.indexed(18002);
+        bound.indexed(20003);
         assert!(bound.is_outgrown(), "the newest is not there yet");
         bound.indexed(1);
         assert!(!bound.is_outgrown(), "another process has started it over");

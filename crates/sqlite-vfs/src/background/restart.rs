@@ -30,6 +30,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
 /// How long it waits in the queue for WRITE, and how long a checkpoint that runs already may take.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
+/// A reader for so long is none of a crowd.
+const STAYS: Duration = Duration::from_millis(100);
 /// Nobody else tries meanwhile.
 const TURN_NS: u64 = 500_000_000;
 
@@ -66,7 +68,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
         Err(failure) => db.sqlite.report(ffi::NOTICE, &failure.message),
     }
     if is_outgrown {
-        bound.postpone();
+        bound.postpone(attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS));
     }
     if is_short {
         room.postpone(is_patient.then_some(now_ns));
