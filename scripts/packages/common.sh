@@ -12,17 +12,20 @@ recipe() { # recipe HEADING: the first fenced code below "### HEADING" of docs/h
         END { exit !found }' "$page"
 }
 
-new_directory() { # an empty directory outside the tree, gone when the script ends
+new_directory() { # an empty directory on a disk, outside the tree, gone when the script ends
     local made
-    made=$(mktemp -d)
+    made=$(mktemp -d -p /var/tmp)
     # shellcheck disable=SC2064 # the name as it is now
     trap "rm -rf '$made'" EXIT
     directory=$made
 }
 
-served() { # served OUTPUT: the program's output shows that a log of Duralite served it
-    grep -q 'engine.*waldio\|engine.*nvwal' <<<"$1" || {
-        printf 'not served by Duralite:\n%s\n' "$1" >&2
-        return 1
-    }
+served() { # served OUTPUT: the program's output is the status of a log that serves it, and survives a power loss
+    local line
+    for line in 'engine.waldio' 'state.active' 'guarantee.power-loss'; do
+        grep -q "^$line\$" <<<"$1" || {
+            printf 'not served by Duralite (no %s):\n%s\n' "$line" "$1" >&2
+            return 1
+        }
+    done
 }

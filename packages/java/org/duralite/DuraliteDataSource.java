@@ -51,8 +51,9 @@ public final class DuraliteDataSource implements DataSource {
             return connection;
         } catch (SQLException failure) {
             if (connection != null) connection.close();
-            throw new SQLException(failure.getMessage() + ": " + lastError(), failure.getSQLState(),
-                failure.getErrorCode(), failure);
+            String reason = lastError();
+            String message = failure.getMessage() + (reason == null ? "" : ": " + reason);
+            throw new SQLException(message, failure.getSQLState(), failure.getErrorCode(), failure);
         }
     }
 
@@ -77,6 +78,7 @@ public final class DuraliteDataSource implements DataSource {
             try {
                 Files.copy(resource, file);
                 loadFrom(file);
+                loaded = true; // also where the file cannot be removed
             } finally {
                 Files.deleteIfExists(file); // what is loaded stays mapped
                 Files.delete(directory);
@@ -84,7 +86,6 @@ public final class DuraliteDataSource implements DataSource {
         } catch (IOException failure) {
             throw new SQLException("cannot unpack libduralite.so: " + failure.getMessage(), failure);
         }
-        loaded = true;
     }
 
     private static void loadFrom(Path file) throws SQLException {

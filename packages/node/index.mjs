@@ -1,0 +1,3 @@
+import duralite from './index.js';
+
+export const { enable, lastError, loadablePath } = duralite;
