@@ -1,0 +1,22 @@
+# Builds Duralite and runs its demo: docker build -t duralite . && docker run --rm --shm-size=64m duralite
+# The command is in the image too: docker run --rm -v "$PWD:/data" -w /data duralite duralite shell app.db
+
+FROM rust:1-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked -p duralite -p duralite-preload -p duralite-cli -p duralite-proof \
+    && strip --strip-unneeded target/release/libduralite.so target/release/libduralite_preload.so \
+        target/release/duralite target/release/duralite-proof
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install -y -q --no-install-recommends python3 python3-matplotlib sqlite3 strace unicode-data \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build /src/target/release/libduralite.so /src/target/release/libduralite_preload.so \
+    /src/target/release/duralite /src/target/release/duralite-proof /opt/duralite/target/release/
+COPY demo /opt/duralite/demo
+RUN useradd --create-home duralite && install -d -o duralite /opt/duralite/out
+ENV PATH="/opt/duralite/target/release:$PATH"
+USER duralite
+WORKDIR /opt/duralite
+CMD ["/usr/bin/python3", "demo/demo.py"]
