@@ -29,3 +29,10 @@ served() { # served OUTPUT: the program's output is the status of a log that ser
         }
     done
 }
+
+refused() { # refused TEXT: what was opened with journal=no has failed with the reason
+    grep -q 'journal=no is not valid' <<<"$1" || {
+        printf 'not refused with the reason:\n%s\n' "$1" >&2
+        return 1
+    }
+}
