@@ -11,12 +11,16 @@ use crate::descriptor::{Descriptor, LogDirectory};
 use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
 use crate::home::{DatabaseFile, Home};
+use crate::media::Medium;
 use crate::pins::{Pins, Recycling};
 use crate::rollback::RollbackJournal;
 use crate::settings::OnClose;
 use crate::settings::common::ON_CLOSE;
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
+
+/// A longer log of blocks is not kept at the last close.
+const KEPT_BYTES: u64 = 512 << 10;
 
 /// The log of one database, attached by this process. `file`, where a method takes one, is the database file, as
 /// [`crate::engine`] says.
@@ -490,7 +494,13 @@ impl Log {
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
         let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
-        may_stay && self.on_close == OnClose::Keep
+        may_stay && self.on_close == OnClose::Keep && !self.is_long_to_find()
+    }
+
+    /// Whether who attaches it reads so much, for what may lie after its end, that a new log would cost less.
+    fn is_long_to_find(&self) -> bool {
+        let is_read = self.kind.needs.contains(&Medium::LogBlocks);
+        is_read && self.file.metadata().is_ok_and(|file| file.len() > KEPT_BYTES)
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

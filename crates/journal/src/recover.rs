@@ -10,7 +10,8 @@ use crate::settings::OnClose;
 use crate::{EngineOptions, JournalError, Log};
 
 /// A log of no more frames that is kept from one opening to the next is taken in by SQLite: that costs no flush, and less time than one.
-const KEPT_FRAMES: u32 = 64;
+/// (It reads frame by frame, and for each the records that the page is made of.)
+const KEPT_FRAMES: u32 = 16;
 
 /// Attaches the log that a guarded database names, as [`Log::attach`]; if nobody else has it, the newest image of each page goes
 /// to the database file, which is synced, and the log is empty then: SQLite finds no frame that it would have to sum.
