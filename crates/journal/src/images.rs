@@ -21,18 +21,27 @@ pub(crate) struct Images<V> {
     by_page: FxHashMap<u32, usize>,
     page_bytes: usize,
     limit_pages: usize,
+    /// What it is again once all images have been forgotten.
+    own_limit_pages: usize,
     hand: usize,
 }
 
 impl<V: Copy + PartialEq> Images<V> {
     pub(crate) fn new(page_bytes: usize, limit_bytes: usize) -> Self {
+        let limit_pages = (limit_bytes / page_bytes).max(LEAST_PAGES);
         Self {
             slots: Vec::new(),
             by_page: FxHashMap::default(),
             page_bytes,
-            limit_pages: (limit_bytes / page_bytes).max(LEAST_PAGES),
+            limit_pages,
+            own_limit_pages: limit_pages,
             hand: 0,
         }
+    }
+
+    /// Raises the limit to so many bytes, until all images are forgotten.
+    pub(crate) fn widen(&mut self, limit_bytes: usize) {
+        self.limit_pages = self.limit_pages.max(limit_bytes / self.page_bytes);
     }
 
     /// The image of a page if it is of `version`.
@@ -84,6 +93,7 @@ impl<V: Copy + PartialEq> Images<V> {
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.by_page.clear();
+        self.limit_pages = self.own_limit_pages;
         self.hand = 0;
     }
 

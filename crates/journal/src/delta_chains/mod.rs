@@ -16,6 +16,10 @@ use index::Index;
 use record::RecordNumber;
 pub(crate) use record::{Apply, Committed, Record};
 
+/// Images that recovery keeps until the log starts over: a page that is not among them costs a read of the device for
+/// each of its records.
+const RECOVERY_BYTES: usize = 64 << 20;
+
 /// The chains of one generation.
 pub(crate) struct DeltaChains {
     index: Index,
@@ -39,11 +43,19 @@ impl DeltaChains {
     /// and its records lie all over the log. Others read few of the pages that they take in.
     pub(crate) fn keep_images(&mut self, keep: bool) {
         self.keeps_images = keep;
+        self.widen();
+    }
+
+    fn widen(&mut self) {
+        if self.keeps_images {
+            self.images.widen(RECOVERY_BYTES);
+        }
     }
 
     pub(crate) fn clear(&mut self) {
         self.index = Index::default();
         self.images.clear();
+        self.widen();
     }
 
     /// Number of committed frames.

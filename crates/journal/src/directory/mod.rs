@@ -113,10 +113,3 @@ pub fn walk(
 pub fn sync_names(path: &Path) -> Result<(), JournalError> {
     files::sync_names(path).map_err(|error| JournalError::io("sync the directory of", path, &error))
 }
-
-/// Deletes what a crash has left in the log directory of a database that names no log. Costs one look at a name where
-/// the log directory is the database's own directory. Before anything goes `make_sure` says whether it is durable that the
-/// database names no log.
-pub fn collect_leftovers(log_dir: &LogDirectory, db: &DatabaseIdentity, make_sure: &dyn Fn() -> bool) {
-    leftovers::collect(&log_dir.dir, db, db.path.parent() != Some(&*log_dir.dir), make_sure);
-}

@@ -44,6 +44,13 @@ impl Ahead {
         Ok(&self.bytes[within..within + len as usize])
     }
 
+    /// Takes bytes in that somebody else has read.
+    pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.at = at;
+    }
+
     /// Forgets it.
     pub(super) fn clear(&mut self) {
         self.size = 0;

@@ -40,12 +40,11 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
-    let recovered = match (alone, is_new) {
-        (false, _) => None,
-        (true, false) => Some(Waldio::recover(block.as_ref(), &superblock, file.path)?),
-        (true, true) => Some(NEW),
-    };
-    Ok(Box::new(Waldio::join(block, superblock, file.path, &options, segment, base, recovered)?))
+    Ok(Box::new(match (alone, is_new) {
+        (true, false) => Waldio::recover(block, superblock, file.path, &options, segment, base)?,
+        (false, _) => Waldio::join(block, superblock, file.path, &options, segment, base, None)?,
+        (true, true) => Waldio::join(block, superblock, file.path, &options, segment, base, Some(NEW))?,
+    }))
 }
 
 /// Opens a log as a user who may only read it, along with those who share the segment or, without one, as a

@@ -9,6 +9,7 @@ use duralite_logfmt::waldio::{
 };
 
 use super::ahead::Ahead;
+use super::recovery::CheckedGroup;
 use super::{Waldio, writer};
 use crate::JournalError;
 use crate::delta_chains::{Committed, apply_ranges};
@@ -47,6 +48,16 @@ impl Waldio {
         let sealed = self.group.sealed();
         while self.take_in_next(sealed)? {}
         self.window.clear();
+        Ok(())
+    }
+
+    /// Takes in the transactions of a group that recovery has just read, in a log of which nothing has another place than in the
+    /// file.
+    pub(super) fn take_in_group(&mut self, group: &CheckedGroup<'_>) -> Result<(), JournalError> {
+        self.window.put(group.at, group.bytes);
+        // What is before it fills a block up.
+        self.end = group.at;
+        while self.take_in_next(group.end)? {}
         Ok(())
     }
 

@@ -122,19 +122,38 @@ impl Waldio {
         base: u64,
         first: bool,
     ) -> Result<Self, JournalError> {
-        let recovered = if first { Some(Self::recover(block.as_ref(), &superblock, path)?) } else { None };
-        Self::join(block, superblock, path, options, segment, base, recovered)
+        if first {
+            return Self::recover(block, superblock, path, options, segment, base);
+        }
+        Self::join(block, superblock, path, options, segment, base, None)
     }
 
-    /// Finds what a log holds that nobody has, and makes it durable: whoever wrote it may have died before it was.
-    fn recover(block: &dyn Block, superblock: &Superblock, path: &Path) -> Result<Recovered, JournalError> {
+    /// Begins the sharing of a log that nobody has with what it holds, in one pass over it, and makes that durable: whoever
+    /// wrote it may have died before it was.
+    fn recover(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+    ) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
-        let found = recovery::find_end(block, superblock, &failed)?;
-        found.settle(block, superblock).map_err(failed)?;
-        Ok(found.recovered)
+        let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
+        let nothing = Recovered { generation: scan.generation(), end: recovery::NEW.end };
+        let mut log = Self::alone(block.clone(), superblock.clone(), path, options, nothing)?;
+        log.chains.keep_images(true);
+        log.enter(scan.generation())?;
+        let found = scan.find_end(&mut |group| log.take_in_group(group))?;
+        found.settle(block.as_ref(), &superblock).map_err(failed)?;
+        log.group =
+            Arc::new(framing::join(segment, base, block, &superblock, options, Some(found.recovered))?);
+        log.refresh()?;
+        log.chains.keep_images(false);
+        Ok(log)
     }
 
-    /// Begins the sharing of a log with what was recovered, or joins those that share it.
+    /// Begins the sharing of a log with what it is known to hold, or joins those that share it.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -142,15 +161,25 @@ impl Waldio {
         options: &WaldioOptions,
         segment: Arc<dyn Segment>,
         base: u64,
-        recovered: Option<Recovered>,
+        known: Option<Recovered>,
     ) -> Result<Self, JournalError> {
-        let recovers = recovered.is_some();
-        let group = framing::join(segment, base, block, &superblock, options, recovered)?;
+        let group = framing::join(segment, base, block, &superblock, options, known)?;
         let mut log = Self::over(group, superblock, path, options);
-        log.chains.keep_images(recovers);
         log.refresh()?;
-        log.chains.keep_images(false);
         Ok(log)
+    }
+
+    /// A log that nobody is joined with.
+    fn alone(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        known: Recovered,
+    ) -> Result<Self, JournalError> {
+        let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+        let group = framing::join(segment, 0, block, &superblock, options, Some(known))?;
+        Ok(Self::over(group, superblock, path, options))
     }
 
     /// Opens a log to look at it, as recovery would find it. Changes nothing.
@@ -171,10 +200,9 @@ impl Waldio {
     fn inspect(block: Arc<dyn Block>, superblock: Superblock, path: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
         let options = WaldioOptions::default();
-        let recovered = recovery::find_end(block.as_ref(), &superblock, &failed)?.recovered;
-        let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
-        let group = framing::join(segment, 0, block, &superblock, &options, Some(recovered))?;
-        Ok(Self::over(group, superblock, path, &options))
+        let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
+        let recovered = scan.find_end(&mut |_| Ok(()))?.recovered;
+        Self::alone(block, superblock, path, &options, recovered)
     }
 
     fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {

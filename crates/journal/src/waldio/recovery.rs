@@ -32,12 +32,26 @@ pub(crate) struct Found {
     stale: Vec<u64>,
 }
 
-struct Scan<'a> {
+/// Where a log's newest generation begins, before it is known where it ends.
+pub(crate) struct Scan<'a> {
     block: &'a dyn Block,
     superblock: &'a Superblock,
     slot: Slot,
     failed: &'a dyn Fn(MediumError) -> JournalError,
     ahead: RefCell<Ahead>,
+}
+
+/// Hears of each group of a `delta` log that checks, in their order.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&CheckedGroup<'_>) -> Result<(), JournalError>;
+
+/// A group that is part of the log.
+pub(crate) struct CheckedGroup<'a> {
+    /// Offset in the file.
+    pub(crate) at: u64,
+    /// That of the first byte after it.
+    pub(crate) end: u64,
+    /// All of it; nothing where it is too long to be kept in memory.
+    pub(crate) bytes: &'a [u8],
 }
 
 /// Reads the slot of a generation that is in force among those who share the log.
@@ -85,25 +99,47 @@ fn newest_slot(
     Ok(slot)
 }
 
-/// Finds the end of the log. Changes nothing.
-pub(crate) fn find_end(
-    block: &dyn Block,
-    superblock: &Superblock,
-    failed: &dyn Fn(MediumError) -> JournalError,
-) -> Result<Found, JournalError> {
-    let slot = newest_slot(block, superblock, failed)?;
-    let scan = Scan { block, superblock, slot, failed, ahead: RefCell::default() };
-    scan.refuse_newer_generation()?;
-    let (end, rewrite_from) = if slot.wal_header.is_none() {
-        (DATA_OFFSET, DATA_OFFSET)
-    } else {
-        match superblock.layout {
-            Layout::Delta => scan.groups()?,
-            Layout::Embedded => scan.frames()?,
+impl<'a> Scan<'a> {
+    /// Finds the generation in force.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`.
+    pub(crate) fn begin(
+        block: &'a dyn Block,
+        superblock: &'a Superblock,
+        failed: &'a dyn Fn(MediumError) -> JournalError,
+    ) -> Result<Self, JournalError> {
+        let slot = newest_slot(block, superblock, failed)?;
+        let scan = Self { block, superblock, slot, failed, ahead: RefCell::default() };
+        scan.refuse_newer_generation()?;
+        Ok(scan)
+    }
+
+    /// The generation in force.
+    pub(crate) fn generation(&self) -> u64 {
+        self.slot.generation
+    }
+
+    /// Finds the end of the log. Changes nothing.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`, those of `visit`.
+    pub(crate) fn find_end(self, visit: Visit<'_>) -> Result<Found, JournalError> {
+        if self.slot.wal_header.is_none() {
+            return Ok(self.found(DATA_OFFSET, DATA_OFFSET, Vec::new()));
         }
-    };
-    let stale = if slot.wal_header.is_none() { Vec::new() } else { scan.behind(end)? };
-    Ok(Found { slot, recovered: Recovered { generation: slot.generation, end }, rewrite_from, stale })
+        let (end, rewrite_from) = match self.superblock.layout {
+            Layout::Delta => self.groups(visit)?,
+            Layout::Embedded => self.frames()?,
+        };
+        let stale = self.behind(end)?;
+        Ok(self.found(end, rewrite_from, stale))
+    }
+
+    fn found(self, end: u64, rewrite_from: u64, stale: Vec<u64>) -> Found {
+        let recovered = Recovered { generation: self.slot.generation, end };
+        Found { slot: self.slot, recovered, rewrite_from, stale }
+    }
 }
 
 impl Found {
@@ -184,7 +220,8 @@ impl Scan<'_> {
     }
 
     /// The end of the last valid group, and where the last ordered one begins.
-    fn groups(&self) -> Result<(u64, u64), JournalError> {
+    fn groups(&self, visit: Visit<'_>) -> Result<(u64, u64), JournalError> {
+        let mut bytes = Vec::new();
         let (mut end, mut ordered_from, mut sequence) = (DATA_OFFSET, DATA_OFFSET, 0);
         let (id, generation) = (self.superblock.log_id, self.slot.generation);
         loop {
@@ -202,7 +239,9 @@ impl Scan<'_> {
             if group.bytes < least || group.bytes > room || group.first_sequence != sequence + 1 {
                 return Ok((end, ordered_from));
             }
-            if self.body_hash(at, group.bytes)? != Some(group.body_hash) {
+            bytes.clear();
+            bytes.extend_from_slice(&head);
+            if self.body_hash(at, group.bytes, &mut bytes)? != Some(group.body_hash) {
                 return Ok((end, ordered_from));
             }
             if group.ordered {
@@ -211,16 +250,19 @@ impl Scan<'_> {
             // A number that no log reaches is damage, which taking the transactions in will name.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
+            let bytes = if bytes.len() as u64 == group.bytes { &bytes[..] } else { &[] };
+            visit(&CheckedGroup { at, end, bytes })?;
         }
     }
 
     /// The hash of a group's body, taken piece by piece: how long it is only its header says. `None` if
-    /// it has a hole that no body has.
-    fn body_hash(&self, at: u64, bytes: u64) -> Result<Option<u64>, JournalError> {
+    /// it has a hole that no body has. What was read is in `read`, as far as that is not long.
+    fn body_hash(&self, at: u64, bytes: u64, read: &mut Vec<u8>) -> Result<Option<u64>, JournalError> {
         let (mut from, end) = (at + GROUP_HEADER_BYTES, at + bytes);
         let mut head = [0; TX_HEADER_BYTES as usize];
         self.read_on(from, &mut head)?;
         from += head.len() as u64;
+        read.extend_from_slice(&head);
         let mut hash = BodyHash::new(self.superblock.log_id, self.slot.generation, at);
         let mut piece = Vec::new();
         // The most zeros in a row are those of a record that makes a page one of zeros.
@@ -237,6 +279,9 @@ impl Scan<'_> {
             piece.resize((until - from).min(CHUNK) as usize, 0);
             self.read_on(from, &mut piece)?;
             hash.update(&piece);
+            if bytes <= CHUNK {
+                read.extend_from_slice(&piece);
+            }
             from += piece.len() as u64;
         }
         Ok(Some(hash.finish(&head)))

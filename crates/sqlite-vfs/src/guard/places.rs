@@ -40,18 +40,9 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
             put_torn_home(db).map(|_| ())
         }
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
+            // Before the settings are locked, which it looks at.
             let log_dir = db.log_dir();
-            check_log_dir(&db.settings(), log_dir)?;
-            // One look at a name; other directories are looked through when a log is made there.
-            if let (Ok(log_dir), Ok(identity), false) = (log_dir, db.identity(), db.read_only)
-                && db.path.parent() == Some(&*log_dir.dir)
-            {
-                // Whoever lifted the guard may have died before that was durable.
-                directory::collect_leftovers(log_dir, &identity, &|| {
-                    db.base.sync(ffi::SYNC_NORMAL) == ffi::OK
-                });
-            }
-            Ok(())
+            check_log_dir(&db.settings(), log_dir)
         }
     }
 }

@@ -1,0 +1,67 @@
+//! Recovery of a `waldio` log reads it once, and keeps what it makes of its pages.
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Model, Rng, for_seeds, waldio_superblock};
+use duralite_crashmodel::RecordingBlock;
+use duralite_journal::WaldioOptions;
+use duralite_journal::engine::prelude::*;
+use duralite_journal::home::NoDatabase;
+use duralite_journal::stream::WalStream;
+use duralite_journal::waldio::{SHARED_BYTES, Waldio};
+use duralite_logfmt::waldio::{DATA_OFFSET, Layout};
+use duralite_medium::LocalSegment;
+use duralite_medium::block::Block;
+
+const PAGE: u32 = 1024;
+const PAGES: usize = 200;
+
+fn attach(block: &Arc<dyn Block>) -> Waldio {
+    let superblock = waldio_superblock(Layout::Delta, PAGE, 64 << 20);
+    let options = WaldioOptions { cache_bytes: 0, ..WaldioOptions::default() };
+    let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+    Waldio::attach(block.clone(), superblock, Path::new("model"), &options, segment, 0, true).expect("attach")
+}
+
+#[test]
+fn recovery_reads_each_byte_of_the_log_once() {
+    for_seeds(1, |seed| {
+        let rng = &mut Rng(seed);
+        let block: Arc<dyn Block> = Arc::new(RecordingBlock::from_bytes(Vec::new(), 512));
+        Waldio::format(block.as_ref(), &waldio_superblock(Layout::Delta, PAGE, 64 << 20)).expect("format");
+        let mut stream = WalStream::new(attach(&block));
+        let mut model = Model::new(PAGE as usize, PAGES);
+        let (offset, header) = model.restart();
+        stream.write(&NoDatabase, offset, &header).expect("restart");
+        for _ in 0..3000 {
+            let transaction = model.transaction(rng, false);
+            model.commit(transaction);
+            for (offset, data) in model.take_writes() {
+                stream.write(&NoDatabase, offset, &data).expect("write");
+            }
+            if let Some(ticket) = stream.take_ticket() {
+                stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("wait");
+            }
+        }
+        let used = stream.engine().used_bytes() - DATA_OFFSET;
+        assert!(used > 2 << 20, "seed {seed}: the log has {used} bytes");
+        drop(stream);
+
+        let before = block.counters().read_bytes;
+        let mut log = attach(&block);
+        let mut page = vec![0; PAGE as usize];
+        for (_, frame) in log.newest_frames() {
+            log.read_page(&NoDatabase, frame, &mut page).expect("read");
+        }
+        // What is after the log's end is looked through too.
+        let rest = block.len() - DATA_OFFSET - used;
+        let read = block.counters().read_bytes - before - rest;
+        // And the last read ahead goes beyond it.
+        assert!(read < used + used / 10 + (1 << 20), "seed {seed}: {read} bytes read of {used}");
+    });
+}
