@@ -55,6 +55,12 @@ impl Room {
             && self.used.load(Ordering::Relaxed) >= self.postponed.load(Ordering::Relaxed)
     }
 
+    /// Whether so little is left that who writes waits until some has been made, unless that has been tried since in vain.
+    pub fn is_scarce(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
+    }
+
     /// Whether to wait for those who are in the way, at this time.
     pub fn is_patient(&self, now_ns: u64) -> bool {
         let last = self.patient_at.load(Ordering::Relaxed);
@@ -103,7 +109,7 @@ mod tests {
         seen(&room, 499);
         assert!(!room.is_wanted());
         seen(&room, 500);
-        assert!(room.is_wanted());
+        assert!(room.is_wanted() && !room.is_scarce());
         assert!(room.is_patient(8), "it was filled further");
         room.postpone(Some(8));
         assert!(!room.is_wanted());
@@ -114,6 +120,14 @@ mod tests {
         assert!(room.is_patient(8 + PATIENT_EVERY_NS));
         room.made();
         assert!(!room.is_wanted() && room.is_patient(9));
+        seen(&room, 600);
+        assert!(room.is_scarce());
+        room.postpone(None);
+        assert!(!room.is_scarce(), "it is used up rather than waited for");
+        seen(&room, 700);
+        assert!(room.is_scarce(), "which is tried once more");
+        room.made();
+        assert!(!room.is_scarce());
         seen(&room, 10);
         seen(&room, 400);
         assert!(room.is_wanted(), "it has started over meanwhile");

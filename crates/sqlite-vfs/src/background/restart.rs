@@ -15,12 +15,13 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use duralite_locks::Holder;
 use duralite_sqlite_ffi as ffi;
 
 use super::in_queue;
 use crate::attachment::Attachment;
 use crate::attachment::maintenance::is_worker;
-use crate::database::Db;
+use crate::database::{Db, waiting};
 use crate::errors::Failure;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
@@ -42,6 +43,7 @@ thread_local! {
 /// Gets the log to start over if it is time, before a transaction of `db` begins, which holds none of the log's locks.
 /// Whether it will: whoever writes next starts it over, if it takes its snapshot only now.
 pub fn keep(db: &Db, attachment: &Attachment) -> bool {
+    let waits = waiting::is_for_room();
     let (bound, room) = (attachment.bound(), attachment.room());
     if bound.is_outgrown() {
         // It may have been another process that has started the log over: then nothing is to be done.
@@ -51,7 +53,15 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() {
         return false;
     }
-    let Some(turn) = attachment.take_restart(TURN_NS) else { return false };
+    let Some(turn) = attachment.take_restart(TURN_NS) else {
+        if waits {
+            let start = Instant::now();
+            while attachment.restart_is_taken() && start.elapsed() < TRY_FOR {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        return false;
+    };
     let now_ns = attachment.clock_ns();
     let is_patient = is_outgrown || room.is_patient(now_ns);
     RESTARTING.set(true);
@@ -68,7 +78,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
         Err(failure) => db.sqlite.report(ffi::NOTICE, &failure.message),
     }
     if is_outgrown {
-        bound.postpone(attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS));
+        bound.postpone(reader_stays(attachment));
     }
     if is_short {
         room.postpone(is_patient.then_some(now_ns));
@@ -80,6 +90,36 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
 /// for nothing, and one of those that every commit tries would always be there.
 pub fn yields(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_is_taken()
+}
+
+/// Whether a transaction that has just got WRITE had better wait: the log is nearly full, and can soon start over, since nobody
+/// reads it for long. Who is told that it is busy begins again, and whoever does so first starts the log over.
+pub fn is_ahead(attachment: &Attachment, holder: &Holder) -> bool {
+    let room = attachment.room();
+    if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
+        return false;
+    }
+    // Another process may have started it over.
+    look_at_room(attachment);
+    let waits = room.is_scarce() && !reader_stays(attachment);
+    if waits {
+        waiting::for_room();
+    }
+    waits
+}
+
+/// Learns how much room there is after what all processes have committed.
+fn look_at_room(attachment: &Attachment) {
+    let mut log = attachment.log();
+    // An error comes back from the write.
+    if log.db_pages().is_ok() {
+        let (fill, is_short) = log.fill();
+        attachment.room().seen(fill, is_short);
+    }
+}
+
+fn reader_stays(attachment: &Attachment) -> bool {
+    attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS)
 }
 
 /// With patience for those who are in the way, or without.

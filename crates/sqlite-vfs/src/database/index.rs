@@ -155,6 +155,15 @@ impl Db {
                 holder.unlock_shared(first);
                 ffi::BUSY
             }
+            Ok(())
+                if (first, count) == (WRITE, 1)
+                    && !shared
+                    && outside.is_none()
+                    && restart::is_ahead(&attachment, &holder) =>
+            {
+                holder.unlock_exclusive(first, count);
+                ffi::BUSY
+            }
             Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
                 self.begin_outside(&attachment, &holder, first)
             }

@@ -8,7 +8,7 @@
 //!
 //! A thread that ends may still use connections, in its last destructors: it sleeps as with stock SQLite.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,6 +23,30 @@ thread_local! {
     static REFUSED: RefCell<Refused> = const { RefCell::new(None) };
 }
 
+/// What a thread does that had WRITE, and was told that it is busy, for the log to start over first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Unwanted,
+    /// It was told so just now.
+    Wanted,
+    /// It goes on without a sleep, to begin again.
+    Awaited,
+}
+
+thread_local! {
+    static ROOM: Cell<Room> = const { Cell::new(Room::Unwanted) };
+}
+
+/// Notes that this thread is to begin its transaction again, when the log has started over.
+pub fn for_room() {
+    let _ = ROOM.try_with(|room| room.set(Room::Wanted));
+}
+
+/// Whether this thread begins a transaction again for that, which it does only once.
+pub fn is_for_room() -> bool {
+    ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Awaited).unwrap_or(false)
+}
+
 /// Notes that this thread was refused the WRITE lock.
 pub fn refused(holder: &Arc<Holder>) {
     let refused = (ProcessId::current(), Arc::downgrade(holder));
@@ -34,8 +58,13 @@ pub fn forget() {
     let _ = REFUSED.try_with(RefCell::take);
 }
 
-/// Sleeps in the queue, if this thread was refused the WRITE lock; otherwise `false` at once.
+/// Sleeps in the queue, if this thread was refused the WRITE lock; otherwise `false` at once. Who is to begin again waits when
+/// it does.
 pub fn sleep(limit: Duration) -> bool {
+    if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
+        let _ = ROOM.try_with(|room| room.set(Room::Awaited));
+        return true;
+    }
     let refused = REFUSED.try_with(RefCell::take).ok().flatten().filter(|(process, _)| process.is_current());
     match refused.and_then(|(_, holder)| holder.upgrade()) {
         // Within a transaction SQLite does not try again. An error is left to the next try.

@@ -163,6 +163,32 @@ fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
     }
 }
 
+/// They come faster than the log can start over beside them: who finds it nearly full begins again once it has.
+#[test]
+fn inv10_many_writers_share_a_small_log() {
+    const WRITERS: u64 = 16;
+    const ROWS: u64 = 400;
+    let fixture = Fixture::new();
+    let setting = format!("log_limit={}", LIMIT / 4);
+    let conn = fixture.open_with("l.db", &setting);
+    conn.execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)").unwrap();
+    let refused: u64 = std::thread::scope(|scope| {
+        let write = || {
+            let conn = fixture.open_with("l.db", &setting);
+            conn.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
+            (0..ROWS)
+                .filter_map(|_| insert(&conn, 1000).err())
+                .inspect(|code| assert_eq!(*code, ffi::SQLITE_FULL))
+                .count()
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|_| scope.spawn(write)).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap() as u64).sum()
+    });
+    assert!(refused <= WRITERS * ROWS / 100, "{refused} of {} found no room", WRITERS * ROWS);
+    assert_eq!(rows(&conn), WRITERS * ROWS - refused);
+    assert!(space(&fixture, &conn) <= LIMIT / 2, "{} bytes", space(&fixture, &conn));
+}
+
 #[test]
 fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     let fixture = Fixture::new();
