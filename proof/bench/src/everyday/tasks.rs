@@ -181,8 +181,10 @@ impl Rates {
         let mut random = fastrand::Rng::with_seed(self.updates.len() as u64);
         let mut update = conn.prepare("UPDATE filler SET v=?1 WHERE id=?2")?;
         let start = Instant::now();
-        for _ in 0..transactions {
-            let changed = update.execute((&payload, random.i64(1..=rows)))?;
+        for number in 0..transactions {
+            // A row that is written as it is makes no transaction.
+            let value = format!("round {} row {number:>width$}", self.updates.len(), width = payload.len());
+            let changed = update.execute((value, random.i64(1..=rows)))?;
             ensure!(changed == 1, "an update found {changed} rows");
         }
         self.updates.push(transactions as f64 / start.elapsed().as_secs_f64());
