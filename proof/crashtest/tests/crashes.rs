@@ -48,7 +48,7 @@ fn assert_replays(violation: &Violation) {
 }
 
 fn memory(engine: Engine, states: u64) -> Plan {
-    Plan { engine, seed: seed(), states, length: Length { steps: 40 }, window_states: 256 }
+    Plan { engine, seed: seed(), states, length: Length { steps: 40 }, window_states: 64 }
 }
 
 fn power(engine: Engine, file_system: FileSystemKind, images: u64) -> PowerPlan {
@@ -65,12 +65,12 @@ fn has_rig(file_system: FileSystemKind) -> bool {
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_nvwal() {
-    hold("nvwal", || explore(&memory(Engine::NVWAL, 50_000)));
+    hold("nvwal", || explore(&memory(Engine::NVWAL, 20_000)));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
-    hold("waldio", || explore(&memory(Engine::WALDIO, 50_000)));
+    hold("waldio", || explore(&memory(Engine::WALDIO, 20_000)));
 }
 
 /// A process dies between putting the guard on and its sync; the next one finds it on, and commits.
@@ -83,12 +83,12 @@ fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
-    hold("ppl", || explore(&memory(Engine::PPL, 50_000)));
+    hold("ppl", || explore(&memory(Engine::PPL, 20_000)));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_scratchpad() {
-    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 50_000)));
+    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 20_000)));
 }
 
 #[test]
