@@ -10,7 +10,7 @@ RUN cargo build --release --locked -p duralite -p duralite-preload -p duralite-c
 
 FROM debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install -y -q --no-install-recommends python3 python3-matplotlib sqlite3 strace unicode-data \
+    && apt-get install -y -q --no-install-recommends python3 sqlite3 strace unicode-data \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /src/target/release/libduralite.so /src/target/release/libduralite_preload.so \
     /src/target/release/duralite /src/target/release/duralite-proof /opt/duralite/target/release/

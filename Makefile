@@ -15,7 +15,7 @@ build: ## build libduralite.so, its preload library and the duralite command int
 	@scripts/setup build
 	cargo build --release -p duralite -p duralite-preload -p duralite-cli
 
-demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.png
+demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.svg
 	@scripts/setup demo
 	cargo build --release -p duralite -p duralite-cli -p duralite-proof
 	/usr/bin/python3 demo/demo.py
@@ -25,7 +25,7 @@ test: ## lints and every test; the last line counts them
 	@scripts/setup test
 	@scripts/test
 
-bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.png
+bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.svg
 	@scripts/setup bench
 	@scripts/bench
 

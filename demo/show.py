@@ -1,6 +1,8 @@
 """Progress bar, table and chart."""
 
+import csv
 import os
+import subprocess
 import sys
 import time
 
@@ -60,24 +62,11 @@ def table(heading, rows):
     return "\n".join(lines)
 
 
-def chart(path, title, labels, rates, logged_bytes):
-    """Commits per second, and bytes logged per commit, one bar per run; logarithmic."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    colours = ["#2a78c2" if label.startswith("Duralite") else "#9a9a9a" for label in labels]
-    figure, axes = plt.subplots(1, 2, figsize=(12, 0.6 * len(labels) + 2), sharey=True)
-    panels = (("commits per second (more is better)", rates), ("bytes logged per commit (less is better)", logged_bytes))
-    for axis, (name, values) in zip(axes, panels):
-        known = [value for value in values if value is not None]
-        bars = axis.barh(labels, [value or 0 for value in values], color=colours)
-        axis.bar_label(bars, ["" if value is None else f"{value:,.0f}" for value in values], padding=4)
-        axis.set(xscale="log", xlabel=f"{name}, log scale", xlim=(min(known) / 3, max(known) * 4))
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    figure.suptitle(title, fontsize=11)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+def chart(draw, path, title, labels, rates, logged_bytes):
+    """Commits per second, and bytes logged per commit, one bar per run; logarithmic. `draw` is the command that draws a table."""
+    source = path.with_suffix(".csv")
+    with open(source, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["", "commits per second (more is better)", "bytes logged per commit (less is better)"])
+        rows.writerows(zip(labels, rates, ("-" if value is None else value for value in logged_bytes)))
+    subprocess.run([*draw, source, "--output", path, "--title", title, "--log"], check=True, stdout=subprocess.DEVNULL)

@@ -79,6 +79,9 @@ enum Command {
     /// Measure, and reproduce the papers' tables and figures
     #[command(disable_help_flag = true)]
     Bench(proof::Arguments),
+    /// Draw tables of figures as SVG
+    #[command(disable_help_flag = true)]
+    Chart(proof::Arguments),
     /// Trace what a command writes to the device of a database, and what for (needs root)
     #[command(disable_help_flag = true)]
     Iotrace(proof::Arguments),
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Store(command) => store::run(&command),
         Command::Bench(arguments) => proof::run("bench", &arguments),
         Command::Iotrace(arguments) => proof::run("iotrace", &arguments),
+        Command::Chart(arguments) => proof::run("chart", &arguments),
         Command::Crashtest(arguments) => proof::run("crashtest", &arguments),
         Command::Generate(what) => generate::run(&what, Cli::command()),
     };

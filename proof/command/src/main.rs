@@ -1,9 +1,10 @@
-//! `duralite-proof`: take the measurements, trace what reaches a device, and look for crashes that lose data.
-//! `duralite bench`, `iotrace` and `crashtest` run it.
+//! `duralite-proof`: take the measurements and draw them, trace what reaches a device, and look for crashes that lose data.
+//! `duralite bench`, `chart`, `iotrace` and `crashtest` run it.
 //!
 //! Exit status: 0 all is well, 1 the command failed or found a loss, 2 wrong usage.
 
 mod bench;
+mod chart;
 mod crashtest;
 mod iotrace;
 
@@ -24,6 +25,8 @@ enum Command {
     Bench(bench::Options),
     /// Trace what a command writes to the device of a database, and what for (needs root)
     Iotrace(iotrace::Options),
+    /// Draw tables of figures as SVG
+    Chart(chart::Options),
     /// Look for a crash that loses an acknowledged commit
     Crashtest(crashtest::Options),
     /// One process of those that `crashtest` kills
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(options) => bench::run(&options),
         Command::Iotrace(options) => iotrace::run(&options),
+        Command::Chart(options) => chart::run(&options),
         Command::Crashtest(options) => crashtest::run(&options),
         Command::CrashtestWorker { arguments } => Ok(duralite_killtest::worker_main(&arguments)),
         Command::BenchWorker { uri, milliseconds } => {
