@@ -9,10 +9,14 @@
 mod api;
 mod constants;
 mod vfs;
+mod vtab;
 
 pub use api::{
-    ApiRoutines, BusyHandler, Connection, Context, CreateFunction, Destructor, EntryPoint, SqlFinal,
-    SqlFunction, Statement, Value,
+    ApiRoutines, BusyHandler, Connection, Context, CreateFunction, CreateModule, Destructor, EntryPoint,
+    SqlFinal, SqlFunction, Statement, Value,
 };
 pub use constants::*;
 pub use vfs::{File, IoMethods, SyscallFn, Vfs};
+pub use vtab::{
+    Connect, Filter, FindFunction, IndexConstraint, IndexConstraintUsage, IndexInfo, Module, VTab, VTabCursor,
+};
