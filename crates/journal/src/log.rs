@@ -230,11 +230,17 @@ impl Log {
         buf: &mut [u8],
     ) -> Result<usize, JournalError> {
         let read = self.guarded(|stream| stream.read(file, offset, buf));
+        self.check_outside()?;
+        read
+    }
+
+    /// Refuses what a user who may only read it has read of a log that others have recovered meanwhile.
+    pub(crate) fn check_outside(&self) -> Result<(), JournalError> {
         if self.outside.as_ref().is_some_and(|outside| outside.is_lost()) {
             let what = "its log has been recovered since the transaction began; begin it again";
             return Err(JournalError::Busy { path: self.path.clone(), what });
         }
-        read
+        Ok(())
     }
 
     /// How a user has it who may only read it; `None` for all others.

@@ -2,19 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
-use crate::{Module, Vfs};
+use crate::types::{Connection, Context, SqlFunction, Statement, Value};
+use crate::vfs::Vfs;
+use crate::vtab::Module;
 
-/// `sqlite3`, opaque.
-pub enum Connection {}
-/// `sqlite3_stmt`, opaque.
-pub enum Statement {}
-/// `sqlite3_context`, opaque.
-pub enum Context {}
-/// `sqlite3_value`, opaque.
-pub enum Value {}
-
-/// A function of SQL's, or one step of an aggregate.
-pub type SqlFunction = unsafe extern "C" fn(*mut Context, c_int, *mut *mut Value);
 /// What an aggregate does at its end.
 pub type SqlFinal = unsafe extern "C" fn(*mut Context);
 /// Frees what was handed to SQLite.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
-use crate::{Connection, Context, SqlFunction, Value};
+use crate::types::{Connection, Context, SqlFunction, Value};
 
 /// `sqlite3_vtab`: what every virtual table begins with.
 #[repr(C)]
