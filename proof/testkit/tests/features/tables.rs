@@ -294,3 +294,23 @@ fn the_tables_are_read_only_and_not_for_views() {
     conn.execute_batch("CREATE TABLE duralite(a); INSERT INTO duralite VALUES('mine')").unwrap();
     assert_eq!(one::<String>(&conn, "SELECT a FROM duralite"), "mine");
 }
+
+#[test]
+fn every_name_is_in_the_documents() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let page = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap();
+    let pages = [page("status.md"), page("settings.md")];
+    for engine in Engine::all() {
+        let fixture = Fixture::on(engine);
+        let idle = connect(&fixture.uri("idle.db", "")).unwrap();
+        let active = fixture.open("active.db");
+        fill(&active, 10);
+        for conn in [idle, active] {
+            for row in run(&conn, "SELECT name FROM duralite").unwrap() {
+                let [Value::Text(name)] = &row[..] else { panic!("{row:?}") };
+                let code = format!("`{name}`");
+                assert!(pages.iter().any(|page| page.contains(&code)), "{engine:?}: {name}");
+            }
+        }
+    }
+}
