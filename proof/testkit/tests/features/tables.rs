@@ -1,6 +1,8 @@
 //! The tables `duralite` and `duralite_log`, and `duralite_json()`.
 
-use duralite_testkit::{Engine, Fixture, Outcome, code, connect, one, run, stock};
+use duralite_testkit::{
+    ABOVE, Engine, Fixture, Outcome, code, connect, integrity, one, register_above, run, stock,
+};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -192,6 +194,23 @@ fn the_log_is_empty_once_it_has_started_over() {
     let after = logged(&conn, "duralite_log");
     assert_eq!((after.len(), after[0].number, after[0].frames.0), (1, 1, 1));
     assert!(after[0].position >= before[before.len() - 1].position, "{after:?} {before:?}");
+}
+
+#[test]
+fn a_vfs_above_is_in_nobodys_way() {
+    register_above();
+    let fixture = Fixture::new();
+    let uri = fixture.uri("a.db", "").replace("vfs=duralite", &format!("vfs={ABOVE}"));
+    let conn = connect(&uri).unwrap();
+    assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+    fill(&conn, 10);
+    assert_eq!(state(&conn, "duralite"), "active");
+    assert_eq!(one::<String>(&conn, "SELECT json_extract(duralite_json(), '$.state')"), "active");
+    let rows = logged(&conn, "duralite_log");
+    assert_eq!(rows.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2]);
+    integrity(&conn);
+    conn.close().unwrap();
+    fixture.assert_plain("a.db");
 }
 
 /// Neither a transaction that is open nor one that was rolled back is there, and a statement sees one moment.
