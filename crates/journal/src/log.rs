@@ -236,7 +236,9 @@ impl Log {
 
     /// Refuses what a user who may only read it has read of a log that others have recovered meanwhile.
     pub(crate) fn check_outside(&self) -> Result<(), JournalError> {
-        if self.outside.as_ref().is_some_and(|outside| outside.is_lost()) {
+        let engine = self.stream.engine();
+        let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
+        if self.outside.as_ref().is_some_and(is_lost) {
             let what = "its log has been recovered since the transaction began; begin it again";
             return Err(JournalError::Busy { path: self.path.clone(), what });
         }
