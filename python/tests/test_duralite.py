@@ -1,6 +1,7 @@
 """The Python package, in whichever Python runs this: with or without enable_load_extension."""
 
 import ctypes.util
+import json
 import os
 import shutil
 import sqlite3
@@ -403,7 +404,52 @@ class Connect(Case):
         expected = ["(None,) None", f"True {reason}", reason]
         self.assertEqual((result.stdout.splitlines(), result.stderr), (expected, ""))
 
-    def test_two_copies_of_sqlite_each_have_the_function(self):
+    def test_status_and_log_are_rows(self):
+        conn = self.connect()
+        conn.execute("CREATE TABLE t (a)")
+        before = conn.execute("SELECT max(position) FROM duralite_log").fetchone()[0]
+        with conn:
+            conn.executemany("INSERT INTO t VALUES (?)", [(n,) for n in range(3)])
+        rows = conn.execute("SELECT position, durable, pages FROM duralite_log WHERE position > ?", (before,)).fetchall()
+        self.assertEqual([row[1] for row in rows], [1] * 3)
+        self.assertEqual({page for row in rows for page in json.loads(row[2])}, {2})
+        status = dict(conn.execute("SELECT name, value FROM duralite"))
+        self.assertEqual({name: str(value) for name, value in status.items()}.keys(), properties(conn).keys())
+        (text,) = conn.execute("SELECT duralite_json('main')").fetchone()
+        self.assertEqual(json.loads(text)["commits"], status["commits"])
+        with self.assertRaisesRegex(sqlite3.OperationalError, "no such schema: other"):
+            conn.execute("SELECT * FROM duralite_log('other')")
+        plain = sqlite3.connect(self.directory / "plain.db")
+        self.addCleanup(plain.close)
+        state = plain.execute("SELECT value FROM duralite WHERE name = 'state'").fetchone()[0]
+        self.assertEqual(state, "off: opened through the VFS unix, not through Duralite")
+
+    def test_inv14_a_child_is_refused_the_status_of_what_it_inherits(self):
+        program = """
+            import json, os, sqlite3, sys, duralite
+            settings = dict(journal="nvwal", nvram="emulate", nvram_dir=sys.argv[2])
+            conn = duralite.connect(sys.argv[1], **settings)
+            conn.execute("CREATE TABLE t (a)")
+            conn.commit()
+            if os.fork() == 0:
+                for ask in "SELECT duralite_json()", "SELECT name FROM duralite", "SELECT number FROM duralite_log":
+                    try:
+                        print(conn.execute(ask).fetchall())
+                    except sqlite3.OperationalError as error:
+                        print("opened before a fork" in f"{error} {duralite.last_error()}")
+                own = duralite.connect(sys.argv[1], **settings)
+                print(own.execute("SELECT number FROM duralite_log").fetchall())
+                own.close()
+                sys.stdout.flush()
+                os._exit(0)
+            os.wait()
+            print(json.loads(conn.execute("SELECT duralite_json()").fetchone()[0])["state"])
+            conn.close()
+        """
+        result = run_python(program, self.path, self.pool)
+        self.assertEqual((result.stdout.splitlines(), result.stderr), (["True"] * 3 + ["[(1,)]", "active"], ""))
+
+    def test_two_copies_of_sqlite_each_have_the_functions_and_tables(self):
         found = ctypes.util.find_library("sqlite3")
         places = [Path(place) / found for place in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")]
         library = next((place for place in places if place.exists()), None) if found else None
@@ -427,13 +473,14 @@ class Connect(Case):
             for name in (b":memory:", b"file:y.db?vfs=duralite&nvrm=emulate", b":memory:"):
                 copy.sqlite3_open_v2(name, ctypes.byref(handle), 0x46, None)
                 copy.sqlite3_exec(handle, b"SELECT duralite_last_error()", row, None, None)
+                copy.sqlite3_exec(handle, b"SELECT value || duralite_json() FROM duralite WHERE name = 'state'", row, None, None)
                 copy.sqlite3_close(handle)
             ours = sqlite3.connect(":memory:").execute("SELECT duralite_last_error()").fetchone()
-            print(seen[0], seen[-1], *ours, sep="\\n")
+            print(seen[0], seen[-2], *ours, seen[1].startswith("off: it has no file{"), seen[1] == seen[-1], sep="\\n")
         """
         result = run_python(program, copy)
         jornal, nvrm = ("unknown URI parameter %s; did you mean %s?" % pair for pair in (("jornal", "journal"), ("nvrm", "nvram")))
-        self.assertEqual((result.stdout.splitlines(), result.stderr), ([jornal, nvrm, nvrm], ""))
+        self.assertEqual((result.stdout.splitlines(), result.stderr), ([jornal, nvrm, nvrm, "True", "True"], ""))
 
 
 if __name__ == "__main__":

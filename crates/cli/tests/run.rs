@@ -90,6 +90,22 @@ print(one.execute('SELECT count(*) FROM t').fetchone()[0])
 }
 
 #[test]
+fn a_served_program_reads_its_status_and_log_in_rows() {
+    let place = Place::new();
+    place.wal_database("t.db");
+    let program = "
+import json, sqlite3
+conn = sqlite3.connect('t.db', isolation_level=None)
+conn.execute('INSERT INTO t VALUES(1)')
+print(conn.execute(\"SELECT value FROM duralite WHERE name = 'engine'\").fetchone()[0])
+print(conn.execute('SELECT count(*), sum(durable) FROM duralite_log').fetchone())
+print(json.loads(conn.execute('SELECT duralite_json()').fetchone()[0])['commits'])
+";
+    let said = place.duralite(&["run", "-q", "--", PYTHON, "-c", program]);
+    assert_eq!((said.out.as_str(), said.code), ("waldio\n(1, 1)\n1\n", 0), "{said:?}");
+}
+
+#[test]
 fn a_killed_program_loses_no_commit() {
     let place = Place::new();
     place.wal_database("k.db");

@@ -32,6 +32,9 @@ pub struct Frame {
     /// SQLite's cumulative checksum after it, as SQLite believed it to be; kept for commit frames only. Zeros where
     /// it has written none.
     pub checksum: Option<Checksum>,
+    /// Size of its record in the log, with the record's header, in bytes; `None` where the log does not keep a record for
+    /// each frame.
+    pub record_bytes: Option<u32>,
 }
 
 /// A committed transaction that no later one has taken the place of.

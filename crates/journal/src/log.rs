@@ -230,11 +230,19 @@ impl Log {
         buf: &mut [u8],
     ) -> Result<usize, JournalError> {
         let read = self.guarded(|stream| stream.read(file, offset, buf));
-        if self.outside.as_ref().is_some_and(|outside| outside.is_lost()) {
+        self.check_outside()?;
+        read
+    }
+
+    /// Refuses what a user who may only read it has read of a log that others have recovered meanwhile.
+    pub(crate) fn check_outside(&self) -> Result<(), JournalError> {
+        let engine = self.stream.engine();
+        let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
+        if self.outside.as_ref().is_some_and(is_lost) {
             let what = "its log has been recovered since the transaction began; begin it again";
             return Err(JournalError::Busy { path: self.path.clone(), what });
         }
-        read
+        Ok(())
     }
 
     /// How a user has it who may only read it; `None` for all others.

@@ -2,19 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
-use crate::Vfs;
+use crate::types::{Connection, Context, SqlFunction, Statement, Value};
+use crate::vfs::Vfs;
+use crate::vtab::Module;
 
-/// `sqlite3`, opaque.
-pub enum Connection {}
-/// `sqlite3_stmt`, opaque.
-pub enum Statement {}
-/// `sqlite3_context`, opaque.
-pub enum Context {}
-/// `sqlite3_value`, opaque.
-pub enum Value {}
-
-/// A function of SQL's, or one step of an aggregate.
-pub type SqlFunction = unsafe extern "C" fn(*mut Context, c_int, *mut *mut Value);
 /// What an aggregate does at its end.
 pub type SqlFinal = unsafe extern "C" fn(*mut Context);
 /// Frees what was handed to SQLite.
@@ -34,6 +25,15 @@ pub type CreateFunction = unsafe extern "C" fn(
 /// An entry point of an extension, as `sqlite3_auto_extension` calls it.
 pub type EntryPoint = unsafe extern "C" fn(*mut Connection, *mut *mut c_char, *const ApiRoutines) -> c_int;
 
+/// `sqlite3_create_module_v2`.
+pub type CreateModule = unsafe extern "C" fn(
+    *mut Connection,
+    *const c_char,
+    *const Module,
+    *mut c_void,
+    Option<Destructor>,
+) -> c_int;
+
 type Unused<const N: usize> = [*const c_void; N];
 
 /// What SQLite calls when a lock is taken: with its argument, and how often it has called for the same lock before. 0: give up.
@@ -52,7 +52,9 @@ pub struct ApiRoutines {
     pub column_int: Option<unsafe extern "C" fn(*mut Statement, c_int) -> c_int>,
     _29: Unused<7>,
     pub column_text: Option<unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar>,
-    _37: Unused<16>,
+    _37: Unused<13>,
+    pub declare_vtab: Option<unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int>,
+    _51: Unused<2>,
     pub errmsg: Option<unsafe extern "C" fn(*mut Connection) -> *const c_char>,
     _54: Unused<3>,
     pub finalize: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
@@ -61,12 +63,18 @@ pub struct ApiRoutines {
     pub libversion_number: Option<unsafe extern "C" fn() -> c_int>,
     _68: Unused<1>,
     pub mprintf: Option<unsafe extern "C" fn(*const c_char, ...) -> *mut c_char>,
-    _70: Unused<15>,
+    _70: Unused<10>,
+    pub result_error: Option<unsafe extern "C" fn(*mut Context, *const c_char, c_int)>,
+    _81: Unused<2>,
+    pub result_int64: Option<unsafe extern "C" fn(*mut Context, i64)>,
+    _84: Unused<1>,
     /// The destructor may be `SQLITE_TRANSIENT`, which is no function.
     pub result_text: Option<unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void)>,
     _86: Unused<8>,
     pub step: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
-    _95: Unused<21>,
+    _95: Unused<14>,
+    pub value_text: Option<unsafe extern "C" fn(*mut Value) -> *const c_uchar>,
+    _110: Unused<6>,
     pub prepare_v2: Option<
         unsafe extern "C" fn(
             *mut Connection,
@@ -76,7 +84,9 @@ pub struct ApiRoutines {
             *mut *const c_char,
         ) -> c_int,
     >,
-    _117: Unused<10>,
+    _117: Unused<2>,
+    pub create_module_v2: Option<CreateModule>,
+    _120: Unused<7>,
     pub file_control:
         Option<unsafe extern "C" fn(*mut Connection, *const c_char, c_int, *mut c_void) -> c_int>,
     _128: Unused<7>,
@@ -87,11 +97,15 @@ pub struct ApiRoutines {
     pub vfs_register: Option<unsafe extern "C" fn(*mut Vfs, c_int) -> c_int>,
     _143: Unused<1>,
     pub threadsafe: Option<unsafe extern "C" fn() -> c_int>,
-    _145: Unused<17>,
+    _145: Unused<4>,
+    pub context_db_handle: Option<unsafe extern "C" fn(*mut Context) -> *mut Connection>,
+    _150: Unused<12>,
     pub create_function_v2: Option<CreateFunction>,
     _163: Unused<4>,
     pub log: Option<unsafe extern "C" fn(c_int, *const c_char, ...)>,
-    _168: Unused<12>,
+    _168: Unused<9>,
+    pub vtab_config: Option<unsafe extern "C" fn(*mut Connection, c_int, ...) -> c_int>,
+    _178: Unused<2>,
     pub db_filename: Option<unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char>,
     _181: Unused<8>,
     pub uri_parameter: Option<unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char>,

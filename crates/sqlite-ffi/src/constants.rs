@@ -22,6 +22,7 @@ constants! {
     NOTFOUND = 12;
     FULL = 13;
     CANTOPEN = 14;
+    CONSTRAINT = 19;
     MISUSE = 21;
     NOTADB = 26;
     NOTICE = 27;
@@ -78,6 +79,9 @@ constants! {
     FCNTL_PDB = 30;
     UTF8 = 1;
     INNOCUOUS = 0x0020_0000;
+    DIRECTONLY = 0x0008_0000;
+    VTAB_DIRECTONLY = 3;
+    INDEX_CONSTRAINT_EQ = 2;
     SHM_UNLOCK = 1;
     SHM_LOCK = 2;
     SHM_SHARED = 4;

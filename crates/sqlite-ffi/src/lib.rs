@@ -8,11 +8,14 @@
 
 mod api;
 mod constants;
+mod types;
 mod vfs;
+mod vtab;
 
-pub use api::{
-    ApiRoutines, BusyHandler, Connection, Context, CreateFunction, Destructor, EntryPoint, SqlFinal,
-    SqlFunction, Statement, Value,
-};
+pub use api::{ApiRoutines, BusyHandler, CreateFunction, CreateModule, Destructor, EntryPoint, SqlFinal};
 pub use constants::*;
+pub use types::{Connection, Context, SqlFunction, Statement, Value};
 pub use vfs::{File, IoMethods, SyscallFn, Vfs};
+pub use vtab::{
+    Connect, Filter, FindFunction, IndexConstraint, IndexConstraintUsage, IndexInfo, Module, VTab, VTabCursor,
+};

@@ -5,7 +5,10 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-use duralite_sqlite_ffi::{ALL, ApiRoutines, File, IoMethods, Vfs};
+use duralite_sqlite_ffi::{
+    ALL, ApiRoutines, File, IndexConstraint, IndexConstraintUsage, IndexInfo, IoMethods, Module, VTab,
+    VTabCursor, Vfs,
+};
 
 macro_rules! offsets {
     ($out:ident, $rust:ty, $c:literal, $($field:ident = $c_field:literal),* $(,)?) => {
@@ -100,6 +103,77 @@ fn of_api_routines(all: &mut Vec<(String, i64)>) {
         uri_key = "uri_key",
         filename_journal = "filename_journal",
         filename_wal = "filename_wal",
+        declare_vtab = "declare_vtab",
+        result_error = "result_error",
+        result_int64 = "result_int64",
+        value_text = "value_text",
+        create_module_v2 = "create_module_v2",
+        context_db_handle = "context_db_handle",
+        vtab_config = "vtab_config",
+    );
+}
+
+fn of_tables(all: &mut Vec<(String, i64)>) {
+    offsets!(all, VTab, "sqlite3_vtab", module = "pModule", references = "nRef", message = "zErrMsg");
+    offsets!(all, VTabCursor, "sqlite3_vtab_cursor", table = "pVtab");
+    offsets!(
+        all,
+        IndexConstraint,
+        "struct sqlite3_index_constraint",
+        column = "iColumn",
+        op = "op",
+        usable = "usable",
+        term_offset = "iTermOffset",
+    );
+    offsets!(
+        all,
+        IndexConstraintUsage,
+        "struct sqlite3_index_constraint_usage",
+        argv_index = "argvIndex",
+        omit = "omit",
+    );
+    offsets!(
+        all,
+        IndexInfo,
+        "sqlite3_index_info",
+        constraints = "nConstraint",
+        constraint = "aConstraint",
+        order_bys = "nOrderBy",
+        order_by = "aOrderBy",
+        usage = "aConstraintUsage",
+        number = "idxNum",
+        text = "idxStr",
+        text_is_sqlites = "needToFreeIdxStr",
+        order_by_consumed = "orderByConsumed",
+        cost = "estimatedCost",
+    );
+}
+
+fn of_module(all: &mut Vec<(String, i64)>) {
+    offsets!(
+        all,
+        Module,
+        "sqlite3_module",
+        version = "iVersion",
+        create = "xCreate",
+        connect = "xConnect",
+        best_index = "xBestIndex",
+        disconnect = "xDisconnect",
+        destroy = "xDestroy",
+        open = "xOpen",
+        close = "xClose",
+        filter = "xFilter",
+        next = "xNext",
+        eof = "xEof",
+        column = "xColumn",
+        rowid = "xRowid",
+        update = "xUpdate",
+        begin = "xBegin",
+        sync = "xSync",
+        commit = "xCommit",
+        rollback = "xRollback",
+        find_function = "xFindFunction",
+        rename = "xRename",
     );
 }
 
@@ -108,6 +182,15 @@ fn expected() -> Vec<(String, i64)> {
     of_io_methods(&mut all);
     of_vfs(&mut all);
     of_api_routines(&mut all);
+    of_tables(&mut all);
+    of_module(&mut all);
+    all.push(("sizeof(sqlite3_vtab)".into(), size_of::<VTab>() as i64));
+    all.push(("sizeof(sqlite3_vtab_cursor)".into(), size_of::<VTabCursor>() as i64));
+    all.push(("sizeof(struct sqlite3_index_constraint)".into(), size_of::<IndexConstraint>() as i64));
+    all.push((
+        "sizeof(struct sqlite3_index_constraint_usage)".into(),
+        size_of::<IndexConstraintUsage>() as i64,
+    ));
     all.push(("sizeof(sqlite3_io_methods)".into(), size_of::<IoMethods>() as i64));
     all.push(("sizeof(sqlite3_vfs)".into(), size_of::<Vfs>() as i64));
     all.push(("sizeof(sqlite3_file)".into(), size_of::<File>() as i64));

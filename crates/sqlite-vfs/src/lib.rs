@@ -9,6 +9,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@register`] | the entry |
+//! | [`sql`] | the functions and tables of SQL |
 //! | [`callbacks`] | the functions that SQLite calls |
 //! | [`registration`] | the databases that are open through one SQLite |
 //! | [`guard`] | opening and closing a log: the guard, and who may put it on |
@@ -17,6 +18,7 @@
 //! | [`attachment`] | logs that this process has attached |
 //! | [`sqlite`] | the SQLite that calls, the VFS below ours, connections of our own |
 //! | [`settings`] | settings |
+//! | [`status`] | what serves a database, and what was done |
 //! | [`account`] | what became of the databases that were opened |
 //! | [`mod@version`] | version and build id |
 
@@ -27,12 +29,15 @@ mod callbacks;
 mod database;
 mod errors;
 mod guard;
+mod json;
 mod refusals;
 mod register;
 mod registration;
 mod settings;
 mod shield;
+mod sql;
 mod sqlite;
+mod status;
 mod version;
 
 pub use refusals::{COUNT, last_error, last_error_text, last_refusal};

@@ -15,8 +15,8 @@ use crate::errors::Failure;
 use crate::registration::Registration;
 use crate::shield::shield;
 use crate::sqlite::base::BaseVfs;
-use crate::sqlite::{Api, RegisterError, Sqlite, VFS_NAME, connection, functions, plain};
-use crate::{refusals, settings};
+use crate::sqlite::{Api, RegisterError, Sqlite, VFS_NAME, connection, plain};
+use crate::{refusals, settings, sql};
 
 /// Serialises registering, so that two threads do not both find the name free.
 static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
@@ -32,7 +32,7 @@ pub struct Entry {
 }
 
 /// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS, and gives
-/// `duralite_last_error()` to `db` and to every connection opened later. Doing it again changes nothing,
+/// the functions and tables of [`sql`] to `db` and to every connection opened later. Doing it again changes nothing,
 /// except that `make_default` makes it the default.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     let registration = register_with(api, entry.make_default)?;
     let Some(registration) = registration.filter(|_| !db.is_null()) else { return Ok(()) };
     // SAFETY: as promised by the caller.
-    unsafe { functions::add(&registration.sqlite, db) };
+    unsafe { sql::add(&registration.sqlite, db) };
     if let Some(plain) = plain.filter(|plain| !plain.on_purpose) {
         registration.sqlite.report(ffi::WARNING, &plain.warning());
     }
@@ -128,7 +128,7 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     if code != ffi::OK {
         return Err(refused(code));
     }
-    // Without memory for it, later connections do without the function.
+    // Without memory for it, later connections do without the functions.
     // SAFETY: an entry point that is there as long as the VFS is.
     unsafe { auto_extension(opened) };
     Ok(Some(registration))
@@ -147,7 +147,7 @@ unsafe extern "C" fn opened(
         let registration = find.and_then(|find| unsafe { vfs::ours(find(VFS_NAME.as_ptr())) });
         let Some(registration) = registration else { return ffi::OK };
         // SAFETY: SQLite passes the connection that it has opened.
-        unsafe { functions::add(&registration.sqlite, db) };
+        unsafe { sql::add(&registration.sqlite, db) };
         let is_strict = settings::strict_by_environment();
         if !(is_strict || account::is_on()) || connection::is_opening() {
             return ffi::OK;

@@ -2,6 +2,7 @@
 //! the SQLite that rusqlite bundles; a second process is a `duralite-actor`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
 
+mod above;
 mod actor;
 mod disguise;
 mod engine;
@@ -22,6 +23,7 @@ mod thread_end;
 mod undo_file;
 mod vec_engine;
 
+pub use above::{ABOVE, register_above};
 pub use actor::Actor;
 pub use engine::Engine;
 pub use failing::with_stuck_guard;

@@ -370,7 +370,9 @@ impl LogWriter for VecLog {
             let last = number == commit.last_frame;
             let db_pages = if last { commit.db_pages } else { 0 };
             let checksum = last.then_some(commit.checksum);
-            store.frames.push((Frame { page_number, db_pages, checksum }, page));
+            let frame =
+                Frame { page_number, db_pages, checksum, record_bytes: u32::try_from(page.len()).ok() };
+            store.frames.push((frame, page));
         }
         store.transactions += 1;
         Ok(None)

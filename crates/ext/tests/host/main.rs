@@ -7,3 +7,4 @@ mod pass_through;
 mod refusals;
 mod shell;
 mod strict;
+mod tables;

@@ -72,10 +72,12 @@ impl Index {
 
     pub(crate) fn frame(&self, number: u32) -> Option<Frame> {
         let frame = self.frames.get(number.checked_sub(1)? as usize)?;
+        let record = self.records.get(frame.record as usize)?;
         Some(Frame {
-            page_number: self.records.get(frame.record as usize)?.page_number,
+            page_number: record.page_number,
             db_pages: frame.db_pages,
             checksum: frame.checksum,
+            record_bytes: Some(record.record_bytes),
         })
     }
 

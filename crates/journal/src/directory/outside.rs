@@ -40,6 +40,8 @@ pub struct Outside {
     live: AtomicBool,
     /// Of the shared memory, when it was last looked at.
     incarnation: AtomicU64,
+    /// Of the log, when it was opened.
+    generation: AtomicU64,
 }
 
 /// Attaches a log that this user may not open for writing, as `denied` says.
@@ -75,6 +77,7 @@ pub(super) fn attach(
         segment: Arc::new(segment),
         live: AtomicBool::new(false),
         incarnation: AtomicU64::new(0),
+        generation: AtomicU64::new(0),
     };
     outside.check_names()?;
     let live = outside.has_company(&attaching, pause)?;
@@ -97,6 +100,14 @@ impl Outside {
         fence(Ordering::SeqCst);
         self.is_live()
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
+    }
+
+    /// Whether the log has started over since it was opened, for one who does not read along with others: nobody has held
+    /// that up, and what is read by the wal-index of its own belongs to no transaction.
+    #[must_use]
+    pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
+        let generation = self.generation.load(Ordering::Acquire);
+        !self.is_live() && (engine.origin().generation != generation || !engine.is_current())
     }
 
     /// Whether somebody uses the log who may write it.
@@ -215,6 +226,7 @@ impl Outside {
         })?;
         self.segment.set_live(live).map_err(|source| self.failed(source))?;
         self.incarnation.store(incarnation, Ordering::Release);
+        self.generation.store(engine.origin().generation, Ordering::Release);
         self.live.store(live, Ordering::Release);
         Ok(engine)
     }

@@ -275,6 +275,8 @@ impl Frames {
             page_number,
             db_pages: if is_last { known.db_pages } else { 0 },
             checksum: is_last.then_some(known.checksum),
+            // The changes of a page may have been merged since.
+            record_bytes: None,
         })
     }
 

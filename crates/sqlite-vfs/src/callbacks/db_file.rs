@@ -8,6 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
+use super::ask;
 use super::file::{to_fill, to_write};
 use super::pragma;
 use crate::database::{Db, Serving, lock, strict};
@@ -16,6 +17,7 @@ use crate::guard::helper::Lifter;
 use crate::guard::{journal, lift_kept};
 use crate::registration::Registration;
 use crate::shield::shield;
+use crate::status;
 
 /// What stands at the front of the memory that SQLite gives for a file; the base VFS's file
 /// follows. Nothing in it is ever borrowed mutably: callbacks re-enter.
@@ -148,7 +150,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         let base = db.base;
         let mut lifter = None;
         if db.is_own() {
-            pragma::account_for(&db);
+            status::account_for(&db);
             registration.forget(&db);
             journal::close(&db);
             lifter = Lifter::of(&db);
@@ -282,6 +284,10 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
             if code != ffi::NOTFOUND {
                 return code;
             }
+        }
+        // SAFETY: SQLite passes what the call was given.
+        if op == ask::OPERATION && unsafe { ask::answer(db, arg) } {
+            return ffi::OK;
         }
         if op == ffi::FCNTL_PDB {
             // SAFETY: SQLite passes where it keeps the connection that has just opened this file.

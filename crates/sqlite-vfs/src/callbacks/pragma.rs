@@ -2,14 +2,12 @@
 #![allow(unsafe_code)] // reads the array of strings that SQLite passes
 
 use std::ffi::{CStr, c_char, c_int};
-use std::fmt::Write as _;
 
-use duralite_logfmt::guard::DatabaseHeader;
 use duralite_sqlite_ffi as ffi;
 
-use crate::account;
 use crate::database::{Db, strict};
-use crate::settings::{self, Settings};
+use crate::settings;
+use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
 /// A pragma of SQLite's own.
@@ -40,7 +38,7 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
         _ => return ffi::NOTFOUND,
     };
     let result = match (setting, value) {
-        (None, None) => Ok(status(db)),
+        (None, None) => Ok(lines(&status::of(db))),
         (None, Some(_)) => Err("PRAGMA duralite takes no value; use PRAGMA duralite_<setting>".to_owned()),
         (Some(setting), None) => read(db, setting),
         (Some(setting), Some(value)) => change(db, setting, &value),
@@ -65,14 +63,6 @@ fn limit_size(db: &Db, value: Option<&str>) {
     }
 }
 
-/// The settings that count: those of the log in use, else this connection's.
-fn in_force(db: &Db) -> Settings {
-    match db.in_service() {
-        Some(attachment) => attachment.in_force().clone(),
-        None => db.settings().clone(),
-    }
-}
-
 fn read(db: &Db, setting: &str) -> Result<String, String> {
     in_force(db).value_of(setting).ok_or_else(|| settings::unknown(setting))
 }
@@ -93,64 +83,7 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
     read(db, setting)
 }
 
-fn status(db: &Db) -> String {
-    let settings = in_force(db);
-    let mut text = String::new();
-    line(&mut text, "version", crate::version());
-    let Some(attachment) = db.in_service() else {
-        let (engine, state) = why_idle(db, &settings);
-        line(&mut text, "engine", engine);
-        line(&mut text, "state", &state);
-        line(&mut text, "journal", &settings.value_of("journal").unwrap_or_default());
-        return text.trim_end().to_owned();
-    };
-    let log = attachment.log();
-    line(&mut text, "engine", log.engine().name);
-    line(&mut text, "state", "active");
-    line(&mut text, "medium", &log.describe());
-    line(&mut text, "guarantee", log.guarantee().as_str());
-    for row in settings::rows().iter().filter(|row| row.is_shown()) {
-        line(&mut text, row.name(), &row.get(&settings));
-    }
-    line(&mut text, "log", &log.path().display().to_string());
-    for (name, value) in log.metrics() {
-        line(&mut text, name, &value);
-    }
-    let (readers, oldest) = attachment.locks().readers().unwrap_or_default();
-    line(&mut text, "readers", &readers.to_string());
-    line(&mut text, "oldest_reader_ms", &oldest.as_millis().to_string());
-    let locks = attachment.locks().activity();
-    line(&mut text, "lock_busy", &locks.busy.to_string());
-    line(&mut text, "lock_waits", &locks.waits.to_string());
-    line(&mut text, "lock_recoveries", &locks.recovered.to_string());
-    text.trim_end().to_owned()
-}
-
-/// Takes down why no log serves a database, if none has.
-pub fn account_for(db: &Db) {
-    if account::is_on() && !db.is_helper && !db.was_served() {
-        let settings = in_force(db);
-        account::plain(&db.path, &why_idle(db, &settings).1);
-    }
-}
-
-fn line(text: &mut String, name: &str, value: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{name}\t{value}");
-}
-
-/// The engine that would serve, and why none does now.
-fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
-    let engine = match settings.log_dir(&db.path) {
-        Ok(directory) => directory.engine.name,
-        Err(why) => return ("off", format!("off: {why}")),
-    };
-    let state = match db.header() {
-        Ok(DatabaseHeader::Guarded { .. }) => "idle: nothing read yet",
-        _ if db.read_only => return ("off", "off: opened read-only".to_owned()),
-        Ok(DatabaseHeader::Plain { wal: true, .. }) => "idle: nothing read yet",
-        _ if db.may_raise_for_journal() => "idle: nothing written yet",
-        _ => "idle: journal_mode is not wal",
-    };
-    (engine, state.to_owned())
+/// A line for each name and value, with a tab in between.
+fn lines(status: &Status) -> String {
+    status.iter().map(|(name, value)| format!("{name}\t{value}")).collect::<Vec<_>>().join("\n")
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
-use super::{db_file, journal_file, pragma, wal_file};
+use super::{db_file, journal_file, wal_file};
 use crate::account;
 use crate::database::{Db, Names, strict, super_journal, waiting};
 use crate::errors::Failure;
@@ -21,6 +21,7 @@ use crate::settings::{self, Settings};
 use crate::shield::shield;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::base::{BaseFile, BaseVfs, PagerName, method};
+use crate::status;
 
 /// The table of a VFS over `parent`.
 pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
@@ -237,7 +238,7 @@ unsafe fn open_database(
     if db.is_capable() && !names.wal.as_ptr().is_null() {
         registration.remember(&db);
     }
-    pragma::account_for(&db);
+    status::account_for(&db);
     // SAFETY: memory for a file of ours, and the base's file in it is open.
     unsafe { db_file::install(file, db, registration) };
     if !out_flags.is_null() {

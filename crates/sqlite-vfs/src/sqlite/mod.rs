@@ -6,7 +6,6 @@
 
 pub mod base;
 pub mod connection;
-pub mod functions;
 pub mod plain;
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
@@ -14,7 +13,8 @@ use std::fmt;
 use std::ptr;
 
 use duralite_sqlite_ffi::{
-    self as ffi, ApiRoutines, BusyHandler, Connection, Context, CreateFunction, EntryPoint, Statement, Vfs,
+    self as ffi, ApiRoutines, BusyHandler, Connection, Context, CreateFunction, CreateModule, EntryPoint,
+    Statement, Value, Vfs,
 };
 
 use crate::errors::Failure;
@@ -54,6 +54,7 @@ pub struct Api {
     pub close: unsafe extern "C" fn(*mut Connection) -> c_int,
     pub column_int: unsafe extern "C" fn(*mut Statement, c_int) -> c_int,
     pub column_text: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar,
+    pub context_db_handle: unsafe extern "C" fn(*mut Context) -> *mut Connection,
     pub create_function_v2: CreateFunction,
     pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
     pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
@@ -61,6 +62,8 @@ pub struct Api {
     pub finalize: unsafe extern "C" fn(*mut Statement) -> c_int,
     pub free: unsafe extern "C" fn(*mut c_void),
     pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
+    pub result_error: unsafe extern "C" fn(*mut Context, *const c_char, c_int),
+    pub result_int64: unsafe extern "C" fn(*mut Context, i64),
     pub result_text: unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void),
     pub step: unsafe extern "C" fn(*mut Statement) -> c_int,
     pub prepare_v2: unsafe extern "C" fn(
@@ -78,7 +81,28 @@ pub struct Api {
     pub uri_key: unsafe extern "C" fn(*const c_char, c_int) -> *const c_char,
     pub filename_journal: unsafe extern "C" fn(*const c_char) -> *const c_char,
     pub filename_wal: unsafe extern "C" fn(*const c_char) -> *const c_char,
+    pub value_text: unsafe extern "C" fn(*mut Value) -> *const c_uchar,
+    /// `None` in a SQLite that was built without virtual tables.
+    pub tables: Option<TableApi>,
     threadsafe: unsafe extern "C" fn() -> c_int,
+}
+
+/// SQLite's functions for virtual tables.
+#[derive(Clone, Copy)]
+pub struct TableApi {
+    pub create_module_v2: CreateModule,
+    pub declare_vtab: unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int,
+    pub vtab_config: unsafe extern "C" fn(*mut Connection, c_int, ...) -> c_int,
+}
+
+impl TableApi {
+    fn copy(routines: &ApiRoutines) -> Option<Self> {
+        Some(Self {
+            create_module_v2: routines.create_module_v2?,
+            declare_vtab: routines.declare_vtab?,
+            vtab_config: routines.vtab_config?,
+        })
+    }
 }
 
 impl Api {
@@ -105,7 +129,7 @@ impl Api {
             ($($name:ident),*) => {
                 Self { $($name: routines.$name.ok_or_else(|| {
                     RegisterError::new(concat!("duralite: this SQLite lacks sqlite3_", stringify!($name)))
-                })?),* }
+                })?,)* tables: TableApi::copy(routines) }
             };
         }
         Ok(copy!(
@@ -114,6 +138,7 @@ impl Api {
             close,
             column_int,
             column_text,
+            context_db_handle,
             create_function_v2,
             db_filename,
             errmsg,
@@ -121,6 +146,8 @@ impl Api {
             finalize,
             free,
             mprintf,
+            result_error,
+            result_int64,
             result_text,
             step,
             prepare_v2,
@@ -132,6 +159,7 @@ impl Api {
             uri_key,
             filename_journal,
             filename_wal,
+            value_text,
             threadsafe
         ))
     }

@@ -98,8 +98,8 @@ unsafe fn look_at(
 /// The names of the VFSs that a database is open through, from above.
 ///
 /// # Safety
-/// As for [`look_at`]; `name` is not null.
-unsafe fn vfs_of(api: &Api, db: *mut Connection, name: *const c_char) -> String {
+/// As for [`plain_database`]; `name` is not null, and ends with a zero.
+pub unsafe fn vfs_of(api: &Api, db: *mut Connection, name: *const c_char) -> String {
     let mut text: *mut c_char = ptr::null_mut();
     let at: *mut c_void = (&raw mut text).cast();
     // SAFETY: as promised by the caller; this operation puts a text there, which is ours to free.

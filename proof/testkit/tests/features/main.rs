@@ -10,6 +10,7 @@ mod rights;
 mod several;
 mod space;
 mod status;
+mod tables;
 mod threads;
 mod transactions;
 

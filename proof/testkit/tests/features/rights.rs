@@ -9,6 +9,7 @@ use rusqlite::Connection;
 
 const NOBODY: u32 = 65534;
 const COUNT: &str = "SELECT count(*) FROM t";
+const LOG: &str = "SELECT group_concat(position || ':' || durable || pages) FROM duralite_log";
 const SUM: &str = "SELECT count(*), sum(a), sum(length(b)) FROM t";
 
 fn set_mode(path: &Path, mode: u32) {
@@ -82,6 +83,7 @@ fn inv13_who_may_only_read_reads_what_others_commit() {
     let mut reader = reader(&fixture);
     for count in 11..20 {
         assert_eq!(reader.run(COUNT), count.to_string());
+        assert_eq!(reader.run(LOG), one::<String>(&conn, LOG));
         insert(&conn, 1);
     }
     assert_eq!(checkpoint(&conn), 0);
@@ -143,8 +145,38 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     assert_eq!(checkpoint(&conn), 0);
     insert(&conn, 1);
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("27".into(), "27".into()));
+    assert_eq!(early.run(LOG), one::<String>(&conn, LOG));
     conn.close().unwrap();
     end(&fixture, vec![early, idle]);
+}
+
+/// It holds nobody up who opens the database, and so the log may start over below it: then it is told.
+#[test]
+fn inv13_a_snapshot_of_what_a_crash_left_is_whole_or_refused() {
+    const ZEROS: &str = "SELECT count(*), sum(length(b)), sum(b = zeroblob(100)) FROM t";
+    let Some(fixture) = place() else { return };
+    let conn = fixture.open("r.db");
+    insert(&conn, 500);
+    conn.close().unwrap();
+    let mut writer = writer(&fixture);
+    assert_eq!(writer.run("UPDATE t SET b = zeroblob(100)"), "");
+    writer.kill();
+    let mut reader = reader(&fixture);
+    assert_eq!(reader.run("PRAGMA cache_size=5"), "");
+    assert_eq!(reader.run("BEGIN"), "");
+    assert_eq!(reader.run("SELECT count(*) FROM t WHERE a = 1"), "1");
+    let conn = fixture.open("r.db");
+    for turn in 0..5 {
+        run(&conn, &format!("UPDATE t SET b = randomblob(100 + {turn})")).unwrap();
+        let seen = reader.run(ZEROS);
+        assert!(seen == "511|51100|511" || seen.starts_with("error: database is locked"), "{seen}");
+        checkpoint(&conn);
+    }
+    reader.run("ROLLBACK");
+    assert_eq!(reader.run(ZEROS), "511|53144|0");
+    assert_eq!(reader.run(LOG), one::<String>(&conn, LOG));
+    conn.close().unwrap();
+    end(&fixture, vec![reader]);
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! The way from a connection to a database that it has open here: a file control of this library's own. The pointer to the
+//! file would not do, since another VFS may stand above this one, and passes on what it does not know.
+#![allow(unsafe_code)] // calls SQLite, and is called back through it
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use duralite_sqlite_ffi::{self as ffi, Connection};
+
+use crate::database::Db;
+use crate::errors::Failure;
+use crate::refusals;
+use crate::sqlite::{Sqlite, plain};
+
+/// SQLite's own are below 100. The letters are "Dura".
+pub const OPERATION: c_int = 0x4475_7261;
+
+/// Its address tells a question of this library from one of another copy, which lays it out as it likes.
+static MARK: u8 = 1;
+
+#[repr(C)]
+struct Question<'a> {
+    mark: *const u8,
+    work: &'a mut dyn FnMut(&Db),
+}
+
+/// Answers [`OPERATION`]; `false` where it is not asked by this library.
+///
+/// # Safety
+/// `argument` is what the file control was called with: of this operation, where a pointer can be read.
+pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
+    // SAFETY: as promised by the caller.
+    if argument.is_null() || unsafe { *argument.cast::<*const u8>() } != ptr::from_ref(&MARK) {
+        return false;
+    }
+    // SAFETY: only `about` puts this mark in front, of a question that lives as long as the call.
+    let question = unsafe { &mut *argument.cast::<Question<'_>>() };
+    (question.work)(db);
+    true
+}
+
+/// What a connection has open under the name of a schema.
+pub enum Subject<'a> {
+    /// A database of ours. Nobody closes it meanwhile.
+    Ours(&'a Db),
+    /// Anything else; how it is open.
+    Plain(&'a str),
+}
+
+/// Does some work about the database of a schema.
+///
+/// # Errors
+/// `ERROR` when the connection has no such schema, `IOERR` in a child of the process that opened the connection.
+///
+/// # Safety
+/// `connection` is an open connection of this SQLite, on this thread.
+pub unsafe fn about<T>(
+    sqlite: &Sqlite,
+    connection: *mut Connection,
+    schema: &CStr,
+    work: impl FnOnce(Subject<'_>) -> T,
+) -> Result<T, Failure> {
+    // SAFETY: as promised by the caller; the text stays while the database is open.
+    let file = unsafe { (sqlite.api.db_filename)(connection, schema.as_ptr()) };
+    if file.is_null() {
+        // The temporary database is there only once something is in it.
+        return if schema.to_bytes().eq_ignore_ascii_case(b"temp") {
+            Ok(work(Subject::Plain("it has no file")))
+        } else {
+            let text = format!("duralite: no such schema: {}", schema.to_string_lossy());
+            Err(Failure::new(ffi::ERROR, text))
+        };
+    }
+    let mut work = Some(work);
+    let mut done = None;
+    let mut once = |db: &Db| done = work.take().map(|work| work(Subject::Ours(db)));
+    let mut question = Question { mark: ptr::from_ref(&MARK), work: &mut once };
+    let at: *mut c_void = (&raw mut question).cast();
+    // SAFETY: as promised by the caller; who answers this operation is given what it expects.
+    let code = unsafe { (sqlite.api.file_control)(connection, schema.as_ptr(), OPERATION, at) };
+    if let Some(done) = done {
+        return Ok(done);
+    }
+    let Some(work) = work.filter(|_| matches!(code, ffi::OK | ffi::NOTFOUND)) else {
+        let why = refusals::last_error().unwrap_or_else(|| format!("code {code}"));
+        return Err(Failure::new(code, format!("duralite: {why}")));
+    };
+    // SAFETY: a text of SQLite's, as above.
+    if unsafe { CStr::from_ptr(file) }.is_empty() {
+        return Ok(work(Subject::Plain("it has no file")));
+    }
+    // SAFETY: as promised by the caller.
+    let vfs = unsafe { plain::vfs_of(&sqlite.api, connection, schema.as_ptr()) };
+    Ok(work(Subject::Plain(&format!("opened through the VFS {vfs}, not through Duralite"))))
+}

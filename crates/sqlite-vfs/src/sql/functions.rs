@@ -1,0 +1,127 @@
+//! `duralite_last_error()` and `duralite_json()`.
+//!
+//! A function that SQLite calls learns nothing about which SQLite calls it before it has called back, and
+//! two copies of SQLite in a process share this library. So each registration has functions of its own.
+#![allow(unsafe_code)] // registers and answers functions of SQLite's
+
+use std::ffi::{CStr, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use duralite_sqlite_ffi::{self as ffi, Connection, Context, SqlFunction, Value};
+
+use super::status_table::status_of;
+use super::view::Cell;
+use super::{answer, table};
+use crate::callbacks::ask;
+use crate::shield::shield;
+use crate::sqlite::Sqlite;
+use crate::{json, refusals};
+
+/// Copies of SQLite in one process that get the functions; more still have the C symbols.
+const COPIES: usize = 8;
+/// Without locks, which a child that is forked meanwhile would find taken for ever.
+static OWNERS: [AtomicPtr<Sqlite>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
+
+/// A function for each copy of SQLite.
+macro_rules! copies {
+    ($function:ident) => {
+        [
+            $function::<0>,
+            $function::<1>,
+            $function::<2>,
+            $function::<3>,
+            $function::<4>,
+            $function::<5>,
+            $function::<6>,
+            $function::<7>,
+        ]
+    };
+}
+
+/// A function of SQL's.
+struct Function {
+    name: &'static CStr,
+    arguments: c_int,
+    /// Who may call it.
+    risk: c_int,
+    copies: [SqlFunction; COPIES],
+}
+
+/// What says where files are is not for views and triggers of a database that somebody else has made.
+const FUNCTIONS: [Function; 3] = [
+    Function {
+        name: c"duralite_last_error",
+        arguments: 0,
+        risk: ffi::INNOCUOUS,
+        copies: copies!(last_error),
+    },
+    Function { name: c"duralite_json", arguments: 0, risk: ffi::DIRECTONLY, copies: copies!(status) },
+    Function { name: c"duralite_json", arguments: 1, risk: ffi::DIRECTONLY, copies: copies!(status) },
+];
+
+/// The SQLite that calls the function of this number.
+fn owner(copy: usize) -> Option<&'static Sqlite> {
+    // SAFETY: null, or one that is never freed.
+    OWNERS.get(copy).and_then(|owner| unsafe { owner.load(Ordering::Acquire).as_ref() })
+}
+
+/// Answers NULL when nothing was refused so far.
+unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
+    shield((), || {
+        let (Some(sqlite), Some(text)) = (owner(COPY), refusals::last_error()) else { return };
+        // SAFETY: the context of this call, in the SQLite that it belongs to.
+        unsafe { answer::value(&sqlite.api, context, &Cell::Text(text)) };
+    });
+}
+
+/// Answers the rows of the table `duralite` as one object.
+unsafe extern "C" fn status<const COPY: usize>(
+    context: *mut Context,
+    count: c_int,
+    arguments: *mut *mut Value,
+) {
+    shield((), || {
+        let Some(sqlite) = owner(COPY) else { return };
+        // SAFETY: SQLite's own arguments, of a call by the SQLite that they belong to, on the connection's thread.
+        unsafe {
+            let given = if count > 0 { *arguments } else { ptr::null_mut() };
+            let schema = table::schema(&sqlite.api, given);
+            let connection = (sqlite.api.context_db_handle)(context);
+            let status = ask::about(sqlite, connection, &schema, |subject| status_of(&subject));
+            match status {
+                Ok(status) => answer::value(&sqlite.api, context, &Cell::Text(json::object(&status))),
+                Err(failure) => answer::error(&sqlite.api, context, &failure.message),
+            }
+        }
+    });
+}
+
+/// Gives a connection the functions. Where it cannot, the connection does without.
+///
+/// # Safety
+/// `db` is an open connection of this SQLite.
+pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
+    let ours = ptr::from_ref(sqlite).cast_mut();
+    let owned = |owner: &AtomicPtr<_>| {
+        let taken = owner.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire);
+        taken.unwrap_or_else(|owner| if owner == ours { ptr::null_mut() } else { owner }).is_null()
+    };
+    let Some(copy) = OWNERS.iter().position(owned) else { return };
+    for Function { name, arguments, risk, copies } in FUNCTIONS {
+        // SAFETY: as promised by the caller; the function has no data to free.
+        unsafe {
+            (sqlite.api.create_function_v2)(
+                db,
+                name.as_ptr(),
+                arguments,
+                ffi::UTF8 | risk,
+                ptr::null_mut(),
+                Some(copies[copy]),
+                None,
+                None,
+                None,
+            )
+        };
+    }
+}

@@ -1,0 +1,26 @@
+//! What SQL can ask: the functions `duralite_last_error()` and `duralite_json()`, and the tables `duralite` and
+//! `duralite_log`. Nothing of it writes anywhere.
+#![allow(unsafe_code)] // registers with a connection of SQLite's
+
+mod answer;
+mod functions;
+mod log_table;
+mod status_table;
+mod table;
+mod view;
+
+use duralite_sqlite_ffi::Connection;
+
+use crate::sqlite::Sqlite;
+
+/// Gives a connection the functions and the tables. Where it cannot, the connection does without.
+///
+/// # Safety
+/// `db` is an open connection of this SQLite.
+pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        functions::add(sqlite, db);
+        table::add(sqlite, db);
+    }
+}

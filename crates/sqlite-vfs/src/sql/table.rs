@@ -1,0 +1,277 @@
+//! A [`View`] as a virtual table of SQLite's, which exists in every schema without being made, and is read-only.
+//!
+//! Views and triggers must not use it (`SQLITE_VTAB_DIRECTONLY`), as those of SQLite's tables that show how a database is
+//! stored: it tells where files of this machine are, and a database may come from elsewhere.
+#![allow(unsafe_code)] // the functions that SQLite calls
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+
+use duralite_sqlite_ffi::{
+    self as ffi, Connect, Connection, Context, IndexInfo, Module, VTab, VTabCursor, Value,
+};
+
+use super::answer;
+use super::log_table::LOG;
+use super::status_table::STATUS;
+use super::view::{Cell, Rows, View};
+use crate::callbacks::ask;
+use crate::shield::shield;
+use crate::sqlite::{Api, Sqlite};
+
+static VIEWS: [View; 2] = [STATUS, LOG];
+static MODULES: [Module; 2] = [module(connect::<0>), module(connect::<1>)];
+
+/// The plan with the schema given; without, it is the first.
+const BY_SCHEMA: c_int = 1;
+
+/// What the planner is told that a look costs; nothing else can be chosen.
+const COST: f64 = 100.0;
+
+/// Without `xCreate` it exists without being made, and cannot be.
+const fn module(connect: Connect) -> Module {
+    Module {
+        version: 0,
+        create: None,
+        connect: Some(connect),
+        best_index: Some(best_index),
+        disconnect: Some(disconnect),
+        destroy: None,
+        open: Some(open),
+        close: Some(close),
+        filter: Some(filter),
+        next: Some(next),
+        eof: Some(eof),
+        column: Some(column),
+        rowid: Some(rowid),
+        update: None,
+        begin: None,
+        sync: None,
+        commit: None,
+        rollback: None,
+        find_function: None,
+        rename: None,
+    }
+}
+
+#[repr(C)]
+struct Table {
+    base: VTab,
+    view: &'static View,
+    sqlite: &'static Sqlite,
+    connection: *mut Connection,
+}
+
+#[repr(C)]
+struct Cursor {
+    base: VTabCursor,
+    schema: CString,
+    rows: Option<Box<dyn Rows>>,
+    at: usize,
+}
+
+/// Gives a connection the tables. Where it cannot, the connection does without.
+///
+/// # Safety
+/// `db` is an open connection of this SQLite.
+pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
+    let Some(api) = sqlite.api.tables else { return };
+    for (view, module) in VIEWS.iter().zip(&MODULES) {
+        let aux: *mut c_void = ptr::from_ref(sqlite).cast_mut().cast();
+        // SAFETY: as promised by the caller; name, module and what it is given are never freed.
+        unsafe { (api.create_module_v2)(db, view.name.as_ptr(), module, aux, None) };
+    }
+}
+
+/// The schema that a value names: the first where there is none.
+///
+/// # Safety
+/// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
+pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
+    let text = if value.is_null() {
+        ptr::null()
+    } else {
+        // SAFETY: as promised by the caller.
+        unsafe { (api.value_text)(value) }
+    };
+    if text.is_null() {
+        return c"main".to_owned();
+    }
+    // SAFETY: a text of SQLite's, which ends with a zero.
+    unsafe { CStr::from_ptr(text.cast()) }.to_owned()
+}
+
+/// The table that SQLite calls about.
+///
+/// # Safety
+/// `table` was made by [`connect`] and not disconnected.
+unsafe fn table_of<'a>(table: *mut VTab) -> &'a Table {
+    // SAFETY: as promised by the caller.
+    unsafe { &*table.cast::<Table>() }
+}
+
+/// The cursor that SQLite calls about, which nobody else uses meanwhile.
+///
+/// # Safety
+/// `cursor` was made by [`open`] and not closed.
+unsafe fn cursor_of<'a>(cursor: *mut VTabCursor) -> &'a mut Cursor {
+    // SAFETY: as promised by the caller.
+    unsafe { &mut *cursor.cast::<Cursor>() }
+}
+
+unsafe extern "C" fn connect<const VIEW: usize>(
+    connection: *mut Connection,
+    aux: *mut c_void,
+    _count: c_int,
+    _arguments: *const *const c_char,
+    out: *mut *mut VTab,
+    _message: *mut *mut c_char,
+) -> c_int {
+    shield(ffi::ERROR, || {
+        // SAFETY: what `add` gave.
+        let sqlite = unsafe { &*aux.cast::<Sqlite>() };
+        let Some(api) = sqlite.api.tables else { return ffi::ERROR };
+        let view = &VIEWS[VIEW];
+        // SAFETY: the connection that SQLite passes, and a terminated text.
+        let code = unsafe { (api.declare_vtab)(connection, view.declaration.as_ptr()) };
+        if code != ffi::OK {
+            return code;
+        }
+        // SAFETY: as above; the option takes no more arguments.
+        unsafe { (api.vtab_config)(connection, ffi::VTAB_DIRECTONLY) };
+        let base = VTab { module: ptr::null(), references: 0, message: ptr::null_mut() };
+        let table = Box::into_raw(Box::new(Table { base, view, sqlite, connection }));
+        // SAFETY: SQLite passes where it wants the table.
+        unsafe { *out = table.cast() };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn disconnect(table: *mut VTab) -> c_int {
+    shield(ffi::OK, || {
+        // SAFETY: made by `connect`; SQLite disconnects a table once.
+        drop(unsafe { Box::from_raw(table.cast::<Table>()) });
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn best_index(table: *mut VTab, info: *mut IndexInfo) -> c_int {
+    shield(ffi::ERROR, || {
+        // SAFETY: SQLite's own table and question.
+        let (table, info) = unsafe { (table_of(table), &mut *info) };
+        info.cost = COST;
+        let count = usize::try_from(info.constraints).unwrap_or(0);
+        let mut cannot = false;
+        for i in 0..count {
+            // SAFETY: both arrays have this many elements.
+            let (asked, usage) = unsafe { (&*info.constraint.add(i), &mut *info.usage.add(i)) };
+            let is_schema =
+                asked.column == table.view.schema_column && c_int::from(asked.op) == ffi::INDEX_CONSTRAINT_EQ;
+            if is_schema && asked.usable != 0 {
+                usage.argv_index = 1;
+                usage.omit = 1;
+                info.number = BY_SCHEMA;
+                return ffi::OK;
+            }
+            cannot |= is_schema;
+        }
+        // The schema comes from a table that is to be read first.
+        if cannot { ffi::CONSTRAINT } else { ffi::OK }
+    })
+}
+
+unsafe extern "C" fn open(_table: *mut VTab, out: *mut *mut VTabCursor) -> c_int {
+    shield(ffi::ERROR, || {
+        let base = VTabCursor { table: ptr::null_mut() };
+        let cursor = Cursor { base, schema: CString::default(), rows: None, at: 0 };
+        // SAFETY: SQLite passes where it wants the cursor.
+        unsafe { *out = Box::into_raw(Box::new(cursor)).cast() };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn close(cursor: *mut VTabCursor) -> c_int {
+    shield(ffi::OK, || {
+        // SAFETY: made by `open`; SQLite closes a cursor once.
+        drop(unsafe { Box::from_raw(cursor.cast::<Cursor>()) });
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn filter(
+    cursor: *mut VTabCursor,
+    plan: c_int,
+    _text: *const c_char,
+    count: c_int,
+    arguments: *mut *mut Value,
+) -> c_int {
+    shield(ffi::ERROR, || {
+        // SAFETY: an open cursor of SQLite's.
+        let cursor = unsafe { cursor_of(cursor) };
+        // SAFETY: SQLite sets the cursor's table when it has opened it.
+        let table = unsafe { table_of(cursor.base.table) };
+        // SAFETY: SQLite's own argument, which the plan asks for.
+        cursor.schema = unsafe {
+            let given = if plan == BY_SCHEMA && count > 0 { *arguments } else { ptr::null_mut() };
+            schema(&table.sqlite.api, given)
+        };
+        (cursor.rows, cursor.at) = (None, 0);
+        let look = |subject: ask::Subject<'_>| (table.view.rows)(&subject);
+        // SAFETY: the connection whose table it is, which calls.
+        let rows = unsafe { ask::about(table.sqlite, table.connection, &cursor.schema, look) };
+        match rows.and_then(|rows| rows) {
+            Ok(rows) => {
+                cursor.rows = Some(rows);
+                ffi::OK
+            }
+            Err(failure) => {
+                // SAFETY: SQLite has taken the text before out of the table, and frees this one.
+                unsafe { (*cursor.base.table).message = table.sqlite.text(&failure.message) };
+                failure.code
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn next(cursor: *mut VTabCursor) -> c_int {
+    shield(ffi::ERROR, || {
+        // SAFETY: an open cursor of SQLite's.
+        unsafe { cursor_of(cursor) }.at += 1;
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn eof(cursor: *mut VTabCursor) -> c_int {
+    shield(1, || {
+        // SAFETY: an open cursor of SQLite's.
+        let cursor = unsafe { cursor_of(cursor) };
+        c_int::from(cursor.rows.as_ref().is_none_or(|rows| cursor.at >= rows.count()))
+    })
+}
+
+unsafe extern "C" fn column(cursor: *mut VTabCursor, context: *mut Context, column: c_int) -> c_int {
+    shield(ffi::ERROR, || {
+        // SAFETY: an open cursor of SQLite's.
+        let cursor = unsafe { cursor_of(cursor) };
+        // SAFETY: the table that it is of.
+        let table = unsafe { table_of(cursor.base.table) };
+        let cell = match (&cursor.rows, usize::try_from(column)) {
+            _ if column == table.view.schema_column => {
+                Cell::Text(cursor.schema.to_string_lossy().into_owned())
+            }
+            (Some(rows), Ok(column)) => rows.cell(cursor.at, column),
+            _ => Cell::Null,
+        };
+        // SAFETY: the context of this call.
+        unsafe { answer::value(&table.sqlite.api, context, &cell) };
+        ffi::OK
+    })
+}
+
+unsafe extern "C" fn rowid(cursor: *mut VTabCursor, out: *mut i64) -> c_int {
+    shield(ffi::ERROR, || {
+        // SAFETY: an open cursor of SQLite's, and where it wants the number.
+        unsafe { *out = i64::try_from(cursor_of(cursor).at).unwrap_or(i64::MAX) };
+        ffi::OK
+    })
+}

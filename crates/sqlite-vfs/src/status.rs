@@ -1,0 +1,85 @@
+//! What serves a database, with what, and what was done: the one source of `PRAGMA duralite`, of the table `duralite`
+//! and of `duralite_json()`.
+
+use duralite_logfmt::guard::DatabaseHeader;
+
+use crate::account;
+use crate::database::Db;
+use crate::settings::{self, Settings};
+
+/// Names, none of them twice, and values. Of figures of work done, docs/status.md says whose they are.
+pub type Status = Vec<(&'static str, String)>;
+
+/// The number that a value is, if it is written as numbers are.
+pub fn number(value: &str) -> Option<i64> {
+    value.parse().ok().filter(|number: &i64| number.to_string() == value)
+}
+
+/// The settings that count: those of the log in use, else this connection's.
+pub fn in_force(db: &Db) -> Settings {
+    match db.in_service() {
+        Some(attachment) => attachment.in_force().clone(),
+        None => db.settings().clone(),
+    }
+}
+
+/// Of a database that is open through Duralite.
+pub fn of(db: &Db) -> Status {
+    let settings = in_force(db);
+    let Some(attachment) = db.in_service() else {
+        let (engine, state) = why_idle(db, &settings);
+        let mut status = idle(engine, state);
+        status.push(("journal", settings.value_of("journal").unwrap_or_default()));
+        return status;
+    };
+    let log = attachment.log();
+    let mut status = idle(log.engine().name, "active".to_owned());
+    status.push(("medium", log.describe()));
+    status.push(("guarantee", log.guarantee().as_str().to_owned()));
+    let shown = settings::rows().into_iter().filter(|row| row.is_shown());
+    status.extend(shown.map(|row| (row.name(), row.get(&settings))));
+    status.push(("log", log.path().display().to_string()));
+    status.extend(log.metrics());
+    let (readers, oldest) = attachment.locks().readers().unwrap_or_default();
+    let locks = attachment.locks().activity();
+    status.extend([
+        ("readers", readers.to_string()),
+        ("oldest_reader_ms", oldest.as_millis().to_string()),
+        ("lock_busy", locks.busy.to_string()),
+        ("lock_waits", locks.waits.to_string()),
+        ("lock_recoveries", locks.recovered.to_string()),
+    ]);
+    status
+}
+
+/// Of a database that Duralite has nothing to do with; `why` says how it is open.
+pub fn plain(why: &str) -> Status {
+    idle("off", format!("off: {why}"))
+}
+
+fn idle(engine: &str, state: String) -> Status {
+    vec![("version", crate::version().to_owned()), ("engine", engine.to_owned()), ("state", state)]
+}
+
+/// Takes down why no log serves a database, if none has.
+pub fn account_for(db: &Db) {
+    if account::is_on() && !db.is_helper && !db.was_served() {
+        account::plain(&db.path, &why_idle(db, &in_force(db)).1);
+    }
+}
+
+/// The engine that would serve, and why none does now.
+fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
+    let engine = match settings.log_dir(&db.path) {
+        Ok(directory) => directory.engine.name,
+        Err(why) => return ("off", format!("off: {why}")),
+    };
+    let state = match db.header() {
+        Ok(DatabaseHeader::Guarded { .. }) => "idle: nothing read yet",
+        _ if db.read_only => return ("off", "off: opened read-only".to_owned()),
+        Ok(DatabaseHeader::Plain { wal: true, .. }) => "idle: nothing read yet",
+        _ if db.may_raise_for_journal() => "idle: nothing written yet",
+        _ => "idle: journal_mode is not wal",
+    };
+    (engine, state.to_owned())
+}
