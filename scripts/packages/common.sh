@@ -3,12 +3,12 @@ built=$PWD/target/release
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 page=$PWD/docs/hosts.md
 
-recipe() { # recipe HEADING: the first fenced code below "### HEADING" of docs/hosts.md
-    awk -v heading="### $1" '
+recipe() { # recipe HEADING [NUMBER]: the first fenced code below "### HEADING" of docs/hosts.md, or the one of that number
+    awk -v heading="### $1" -v wanted="${2:-1}" '
         $0 == heading { below = 1; next }
         below && !inside && /^#/ { exit }
-        below && /^```/ { if (inside) exit; inside = 1; next }
-        inside { print; found = 1 }
+        below && /^```/ { if (found) exit; inside = !inside; number += inside; next }
+        inside && number == wanted { print; found = 1 }
         END { exit !found }' "$page"
 }
 

@@ -8,6 +8,7 @@
 
 mod api;
 mod constants;
+pub mod linked;
 mod types;
 mod vfs;
 mod vtab;

@@ -42,6 +42,6 @@ mod version;
 
 pub use refusals::{COUNT, last_error, last_error_text, last_refusal};
 pub use register::{Entry, register};
-pub use settings::check as check_setting;
+pub use settings::{check as check_setting, set_defaults};
 pub use sqlite::{OLDEST_SQLITE, RegisterError, VFS_NAME};
 pub use version::{version, version_text};

@@ -76,7 +76,7 @@ unsafe fn tell(routines: *const ApiRoutines, message: *mut *mut c_char, text: &s
 /// # Safety
 /// `db` is null or an open connection of the SQLite that `api` is from.
 unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Result<(), RegisterError> {
-    let is_strict = settings::strict_by_environment();
+    let is_strict = settings::is_strict();
     let looked_at = !db.is_null() && (is_strict || entry.loaded || entry.make_default);
     // SAFETY: as promised by the caller.
     let plain = if looked_at { unsafe { plain::plain_database(&api, db) } } else { None };
@@ -148,7 +148,7 @@ unsafe extern "C" fn opened(
         let Some(registration) = registration else { return ffi::OK };
         // SAFETY: SQLite passes the connection that it has opened.
         unsafe { sql::add(&registration.sqlite, db) };
-        let is_strict = settings::strict_by_environment();
+        let is_strict = settings::is_strict();
         if !(is_strict || account::is_on()) || connection::is_opening() {
             return ffi::OK;
         }

@@ -1,5 +1,7 @@
 //! The library in the `sqlite3` shell, without an engine.
 
+use std::process::Command;
+
 use crate::shell::{Host, library};
 
 const WORK: &str = "create table t(a, b); with recursive n(i) as (select 1 union all select i+1 from n where \
@@ -132,4 +134,14 @@ fn temporary_files_attach_and_vacuum_go_through() {
     );
     assert_eq!(said.out, "1|2|1", "{}", said.err);
     assert_eq!(host.stock("c.db", "select a from t;").out, "1");
+}
+
+/// Those that `duralite::register` calls are for programs that are linked to a SQLite.
+#[test]
+fn the_loadable_library_asks_for_no_function_of_sqlite() {
+    let listed = Command::new("nm").args(["-D", "--undefined-only"]).arg(library()).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let symbols = String::from_utf8(listed.stdout).unwrap();
+    assert!(symbols.contains("malloc"), "{symbols}");
+    assert!(!symbols.contains("sqlite3_"), "{symbols}");
 }

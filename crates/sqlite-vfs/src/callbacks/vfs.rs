@@ -260,7 +260,7 @@ unsafe fn path_of<'a>(name: *const c_char) -> &'a Path {
 fn resolve_settings(uri: &Uri) -> Result<Settings, String> {
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     settings::refuse_unknown(uri.keys(), variables)?;
-    Settings::resolve(|name| uri.get(name), |variable| std::env::var(variable).ok())
+    Settings::resolve(|name| uri.get(name), settings::variable)
 }
 
 /// The parameters of a database's URI.

@@ -1,7 +1,8 @@
-//! Settings: URI parameters, then environment variables, then defaults.
+//! Settings: URI parameters, then what the program says for all its databases, then environment variables, then defaults.
 
 mod fields;
 mod names;
+mod process;
 mod table;
 mod values;
 
@@ -12,16 +13,11 @@ use duralite_journal::media::MediaSet;
 use duralite_journal::{Descriptor, LogDirectory, engines};
 
 pub use duralite_journal::settings::is_off;
-pub use fields::{STRICT, Settings};
+pub use fields::Settings;
 pub use names::{refuse_unknown, unknown, variable_of};
+pub use process::{is_strict, set_defaults, variable};
 pub use table::{find, rows};
 pub use values::Journal;
-
-/// Whether the environment asks for `strict` wherever a URI does not say otherwise.
-pub fn strict_by_environment() -> bool {
-    let value = std::env::var(variable_of(STRICT)).unwrap_or_default();
-    !value.is_empty() && !is_off(&value)
-}
 
 /// Whether this is a setting, and its value one that it takes; `Ok` is the name of its environment variable.
 ///

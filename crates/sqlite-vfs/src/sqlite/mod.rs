@@ -34,7 +34,8 @@ pub struct RegisterError {
 }
 
 impl RegisterError {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    /// With what is told as its text.
+    pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }
 }

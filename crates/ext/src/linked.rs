@@ -1,0 +1,90 @@
+//! Registering with the SQLite that the program is linked to, without loading anything.
+#![allow(unsafe_code)] // calls that SQLite
+
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+use duralite_sqlite_ffi::{self as ffi, Connection, Vfs, linked as sqlite};
+use duralite_sqlite_vfs::{RegisterError, VFS_NAME, last_error, last_refusal, set_defaults};
+
+use crate::entry::sqlite3_duralite_auto;
+
+/// Registers the VFS `duralite` with the SQLite that is linked into this program. Databases whose URI says
+/// `vfs=duralite`, as those of [`uri`](crate::uri) do, go through Duralite from then on; all others stay as they are.
+/// Doing it again is harmless. Nothing is opened on disk.
+///
+/// # Errors
+/// When SQLite is older than 3.31, was built with `SQLITE_OMIT_LOAD_EXTENSION`, or opens no database in memory.
+pub fn register() -> Result<(), RegisterError> {
+    registered().map(|_| ())
+}
+
+/// As [`register`], and makes Duralite the default: databases that are opened by plain name go through it too, if
+/// they are in WAL mode.
+///
+/// `settings` are for all databases of this process, before its environment; a URI comes before both. `strict` is `on`
+/// unless they say otherwise: a database that is not in WAL mode can be read, and its first write is refused until
+/// `PRAGMA journal_mode=WAL`, and opening a file through another VFS is refused. A process has one set of settings: the
+/// first call decides. What was opened before the call stays as it was.
+///
+/// # Errors
+/// As [`register`]; and when a setting is unknown, or has a value that it does not take, or when an earlier call
+/// gave other settings.
+pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> {
+    let vfs = registered()?;
+    let mut given = vec![("strict", "on")];
+    given.extend_from_slice(settings);
+    set_defaults(&given).map_err(|reason| RegisterError::new(format!("duralite: {reason}")))?;
+    // SAFETY: found a moment ago; registered VFSs stay.
+    match unsafe { sqlite::sqlite3_vfs_register(vfs, 1) } {
+        ffi::OK => Ok(()),
+        code => Err(RegisterError::new(format!("duralite: SQLite refused the VFS as default (code {code})"))),
+    }
+}
+
+/// The VFS in SQLite's list. SQLite hands its table of routines to automatic extensions only, as it opens a database.
+fn registered() -> Result<*mut Vfs, RegisterError> {
+    let before = last_refusal();
+    // SAFETY: an entry point that is there as long as the program. Connections that other threads open meanwhile register
+    // too, which is harmless.
+    let opened = unsafe {
+        match sqlite::sqlite3_auto_extension(sqlite3_duralite_auto) {
+            ffi::OK => {
+                let opened = open_in_memory();
+                sqlite::sqlite3_cancel_auto_extension(sqlite3_duralite_auto);
+                opened
+            }
+            code => Err(format!("SQLite takes no automatic extension (code {code})")),
+        }
+    };
+    // SAFETY: a name that lives for good.
+    let vfs = unsafe { sqlite::sqlite3_vfs_find(VFS_NAME.as_ptr()) };
+    match opened {
+        Ok(()) if !vfs.is_null() => Ok(vfs),
+        _ if last_refusal() > before => Err(RegisterError::new(last_error().unwrap_or_default())),
+        Ok(()) => Err(RegisterError::new("duralite: this SQLite calls no automatic extensions")),
+        Err(reason) => Err(RegisterError::new(format!("duralite: {reason}"))),
+    }
+}
+
+/// Opens a database in memory and closes it.
+///
+/// # Errors
+/// What SQLite says if it cannot.
+fn open_in_memory() -> Result<(), String> {
+    let mut db: *mut Connection = ptr::null_mut();
+    let flags: c_int = ffi::OPEN_READWRITE | ffi::OPEN_CREATE;
+    // SAFETY: SQLite's own functions with what they document; `db` is null or to be closed whatever the code is, and
+    // the message is copied before.
+    unsafe {
+        let code = sqlite::sqlite3_open_v2(c":memory:".as_ptr(), &raw mut db, flags, ptr::null());
+        let result = if code == ffi::OK {
+            Ok(())
+        } else {
+            let text = CStr::from_ptr(sqlite::sqlite3_errmsg(db)).to_string_lossy();
+            Err(format!("SQLite opens no database in memory: {text} (code {code})"))
+        };
+        sqlite::sqlite3_close(db);
+        result
+    }
+}

@@ -1,0 +1,126 @@
+# frozen_string_literal: true
+
+require "fiddle"
+require "sqlite3"
+
+# Opens SQLite databases through Duralite, with the sqlite3 gem: every commit is durable, and fast. Linux on x86-64.
+#
+#   db = Duralite.open("app.db") # an ordinary SQLite3::Database
+module Duralite
+  # How long a connection waits for another one's lock, in milliseconds, as long as it is not told otherwise.
+  BUSY_TIMEOUT = 5000
+
+  # A refusal's number, and its text for C.
+  Library = Struct.new(:refusal, :reason)
+  private_constant :Library
+
+  class << self
+    # Opens a database in WAL mode and with synchronous=FULL: what has been committed survives a power loss. What would
+    # end as plain SQLite is an error (strict=on). A database in memory, one that is opened with readonly: true, and one
+    # with journal: "off" are opened as they are.
+    #
+    # Settings are Duralite's, or URI parameters of SQLite's own; all other arguments are those of SQLite3::Database.new,
+    # without flags. A setting such as journal: "nvwal" goes into the hash: Duralite.open("app.db", { journal: "nvwal" }).
+    #
+    # Raises what SQLite3::Database.new raises, and SQLite3::Exception if WAL mode cannot be had; if Duralite refused
+    # something, the reason is in the message. With a block, the connection is yielded, and closed behind it.
+    def open(path, settings = {}, **options)
+      enable
+      database = telling { open_with(path, settings, options) }
+      return database unless block_given?
+
+      begin
+        yield database
+      ensure
+        database.close
+      end
+    end
+
+    # Makes the VFS "duralite" known to the SQLite of this process, through a connection if one is given. The connection
+    # itself stays what it is; those opened later by a URI with vfs=duralite go through Duralite. Doing it again is harmless.
+    def enable(database = nil)
+      return if @library
+
+      loader = database || SQLite3::Database.new(":memory:")
+      loader.enable_load_extension(true)
+      loader.load_extension(loadable_path)
+      loader.enable_load_extension(false)
+      loader.close unless database
+      @library = functions
+      nil
+    end
+
+    # Why Duralite refused last: on this thread, else anywhere in this process. nil if it never did.
+    def last_error
+      enable
+      text = @library.reason.call
+      text.null? ? nil : text.to_s.force_encoding(Encoding::UTF_8)
+    end
+
+    # The path of libduralite.so: what DURALITE_LIBRARY names, or the one in this gem.
+    def loadable_path
+      ENV["DURALITE_LIBRARY"] || File.expand_path("duralite/libduralite.so", __dir__)
+    end
+
+    private
+
+    def functions
+      handle = Fiddle.dlopen(loadable_path)
+      Library.new(
+        Fiddle::Function.new(handle["duralite_last_refusal"], [], Fiddle::TYPE_LONG_LONG),
+        Fiddle::Function.new(handle["duralite_last_error"], [], Fiddle::TYPE_VOIDP)
+      )
+    end
+
+    def telling
+      before = @library.refusal.call
+      yield
+    rescue SQLite3::Exception => e
+      raise unless @library.refusal.call > before
+
+      raise e, "#{e.message}: #{last_error}"
+    end
+
+    def open_with(path, settings, options)
+      flags = flags_of(options)
+      takes_a_log = path.to_s != ":memory:" && !options[:readonly] && settings[:journal].to_s != "off"
+      settings = { strict: "on" }.merge(settings) if takes_a_log
+      options = options.reject { |name, _| %i[readonly readwrite].include?(name) }
+      database = SQLite3::Database.new(uri(path.to_s, settings), options.merge(flags: flags))
+      database.busy_timeout(BUSY_TIMEOUT)
+      set_wal(database) if takes_a_log
+      database
+    end
+
+    def flags_of(options)
+      mode = SQLite3::Constants::Open
+      return mode::URI | mode::READONLY if options[:readonly]
+
+      mode::URI | mode::READWRITE | (options[:readwrite] ? 0 : mode::CREATE)
+    end
+
+    def set_wal(database)
+      mode = database.get_first_value("PRAGMA journal_mode=WAL")
+      raise SQLite3::Exception, "the database stays in journal mode #{mode}" unless mode == "wal"
+
+      database.execute("PRAGMA synchronous=FULL")
+    rescue SQLite3::Exception
+      database.close
+      raise
+    end
+
+    def uri(path, settings)
+      location = path == ":memory:" ? path : "//#{escape(File.absolute_path(path))}"
+      pairs = { vfs: "duralite" }.merge(settings).map { |name, value| "#{escape(name.to_s)}=#{escape(text(value))}" }
+      "file:#{location}?#{pairs.join('&')}"
+    end
+
+    def text(value)
+      { true => "on", false => "off" }.fetch(value, value).to_s
+    end
+
+    def escape(text)
+      text.b.gsub(%r{[^a-zA-Z0-9/._~\-\x00]}n) { |byte| format("%%%02X", byte.ord) }.force_encoding(Encoding::UTF_8)
+    end
+  end
+end
