@@ -258,6 +258,8 @@ fn the_background_thread_is_done_when_a_kept_database_is_closed() {
 fn the_background_thread_goes_by_what_is_in_force() {
     let fixture = place();
     let conn = fixture.open_with("b.db", "on_close=keep&background_checkpoint=1");
+    // The thread has WRITE for a moment.
+    conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
     // Its connections would be refused if they asked for what was given at first.
