@@ -10,7 +10,7 @@ use duralite_logfmt::LogId;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::files::{is_in_place, open_segment_read_only};
-use super::words::{HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, figures_of};
+use super::words::{HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, figures_of, layout_of};
 use super::{About, DatabaseIdentity, describe, names};
 use crate::JournalError;
 use crate::figures::{ProcessFigures, read_all};
@@ -31,7 +31,7 @@ pub struct Glance {
     pub beginning: u64,
     /// What processes have counted, those that are gone too.
     pub processes: Vec<ProcessFigures>,
-    /// Writes to the database file since that beginning, each of a page in a checkpoint.
+    /// Writes to the database file since that beginning: of pages in checkpoints, and of its size at their ends.
     pub home_writes: u64,
     /// How often writing or syncing the database has failed since everything was written to it anew.
     pub home_failures: u64,
@@ -41,7 +41,8 @@ impl Watch {
     /// Looks on at the log of a database; `None` while nobody uses it, or somebody is just about to. Takes no lock.
     ///
     /// # Errors
-    /// `Io` when this user may not read a file of it, or it is not there; `Owner`; `Format`.
+    /// `Io` when this user may not read a file of it, or it is not there; `Busy` when those who use it share memory of another
+    /// layout; `Owner`; `Format`.
     pub fn open(log: &Path, id: LogId, database: &DatabaseIdentity) -> Result<Option<Self>, JournalError> {
         let about = describe(log)?;
         let segment_path = names::segment(log, id);
@@ -50,12 +51,15 @@ impl Watch {
             opened => opened?,
         };
         let failed = |source| JournalError::Medium { path: segment_path.clone(), source };
+        if !FileSegment::has_processes(&file).map_err(failed)? || layout_of(&file) == 0 {
+            return Ok(None);
+        }
+        if layout_of(&file) != MAGIC {
+            let what = "another version of Duralite uses it; look on with the command of that version";
+            return Err(JournalError::Busy { path: database.path.clone(), what });
+        }
         let (_, bytes) = figures_of(about.engine.shared.all);
-        let segment = match FileSegment::join_read_only(file, &segment_path, bytes) {
-            // Somebody is just making it, or has it with another layout.
-            Err(MediumError::Unsupported { .. }) => return Ok(None),
-            joined => joined.map_err(failed)?,
-        };
+        let segment = FileSegment::join_read_only(file, &segment_path, bytes).map_err(failed)?;
         let watch = Self { about, path: log.to_path_buf(), segment_path, segment };
         Ok(if watch.is_current()? { Some(watch) } else { None })
     }

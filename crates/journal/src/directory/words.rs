@@ -58,6 +58,11 @@ pub(super) fn beginning_of(incarnation: u64) -> u64 {
 
 /// Whether the words in the file are of a segment that was completed.
 pub(super) fn is_complete(segment: &File) -> bool {
+    layout_of(segment) == MAGIC
+}
+
+/// The layout of the segment in the file; 0 where none was completed.
+pub(super) fn layout_of(segment: &File) -> u64 {
     let mut magic = [0; 8];
-    matches!(segment.read_at(&mut magic, 0), Ok(8)) && magic == MAGIC.to_le_bytes()
+    if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
 }
