@@ -39,13 +39,14 @@ pub struct Figures {
 
 impl Figures {
     /// The block of a process that has a slot, of those that begin at `base`. [`Figures::join`] has been called.
-    pub(crate) fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
+    #[must_use]
+    pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
         let block = base + segment.process_slot() as u64 * BLOCK_BYTES;
         Self { segment, block, told: Default::default() }
     }
 
     /// Takes the block over for a process that has just got its slot, in a segment whose beginning has this number.
-    pub(crate) fn join(segment: Arc<dyn Segment>, base: u64, beginning: u64) {
+    pub fn join(segment: Arc<dyn Segment>, base: u64, beginning: u64) {
         let own = Self::new(segment, base);
         let tag = tag_of(beginning);
         if own.load(TAG) != tag {
