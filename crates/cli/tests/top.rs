@@ -4,8 +4,12 @@
 mod exposition;
 mod place;
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use duralite_testkit::{Actor, Engine, Fixture};
@@ -280,6 +284,36 @@ fn a_log_that_is_gone_or_of_another_version_is_told_so() {
     std::fs::remove_file(fixture.log()).unwrap();
     let seen = look(&fixture);
     assert_eq!(seen["state"], "log missing", "{seen:#}");
+}
+
+#[test]
+fn who_may_not_read_the_log_is_told_so() {
+    let fixture = Fixture::new();
+    let _owner = owner(&fixture);
+    let set_mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    set_mode(&fixture.log(), 0);
+    let mut command = top(&fixture, &[]);
+    if rustix::process::geteuid().is_root() {
+        // Another user, who may not reach the command where it was built.
+        let copy = fixture.path("duralite");
+        std::fs::copy(COMMAND, &copy).unwrap();
+        set_mode(copy.parent().unwrap(), 0o755);
+        set_mode(fixture.log_dir(), 0o755);
+        set_mode(&fixture.path("t.db"), 0o644);
+        let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        command = Command::new(copy);
+        command.args(arguments).uid(65534).gid(65534).current_dir("/");
+    }
+    let said = loop {
+        match command.output() {
+            // It has just been copied, and a child that another test forks has it open until it runs its own.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            said => break said.unwrap(),
+        }
+    };
+    let why = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(why, format!("duralite: this user may not read {}\n", fixture.log().display()));
+    assert_eq!(said.status.code(), Some(1));
 }
 
 fn get(address: &str, path: &str) -> (String, String) {

@@ -58,6 +58,9 @@ impl Source {
         let (database, header) = self.header()?;
         let DatabaseHeader::Guarded { log_id, .. } = header else { return plain(&database, header) };
         let Some(log) = locate::find(&self.target, log_id) else {
+            if let Some(log) = locate::unreadable(&self.target, log_id) {
+                bail!("this user may not read {}", log.display());
+            }
             return Ok(State::Idle { state: "log missing", why: locate::missing(&self.target, log_id) });
         };
         let identity = DatabaseIdentity::of(&database)?;
