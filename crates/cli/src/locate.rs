@@ -42,6 +42,18 @@ pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
+/// What is called like the log of this id, where this user may not read it.
+pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
+    let name = target.path.file_name()?.to_string_lossy().into_owned();
+    let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
+    let paths = candidates(target).into_iter().flat_map(|dir| names.clone().map(|name| dir.join(name)));
+    let is_denied = |path: &PathBuf| {
+        let opened = std::fs::File::open(path);
+        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    paths.into_iter().find(is_denied)
+}
+
 /// The log that was made for a database whose header does not say so.
 pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;

@@ -18,6 +18,7 @@ mod reclaim;
 mod run;
 mod store;
 mod target;
+mod top;
 mod verify;
 
 use std::process::ExitCode;
@@ -52,6 +53,11 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Show what a database or log file is, and where its newest commits are
     Info(Target),
+    /// Show what the processes do that have a database open: commits, their latencies, log, checkpoints, locks
+    ///
+    /// Reads the memory that they share, without a lock, and keeps nobody waiting. In a terminal the view is live (q ends it); elsewhere
+    /// it is written once, as with --once.
+    Top(top::Arguments),
     /// Walk a log, report every transaction, and decide whether it would recover
     Verify {
         #[command(flatten)]
@@ -101,6 +107,7 @@ fn main() -> ExitCode {
         Command::Disable(arguments) => mode::disable(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Info(target) => info::run(&target),
+        Command::Top(arguments) => top::run(arguments),
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
         Command::Reclaim(arguments) => reclaim::run(&arguments),

@@ -115,9 +115,19 @@ fn the_doctor_says_what_there_is_and_leaves_nothing() {
 fn every_command_has_a_man_page_and_completions() {
     let place = Place::new();
     assert_eq!(place.duralite(&["generate", "man", "man"]).code, 0);
-    for command in
-        ["", "-run", "-shell", "-enable", "-disable", "-doctor", "-info", "-verify", "-checkpoint", "-store"]
-    {
+    for command in [
+        "",
+        "-run",
+        "-shell",
+        "-enable",
+        "-disable",
+        "-doctor",
+        "-top",
+        "-info",
+        "-verify",
+        "-checkpoint",
+        "-store",
+    ] {
         let page = std::fs::read_to_string(place.path(&format!("man/duralite{command}.1"))).unwrap();
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{command}: {page}");
     }

@@ -100,6 +100,15 @@ impl Ticket {
     }
 }
 
+/// What a process has made durable for itself and others, since it attached the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Led {
+    /// Groups that it has written.
+    pub groups: u64,
+    /// Transactions in them.
+    pub transactions: u64,
+}
+
 /// Makes sealed transactions durable, without the lock of the stream they came by.
 pub trait DurabilityWaiter: Send + Sync {
     /// Returns when the transaction is durable.
@@ -134,6 +143,11 @@ pub trait DurabilityWaiter: Send + Sync {
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn settle(&self) -> Result<bool, JournalError>;
+
+    /// What this process has made durable; nothing where each transaction is so by itself.
+    fn led(&self) -> Led {
+        Led::default()
+    }
 }
 
 /// The log as a file: whose it is, what it is on, and its generations.

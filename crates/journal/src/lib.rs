@@ -17,6 +17,7 @@ pub mod directory;
 pub mod engine;
 pub mod engines;
 mod error;
+pub mod figures;
 pub mod follow;
 mod generations;
 mod group;

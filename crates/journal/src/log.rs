@@ -10,6 +10,7 @@ use duralite_medium::{FileSegment, Guarantee, Segment};
 use crate::descriptor::{Descriptor, LogDirectory};
 use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
+use crate::figures::Figures;
 use crate::home::{DatabaseFile, Home};
 use crate::media::Medium;
 use crate::pins::{Pins, Recycling};
@@ -29,6 +30,7 @@ pub struct Log {
     stream: WalStream<Box<dyn Engine>>,
     segment: Arc<FileSegment>,
     pins: Pins,
+    figures: Option<Arc<Figures>>,
     path: PathBuf,
     segment_path: PathBuf,
     /// Its `flock` tells other processes that the log is in use.
@@ -92,6 +94,7 @@ impl Log {
 
     /// The log as it was found, and if nobody else has it what others wait for who attach it meanwhile.
     pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
+        let figures = open.figures().map(Arc::new);
         let OpenLog { kind, engine, segment, path, segment_path, file, moved, outside, alone, attaching } =
             open;
         let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);
@@ -101,6 +104,7 @@ impl Log {
             stream: WalStream::new(engine),
             segment,
             pins,
+            figures,
             path,
             segment_path,
             file,
@@ -289,6 +293,12 @@ impl Log {
     /// The commit that was acknowledged last, in any process, as [`Log::newest_commit`] names it.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.segment.load(directory::ACKNOWLEDGED)
+    }
+
+    /// Where this process counts what it does with it; `None` for a user who may only read it.
+    #[must_use]
+    pub fn figures(&self) -> Option<Arc<Figures>> {
+        self.figures.clone()
     }
 
     /// Where followers say what is to be kept for them.

@@ -34,6 +34,7 @@
 mod error;
 mod holder;
 mod layout;
+mod observe;
 mod outside;
 mod queue;
 
@@ -47,7 +48,8 @@ use duralite_medium::{PROCESS_SLOTS, Segment};
 pub use error::LockError;
 pub use holder::Holder;
 pub use layout::{CHECKPOINT, FIRST_READ, LAYOUT_BYTES, OUTSIDE, SLOTS, WRITE};
-use layout::{CLAIMED, EPOCH, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED};
+use layout::{CLAIMED, EPOCH, HELD, HIGH, RESERVED};
+pub use observe::{Held, observe};
 
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
@@ -161,15 +163,12 @@ impl Table {
     pub fn readers(&self) -> Result<(u32, Duration), LockError> {
         let now = self.segment.clock_ns();
         let (mut count, mut oldest) = (0, 0);
-        for process in 0..self.high() {
-            let word = self.segment.load(self.process_slot(process));
-            let marks = (FIRST_READ..SLOTS).filter(|slot| word & 1 << slot != 0);
-            for slot in marks.collect::<Vec<_>>() {
-                if self.segment.is_alive(process)? {
-                    count += 1;
-                    oldest =
-                        oldest.max(now.saturating_sub(self.segment.load(self.read_since(process, slot))));
-                }
+        for held in observe(&*self.segment, self.base) {
+            if let Some(since) = held.reads_since
+                && self.segment.is_alive(held.process)?
+            {
+                count += (held.shared >> FIRST_READ).count_ones();
+                oldest = oldest.max(now.saturating_sub(since));
             }
         }
         for mark in FIRST_READ..SLOTS {
@@ -197,7 +196,7 @@ impl Table {
     }
 
     fn process_slot(&self, process: usize) -> u64 {
-        self.base + MEMBERS_OFFSET + process as u64 * LINE
+        observe::process_slot(self.base, process)
     }
 
     fn own(&self) -> u64 {
@@ -211,11 +210,11 @@ impl Table {
 
     /// Since when the process holds a read mark.
     fn read_since(&self, process: usize, slot: usize) -> u64 {
-        self.process_slot(process) + 16 + 8 * (slot - FIRST_READ) as u64
+        observe::read_since(self.base, process, slot)
     }
 
     fn high(&self) -> usize {
-        (self.segment.load(self.base + HIGH) as usize).min(PROCESS_SLOTS)
+        observe::high(&*self.segment, self.base)
     }
 
     /// Whether it is time again to ask the kernel if a process in the way lives: that takes a system
@@ -312,7 +311,7 @@ impl Table {
             let mask = 1 << slot;
             if slot >= FIRST_READ {
                 let since = self.read_since(self.segment.process_slot(), slot);
-                self.segment.store(since, self.segment.clock_ns());
+                self.segment.store(since, self.segment.coarse_clock_ns());
             }
             self.segment.fetch_or(self.own(), mask);
             let looked = self.look(mask, false, false);

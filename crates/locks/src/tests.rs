@@ -8,7 +8,7 @@ use std::sync::Condvar;
 
 use duralite_medium::MediumError;
 
-use super::layout::{WAITERS, WAITERS_OFFSET};
+use super::layout::{LINE, MEMBERS_OFFSET, WAITERS, WAITERS_OFFSET};
 use super::*;
 
 const TURN: Duration = Duration::from_millis(5);
@@ -265,6 +265,7 @@ impl Segment for ProcessSlot {
     }
 }
 
+mod observe;
 mod outside;
 mod waiters;
 

@@ -23,6 +23,7 @@ pub mod slots;
 pub mod sqlite_wal;
 pub mod store;
 mod transaction;
+pub mod wal_index;
 pub mod waldio;
 
 pub use generation::GENERATION_LIMIT;

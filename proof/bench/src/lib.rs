@@ -4,6 +4,7 @@
 //! run; nothing here is a test. `duralite bench` is the front end.
 
 pub mod concurrent;
+pub mod counting;
 pub mod everyday;
 pub mod flush;
 pub mod machine;

@@ -97,6 +97,12 @@ impl Actor {
         writeln!(self.stdin.as_mut().unwrap(), "{}", sql.replace('\n', " ")).unwrap();
     }
 
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until it has stopped itself.
     pub fn until_stopped(&self) {
         let stat = format!("/proc/{}/stat", self.child.id());

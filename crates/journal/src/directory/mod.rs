@@ -13,6 +13,7 @@ mod open;
 mod outside;
 mod shared;
 mod waiting;
+mod watch;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ pub use outside::Outside;
 pub(crate) use shared::OpenLog;
 pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
+pub use watch::{Glance, Watch};
 pub use words::{
     ACKNOWLEDGED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET,
     PINS_OFFSET, READABLE, RESTART_UNTIL,

@@ -21,7 +21,7 @@ use super::files::is_in_place;
 use super::head::check_owner;
 use super::open::open_log;
 use super::waiting::{self, Lock, Pause};
-use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete};
+use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, figures_of, is_complete};
 use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
@@ -63,7 +63,7 @@ pub(super) fn attach(
     if !locked.map_err(|error| JournalError::io("lock", &segment_path, &error))? {
         return Err(JournalError::Busy { path: db.path.clone(), what: files::ATTACHING });
     }
-    let bytes = ENGINE_OFFSET + log_dir.engine.shared.all;
+    let (_, bytes) = figures_of(log_dir.engine.shared.all);
     let shared = files::open_segment_read_only(&segment_path, db)?;
     let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
         .map_err(|source| JournalError::Medium { path: segment_path.clone(), source })?;

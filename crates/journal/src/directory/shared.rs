@@ -11,10 +11,13 @@ use duralite_medium::{FileSegment, Segment};
 
 use super::outside::Outside;
 use super::waiting::Pause;
-use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET, READABLE};
+use super::words::{
+    BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET, READABLE, beginning_of, figures_of,
+};
 use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
+use crate::figures::Figures;
 use crate::home::DatabaseFile;
 use crate::hooks::{self, FileStep};
 use crate::pins::Pins;
@@ -41,6 +44,12 @@ pub(crate) struct OpenLog {
 }
 
 impl OpenLog {
+    /// Where this process counts what it does with the log; `None` for a user who may only read it.
+    pub(crate) fn figures(&self) -> Option<Figures> {
+        let (base, _) = figures_of(self.kind.shared.all);
+        self.outside.is_none().then(|| Figures::new(self.segment.clone(), base))
+    }
+
     /// A log as a user has it who may only read it.
     pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, JournalError> {
         let file = outside.file.try_clone();
@@ -101,7 +110,8 @@ impl<'a> Place<'a> {
         let begun = if alone { begin_anew(&file, path)? } else { 0 };
         let fresh = alone.then_some(ENGINE_OFFSET + shared.zeroed);
         hooks::step(FileStep::MapShared, path).map_err(|error| JournalError::io("map", path, &error))?;
-        let segment = FileSegment::join(file, path, ENGINE_OFFSET + shared.all, fresh)
+        let (figures, bytes) = figures_of(shared.all);
+        let segment = FileSegment::join(file, path, bytes, fresh)
             .map_err(|source| JournalError::Medium { path: path.clone(), source })?;
         if !alone && segment.load(0) != MAGIC {
             let what = "another version of Duralite uses this database; use the same version everywhere";
@@ -125,6 +135,7 @@ impl<'a> Place<'a> {
         let segment = Arc::new(segment);
         // The slot may have been that of a follower that died.
         Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET).unpin();
+        Figures::join(segment.clone(), figures, beginning_of(segment.load(INCARNATION)));
         Ok(segment)
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::figures::FIGURES_BYTES;
 use crate::pins::PINS_BYTES;
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.
@@ -13,7 +14,7 @@ pub const LOCKS_BYTES: u64 = 64 << 10;
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 
 /// First word of a segment that is in use: its layout's version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG7");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG8");
 /// On which kinds of media the log is used, 0 where nobody has said.
 pub(super) const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to it
@@ -44,8 +45,24 @@ pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
 const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
 
+/// Where the figures of processes begin, behind an engine's part of so many bytes, and where the segment ends.
+pub(super) fn figures_of(engine_bytes: u64) -> (u64, u64) {
+    let begin = (ENGINE_OFFSET + engine_bytes).next_multiple_of(64);
+    (begin, begin + FIGURES_BYTES)
+}
+
+/// The number of a beginning of the shared memory, by the word [`INCARNATION`].
+pub(super) fn beginning_of(incarnation: u64) -> u64 {
+    incarnation / BEGUN
+}
+
 /// Whether the words in the file are of a segment that was completed.
 pub(super) fn is_complete(segment: &File) -> bool {
+    layout_of(segment) == MAGIC
+}
+
+/// The layout of the segment in the file; 0 where none was completed.
+pub(super) fn layout_of(segment: &File) -> u64 {
     let mut magic = [0; 8];
-    matches!(segment.read_at(&mut magic, 0), Ok(8)) && magic == MAGIC.to_le_bytes()
+    if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
 }

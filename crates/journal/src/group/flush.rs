@@ -1,7 +1,7 @@
 //! Making groups durable: one leader writes for all that are sealed, the others sleep.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Group;
@@ -11,7 +11,7 @@ use super::words::{
     TAIL,
 };
 use crate::JournalError;
-use crate::engine::{DurabilityWaiter, Ticket};
+use crate::engine::{DurabilityWaiter, Led, Ticket};
 
 /// How long a sleeper sleeps before it looks whether the leader is still alive.
 const SLICE: Duration = Duration::from_millis(20);
@@ -209,5 +209,10 @@ impl DurabilityWaiter for Group {
 
     fn settle(&self) -> Result<bool, JournalError> {
         self.unless_it_panics(|| Self::settle(self))
+    }
+
+    fn led(&self) -> Led {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Led { groups: count(&self.activity.groups), transactions: count(&self.activity.led_transactions) }
     }
 }

@@ -14,6 +14,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
+use rustix::time::ClockId;
 
 use super::index::Index;
 use super::locks::{self, Kind, Use};
@@ -58,6 +59,12 @@ pub struct FileSegment {
     /// Whether somebody may read the file who may not write it.
     readable: bool,
     marks: Mutex<Marks>,
+}
+
+fn nanoseconds_of(clock: ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 fn length_of(file: &File) -> Result<u64, MediumError> {
@@ -263,6 +270,15 @@ impl FileSegment {
         self.index.region(number, extend)
     }
 
+    /// Copies bytes of the wal-index from its beginning on, as others have stored them so far, perhaps in part; returns how many
+    /// there were. Nothing is mapped for it.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    pub fn read_index(&self, buf: &mut [u8]) -> Result<usize, MediumError> {
+        self.index.read(buf)
+    }
+
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let end = checked_end(at, len, self.bytes as u64);
         assert!(end.is_ok(), "{len} bytes at {at} are outside the segment");
@@ -360,9 +376,11 @@ impl Segment for FileSegment {
     }
 
     fn clock_ns(&self) -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let nanoseconds = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
-        u64::try_from(nanoseconds).unwrap_or(0)
+        nanoseconds_of(ClockId::Monotonic)
+    }
+
+    fn coarse_clock_ns(&self) -> u64 {
+        nanoseconds_of(ClockId::MonotonicCoarse)
     }
 
     fn process_slot(&self) -> usize {

@@ -60,6 +60,12 @@ impl Index {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
+    /// Copies bytes from the first region's beginning on; returns how many there were.
+    pub(super) fn read(&self, buf: &mut [u8]) -> Result<usize, MediumError> {
+        rustix::io::pread(&self.file, buf, self.start)
+            .map_err(|errno| MediumError::from_errno("pread", errno))
+    }
+
     /// Makes every region zeros. Nobody else uses the file; but a process that is about to go may have it
     /// mapped still, so it does not get shorter.
     pub(super) fn clear(&self) -> Result<(), MediumError> {

@@ -1,6 +1,7 @@
 //! Logs that this process has attached. All its connections to a database share one.
 
 pub mod bound;
+mod figures;
 mod index_header;
 pub mod maintenance;
 pub mod room;
@@ -16,9 +17,10 @@ use duralite_journal::directory::{
     RESTART_UNTIL,
 };
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
+use duralite_journal::figures::Figures as Counts;
 use duralite_journal::home::Home;
 use duralite_journal::rollback::{self, RollbackJournal};
-use duralite_journal::{DatabaseIdentity, JournalError, Log, follow};
+use duralite_journal::{DatabaseIdentity, JournalError, Log};
 use duralite_locks::Table;
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::JournalKind;
@@ -86,6 +88,8 @@ pub struct Attachment {
     home: Mutex<Option<Arc<dyn Home>>>,
     /// Why what is in the home is worth nothing any more.
     home_cut: OnceLock<String>,
+    /// Where what it does is counted.
+    figures: Option<Arc<Counts>>,
     /// For a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
@@ -178,6 +182,7 @@ impl Attachment {
             home: Mutex::new(log.home()),
             home_cut: OnceLock::new(),
             segment: Arc::clone(log.segment()),
+            figures: log.figures(),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
             bound: Bound::default(),
@@ -352,11 +357,6 @@ impl Attachment {
     /// Waits until a sealed transaction is durable.
     pub fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
         self.durability_waiter().map_or(Ok(()), |committer| committer.wait(ticket))
-    }
-
-    /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15).
-    pub fn acknowledge(&self, commit: u64) {
-        follow::acknowledge(&*self.segment, commit);
     }
 
     /// Notes that the file was cut under the home that has it mapped: everything committed has to be written anew, into a

@@ -304,7 +304,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
         {
             return db.sqlite.fail(&failure);
         }
-        if op == ffi::FCNTL_CKPT_DONE && db.has_home() {
+        if op == ffi::FCNTL_CKPT_DONE {
             db.checkpointed();
         }
         if op == ffi::FCNTL_EXTERNAL_READER

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use duralite_journal::engine::Ticket;
+use duralite_journal::engine::{Fill, Ticket};
 use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
 use duralite_locks::Holder;
@@ -14,6 +14,7 @@ use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
 
+use super::commit_clock::CommitClock;
 use super::first_region::FirstRegion;
 use super::journal_store::JournalStore;
 use super::patience::Patience;
@@ -58,6 +59,7 @@ pub struct Db {
     header_in_doubt: AtomicBool,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
     sealed: Mutex<Option<Sealed>>,
+    pub(crate) commit_clock: CommitClock,
     /// What this connection holds of the wal-index's locks.
     pub(crate) holder: Mutex<Option<Arc<Holder>>>,
     /// The log whose wal-index SQLite has mapped.
@@ -135,6 +137,8 @@ struct Sealed {
     ticket: Option<Ticket>,
     /// Its name for [`Attachment::acknowledge`].
     commit: u64,
+    /// How full the log is with it.
+    fill: Fill,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -168,6 +172,7 @@ impl Db {
             reserved: AtomicBool::new(false),
             header_in_doubt: AtomicBool::new(false),
             sealed: Mutex::default(),
+            commit_clock: CommitClock::default(),
             holder: Mutex::default(),
             index: Mutex::default(),
             first_region: Mutex::default(),
@@ -429,6 +434,7 @@ impl Db {
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only
     /// after [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+        self.commit_clock.written(|| attachment.clock_ns());
         let mut log = attachment.log_for_write(data.len())?;
         let before = log.version();
         if let Err(error) = log.write(&self.base, offset, data) {
@@ -451,7 +457,7 @@ impl Db {
         {
             attachment.wait(ticket)?;
         }
-        *locked(&self.sealed) = Some(Sealed { ticket, commit });
+        *locked(&self.sealed) = Some(Sealed { ticket, commit, fill });
         Ok(())
     }
 
@@ -463,7 +469,7 @@ impl Db {
         if let Some(ticket) = sealed.ticket {
             attachment.wait(ticket).map_err(|error| Failure::of(&error, During::Sync))?;
         }
-        attachment.acknowledge(sealed.commit);
+        attachment.acknowledge(sealed.commit, self.commit_clock.committed(), sealed.fill);
         Ok(())
     }
 

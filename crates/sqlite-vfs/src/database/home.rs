@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use duralite_journal::figures::Counter;
 use duralite_journal::home::{DatabaseFile, Header, Homed};
 use duralite_journal::{JournalError, Log};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
@@ -258,8 +259,11 @@ impl Db {
         }
     }
 
-    /// Tells the home that a checkpoint has written all that it will.
+    /// A checkpoint has written all that it will: it is counted, and the home is told.
     pub fn checkpointed(&self) {
+        if let Some(attachment) = self.active() {
+            attachment.count(Counter::Checkpoints);
+        }
         if let Some(home) = self.attached_home() {
             // What fails here fails again where somebody can be told.
             let _ = home.checkpointed(&self.base);

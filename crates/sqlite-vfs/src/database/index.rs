@@ -9,6 +9,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use duralite_journal::JournalError;
 use duralite_journal::directory::Outside;
 use duralite_journal::engine::DurabilityWaiter;
+use duralite_journal::figures::Counter;
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
 use duralite_logfmt::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_medium::MediumError;
@@ -169,6 +170,7 @@ impl Db {
             }
             Ok(()) => self.after_lock(&attachment, &holder, first, shared),
             Err(LockError::Busy) => {
+                attachment.count(Counter::Refusals);
                 if first == WRITE && !shared && outside.is_none() {
                     waiting::refused(&holder);
                 }
@@ -235,6 +237,7 @@ impl Db {
         }
         if !shared && slot == WRITE {
             super_journal::forget();
+            self.commit_clock.forget();
             // SQLite is about to find its snapshot old, and to give the lock back: refused by itself, as it were.
             if self.seen_changes.load(Ordering::Relaxed) != attachment.changes() {
                 waiting::refused(holder);

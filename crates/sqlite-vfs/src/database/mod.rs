@@ -1,5 +1,6 @@
 //! One open main database, and what SQLite does with it: its file, its locks and its wal-index.
 
+mod commit_clock;
 mod db;
 mod first_region;
 mod home;

@@ -1,0 +1,86 @@
+//! One look as an object of JSON. Keys that `PRAGMA duralite` has too mean the same, here of all processes together.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use duralite_journal::figures::Histogram;
+use serde_json::{Value, json};
+
+use super::reading::{Process, Reading, Recent};
+use super::source::State;
+
+/// The object, with what has happened since an earlier look.
+pub(crate) fn of(database: &Path, state: &State, before: Option<&Reading>) -> Value {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut object = match state {
+        State::Idle { state, why } => json!({ "state": state, "reason": why }),
+        State::InUse(reading) => in_use(reading),
+    };
+    object["database"] = json!(database.display().to_string());
+    object["time_ms"] = json!(now.as_millis() as u64);
+    if let (State::InUse(reading), Some(before)) = (state, before)
+        && let Some(recent) = reading.since(before)
+    {
+        object["recent"] = recently(&recent);
+    }
+    object
+}
+
+fn in_use(reading: &Reading) -> Value {
+    let counts = &reading.counts;
+    json!({
+        "state": "in use",
+        "engine": reading.engine,
+        "log": reading.log.display().to_string(),
+        "log_id": reading.log_id,
+        "commits": reading.commits(),
+        "commit_latency_ns": latency(&reading.latencies, Some(reading.latency_ns)),
+        "groups": counts.groups,
+        "group_size": counts.group_size(),
+        "checkpoints": counts.checkpoints,
+        "home_writes": counts.home_writes,
+        "home_failures": reading.home_failures,
+        "lock_busy": counts.refusals,
+        "log_bytes": reading.fill.map(|fill| fill.used_bytes),
+        "log_limit": reading.limit_bytes(),
+        "log_frames": reading.index.map(|index| index.frames),
+        "log_frames_home": reading.index.map(|index| index.backfilled),
+        "readers": reading.readers,
+        "oldest_reader_ms": reading.oldest_reader.map(|age| age.as_millis() as u64),
+        "processes": reading.processes.iter().map(process).collect::<Vec<_>>(),
+    })
+}
+
+fn process(process: &Process) -> Value {
+    json!({
+        "pid": process.pid,
+        "commits": process.commits,
+        "open_ms": process.age.as_millis() as u64,
+        "locks": process.locks,
+        "write_is_reserved": process.is_reserved,
+        "reads_ms": process.reads.map(|age| age.as_millis() as u64),
+    })
+}
+
+fn latency(latencies: &Histogram, sum_ns: Option<u64>) -> Value {
+    let at = |part| latencies.percentile(part);
+    let mut object =
+        json!({ "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0) });
+    if let Some(mean) = sum_ns.and_then(|sum| sum.checked_div(latencies.count())) {
+        object["mean"] = json!(mean);
+    }
+    object
+}
+
+fn recently(recent: &Recent) -> Value {
+    json!({
+        "seconds": recent.seconds,
+        "commits": recent.commits,
+        "commits_per_second": recent.commits as f64 / recent.seconds,
+        "commit_latency_ns": latency(&recent.latencies, None),
+        "group_size": recent.counts.group_size(),
+        "checkpoints": recent.counts.checkpoints,
+        "home_writes": recent.counts.home_writes,
+        "lock_busy": recent.counts.refusals,
+    })
+}

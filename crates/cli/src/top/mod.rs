@@ -1,0 +1,98 @@
+//! `duralite top`: what the processes do that have a database open.
+//!
+//! It looks on: the memory that they share is mapped to be read, nothing is locked, and nobody waits for it.
+
+mod json;
+mod listen;
+mod prometheus;
+mod reading;
+mod screen;
+mod source;
+mod text;
+mod units;
+mod view;
+
+use std::io::IsTerminal as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use duralite_cli::output::{print_json, print_text};
+
+use crate::target::Target;
+use reading::Reading;
+use source::{Source, State};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// Print once what there is, as text
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks; with --json, a line at each
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    interval: Option<Duration>,
+    /// Print once what there is, in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "interval"])]
+    prometheus: bool,
+    /// Serve that by HTTP, on a port of the loopback interface; 127.0.0.1:0 takes any that is free, and says which
+    #[arg(long, value_name = "ADDRESS", value_parser = loopback, conflicts_with_all = ["json", "interval", "once", "prometheus"])]
+    listen: Option<SocketAddr>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    if (0.01..=86_400.0).contains(&seconds) {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err("from 0.01 to 86400 seconds".to_owned())
+}
+
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse::<SocketAddr>().map_err(|error| format!("{error}; 127.0.0.1:9187, for one"))?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err("only an address of the loopback interface: whoever reaches it sees the figures".to_owned())
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    let Arguments { target, once, interval, prometheus, listen } = arguments;
+    let json = target.json;
+    let mut source = Source::new(target);
+    // What is wrong with the arguments shows here: later a database may come and go.
+    let first = source.look()?;
+    if let Some(address) = listen {
+        return listen::serve(&mut source, address);
+    }
+    if prometheus {
+        print_text(&prometheus::page(source.database(), &first))?;
+    } else if json {
+        match interval.filter(|_| !once) {
+            None => print_json(&json::of(source.database(), &first, None))?,
+            Some(interval) => lines(&mut source, first, interval)?,
+        }
+    } else if once || !std::io::stdout().is_terminal() {
+        print_text(&text::of(source.database(), &first))?;
+    } else {
+        screen::run(&mut source, interval.unwrap_or(Duration::from_secs(1)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line of JSON at each interval, until nobody reads them.
+fn lines(source: &mut Source, first: State, interval: Duration) -> Result<()> {
+    let mut before: Option<Reading> = None;
+    let mut state = first;
+    loop {
+        print_text(&format!("{}\n", json::of(source.database(), &state, before.as_ref())))?;
+        if let State::InUse(reading) = state {
+            before = Some(*reading);
+        }
+        std::thread::sleep(interval);
+        state = source.look_on();
+    }
+}

@@ -1,0 +1,137 @@
+//! One look in the text format of Prometheus, version 0.0.4.
+//!
+//! Counters begin anew when the last process has closed the database, or all have died: Prometheus takes a number that has become
+//! smaller for that.
+
+use std::fmt::{Display, Write as _};
+use std::path::Path;
+
+use super::reading::Reading;
+use super::source::State;
+
+/// The shortest and the longest latency that has a bucket, as powers of two of nanoseconds: 1 us to 34 s. Each of them is the limit of
+/// a bucket of the histogram, so that what is counted up to it is exact.
+const BUCKETS: std::ops::RangeInclusive<u32> = 10..=35;
+
+struct Page {
+    text: String,
+    /// The labels that all have.
+    labels: String,
+}
+
+/// The page for one database.
+pub(crate) fn page(database: &Path, state: &State) -> String {
+    let labels = format!("database=\"{}\"", escaped(&database.display().to_string()));
+    let mut page = Page { text: String::new(), labels };
+    let is_up = matches!(state, State::InUse(_));
+    page.gauge("up", "Whether processes use the database through Duralite.", u8::from(is_up));
+    if let State::InUse(reading) = state {
+        page.reading(reading);
+    }
+    page.text
+}
+
+impl Page {
+    fn reading(&mut self, reading: &Reading) {
+        self.header("info", "gauge", "Engine and identity of the log.");
+        let of_log =
+            format!("engine=\"{}\",log_id=\"{}\"", escaped(reading.engine), escaped(&reading.log_id));
+        self.sample("info", &of_log, 1);
+        self.latencies(reading);
+        let counts = &reading.counts;
+        self.counter(
+            "groups_total",
+            "Groups of commits written, each with one write and at most one flush.",
+            counts.groups,
+        );
+        self.counter("group_commits_total", "Commits in these groups.", counts.grouped);
+        self.counter("checkpoints_total", "Checkpoints that put something home.", counts.checkpoints);
+        self.counter(
+            "home_writes_total",
+            "Writes to the database file: of pages in checkpoints, and of its size at their ends.",
+            counts.home_writes,
+        );
+        self.counter("lock_busy_total", "Locks of the wal-index that were refused.", counts.refusals);
+        if let Some(fill) = reading.fill {
+            self.gauge(
+                "log_used_bytes",
+                "What is in use of the log, as of the newest commit.",
+                fill.used_bytes,
+            );
+        }
+        if let Some(limit) = reading.limit_bytes() {
+            self.gauge("log_limit_bytes", "What the log may take.", limit);
+        }
+        if let Some(index) = reading.index {
+            self.gauge("log_frames", "Committed frames in the log.", index.frames);
+            self.gauge("log_frames_home", "Those of them that a checkpoint has put home.", index.backfilled);
+        }
+        self.gauge(
+            "home_failures",
+            "Failed writes of the database that nothing has made good yet.",
+            reading.home_failures,
+        );
+        self.gauge("processes", "Processes that have the database open.", reading.processes.len());
+        self.gauge("readers", "Read marks that are held.", reading.readers);
+        let oldest = reading.oldest_reader.unwrap_or_default().as_secs_f64();
+        self.gauge(
+            "oldest_reader_seconds",
+            "For how long the oldest reader has read; 0 without one.",
+            oldest,
+        );
+    }
+
+    fn latencies(&mut self, reading: &Reading) {
+        const NAME: &str = "commit_latency_seconds";
+        self.header(NAME, "histogram", "From the first page of a commit to its acknowledgement.");
+        let name = format!("{NAME}_bucket");
+        for bits in BUCKETS {
+            let limit = 1_u64 << bits;
+            let le = format!("le=\"{}\"", limit as f64 / 1e9);
+            self.sample(&name, &le, reading.latencies.up_to(limit));
+        }
+        let count = reading.commits();
+        self.sample(&name, "le=\"+Inf\"", count);
+        self.sample(&format!("{NAME}_sum"), "", reading.latency_ns as f64 / 1e9);
+        self.sample(&format!("{NAME}_count"), "", count);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.header(name, "counter", help);
+        self.sample(name, "", value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.header(name, "gauge", help);
+        self.sample(name, "", value);
+    }
+
+    fn header(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "# HELP duralite_{name} {help}\n# TYPE duralite_{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let _ = writeln!(self.text, "duralite_{name}{{{}{comma}{labels}}} {value}", self.labels);
+    }
+}
+
+/// The value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_a_path_stays_in_its_label() {
+        let idle = State::Idle { state: "not in use", why: String::new() };
+        let page = page(Path::new("/a\"} 1\n\\b"), &idle);
+        let sample = "duralite_up{database=\"/a\\\"} 1\\n\\\\b\"} 0";
+        assert_eq!(page.lines().nth(2), Some(sample));
+        assert_eq!(page.lines().count(), 3);
+    }
+}

@@ -1,0 +1,225 @@
+//! What one look has found, in the terms of users; and what has happened between two of them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use duralite_journal::directory::{Glance, Watch};
+use duralite_journal::engine::Fill;
+use duralite_journal::figures::{self, Counter, Histogram};
+use duralite_locks::{Held, SLOTS, WRITE};
+use duralite_logfmt::wal_index::WalIndex;
+
+/// What was found in shared memory.
+pub(crate) struct Seen {
+    pub(crate) glance: Glance,
+    pub(crate) locks: Vec<Held>,
+    pub(crate) index: Option<WalIndex>,
+    /// Read marks of users who may only read the database.
+    pub(crate) outside: usize,
+}
+
+/// The locks of the wal-index, as SQLite calls them.
+const LOCKS: [&str; SLOTS] = ["WRITE", "CHECKPOINT", "RECOVER", "READ0", "READ1", "READ2", "READ3", "READ4"];
+
+/// A process that has the database open.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: u64,
+    /// Its own commits, since it has opened the database.
+    pub(crate) commits: u64,
+    /// For how long it has had it open.
+    pub(crate) age: Duration,
+    /// Names of locks; of read marks when they are shared.
+    pub(crate) locks: Vec<&'static str>,
+    /// Whether WRITE is only kept for one of its connections.
+    pub(crate) is_reserved: bool,
+    /// For how long the oldest of its readers has read, if one does.
+    pub(crate) reads: Option<Duration>,
+}
+
+/// Sums that only grow, since the first process has opened the database.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) groups: u64,
+    pub(crate) grouped: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) home_writes: u64,
+    pub(crate) refusals: u64,
+}
+
+/// One look.
+#[derive(Debug, Clone)]
+pub(crate) struct Reading {
+    pub(crate) engine: &'static str,
+    pub(crate) log: PathBuf,
+    pub(crate) log_id: String,
+    beginning: u64,
+    clock_ns: u64,
+    pub(crate) processes: Vec<Process>,
+    /// Of the commits of all processes, those that are gone too.
+    pub(crate) latencies: Histogram,
+    /// The sum of them in nanoseconds.
+    pub(crate) latency_ns: u64,
+    pub(crate) counts: Counts,
+    /// As of the newest commit.
+    pub(crate) fill: Option<Fill>,
+    pub(crate) index: Option<WalIndex>,
+    pub(crate) readers: usize,
+    pub(crate) oldest_reader: Option<Duration>,
+    /// How often writing the database has failed since all of it was written anew.
+    pub(crate) home_failures: u64,
+}
+
+/// What has happened between two looks.
+pub(crate) struct Recent {
+    pub(crate) seconds: f64,
+    pub(crate) commits: u64,
+    pub(crate) latencies: Histogram,
+    pub(crate) counts: Counts,
+}
+
+impl Reading {
+    pub(crate) fn new(watch: &Watch, seen: Seen) -> Self {
+        let Seen { glance, locks, index, outside } = seen;
+        let (mut latencies, mut latency_ns) = (Histogram::default(), 0_u64);
+        let mut counts = Counts { home_writes: glance.home_writes, ..Counts::default() };
+        for process in &glance.processes {
+            latencies.add(&process.latencies);
+            latency_ns = latency_ns.wrapping_add(process.latency_ns);
+            let add = |sum: &mut u64, counter| *sum = sum.wrapping_add(process.counted(counter));
+            add(&mut counts.groups, Counter::Groups);
+            add(&mut counts.grouped, Counter::Grouped);
+            add(&mut counts.checkpoints, Counter::Checkpoints);
+            add(&mut counts.refusals, Counter::Refusals);
+        }
+        let processes = processes(&glance, &locks);
+        let marks = locks.iter().filter(|held| is_alive(&glance, held.process));
+        let marks = marks.map(|held| (held.shared >> duralite_locks::FIRST_READ).count_ones() as usize);
+        Self {
+            engine: watch.about().engine.name,
+            log: watch.path().to_path_buf(),
+            log_id: watch.about().id.to_string(),
+            beginning: glance.beginning,
+            clock_ns: glance.clock_ns,
+            readers: marks.sum::<usize>() + outside,
+            oldest_reader: processes.iter().filter_map(|process| process.reads).max(),
+            fill: figures::fill(&glance.processes, glance.clock_ns),
+            home_failures: glance.home_failures,
+            processes,
+            latencies,
+            latency_ns,
+            counts,
+            index,
+        }
+    }
+
+    /// Acknowledged commits since the first process has opened the database.
+    pub(crate) fn commits(&self) -> u64 {
+        self.latencies.count()
+    }
+
+    /// The limit of the log in bytes, where it has one.
+    pub(crate) fn limit_bytes(&self) -> Option<u64> {
+        self.fill.map(|fill| fill.limit_bytes).filter(|limit| *limit < u64::MAX)
+    }
+
+    /// What has happened since an earlier look; `None` when that was at memory that has begun anew since.
+    pub(crate) fn since(&self, earlier: &Self) -> Option<Recent> {
+        let same = (&self.log_id, self.beginning) == (&earlier.log_id, earlier.beginning);
+        let elapsed = self.clock_ns.checked_sub(earlier.clock_ns).filter(|ns| same && *ns > 0)?;
+        let latencies = self.latencies.since(&earlier.latencies);
+        let (now, before) = (&self.counts, &earlier.counts);
+        Some(Recent {
+            seconds: elapsed as f64 / 1e9,
+            commits: latencies.count(),
+            latencies,
+            counts: Counts {
+                groups: now.groups.saturating_sub(before.groups),
+                grouped: now.grouped.saturating_sub(before.grouped),
+                checkpoints: now.checkpoints.saturating_sub(before.checkpoints),
+                home_writes: now.home_writes.saturating_sub(before.home_writes),
+                refusals: now.refusals.saturating_sub(before.refusals),
+            },
+        })
+    }
+}
+
+impl Counts {
+    /// Commits that shared a write, on average; `None` where the engine has no groups, or none was written.
+    pub(crate) fn group_size(&self) -> Option<f64> {
+        (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
+    }
+}
+
+fn is_alive(glance: &Glance, slot: usize) -> bool {
+    glance.processes.iter().any(|process| process.slot == slot && process.is_alive)
+}
+
+fn processes(glance: &Glance, locks: &[Held]) -> Vec<Process> {
+    let since = |then: u64| Duration::from_nanos(glance.clock_ns.saturating_sub(then));
+    let living = glance.processes.iter().filter(|process| process.is_alive);
+    let process = |process: &figures::ProcessFigures| {
+        let held = locks.iter().find(|held| held.process == process.slot);
+        let all = held.map_or(0, |held| held.shared | held.exclusive);
+        Process {
+            pid: process.pid,
+            commits: process.commits,
+            age: since(process.joined_ns),
+            locks: (WRITE..SLOTS).filter(|slot| all & 1 << slot != 0).map(|slot| LOCKS[slot]).collect(),
+            is_reserved: held.is_some_and(|held| held.is_reserved),
+            reads: held.and_then(|held| held.reads_since).map(since),
+        }
+    };
+    living.map(process).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A look at a log that is half full, so many seconds after the first process has come, with so many commits of 2 ms.
+    pub(crate) fn reading(seconds: u64, commits: u64) -> Reading {
+        let bucket = figures::bucket_of(2_000_000);
+        let process = Process {
+            pid: 4711,
+            commits,
+            age: Duration::from_secs(seconds),
+            locks: vec!["WRITE", "READ1"],
+            is_reserved: false,
+            reads: Some(Duration::from_secs(3)),
+        };
+        Reading {
+            engine: "waldio",
+            log: "/srv/app.db-duralite".into(),
+            log_id: "0123".to_owned(),
+            beginning: 1,
+            clock_ns: seconds * 1_000_000_000,
+            processes: vec![process],
+            latencies: Histogram::new(|at| if at == bucket { commits } else { 0 }),
+            latency_ns: commits * 2_000_000,
+            counts: Counts {
+                groups: commits / 4,
+                grouped: commits,
+                checkpoints: 3,
+                home_writes: 40,
+                refusals: 5,
+            },
+            fill: Some(Fill { used_bytes: 1 << 20, limit_bytes: 2 << 20 }),
+            index: Some(WalIndex { frames: 100, backfilled: 60, db_pages: 9 }),
+            readers: 1,
+            oldest_reader: Some(Duration::from_secs(3)),
+            home_failures: 0,
+        }
+    }
+
+    #[test]
+    fn only_looks_at_the_same_memory_have_something_between_them() {
+        let (before, now) = (reading(10, 1000), reading(12, 1800));
+        let recent = now.since(&before).unwrap();
+        assert_eq!((recent.seconds, recent.commits, recent.counts.groups), (2.0, 800, 200));
+        assert_eq!(recent.counts.group_size(), Some(4.0));
+        assert!(before.since(&now).is_none(), "time goes on");
+        assert!(reading(12, 3).since(&Reading { beginning: 2, ..before.clone() }).is_none());
+        assert!(now.since(&Reading { log_id: "4567".to_owned(), ..before }).is_none());
+    }
+}

@@ -1,0 +1,43 @@
+//! The terminal: looks again at each interval, until q, Escape or Ctrl-C.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::source::Source;
+use super::view::{self, View};
+
+/// Shows the view until somebody ends it. The terminal is as before then, after a panic too.
+pub(crate) fn run(source: &mut Source, interval: Duration) -> Result<()> {
+    let mut terminal = ratatui::try_init().context("open the terminal")?;
+    let result = show(&mut terminal, source, interval);
+    ratatui::restore();
+    result
+}
+
+fn show(terminal: &mut ratatui::DefaultTerminal, source: &mut Source, interval: Duration) -> Result<()> {
+    let mut view = View::new(source.database());
+    loop {
+        view.look(source.look_on());
+        let next = Instant::now() + interval;
+        loop {
+            terminal.draw(|frame| view::draw(&view, frame))?;
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() || !event::poll(left)? {
+                break;
+            }
+            // Anything else that has happened, as another size of the terminal, wants it drawn anew.
+            if let Event::Key(key) = event::read()?
+                && ends(key)
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn ends(key: KeyEvent) -> bool {
+    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind == KeyEventKind::Press && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
+}

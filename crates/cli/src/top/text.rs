@@ -1,0 +1,90 @@
+//! One look as lines of text.
+
+use std::fmt::{Display, Write as _};
+use std::path::Path;
+
+use duralite_journal::figures::Histogram;
+
+use super::reading::{Process, Reading};
+use super::source::State;
+use super::units;
+
+const PERCENTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+
+/// All that there is.
+pub(crate) fn of(database: &Path, state: &State) -> String {
+    let mut text = String::new();
+    line(&mut text, "database", database.display());
+    match state {
+        State::Idle { state, why } => line(&mut text, "state", format!("{state}: {why}")),
+        State::InUse(reading) => {
+            line(&mut text, "engine", reading.engine);
+            line(&mut text, "log", reading.log.display());
+            line(&mut text, "commits", units::count(reading.commits()));
+            line(&mut text, "commit latency", percentiles(&reading.latencies));
+            for (name, value) in facts(reading) {
+                line(&mut text, name, value);
+            }
+            for one in &reading.processes {
+                line(&mut text, "process", process(one));
+            }
+        }
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, value: impl Display) {
+    // A path may have characters that mean something to a terminal.
+    let value: String = value.to_string().chars().filter(|c| !c.is_control()).collect();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{name:<17} {value}");
+}
+
+/// The percentiles of latencies, in a line.
+pub(crate) fn percentiles(latencies: &Histogram) -> String {
+    let at = |(name, part)| Some(format!("{name} {}", units::time(latencies.percentile(part)?)));
+    let all: Option<Vec<String>> = PERCENTILES.into_iter().map(at).collect();
+    all.map_or_else(|| "no commit yet".to_owned(), |all| all.join("   "))
+}
+
+/// What there is beside commits, by name.
+pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
+    let counts = &reading.counts;
+    let mut facts = vec![];
+    if let Some(size) = counts.group_size() {
+        facts.push(("groups", format!("{}, of {size:.1} commits", units::count(counts.groups))));
+    }
+    if let Some(fill) = reading.fill {
+        let limit =
+            reading.limit_bytes().map_or_else(String::new, |limit| format!(" of {}", units::bytes(limit)));
+        facts.push(("log", format!("{}{limit} in use", units::bytes(fill.used_bytes))));
+    }
+    if let Some(index) = reading.index {
+        let (home, frames) = (units::count(index.backfilled.into()), units::count(index.frames.into()));
+        facts.push(("checkpoint", format!("{home} of {frames} frames are home")));
+    }
+    let (checkpoints, writes) = (units::count(counts.checkpoints), units::count(counts.home_writes));
+    facts.push(("checkpoints", format!("{checkpoints}, {writes} writes of the database")));
+    facts.push(("locks refused", units::count(counts.refusals)));
+    let oldest = reading.oldest_reader.map(|age| format!(", the oldest for {}", units::age(age)));
+    facts.push(("readers", format!("{}{}", reading.readers, oldest.unwrap_or_default())));
+    if reading.home_failures > 0 {
+        facts.push(("database", format!("{} failed writes not made good yet", reading.home_failures)));
+    }
+    facts
+}
+
+/// A process, in a line.
+pub(crate) fn process(process: &Process) -> String {
+    let locks = locks(process);
+    let locks = if locks.is_empty() { String::new() } else { format!(", holds {locks}") };
+    let (commits, age) = (units::count(process.commits), units::age(process.age));
+    format!("{}, for {age}, {commits} commits{locks}", process.pid)
+}
+
+/// The names of the locks that a process holds.
+pub(crate) fn locks(process: &Process) -> String {
+    let reserved = if process.is_reserved { " (WRITE is kept for it)" } else { "" };
+    format!("{}{reserved}", process.locks.join(" "))
+}

@@ -1,0 +1,122 @@
+//! Looking on while others use a log, without taking part: nothing is locked, nothing is written, and nobody waits for it.
+//!
+//! Processes may come, go and die meanwhile, and the shared memory may begin anew or be deleted: each look says whether it is still the
+//! memory that is in use. What it finds there is anybody's who may write the database, and taken for numbers only.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{Ordering, fence};
+
+use duralite_logfmt::LogId;
+use duralite_medium::{FileSegment, MediumError, Segment as _};
+
+use super::files::{is_in_place, open_segment_read_only};
+use super::words::{HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, figures_of, layout_of};
+use super::{About, DatabaseIdentity, describe, names};
+use crate::JournalError;
+use crate::figures::{ProcessFigures, read_all};
+
+/// The memory that the users of a log share, as somebody sees it who looks on.
+pub struct Watch {
+    about: About,
+    path: PathBuf,
+    segment_path: PathBuf,
+    segment: FileSegment,
+}
+
+/// What there was at one look.
+pub struct Glance {
+    /// The segment's clock in nanoseconds.
+    pub clock_ns: u64,
+    /// Which beginning of the shared memory it was; counts of another one do not go on with these.
+    pub beginning: u64,
+    /// What processes have counted, those that are gone too.
+    pub processes: Vec<ProcessFigures>,
+    /// Writes to the database file since that beginning: of pages in checkpoints, and of its size at their ends.
+    pub home_writes: u64,
+    /// How often writing or syncing the database has failed since everything was written to it anew.
+    pub home_failures: u64,
+}
+
+impl Watch {
+    /// Looks on at the log of a database; `None` while nobody uses it, or somebody is just about to. Takes no lock.
+    ///
+    /// # Errors
+    /// `Io` when this user may not read a file of it, or it is not there; `Busy` when those who use it share memory of another
+    /// layout; `Owner`; `Format`.
+    pub fn open(log: &Path, id: LogId, database: &DatabaseIdentity) -> Result<Option<Self>, JournalError> {
+        let about = describe(log)?;
+        let segment_path = names::segment(log, id);
+        let file = match open_segment_read_only(&segment_path, database) {
+            Err(_) if matches!(segment_path.try_exists(), Ok(false)) => return Ok(None),
+            opened => opened?,
+        };
+        let failed = |source| JournalError::Medium { path: segment_path.clone(), source };
+        if !FileSegment::has_processes(&file).map_err(failed)? || layout_of(&file) == 0 {
+            return Ok(None);
+        }
+        if layout_of(&file) != MAGIC {
+            let what = "another version of Duralite uses it; look on with the command of that version";
+            return Err(JournalError::Busy { path: database.path.clone(), what });
+        }
+        let (_, bytes) = figures_of(about.engine.shared.all);
+        let segment = FileSegment::join_read_only(file, &segment_path, bytes).map_err(failed)?;
+        let watch = Self { about, path: log.to_path_buf(), segment_path, segment };
+        Ok(if watch.is_current()? { Some(watch) } else { None })
+    }
+
+    /// Whether processes use the log by the memory that is looked at.
+    ///
+    /// # Errors
+    /// `Io`, `Medium`.
+    pub fn is_current(&self) -> Result<bool, JournalError> {
+        let file = self.segment.file();
+        let living = FileSegment::has_processes(file).map_err(|source| self.failed(source))?;
+        Ok(living && self.segment.load(0) == MAGIC && is_in_place(&self.segment_path, file)?)
+    }
+
+    fn failed(&self, source: MediumError) -> JournalError {
+        JournalError::Medium { path: self.segment_path.clone(), source }
+    }
+
+    /// What the log's file says about itself.
+    #[must_use]
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// The log's file, as it was called when it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The shared memory, which nothing is stored in through this.
+    #[must_use]
+    pub fn segment(&self) -> &FileSegment {
+        &self.segment
+    }
+
+    /// Looks; `None` when nobody uses the log by this memory any more.
+    ///
+    /// # Errors
+    /// `Io`, `Medium`.
+    pub fn look(&self) -> Result<Option<Glance>, JournalError> {
+        if !self.is_current()? {
+            return Ok(None);
+        }
+        let (figures, _) = figures_of(self.about.engine.shared.all);
+        let beginning = beginning_of(self.segment.load(INCARNATION));
+        let processes = read_all(&self.segment, figures, beginning).map_err(|source| self.failed(source))?;
+        let glance = Glance {
+            clock_ns: self.segment.clock_ns(),
+            beginning,
+            processes,
+            home_writes: self.segment.load(HOME_WRITES),
+            home_failures: self.segment.load(HOME_FAILURES),
+        };
+        // It may have begun anew meanwhile, with blocks of either time.
+        fence(Ordering::SeqCst);
+        let same = beginning == beginning_of(self.segment.load(INCARNATION));
+        Ok(same.then_some(glance))
+    }
+}

@@ -1,0 +1,87 @@
+//! Reading what processes count, as somebody who looks on.
+
+use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
+
+use super::histogram::Histogram;
+use super::layout::{
+    BEFORE, BLOCK_BYTES, COUNTERS, FILLED, Filled, JOINED, LATENCIES, LATENCY, LIMIT, PID, TAG, tag_of,
+};
+use super::record::Counter;
+use crate::engine::Fill;
+
+/// What a process has counted, and those before it that had its slot.
+#[derive(Debug, Clone)]
+pub struct ProcessFigures {
+    /// Its slot.
+    pub slot: usize,
+    /// Its number, as it gave it: in the namespace that it is in.
+    pub pid: u64,
+    /// Whether it lives; else the slot is free, and the counts are of processes that are gone.
+    pub is_alive: bool,
+    /// When it came, by the segment's clock, in nanoseconds.
+    pub joined_ns: u64,
+    /// Commits of this process alone.
+    pub commits: u64,
+    /// How long commits took.
+    pub latencies: Histogram,
+    /// The sum of that in nanoseconds.
+    pub latency_ns: u64,
+    counters: [u64; Counter::ALL.len()],
+    filled: Filled,
+    limit_bytes: u64,
+}
+
+impl ProcessFigures {
+    /// How often something was counted.
+    #[must_use]
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_filled(&mut self, used_bytes: u64, clock_ns: u64) {
+        self.filled = Filled { used_bytes, time: Filled::time_of(clock_ns) };
+    }
+}
+
+fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessFigures, MediumError> {
+    let word = |word: u64| segment.load(block + word);
+    let latencies = Histogram::new(|bucket| word(LATENCIES + 8 * bucket as u64));
+    Ok(ProcessFigures {
+        slot,
+        pid: word(PID),
+        is_alive: segment.is_alive(slot)?,
+        joined_ns: word(JOINED),
+        commits: latencies.count().wrapping_sub(word(BEFORE)),
+        latencies,
+        latency_ns: word(LATENCY),
+        counters: std::array::from_fn(|counter| word(COUNTERS + 8 * counter as u64)),
+        filled: Filled::unpack(word(FILLED)),
+        limit_bytes: word(LIMIT),
+    })
+}
+
+/// The figures of all processes that have counted since the segment has begun for the time of this number, those that are gone too.
+///
+/// # Errors
+/// When the kernel does not tell who lives.
+pub(crate) fn read_all(
+    segment: &dyn Segment,
+    base: u64,
+    beginning: u64,
+) -> Result<Vec<ProcessFigures>, MediumError> {
+    let blocks = (0..PROCESS_SLOTS).map(|slot| (slot, base + slot as u64 * BLOCK_BYTES));
+    blocks
+        .filter(|(_, block)| segment.load(block + TAG) == tag_of(beginning))
+        .map(|(slot, block)| read(segment, slot, block))
+        .collect()
+}
+
+/// How full the log was at the newest commit of these processes, as of now by the segment's clock; `None` before
+/// the first one.
+#[must_use]
+pub fn fill(processes: &[ProcessFigures], clock_ns: u64) -> Option<Fill> {
+    let age = |process: &&ProcessFigures| Filled::time_of(clock_ns).wrapping_sub(process.filled.time);
+    let newest = processes.iter().filter(|process| process.limit_bytes > 0).min_by_key(age)?;
+    Some(Fill { used_bytes: newest.filled.used_bytes, limit_bytes: newest.limit_bytes })
+}

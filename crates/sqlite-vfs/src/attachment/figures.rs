@@ -1,0 +1,27 @@
+//! What is counted of the use of a log, for whoever looks on from another process.
+
+use duralite_journal::engine::Fill;
+use duralite_journal::figures::Counter;
+use duralite_journal::follow;
+
+use super::Attachment;
+
+impl Attachment {
+    /// Notes that a commit is acknowledged, as [`duralite_journal::Log::newest_commit`] names it (invariant 15), and counts it:
+    /// when SQLite began to write it, and how full the log was with it.
+    pub fn acknowledge(&self, commit: u64, began_ns: u64, fill: Fill) {
+        follow::acknowledge(&*self.segment, commit);
+        let Some(figures) = &self.figures else { return };
+        figures.committed(began_ns, fill);
+        if let Some(committer) = self.durability_waiter() {
+            figures.led(committer.led());
+        }
+    }
+
+    /// Counts something beside commits.
+    pub fn count(&self, counter: Counter) {
+        if let Some(figures) = &self.figures {
+            figures.count(counter, 1);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What each commit pays for being counted for `duralite top`.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use duralite_journal::engine::Fill;
+use duralite_journal::figures::{FIGURES_BYTES, Figures};
+use duralite_medium::{FileSegment, Segment as _};
+
+use crate::workload::median;
+
+const ROUNDS: usize = 15;
+const COMMITS: u32 = 20_000;
+
+/// Nanoseconds for each commit: a look at the clock where it begins to be written, and what is counted where it is
+/// acknowledged, in a segment of its own. The median of some rounds.
+///
+/// # Errors
+/// The file system's.
+pub fn cost_ns(dir: &Path) -> Result<f64> {
+    let path = dir.join("counting");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+    let segment = Arc::new(FileSegment::join(file.into(), &path, FIGURES_BYTES, Some(0))?);
+    std::fs::remove_file(&path)?;
+    Figures::join(segment.clone(), 0, 1);
+    let figures = Figures::new(segment.clone(), 0);
+    let fill = Fill { used_bytes: 1 << 20, limit_bytes: 1 << 30 };
+    let rounds = (0..ROUNDS).map(|_| {
+        let start = Instant::now();
+        (0..COMMITS).for_each(|_| figures.committed(segment.clock_ns(), fill));
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(COMMITS)
+    });
+    Ok(median(rounds.collect()))
+}
