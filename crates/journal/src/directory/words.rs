@@ -23,7 +23,7 @@ pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged: generation in the upper half, its last frame in the lower.
 pub const ACKNOWLEDGED: u64 = 24;
 
-/// Until when, by the segment's clock, somebody has the turn to start the log over.
+/// Until when, by the segment's clock, somebody has the turn to start the log over; its lowest bits are the process slot.
 pub const RESTART_UNTIL: u64 = 32;
 
 /// Which guard is in the database's header, by whoever has put it there under EXCLUSIVE; 0 where nobody has said, or

@@ -5,6 +5,7 @@ mod figures;
 mod index_header;
 pub mod maintenance;
 pub mod room;
+mod turn;
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -14,7 +15,6 @@ use std::time::Duration;
 
 use duralite_journal::directory::{
     GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE,
-    RESTART_UNTIL,
 };
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
 use duralite_journal::figures::Figures as Counts;
@@ -34,6 +34,7 @@ use crate::settings::Settings;
 use bound::Bound;
 use maintenance::Maintenance;
 use room::Room;
+use turn::RestartTurn;
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
@@ -419,27 +420,14 @@ impl Attachment {
         &self.room
     }
 
-    /// Makes it this thread's to start the log over, in all processes, for at most so long; what to end the turn by, if it is.
-    pub fn take_restart(&self, limit_ns: u64) -> Option<u64> {
-        let now = self.segment.clock_ns();
-        let (until, turn) = (self.segment.load(RESTART_UNTIL), now + limit_ns);
-        (until <= now && self.segment.compare_exchange(RESTART_UNTIL, until, turn).is_ok()).then_some(turn)
+    /// Whose turn it is to start the log over.
+    pub fn restart_turn(&self) -> RestartTurn<'_> {
+        RestartTurn(&*self.segment)
     }
 
     /// A clock that goes on for all users of the log alike.
     pub fn clock_ns(&self) -> u64 {
         self.segment.clock_ns()
-    }
-
-    /// Whether it is somebody's.
-    pub fn restart_is_taken(&self) -> bool {
-        let until = self.segment.load(RESTART_UNTIL);
-        until != 0 && until > self.segment.clock_ns()
-    }
-
-    /// Ends the turn, unless it took so long that somebody else has it by now.
-    pub fn end_restart(&self, turn: u64) {
-        let _ = self.segment.compare_exchange(RESTART_UNTIL, turn, 0);
     }
 
     fn usage(&self) -> MutexGuard<'_, Usage> {

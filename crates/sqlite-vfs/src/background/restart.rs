@@ -43,7 +43,7 @@ thread_local! {
 /// Gets the log to start over if it is time, before a transaction of `db` begins, which holds none of the log's locks.
 /// Whether it will: whoever writes next starts it over, if it takes its snapshot only now.
 pub fn keep(db: &Db, attachment: &Attachment) -> bool {
-    let waits = waiting::is_for_room();
+    let waits = waiting::for_room_until();
     let (bound, room) = (attachment.bound(), attachment.room());
     if bound.is_outgrown() {
         // It may have been another process that has started the log over: then nothing is to be done.
@@ -53,12 +53,11 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() {
         return false;
     }
-    let Some(turn) = attachment.take_restart(TURN_NS) else {
-        if waits {
-            let start = Instant::now();
-            while attachment.restart_is_taken() && start.elapsed() < TRY_FOR {
-                std::thread::sleep(PAUSE);
-            }
+    let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
+        // For as long as SQLite takes it to have slept.
+        let (start, limit) = (Instant::now(), waits.unwrap_or_default());
+        while start.elapsed() < limit && attachment.restart_turn().is_taken() {
+            std::thread::sleep(PAUSE);
         }
         return false;
     };
@@ -67,7 +66,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     RESTARTING.set(true);
     let restarted = restart(db, attachment, is_patient);
     RESTARTING.set(false);
-    attachment.end_restart(turn);
+    attachment.restart_turn().end(turn);
     match restarted {
         Ok(true) => {
             bound.committed(0);
@@ -89,7 +88,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
 /// Whether a checkpoint on this thread would be in the way of the one that starts the log over: all others wait
 /// for nothing, and one of those that every commit tries would always be there.
 pub fn yields(attachment: &Attachment) -> bool {
-    !RESTARTING.get() && attachment.restart_is_taken()
+    !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
 /// Whether a transaction that has just got WRITE had better wait: the log is nearly full, and can soon start over, since nobody

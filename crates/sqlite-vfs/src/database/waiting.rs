@@ -29,8 +29,8 @@ enum Room {
     Unwanted,
     /// It was told so just now.
     Wanted,
-    /// It goes on without a sleep, to begin again.
-    Awaited,
+    /// It goes on without a sleep, to begin again; and how long it was to sleep.
+    Awaited(Duration),
 }
 
 thread_local! {
@@ -42,9 +42,12 @@ pub fn for_room() {
     let _ = ROOM.try_with(|room| room.set(Room::Wanted));
 }
 
-/// Whether this thread begins a transaction again for that, which it does only once.
-pub fn is_for_room() -> bool {
-    ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Awaited).unwrap_or(false)
+/// Whether this thread begins a transaction again for that, which it does only once, and how long it may wait.
+pub fn for_room_until() -> Option<Duration> {
+    match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
+        Ok(Room::Awaited(limit)) => Some(limit),
+        _ => None,
+    }
 }
 
 /// Notes that this thread was refused the WRITE lock.
@@ -62,7 +65,7 @@ pub fn forget() {
 /// it does.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
-        let _ = ROOM.try_with(|room| room.set(Room::Awaited));
+        let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
         return true;
     }
     let refused = REFUSED.try_with(RefCell::take).ok().flatten().filter(|(process, _)| process.is_current());

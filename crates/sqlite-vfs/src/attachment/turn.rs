@@ -1,0 +1,73 @@
+//! Whose turn it is to start the log over: one connection's of all processes, for some time at most, or until its process is
+//! dead.
+
+use duralite_journal::directory::RESTART_UNTIL;
+use duralite_medium::{PROCESS_SLOTS, Segment};
+
+/// The process slot of whoever has the turn, in the lowest bits of the time that it ends at: less than a microsecond.
+const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
+const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
+
+/// The turn, in the memory that the users of a log share.
+pub struct RestartTurn<'a>(pub &'a dyn Segment);
+
+impl RestartTurn<'_> {
+    /// Makes it this thread's, for at most so long; what to end it by, if it is.
+    pub fn take(&self, limit_ns: u64) -> Option<u64> {
+        let found = self.0.load(RESTART_UNTIL);
+        let until = self.0.clock_ns().saturating_add(limit_ns) & !SLOT;
+        let turn = until | (self.0.process_slot() as u64 & SLOT);
+        (!self.is_held(found) && self.0.compare_exchange(RESTART_UNTIL, found, turn).is_ok()).then_some(turn)
+    }
+
+    /// Whether it is somebody's.
+    pub fn is_taken(&self) -> bool {
+        self.is_held(self.0.load(RESTART_UNTIL))
+    }
+
+    /// Ends it, unless it took so long that somebody else has it by now.
+    pub fn end(&self, turn: u64) {
+        let _ = self.0.compare_exchange(RESTART_UNTIL, turn, 0);
+    }
+
+    /// A process of which the kernel does not tell may live.
+    fn is_held(&self, word: u64) -> bool {
+        let is_on = word != 0 && word & !SLOT > self.0.clock_ns();
+        is_on && self.0.is_alive((word & SLOT) as usize).unwrap_or(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duralite_medium::LocalSegment;
+
+    use super::*;
+
+    const LONG: u64 = 1_000_000_000_000;
+
+    #[test]
+    fn it_is_one_threads_until_it_ends() {
+        let segment = LocalSegment::new(4096);
+        let turns = RestartTurn(&segment);
+        assert!(!turns.is_taken());
+        let turn = turns.take(LONG).unwrap();
+        assert!(turns.is_taken() && turns.take(LONG).is_none());
+        turns.end(turn ^ 1 << 40);
+        assert!(turns.is_taken(), "that was another one");
+        turns.end(turn);
+        assert!(!turns.is_taken() && turns.take(LONG).is_some());
+    }
+
+    #[test]
+    fn one_that_ran_out_is_free_and_so_is_that_of_a_dead_process() {
+        let segment = LocalSegment::new(4096);
+        let turns = RestartTurn(&segment);
+        turns.take(0).unwrap();
+        let next = turns.take(LONG).unwrap();
+        assert!(turns.is_taken());
+        // Of all slots only the first one's process lives here.
+        segment.store(RESTART_UNTIL, next | 5);
+        assert!(!turns.is_taken(), "its process has died");
+        assert!(turns.take(LONG).is_some());
+    }
+}
