@@ -349,6 +349,27 @@ fn each_request_is_answered_by_a_look_of_its_own() {
     assert_eq!(commits()["duralite_up"], 0.0);
 }
 
+#[test]
+fn who_asks_ever_so_slowly_is_hung_up_on() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let _owner = owner(&fixture);
+    let mut server = Watcher::start(top(&fixture, &["--listen", "127.0.0.1:0"]));
+    let url = server.line();
+    let address = url.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).unwrap();
+    let mut slow = TcpStream::connect(address).unwrap();
+    let asks = std::thread::spawn(move || {
+        // A byte at a time, none of which ends the line: for a minute if nobody hangs up.
+        (0..600)
+            .take_while(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                slow.write_all(b"x").is_ok()
+            })
+            .count()
+    });
+    assert_eq!(get(address, "/metrics").0, "HTTP/1.1 200 OK");
+    assert!(asks.join().unwrap() < 600, "it was listened to all the time");
+}
+
 /// In a terminal of Python's the view is live, and q ends it.
 #[test]
 fn a_terminal_shows_the_view_until_q_is_pressed() {

@@ -1,6 +1,6 @@
 //! The page for Prometheus by HTTP, on the loopback interface: one request at a time, each answered by a look of its own.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -28,10 +28,28 @@ pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode
     }
 }
 
+/// What somebody asks, as long as there is patience for all of it.
+struct Patient<'a> {
+    stream: &'a TcpStream,
+    started: Instant,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let left = PATIENCE.saturating_sub(self.started.elapsed());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buf)
+    }
+}
+
 fn answer(source: &mut Source, mut stream: TcpStream) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let asked = read_request(BufReader::new((&stream).take(LONGEST_REQUEST)))?;
+    let asked = read_request(BufReader::new(
+        Patient { stream: &stream, started: Instant::now() }.take(LONGEST_REQUEST),
+    ))?;
     let mut words = asked.split_whitespace();
     let (status, body) = match (words.next(), words.next()) {
         (Some("GET"), Some("/metrics" | "/")) => {
@@ -52,13 +70,9 @@ fn answer(source: &mut Source, mut stream: TcpStream) -> std::io::Result<()> {
 /// The first line of a request. All of it is read: a connection that is closed with something unread is reset, and the answer
 /// lost with it.
 fn read_request(mut request: impl BufRead) -> std::io::Result<String> {
-    let started = Instant::now();
     let (mut first, mut line) = (String::new(), String::new());
     request.read_line(&mut first)?;
     while request.read_line(&mut line)? > 2 {
-        if started.elapsed() > PATIENCE {
-            return Err(ErrorKind::TimedOut.into());
-        }
         line.clear();
     }
     Ok(first)
