@@ -65,7 +65,7 @@ fn has_rig(file_system: FileSystemKind) -> bool {
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_nvwal() {
-    hold("nvwal", || explore(&memory(Engine::NVWAL, 20_000)));
+    hold("nvwal", || explore(&memory(Engine::NVWAL, 12_000)));
 }
 
 #[test]
@@ -83,12 +83,12 @@ fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
-    hold("ppl", || explore(&memory(Engine::PPL, 20_000)));
+    hold("ppl", || explore(&memory(Engine::PPL, 12_000)));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_scratchpad() {
-    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 20_000)));
+    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 12_000)));
 }
 
 #[test]

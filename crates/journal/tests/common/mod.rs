@@ -40,12 +40,14 @@ impl Rng {
     }
 }
 
-/// Runs `case` for each seed, or only for the one in `DURALITE_SEED`; a failure names its seed.
+/// Runs `case` for each seed, or only for the one in `DURALITE_SEED`; a failure names its seed. With `DURALITE_SEEDS_PART=N` it is
+/// one seed of N, for processors that are emulated.
 pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("DURALITE_SEED") {
         return case(seed.parse().expect("DURALITE_SEED is a number"));
     }
-    for seed in 1..=count {
+    let part = std::env::var("DURALITE_SEEDS_PART").map_or(1, |part| part.parse().expect("a number"));
+    for seed in 1..=count.div_ceil(part) {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(seed)));
         if let Err(panic) = result {
             eprintln!("failed with DURALITE_SEED={seed}");

@@ -9,7 +9,13 @@ use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
+/// Histories, for the engine that is tested first; those after it share most of what they go through.
 const SEEDS: u64 = 16;
+const SEEDS_OF_OTHERS: u64 = 8;
+
+fn seeds() -> u64 {
+    if Engine::under_test() == Engine::NVWAL { SEEDS } else { SEEDS_OF_OTHERS }
+}
 const STATEMENTS: u64 = 500;
 /// Settings of `ppl`: with the last ones pages are merged again and again.
 const OWN: &[&str] = &["", "&sector_bytes=12288", "&overflow_bytes=0"];
@@ -76,7 +82,7 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
 #[test]
 fn the_same_answers_with_rollback_journals() {
     let engines = Engine::keeping_rollback_journals();
-    for_seeds(SEEDS, |seed| {
+    for_seeds(seeds(), |seed| {
         for (number, engine) in (0..).zip(&engines) {
             let mode = ["DELETE", "TRUNCATE", "PERSIST"][(seed as usize + number) % 3];
             eprintln!("{engine:?}, {mode}");
@@ -88,10 +94,10 @@ fn the_same_answers_with_rollback_journals() {
 
 #[test]
 fn the_same_answers_on_one_connection() {
-    for_seeds(SEEDS, |seed| compare(seed, 1));
+    for_seeds(seeds(), |seed| compare(seed, 1));
 }
 
 #[test]
 fn the_same_answers_on_several_connections() {
-    for_seeds(SEEDS, |seed| compare(seed, 2 + usize::from(seed % 3 == 0)));
+    for_seeds(seeds(), |seed| compare(seed, 2 + usize::from(seed % 3 == 0)));
 }
