@@ -51,8 +51,9 @@ fn put_home(log: &mut Log, file: &dyn DatabaseFile, db: &DatabaseIdentity) -> bo
     let Ok(size) = file.size() else { return false };
     let is_home = write_home(log, file, &db.path).is_ok();
     if !is_home && file.size().is_ok_and(|now| now > size) {
-        // If that fails the file is longer than it needs to be.
-        let _ = file.truncate(size);
+        // If that fails the file is longer than it needs to be. File systems with a journal give the space out again
+        // once the cut is in it: hence the sync.
+        let _ = file.truncate(size).and_then(|()| file.sync());
     }
     is_home
 }

@@ -38,7 +38,7 @@ pub(crate) struct Running {
     pub(crate) stop: Arc<Stop>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Released last.
-    pub(crate) held: Option<std::fs::File>,
+    pub(crate) held: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 impl Drop for Running {

@@ -67,16 +67,22 @@ impl Index {
     }
 
     /// Makes every region zeros. Nobody else uses the file; but a process that is about to go may have it
-    /// mapped still, so it does not get shorter.
+    /// mapped still, so it does not get shorter. The first piece keeps its space, which whoever opens the database
+    /// needs: on a full disk something else would take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
-        if length <= self.start {
-            return Ok(());
+        let first = length.min(self.start + piece_bytes());
+        if first > self.start && write_zeros(&self.file, self.start, first).is_err() {
+            self.punch(self.start, first)?;
         }
+        if length > first { self.punch(first, length) } else { Ok(()) }
+    }
+
+    fn punch(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, self.start, length - self.start) {
+        match rustix::fs::fallocate(&self.file, flags, from, to - from) {
             Ok(()) => Ok(()),
-            Err(_) => write_zeros(&self.file, self.start, length),
+            Err(_) => write_zeros(&self.file, from, to),
         }
     }
 

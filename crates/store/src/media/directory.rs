@@ -1,7 +1,7 @@
 //! A store in a directory: `pages`, the log in `log` or `log.nvram`, and `lock`.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::any::Any;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use duralite_medium::block::{Block, BlockOptions, FileBlock, sync_directory};
 use duralite_medium::{FileNvm, MapOptions, Nvm};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::Media;
+use super::{DirectoryLock, Media};
 use crate::error::Error;
 use crate::options::{LogMedium, Options};
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-const LOCK: &str = "lock";
 /// What a directory has that is a backup.
 pub(crate) const BACKUP: &str = "backup";
 
@@ -25,7 +24,7 @@ pub(crate) const BACKUP: &str = "backup";
 pub(crate) struct Directory {
     dir: PathBuf,
     log: LogMedium,
-    lock: Option<File>,
+    lock: Option<DirectoryLock>,
 }
 
 impl Directory {
@@ -40,7 +39,7 @@ impl Directory {
             sync_directory(parent).map_err(|error| Error::medium("making the store", error))?;
         }
         check_content(dir)?;
-        let lock = take_lock(dir)?;
+        let lock = DirectoryLock::take(dir)?;
         // What an earlier attempt has left is no store.
         let _ = fs::remove_file(dir.join(UNFINISHED));
         Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
@@ -81,7 +80,7 @@ fn check_content(dir: &Path) -> Result<(), Error> {
     if dir.join(PAGES).exists() {
         return Ok(());
     }
-    let own = [LOCK, UNFINISHED, "log", "log.nvram"];
+    let own = [DirectoryLock::NAME, UNFINISHED, "log", "log.nvram"];
     for entry in fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))? {
         let name = entry.map_err(|error| Error::io("reading", dir, error))?.file_name();
         if !own.iter().any(|own| *own == name) {
@@ -89,33 +88,6 @@ fn check_content(dir: &Path) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn take_lock(dir: &Path) -> Result<File, Error> {
-    let path = dir.join(LOCK);
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = opened.map_err(|error| Error::io("opening", &path, error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "another process".to_owned(),
-                holder => holder.to_owned(),
-            };
-            return Err(Error::Locked { path: dir.to_owned(), holder });
-        }
-        Err(TryLockError::Error(error)) => return Err(Error::io("locking", &path, error)),
-    }
-    let program = std::env::current_exe().ok().and_then(|path| Some(path.file_name()?.to_owned()));
-    let program = program.unwrap_or_default();
-    let holder = format!("process {} ({})", std::process::id(), program.to_string_lossy());
-    let written =
-        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
-    // A note for people: the lock holds without it.
-    let _ = written;
-    Ok(file)
 }
 
 impl Media for Directory {
@@ -154,8 +126,8 @@ impl Media for Directory {
         self.sync(&path)
     }
 
-    fn take_lock(&mut self) -> Option<File> {
-        self.lock.take()
+    fn take_lock(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
+        self.lock.take().map(|lock| Box::new(lock) as Box<dyn Any + Send + Sync>)
     }
 }
 

@@ -3,9 +3,10 @@
 mod directory;
 #[cfg(test)]
 mod in_memory;
+mod lock;
 
+use std::any::Any;
 use std::fmt;
-use std::fs::File;
 use std::sync::Arc;
 
 use duralite_medium::Nvm;
@@ -14,6 +15,7 @@ use duralite_medium::block::Block;
 pub(crate) use self::directory::Directory;
 #[cfg(test)]
 pub(crate) use self::in_memory::InMemory;
+use self::lock::DirectoryLock;
 use crate::error::Error;
 
 /// The media of one store. A directory is what [`Store::open`](crate::Store::open) makes of its path; a test brings
@@ -64,8 +66,8 @@ pub trait Media: fmt::Debug {
         Ok(())
     }
 
-    /// What keeps others out as long as it is open.
-    fn take_lock(&mut self) -> Option<File> {
+    /// What keeps others out until it is dropped, which is the last thing that a store does.
+    fn take_lock(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
         None
     }
 }

@@ -1,5 +1,6 @@
 //! A segment that processes share by a file.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::*;
@@ -93,6 +94,24 @@ fn the_regions_of_an_index_are_shared_and_zeros_at_first() {
     drop((one, two));
     let three = join(&dir, 4096, Some(4096)).unwrap();
     let cleared = three.index_region(1, true).unwrap().unwrap().cast::<u64>();
+    // SAFETY: as above.
+    assert_eq!(unsafe { cleared.read_volatile() }, 0);
+}
+
+#[test]
+fn a_segment_made_anew_keeps_the_space_of_the_first_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = join(&dir, 4096, Some(4096)).unwrap();
+    let first = one.index_region(0, true).unwrap().unwrap().cast::<u64>();
+    // SAFETY: inside the region, as long as the segment lives.
+    unsafe { first.write_volatile(7) };
+    one.index_region(1, true).unwrap().unwrap();
+    let space = || std::fs::metadata(dir.path().join("segment")).unwrap().blocks() * 512;
+    let before = space();
+    drop(one);
+    let two = join(&dir, 4096, Some(4096)).unwrap();
+    assert!(before - space() <= crate::REGION_BYTES, "{before} and then {}", space());
+    let cleared = two.index_region(0, true).unwrap().unwrap().cast::<u64>();
     // SAFETY: as above.
     assert_eq!(unsafe { cleared.read_volatile() }, 0);
 }
