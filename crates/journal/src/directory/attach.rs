@@ -60,10 +60,7 @@ pub(crate) fn attach(
     let found_alone = find_alone(&file, &place, &attaching, pause)?;
     let alone = found_alone.is_some();
     if alone && log_dir.is_dax() {
-        // It may have been used as emulated memory, on this very file system. Blocks that were first
-        // touched then are not durable, nor is what an emulated model of persistency did not
-        // flush, and a commit that survives a power loss would stand behind one that does not.
-        file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
+        sync_what_was_emulated(&path, &file)?;
     }
     // Who checkpoints the log may have deleted both meanwhile.
     let segment = files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
@@ -94,6 +91,13 @@ pub(crate) fn attach(
         return Err(gone());
     }
     Ok(log)
+}
+
+/// A log in persistent memory may have been used as emulated memory, on this very file system. Blocks that were first
+/// touched then are not durable, nor is what an emulated model of persistency did not
+/// flush, and a commit that survives a power loss would stand behind one that does not.
+fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), JournalError> {
+    file.sync_all().map_err(|error| JournalError::io("sync", path, &error))
 }
 
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
