@@ -5,14 +5,25 @@
 
 use super::Recovered;
 use super::words::{
-    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LEADER, Mark, POISON, STARTS, TAIL,
-    process_of, writing,
+    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LEADER, LENGTH, Mark, POISON, SETTINGS,
+    STARTS, TAIL, process_of, writing,
 };
 use duralite_medium::PROCESS_SLOTS;
 
-/// Where the log ended, durably and with nothing after it, by the words that are left of those who shared it; `None` where
+/// How a log was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Where it ended, durably and with nothing after it.
+    pub(crate) end: Recovered,
+    /// Bytes that the file has durably.
+    pub(crate) file_bytes: u64,
+    /// The settings that it was used with.
+    pub(crate) settings: u64,
+}
+
+/// How the log was left by the words that are left of those who shared it; `None` where
 /// something was under way or had failed. `data_offset` is where a generation's first group is in the file.
-pub(crate) fn durable_end(words: &[u8], data_offset: u64) -> Option<Recovered> {
+pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
     let word = |at: u64| {
         let bytes = words.get(at as usize..at as usize + 8)?;
         bytes.try_into().ok().map(u64::from_ne_bytes)
@@ -30,7 +41,11 @@ pub(crate) fn durable_end(words: &[u8], data_offset: u64) -> Option<Recovered> {
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
     // Without a group the generation itself may not be durable yet.
-    (is_quiet && end > start).then(|| Recovered { generation, end: end - start + data_offset })
+    if !is_quiet || end <= start {
+        return None;
+    }
+    let end = Recovered { generation, end: end - start + data_offset };
+    Some(Left { end, file_bytes: word(LENGTH)?, settings: word(SETTINGS)? })
 }
 
 #[cfg(test)]
@@ -51,6 +66,8 @@ mod tests {
             (FRONTIER, 20_476),
             (HARDENED, 20_480),
             (DIRECT_END, 12_288),
+            (LENGTH, 65_536),
+            (SETTINGS, 7),
         ];
         for (at, value) in quiet.iter().chain(changes) {
             words[*at as usize..][..8].copy_from_slice(&value.to_ne_bytes());
@@ -60,8 +77,8 @@ mod tests {
 
     #[test]
     fn a_log_with_nothing_under_way_ends_where_it_is_durable() {
-        let end = durable_end(&words(&[]), OFFSET).unwrap();
-        assert_eq!((end.generation, end.end), (2, OFFSET + 4096));
+        let end = Recovered { generation: 2, end: OFFSET + 4096 };
+        assert_eq!(left(&words(&[]), OFFSET), Some(Left { end, file_bytes: 65_536, settings: 7 }));
     }
 
     #[test]
@@ -80,8 +97,8 @@ mod tests {
             // No group yet.
             (STARTS[0], 20_480),
         ] {
-            assert!(durable_end(&words(&[change]), OFFSET).is_none(), "{change:?}");
+            assert!(left(&words(&[change]), OFFSET).is_none(), "{change:?}");
         }
-        assert!(durable_end(&[], OFFSET).is_none());
+        assert!(left(&[], OFFSET).is_none());
     }
 }

@@ -38,7 +38,7 @@ use duralite_medium::{MediumError, Segment};
 use crate::JournalError;
 pub(crate) use append::{Content, Placing, initial_bytes};
 pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions, NewGeneration};
-pub(crate) use left::durable_end;
+pub(crate) use left::left;
 use words::{
     DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
     STARTS, TAIL,
@@ -146,7 +146,7 @@ impl Group {
             // The ring is empty.
             group.set(DIRECT_END, end);
             group.set(SETTINGS, group.options.settings);
-            // The flush that ends recovery has made the size durable too.
+            // The flush that ends recovery has made the size durable too, or it is known to be.
             group.set(LENGTH, group.block.len());
         } else if !group.segment.is_read_only() {
             group.bury_predecessor();

@@ -45,7 +45,11 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
         (true, false) => {
             // Else groups are written behind others that are not durable, and a disk may have lost power since: a stick that was pulled out.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
-            let left = left.and_then(|words| group::durable_end(&words, DATA_OFFSET));
+            let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
+            // Nor is it known whether a longer file is durable: a process may have died that preallocated.
+            let left =
+                left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
+            let left = left.map(|left| left.end);
             Waldio::recover(block, superblock, file.path, &options, (segment, base), left)?
         }
         (false, _) => Waldio::join(block, superblock, file.path, &options, segment, base, None)?,

@@ -136,6 +136,11 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     memory.write_all_at(&[7; 8], BOOT).unwrap();
     assert_eq!(flushes(&fixture, rows + 5), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 6), [0, 1]);
+    // A process has died that had just made the log longer.
+    let log = fs::File::options().write(true).open(fixture.log()).unwrap();
+    log.set_len(log.metadata().unwrap().len() + 65_536).unwrap();
+    assert_eq!(flushes(&fixture, rows + 7), [1, 1]);
+    assert_eq!(flushes(&fixture, rows + 8), [0, 1]);
     // Files of a backup are written back, which the memory does not know.
     for (path, bytes) in files.iter().zip(older) {
         fs::write(path, bytes).unwrap();
