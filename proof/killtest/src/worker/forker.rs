@@ -66,7 +66,11 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
         session.commit_one(own)?;
     }
     // The child must not end it either.
-    let begun = if session.rng.u32(..4) == 0 { Some(session.start(own)?) } else { None };
+    let begun = if session.rng.u32(..4) == 0 {
+        Some(session.when_there_is_room(own, |session| session.start(own))?)
+    } else {
+        None
+    };
     let seed = session.rng.u64(..);
     session.note.phase(Phase::Forking)?;
     let forked = fork(|| match child(session, conn, number, seed) {

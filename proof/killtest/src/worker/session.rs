@@ -40,9 +40,13 @@ fn is_busy(error: &rusqlite::Error) -> bool {
             || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
 }
 
-fn is_full(error: &anyhow::Error) -> bool {
-    let code = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
-    code == Some(ErrorCode::DiskFull)
+/// Whether a transaction is to be taken back and tried again: the log is full, or the database is not where it was, where stock SQLite
+/// makes no rollback journal either.
+fn has_no_room(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
+    error.is_some_and(|error| {
+        error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_READONLY_DBMOVED
+    })
 }
 
 /// Tries until it is not busy. Who is busy for longer than the timeout starves: nobody holds a lock
@@ -206,7 +210,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Tries until the log has room: readers may keep a small one full for a while. A transaction that finds none is taken back.
+    /// Tries until the log has room, or the rollback journal a place: readers may keep a small log full for a while, and a database may be renamed
+    /// for a moment. A transaction that finds none is taken back.
     pub(super) fn when_there_is_room<T>(
         &mut self,
         conn: &Connection,
@@ -215,7 +220,7 @@ impl<'a> Session<'a> {
         let start = Instant::now();
         loop {
             match attempt(self) {
-                Err(error) if is_full(&error) && start.elapsed() < self.orders.busy => {
+                Err(error) if has_no_room(&error) && start.elapsed() < self.orders.busy => {
                     if !conn.is_autocommit() {
                         conn.execute_batch("ROLLBACK").context("ROLLBACK")?;
                     }
