@@ -1,5 +1,5 @@
 # Builds Duralite and runs its demo: docker build -t duralite . && docker run --rm --shm-size=64m duralite
-# The command is in the image too: docker run --rm -v "$PWD:/data" -w /data duralite duralite shell app.db
+# The command is in the image too: docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/data" -w /data duralite duralite shell app.db
 
 FROM rust:1-bookworm AS build
 WORKDIR /src
@@ -15,6 +15,7 @@ RUN apt-get update \
 COPY --from=build /src/target/release/libduralite.so /src/target/release/libduralite_preload.so \
     /src/target/release/duralite /src/target/release/duralite-proof /opt/duralite/target/release/
 COPY demo /opt/duralite/demo
+COPY python/src /opt/duralite/python/src
 RUN useradd --create-home duralite && install -d -o duralite /opt/duralite/out
 ENV PATH="/opt/duralite/target/release:$PATH"
 USER duralite

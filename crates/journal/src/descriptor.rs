@@ -148,6 +148,9 @@ pub struct Attaching<'a> {
     pub of_another: bool,
     /// Whether this process has just made it, durably: there is nothing to recover.
     pub is_new: bool,
+    /// For whoever is alone: what begins with zeros of the engine's part of that memory, as the last process left it that used the
+    /// log. `None` where that is not known, or the system has been started since.
+    pub left: Option<Vec<u8>>,
 }
 
 /// A log that is being attached by a user who may only read it.

@@ -14,14 +14,19 @@
 //! ([`map_for_this_process`]).
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
+mod gate;
+
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use self::gate::Gate;
 
 /// Tells a process from those that it was forked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,29 +118,25 @@ fn prepare() -> NonNull<u64> {
     NonNull::new(word).unwrap_or(NonNull::dangling())
 }
 
-/// How many descriptors are being opened and are not registered yet; [`FORKING`] while a fork runs.
-static OPENING: AtomicI32 = AtomicI32::new(0);
-const FORKING: i32 = i32::MIN;
-/// A fork waits so many times for those, at 50 us each: an open may hang for long.
-const FORK_PATIENCE: u32 = 2000;
+/// Descriptors that are being opened and are not registered yet.
+static OPENING: Gate = Gate::new(Duration::from_millis(100));
+/// Work of threads that the application does not know of.
+static WORKING: Gate = Gate::new(Duration::from_secs(2));
 
 extern "C" fn before_fork() {
-    for _ in 0..FORK_PATIENCE {
-        if OPENING.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return;
-        }
-        // SAFETY: sleeps for 50 us; nothing is to be written.
-        unsafe { libc::usleep(50) };
-    }
+    // That work opens descriptors.
+    WORKING.before_fork();
+    OPENING.before_fork();
 }
 
 extern "C" fn after_fork() {
-    let _ = OPENING.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
+    OPENING.after_fork();
+    WORKING.after_fork();
 }
 
 extern "C" fn after_fork_in_child() {
-    // Those that were opening are not here.
-    OPENING.store(0, Ordering::Release);
+    OPENING.after_fork_in_child();
+    WORKING.after_fork_in_child();
     // As the kernel does; a machine that is emulated may say that it does and not do it.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
@@ -401,29 +402,35 @@ impl Opening {
     fn begin() -> Self {
         // The handlers have to be there before the first descriptor is.
         let _ = ProcessId::current();
-        let mut patience = FORK_PATIENCE;
-        loop {
-            let count = OPENING.load(Ordering::Relaxed);
-            let open = (count >= 0 || patience == 0).then_some(count.max(0) + 1);
-            match open {
-                Some(new)
-                    if OPENING.compare_exchange(count, new, Ordering::Acquire, Ordering::Relaxed).is_ok() =>
-                {
-                    return Self;
-                }
-                Some(_) => {}
-                None => {
-                    patience -= 1;
-                    std::thread::sleep(std::time::Duration::from_micros(50));
-                }
-            }
-        }
+        OPENING.enter();
+        Self
     }
 }
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        OPENING.fetch_sub(1, Ordering::Release);
+        OPENING.leave();
+    }
+}
+
+/// While a thread of a library is at work of which the application knows nothing. A `fork` of the application waits until it is
+/// dropped, for two seconds at most: a child would never get what the thread has locked, such as SQLite's allocator.
+#[derive(Debug)]
+#[must_use]
+pub struct ForksWait(());
+
+impl ForksWait {
+    /// Begins the work; waits for a fork that runs.
+    pub fn begin() -> Self {
+        let _ = ProcessId::current();
+        WORKING.enter();
+        Self(())
+    }
+}
+
+impl Drop for ForksWait {
+    fn drop(&mut self) {
+        WORKING.leave();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// One table or figure.
@@ -38,9 +38,10 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// As Markdown.
+    /// As Markdown; with its picture, if it has one and the path is given that leads from the text to the directory of the
+    /// pictures.
     #[must_use]
-    pub fn markdown(&self) -> String {
+    pub fn markdown(&self, pictures: Option<&str>) -> String {
         let mut out = format!("## {}\n\n", self.title);
         let line = |out: &mut String, cells: &[String]| {
             let _ = writeln!(out, "| {} |", cells.join(" | "));
@@ -48,14 +49,17 @@ impl Table {
         line(&mut out, &self.columns);
         line(&mut out, &vec!["---".to_owned(); self.columns.len()]);
         self.rows.iter().for_each(|row| line(&mut out, row));
+        if let Some(directory) = pictures.filter(|_| duralite_chart::is_known(self.name)) {
+            let _ = writeln!(out, "\n![{}]({directory}/{}.svg)", self.title, self.name);
+        }
         let _ = writeln!(out, "\n{}", self.note);
         out
     }
 
-    /// Writes `NAME.csv` into `dir`.
+    /// Writes `NAME.csv` into `dir`, and the picture beside it if the table has one.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system's, and a picture that no longer fits the table.
     pub fn write_csv(&self, dir: &Path) -> Result<()> {
         let quote = |cell: &String| format!("\"{}\"", cell.replace('"', "\"\""));
         let mut out = String::new();
@@ -64,9 +68,27 @@ impl Table {
             out.push('\n');
         }
         std::fs::create_dir_all(dir)?;
-        std::fs::write(dir.join(format!("{}.csv", self.name)), out)?;
+        let path = dir.join(format!("{}.csv", self.name));
+        std::fs::write(&path, out)?;
+        duralite_chart::draw_known(&path)?;
         Ok(())
     }
+}
+
+/// The path from a report to the directory of its CSV files and pictures: relative if that is below the report's.
+///
+/// # Errors
+/// The report's directory does not exist, or that of the files cannot be made.
+pub fn pictures_of(report: &Path, csv: &Path) -> Result<String> {
+    let parent = report.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(csv)?;
+    let real = |path: &Path| {
+        path.canonicalize().with_context(|| format!("there is no directory {}", path.display()))
+    };
+    let (parent, csv) = (real(parent)?, real(csv)?);
+    let path = csv.strip_prefix(&parent).unwrap_or(&csv);
+    let is_same = path.as_os_str().is_empty();
+    Ok(if is_same { ".".to_owned() } else { path.to_string_lossy().into_owned() })
 }
 
 /// A number with a sensible count of digits.
@@ -78,4 +100,29 @@ pub fn number(value: f64) -> String {
         _ => 2,
     };
     format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_drawn_shows_its_picture() {
+        let dir = tempfile::tempdir().unwrap();
+        let (report, csv) = (dir.path().join("report.md"), dir.path().join("a/b"));
+        let pictures = pictures_of(&report, &csv).unwrap();
+        assert_eq!(pictures, "a/b");
+        assert_eq!(pictures_of(&report, dir.path()).unwrap(), ".");
+        let mut table = Table::new("store_recovery", "A title", &["MiB of log", "seconds"]);
+        table.row(["64".to_owned(), "0.5".to_owned()]);
+        table.row(["256".to_owned(), "1.5".to_owned()]);
+        table.write_csv(&csv).unwrap();
+        assert!(std::fs::read_to_string(csv.join("store_recovery.svg")).unwrap().contains("MiB of log"));
+        assert!(table.markdown(Some(&pictures)).contains("\n\n![A title](a/b/store_recovery.svg)\n\n"));
+        assert!(!table.markdown(None).contains("!["), "no pictures were written");
+        let other = Table::new("no_picture", "A title", &["a"]);
+        other.write_csv(&csv).unwrap();
+        assert!(!csv.join("no_picture.svg").exists() && !other.markdown(Some(&pictures)).contains("!["));
+    }
 }

@@ -1,4 +1,4 @@
-//! Horizontal bars, in panels side by side that share the labels at the left.
+//! Horizontal bars in groups, in panels side by side that share the labels at the left.
 
 use std::path::Path;
 
@@ -7,34 +7,52 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use crate::style::{FONT, LETTER, TITLE, colour, short, text};
+use crate::legend::Legend;
+use crate::style::{FONT, TITLE, colour, letters, short, text, text_on, title_width};
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Bars that belong together, below each other or, stacked, end to end.
+pub(crate) struct Group {
+    /// At the left.
+    pub(crate) label: String,
+    /// The number of each bar's colour.
+    pub(crate) colours: Vec<usize>,
+}
 
 /// A column of bars.
-pub struct Panel {
+pub(crate) struct Panel {
     /// Above it.
-    pub name: String,
-    /// One for each label; `None` draws nothing there.
-    pub values: Vec<Option<f64>>,
+    pub(crate) name: String,
+    /// For each group one for each of its bars; `None` draws nothing there.
+    pub(crate) values: Vec<Vec<Option<f64>>>,
 }
 
 /// A picture of bars.
-pub struct Bars {
+pub(crate) struct Bars {
     /// Above all.
-    pub title: String,
-    /// At the left, and a number that bars of the same colour share.
-    pub labels: Vec<(String, usize)>,
+    pub(crate) title: String,
+    /// What the colours mean; empty where the labels say it.
+    pub(crate) legend: Vec<String>,
+    /// From top to bottom.
+    pub(crate) groups: Vec<Group>,
     /// From left to right.
-    pub panels: Vec<Panel>,
+    pub(crate) panels: Vec<Panel>,
+    /// Whether a length means the same in all panels.
+    pub(crate) is_one_scale: bool,
     /// Whether lengths are logarithmic.
-    pub is_log: bool,
+    pub(crate) is_log: bool,
+    /// Whether the bars of a group are one, of several colours.
+    pub(crate) is_stacked: bool,
 }
 
-const ROW: i32 = 24;
+const ROW: i32 = 22;
 const BAR: i32 = 16;
 const PANEL: i32 = 420;
 /// For the number after the longest bar.
 const NUMBER: i32 = 64;
-const TOP: i32 = 72;
+const TOP: i32 = 40;
+const HEADING: i32 = 32;
 const GAP: i32 = 12;
 
 impl Bars {
@@ -42,56 +60,109 @@ impl Bars {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn draw(&self, path: &Path) -> Result<()> {
-        let longest = self.labels.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
-        let left = GAP * 2 + longest as i32 * LETTER;
-        let width = left + self.panels.len().max(1) as i32 * PANEL;
-        let height = TOP + self.labels.len() as i32 * ROW + GAP;
+    pub(crate) fn draw(&self, path: &Path) -> Result<()> {
+        let left = GAP * 2 + self.groups.iter().map(|group| letters(&group.label)).max().unwrap_or(0);
+        let width = (left + self.panels.len().max(1) as i32 * PANEL).max(title_width(&self.title));
+        let legend = Legend::new(&self.legend, (GAP * 2, TOP), width);
+        let top = legend.bottom() + HEADING;
+        let rows = self.rows(top);
+        let height = rows.last().map_or(top, |row| row.end) + GAP;
         let root = SVGBackend::new(path, (width as u32, height as u32)).into_drawing_area();
-        self.draw_on(&root, left).map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+        let draw = || -> Result<()> {
+            root.fill(&WHITE)?;
+            root.draw(&Text::new(self.title.as_str(), (GAP, 20), text(TITLE, HPos::Left)))?;
+            legend.draw(&root)?;
+            for (group, row) in self.groups.iter().zip(&rows) {
+                let at = (left - GAP, (row.begin + row.end) / 2);
+                root.draw(&Text::new(group.label.as_str(), at, text(FONT, HPos::Right)))?;
+            }
+            for (number, panel) in self.panels.iter().enumerate() {
+                let from = left + number as i32 * PANEL;
+                let note = if self.is_log { ", log scale" } else { "" };
+                let name = format!("{}{note}", panel.name);
+                root.draw(&Text::new(name, (from, top - HEADING / 2), text(FONT, HPos::Left)))?;
+                self.draw_panel(&root, panel, from, &rows)?;
+            }
+            Ok(root.present()?)
+        };
+        draw().map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
     }
 
-    fn draw_on(&self, root: &DrawingArea<SVGBackend<'_>, Shift>, left: i32) -> Result<()> {
-        root.fill(&WHITE)?;
-        root.draw(&Text::new(self.title.as_str(), (GAP, 20), text(TITLE, HPos::Left)))?;
-        for (row, (label, _)) in self.labels.iter().enumerate() {
-            let at = (left - GAP, middle_of(row));
-            root.draw(&Text::new(label.as_str(), at, text(FONT, HPos::Right)))?;
-        }
-        for (number, panel) in self.panels.iter().enumerate() {
-            let from = left + number as i32 * PANEL;
-            let note = if self.is_log { ", log scale" } else { "" };
-            let name = format!("{}{note}", panel.name);
-            root.draw(&Text::new(name, (from, 50), text(FONT, HPos::Left)))?;
-            let lengths = lengths(&panel.values, self.is_log);
-            for (row, (value, length)) in panel.values.iter().zip(lengths).enumerate() {
-                let Some(value) = value else { continue };
-                let end = from + (length * f64::from(PANEL - NUMBER)).round() as i32;
-                let (y, kind) = (middle_of(row), self.labels.get(row).map_or(0, |label| label.1));
-                let corners = [(from, y - BAR / 2), (end.max(from + 1), y + BAR / 2)];
-                root.draw(&Rectangle::new(corners, colour(kind).filled()))?;
-                root.draw(&Text::new(short(*value), (end + 6, y), text(FONT, HPos::Left)))?;
+    /// The heights of the groups, with gaps where one may be of several bars.
+    fn rows(&self, top: i32) -> Vec<Row> {
+        let is_single = self.is_stacked || self.groups.iter().all(|group| group.colours.len() == 1);
+        let gap = if is_single { 0 } else { GAP };
+        let mut end = top - gap;
+        let rows = self.groups.iter().map(|group| {
+            let begin = end + gap;
+            let count = if self.is_stacked { 1 } else { group.colours.len() as i32 };
+            end = begin + count * ROW;
+            Row { begin, end }
+        });
+        rows.collect()
+    }
+
+    fn draw_panel(&self, root: &Area<'_>, panel: &Panel, from: i32, rows: &[Row]) -> Result<()> {
+        let scale = self.scale(panel);
+        let pixels = |value: f64| (scale.length(value) * f64::from(PANEL - NUMBER)).round() as i32;
+        for ((group, values), row) in self.groups.iter().zip(&panel.values).zip(rows) {
+            let (mut begin, mut y) = (from, row.begin + ROW / 2);
+            for (&kind, value) in group.colours.iter().zip(values) {
+                if let Some(value) = *value {
+                    let end = begin + pixels(value);
+                    let corners = [(begin, y - BAR / 2), (end.max(begin + 1), y + BAR / 2)];
+                    root.draw(&Rectangle::new(corners, colour(kind).filled()))?;
+                    let number = short(value);
+                    if !self.is_stacked {
+                        root.draw(&Text::new(number, (end + 6, y), text(FONT, HPos::Left)))?;
+                    } else if end - begin > letters(&number) {
+                        root.draw(&Text::new(number, ((begin + end) / 2, y), text_on(kind)))?;
+                    }
+                    begin = if self.is_stacked { end } else { begin };
+                }
+                y += if self.is_stacked { 0 } else { ROW };
             }
         }
-        Ok(root.present()?)
+        Ok(())
+    }
+
+    fn scale(&self, panel: &Panel) -> Scale {
+        let panels = self.panels.iter().filter(|other| self.is_one_scale || std::ptr::eq(*other, panel));
+        let groups = panels.flat_map(|panel| &panel.values);
+        if self.is_stacked {
+            return Scale::new(groups.map(|group| group.iter().flatten().sum()), false);
+        }
+        Scale::new(groups.flatten().flatten().copied(), self.is_log)
     }
 }
 
-fn middle_of(row: usize) -> i32 {
-    TOP + row as i32 * ROW + ROW / 2
+struct Row {
+    begin: i32,
+    end: i32,
 }
 
-/// Of the longest bar, between 0 and 1. On a logarithmic scale the shortest is a third of a decade long.
-fn lengths(values: &[Option<f64>], is_log: bool) -> Vec<f64> {
-    let known = || values.iter().flatten().copied().filter(|value| *value > 0.0);
-    let most = known().fold(f64::MIN_POSITIVE, f64::max);
-    let least = known().fold(most, f64::min) / 2.0;
-    let length = |value: f64| match is_log {
-        _ if value <= 0.0 => 0.0,
-        true => (value / least).log10() / (most / least).log10(),
-        false => value / most,
-    };
-    values.iter().map(|value| value.map_or(0.0, length)).collect()
+/// How long bars are.
+struct Scale {
+    least: f64,
+    most: f64,
+    is_log: bool,
+}
+
+impl Scale {
+    fn new(values: impl Iterator<Item = f64>, is_log: bool) -> Self {
+        let known: Vec<f64> = values.filter(|value| *value > 0.0).collect();
+        let most = known.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        Self { least: known.iter().copied().fold(most, f64::min) / 2.0, most, is_log }
+    }
+
+    /// Of the longest bar, between 0 and 1. On a logarithmic scale the shortest is a third of a decade long.
+    fn length(&self, value: f64) -> f64 {
+        match self.is_log {
+            _ if value <= 0.0 => 0.0,
+            true => (value / self.least).log10() / (self.most / self.least).log10(),
+            false => value / self.most,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -100,9 +171,10 @@ mod tests {
 
     #[test]
     fn bars_are_as_long_as_their_numbers() {
-        let values = [Some(50.0), None, Some(100.0), Some(0.0)];
-        assert_eq!(lengths(&values, false), [0.5, 0.0, 1.0, 0.0]);
-        let log = lengths(&[Some(1000.0), Some(10.0), Some(100.0), Some(0.0)], true);
+        let linear = Scale::new([50.0, 100.0, 0.0].into_iter(), false);
+        assert_eq!([50.0, 100.0, 0.0].map(|value| linear.length(value)), [0.5, 1.0, 0.0]);
+        let log = Scale::new([1000.0, 10.0, 100.0, 0.0].into_iter(), true);
+        let log = [1000.0, 10.0, 100.0, 0.0].map(|value| log.length(value));
         assert!((log[0] - 1.0).abs() < 1e-9 && log[3] == 0.0, "{log:?}");
         assert!((log[0] - log[2] - (log[2] - log[1])).abs() < 1e-9, "decades are equally long: {log:?}");
     }

@@ -1,190 +1,407 @@
-//! Which tables are drawn, and how.
+//! Which tables are drawn, and how: a description for each, after the figures of the papers.
 
-use std::path::{Path, PathBuf};
+/// A table that has a picture.
+pub(crate) struct Figure {
+    /// Of the table.
+    pub(crate) table: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) kind: Kind,
+}
 
-use anyhow::Result;
+pub(crate) enum Kind {
+    Bars(Grouped),
+    Lines { per_row: usize, plots: &'static [Plot] },
+}
 
-use crate::table::{Table, number};
-use crate::{Bars, Lines, LinesPanel, Panel, Series};
+/// Bars in groups: a group for each row, or for rows of the same label.
+#[derive(Clone, Copy)]
+pub(crate) struct Grouped {
+    /// Columns whose cells, joined, are the group's label.
+    pub(crate) label: &'static [&'static str],
+    pub(crate) bars: Each,
+    /// A column: each of its different cells has a panel.
+    pub(crate) panels: Option<&'static str>,
+    /// What is measured, and in which unit.
+    pub(crate) measure: &'static str,
+    pub(crate) is_log: bool,
+    /// The bars of a group are parts of a whole.
+    pub(crate) is_stacked: bool,
+}
 
-type Draw = fn(&Table, &Path) -> Result<()>;
+/// What each bar of a group is.
+#[derive(Clone, Copy)]
+pub(crate) enum Each {
+    /// There is one bar only: the cell of a column, in a colour that labels which begin with the same word share.
+    Row(&'static str),
+    /// Columns.
+    Column(&'static [&'static str]),
+    /// The rows of the same label: a column names them, another one has the figures.
+    RowOf { name: &'static str, figure: &'static str },
+}
 
-/// The measurements that have a picture, by the names of their tables.
-const KNOWN: [(&str, Draw); 11] = [
-    ("figure5_6", figure5_6),
-    ("figure7", figure7),
-    ("figure9", figure9),
-    ("table2", table2),
-    ("waldio_crowds", |table, path| {
-        bars(table, path, &[0, 1], &[2], "Many connections, one insert per transaction", false)
-    }),
-    ("waldio_figure14", |table, path| {
-        bars(table, path, &[0], &[1], "WALDIO figure 14: inserts per second by journal mode", false)
-    }),
-    ("waldio_figure15", |table, path| {
-        bars(table, path, &[0], &[1], "WALDIO figure 15: bytes to the device per insert", false)
-    }),
-    ("ppl_figure6", |table, path| {
-        by_workload(table, path, "ms", "SQLite/PPL figure 6: time for each workload, the database on disk")
-    }),
-    ("ppl_table4", |table, path| {
-        by_workload(table, path, "by SQLite", "SQLite/PPL table 4: pages written to the device by SQLite")
-    }),
-    ("ppl_figure7", |table, path| {
-        by_workload(table, path, "ms", "SQLite/PPL figure 7: size of a log sector")
-    }),
-    ("ppl_figure8", |table, path| {
-        by_workload(table, path, "in PCM: ms", "SQLite/PPL figure 8: databases and logs in PCM")
-    }),
+/// Panels of lines.
+pub(crate) struct Plot {
+    /// Of rows only in whose cell of a column this text is.
+    pub(crate) only: Option<(&'static str, &'static str)>,
+    /// Columns: each different combination of their cells has a panel.
+    pub(crate) panels: &'static [&'static str],
+    pub(crate) lines: Along,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+}
+
+/// What a line is.
+pub(crate) enum Along {
+    /// Columns of the table, over the numbers in another one.
+    Column { over: &'static str, of: &'static [&'static str] },
+    /// A row, which a column names, over the numbers in those headings that are `before`, a number, and then `unit`.
+    Headings { name: &'static str, before: &'static str, unit: &'static str },
+}
+
+/// What stands beside an axis.
+#[derive(Clone, Copy)]
+pub(crate) struct Axis {
+    pub(crate) name: &'static str,
+    pub(crate) is_log: bool,
+}
+
+const fn linear(name: &'static str) -> Axis {
+    Axis { name, is_log: false }
+}
+
+const fn log(name: &'static str) -> Axis {
+    Axis { name, is_log: true }
+}
+
+/// Of all rows.
+const fn plot(panels: &'static [&'static str], lines: Along, x: Axis, y: Axis) -> Plot {
+    Plot { only: None, panels, lines, x, y }
+}
+
+const fn figure(table: &'static str, title: &'static str, kind: Kind) -> Figure {
+    Figure { table, title, kind }
+}
+
+/// Bars for rows that are alone.
+const fn rows(label: &'static [&'static str], figure: &'static str, measure: &'static str) -> Kind {
+    let (bars, panels) = (Each::Row(figure), None);
+    Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: false })
+}
+
+/// Bars for some columns of each row.
+const fn columns(
+    label: &'static [&'static str],
+    of: &'static [&'static str],
+    panels: Option<&'static str>,
+    measure: &'static str,
+) -> Kind {
+    let bars = Each::Column(of);
+    Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: false })
+}
+
+/// Parts of a whole, for each row.
+const fn parts(label: &'static [&'static str], of: &'static [&'static str], measure: &'static str) -> Kind {
+    let (bars, panels) = (Each::Column(of), None);
+    Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: true })
+}
+
+/// Bars for the modes of each of the SQLite/PPL paper's workloads.
+const fn workloads(figure: &'static str, measure: &'static str) -> Kind {
+    let (bars, panels) = (Each::RowOf { name: "mode", figure }, None);
+    Kind::Bars(Grouped { label: &["workload"], bars, panels, measure, is_log: true, is_stacked: false })
+}
+
+/// Bars for the schemes of the NV-Logging paper.
+const fn schemes(table: &'static str, title: &'static str) -> Figure {
+    let measure = "transactions/s, by what is added per line, threads, locks";
+    figure(table, title, columns(&["added per line", "threads", "locks"], &SCHEMES, None, measure))
+}
+
+/// Bars for the configurations of the single-level store's paper.
+const fn configurations(table: &'static str, title: &'static str, of: &'static [&'static str]) -> Figure {
+    figure(table, title, columns(&["operation"], of, Some("pages"), "transactions/s"))
+}
+
+const SCHEMES: [&str; 5] =
+    ["nv-disk", "nv-disk-decentralized", "flush-on-insert", "flush-on-commit", "distributed"];
+const LOG_ALONE: [&str; 2] = ["baseline (tx/s)", "on-chip log (tx/s)"];
+const SYNC_ALONE: [&str; 4] =
+    ["baseline (tx/s)", "write-through (tx/s)", "average (tx/s)", "adaptive (tx/s)"];
+const TOGETHER: [&str; 4] = ["baseline (tx/s)", "on-chip log (tx/s)", "adaptive (tx/s)", "both (tx/s)"];
+
+/// The tables that have a picture, paper by paper.
+pub(crate) const FIGURES: &[Figure] = &[
+    figure("everyday_sizes", "waldio, one thread: the size of the database, the length of the log", SIZES),
+    figure("figure5_6", "NVWAL figure 5: cost of ordering at 500 ns", NVWAL_5),
+    figure("figure7", "NVWAL figure 7: six variants over NVRAM write latency", NVWAL_7),
+    figure("figure9", "NVWAL figure 9: where NVRAM is as slow as this disk", NVWAL_9),
+    figure("table2", "NVWAL table 2: bytes put into NVRAM", NVWAL_TABLE_2),
+    figure("waldio_crowds", "Many connections, one insert per transaction", CROWDS),
+    figure("waldio_figure3", "WALDIO figure 3: one durable write of 4 KiB", WALDIO_3),
+    figure("waldio_figure6_13", "WALDIO figures 6 and 13: direct writes by size", WALDIO_6_13),
+    figure(
+        "waldio_figure14",
+        "WALDIO figure 14: inserts per second by journal mode",
+        rows(&["mode"], "insert", "inserts/s"),
+    ),
+    figure(
+        "waldio_figure15",
+        "WALDIO figure 15: bytes to the device per insert",
+        rows(&["mode"], "insert", "bytes"),
+    ),
+    figure(
+        "ppl_figure6",
+        "SQLite/PPL figure 6: time for each workload, the database on disk",
+        workloads("ms", "ms"),
+    ),
+    figure(
+        "ppl_table4",
+        "SQLite/PPL table 4: pages written to the device by SQLite",
+        workloads("by SQLite", "pages"),
+    ),
+    figure("ppl_figure7", "SQLite/PPL figure 7: size of a log sector", workloads("ms", "ms")),
+    figure(
+        "ppl_figure8",
+        "SQLite/PPL figure 8: databases and logs in PCM",
+        workloads("in PCM: ms", "in PCM: ms"),
+    ),
+    figure("scratchpad_figure5", "Single-level store, figure 5: caching modes", CACHING),
+    configurations(
+        "scratchpad_figure13",
+        "Single-level store, figure 13: the log alone, rollback logging",
+        &LOG_ALONE,
+    ),
+    configurations(
+        "scratchpad_figure14",
+        "Single-level store, figure 14: the log alone, write-ahead logging",
+        &LOG_ALONE,
+    ),
+    figure(
+        "scratchpad_figure15_16",
+        "Single-level store, figures 15 and 16: the size of the region",
+        REGIONS,
+    ),
+    configurations(
+        "scratchpad_figure17",
+        "Single-level store, figure 17: the sync alone, rollback logging",
+        &SYNC_ALONE,
+    ),
+    configurations(
+        "scratchpad_figure18",
+        "Single-level store, figure 18: the sync alone, write-ahead logging",
+        &SYNC_ALONE,
+    ),
+    configurations(
+        "scratchpad_figure19",
+        "Single-level store, figure 19: together, rollback logging",
+        &TOGETHER,
+    ),
+    configurations(
+        "scratchpad_figure20",
+        "Single-level store, figure 20: together, write-ahead logging",
+        &TOGETHER,
+    ),
+    figure("scratchpad_latency", "Single-level store: inserts over the latency of a line", LATENCIES),
+    figure("store_figure6", "NV-Logging figure 6: TPC-C by place of the files", PLACES),
+    figure("store_figure8", "NV-Logging figure 8: bytes to log and pages", TRAFFIC),
+    figure("store_figure9", "NV-Logging figure 9: a write by file and by memory", WRITES),
+    figure("store_figure11", "NV-Logging figure 11: insertion into the log", INSERTION),
+    schemes("store_figure12", "NV-Logging figure 12: TPC-C by scheme"),
+    schemes("store_figure13_tatp", "NV-Logging figure 13 (a, b): TATP by scheme"),
+    schemes("store_figure13_tpcb", "NV-Logging figure 13 (c, d): TPC-B by scheme"),
+    schemes("store_figure14_tatp", "NV-Logging figure 14 (a, b): TATP, slow memory"),
+    schemes("store_figure14_tpcb", "NV-Logging figure 14 (c, d): TPC-B, slow memory"),
+    figure("store_figure15", "NV-Logging figures 7 and 15: where the time goes", TIMES),
+    figure("store_figure16", "NV-Logging figure 16: TPC-C per second and dollar", DOLLARS),
+    figure("store_cores", "The schemes, modelled for 1 to 32 cores", CORES),
+    figure("store_recovery", "Store: recovery after kill -9, by size of the log", RECOVERY),
 ];
 
-/// Draws the measurements that are known and lie in a directory as `NAME.csv` into `NAME.svg` beside them; returns what was
-/// drawn.
-///
-/// # Errors
-/// A file cannot be read or written, or lacks a column.
-pub fn draw_known(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut drawn = Vec::new();
-    for (name, draw) in KNOWN {
-        let source = dir.join(name).with_extension("csv");
-        if source.exists() {
-            let path = source.with_extension("svg");
-            draw(&Table::read(&source)?, &path)?;
-            drawn.push(path);
-        }
-    }
-    Ok(drawn)
+const SIZES: Kind = Kind::Lines {
+    per_row: 2,
+    plots: &[
+        Plot { y: linear("per second"), ..of_size("database of", "MB of database", &SPEED) },
+        Plot { y: linear("per second"), ..of_size("log of", "frames of log", &SPEED) },
+        Plot { y: linear("MiB"), ..of_size("database of", "MB of database", &["resident MiB"]) },
+        Plot { y: linear("MiB"), ..of_size("log of", "frames of log", &["resident MiB"]) },
+    ],
+};
+const SPEED: [&str; 3] = ["inserts/s", "updates of random rows/s", "raw overwrites/s"];
+
+const fn of_size(only: &'static str, x: &'static str, of: &'static [&'static str]) -> Plot {
+    let lines = Along::Column { over: "what", of };
+    Plot { only: Some(("what", only)), ..plot(&[], lines, log(x), linear("")) }
 }
 
-/// Draws any table: the first column names the bars, each other one is a panel. Cells that are no numbers are left out. Bars are of
-/// the same colour whose names begin with the same word.
-///
-/// # Errors
-/// A file cannot be read or written.
-pub fn draw_table(source: &Path, path: &Path, title: &str, is_log: bool) -> Result<()> {
-    let table = Table::read(source)?;
-    let columns: Vec<usize> = (1..table.columns.len()).collect();
-    bars(&table, path, &[0], &columns, title, is_log)
+const NVWAL_5: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Column {
+            over: "inserts per transaction",
+            of: &["lazy: flush and fence", "eager: flush and fence"],
+        },
+        linear("inserts per transaction"),
+        linear("us per transaction"),
+    )],
+};
+
+const NVWAL_7: Kind = Kind::Lines {
+    per_row: 3,
+    plots: &[plot(
+        &["operation"],
+        Along::Headings { name: "variant", before: "", unit: " ns" },
+        linear("write latency (ns per line)"),
+        linear("transactions/s"),
+    )],
+};
+
+const NVWAL_9: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Column { over: "latency (us per line)", of: &["UH+LS+Diff", "LS", "stock WAL, cold log"] },
+        log("write latency (us per line)"),
+        log("inserts/s"),
+    )],
+};
+
+const NVWAL_TABLE_2: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[Plot {
+        only: Some(("", "differences")),
+        ..plot(
+            &[],
+            Along::Headings { name: "", before: "", unit: " per transaction" },
+            log("operations per transaction"),
+            log("bytes per transaction"),
+        )
+    }],
+};
+
+const CROWDS: Kind = Kind::Bars(Grouped {
+    label: &["connections"],
+    bars: Each::RowOf { name: "what", figure: "commits/s" },
+    panels: None,
+    measure: "commits/s",
+    is_log: false,
+    is_stacked: false,
+});
+
+const WALDIO_3: Kind = columns(&["way"], &["allocating", "non-allocating"], None, "microseconds");
+
+const WALDIO_6_13: Kind = rows(&["write"], "durable writes/s", "durable writes/s");
+
+const CACHING: Kind = columns(
+    &["operation"],
+    &["write-back, flushes free", "write-back", "write-through"],
+    Some("mode"),
+    "transactions/s",
+);
+
+const REGIONS: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &["mode"],
+        Along::Headings { name: "operation", before: "", unit: " MiB" },
+        log("size of the region (MiB)"),
+        linear("transactions/s"),
+    )],
+};
+
+const LATENCIES: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &["mode"],
+        Along::Headings { name: "configuration", before: "", unit: " ns" },
+        linear("latency of a line that is written back (ns)"),
+        linear("inserts/s"),
+    )],
+};
+
+const PLACES: Kind = columns(
+    &["threads"],
+    &["all on disk", "pages in memory, log on disk", "pages on disk, log in memory", "all in memory"],
+    None,
+    "transactions/s, by threads",
+);
+
+const TRAFFIC: Kind = Kind::Lines {
+    per_row: 2,
+    plots: &[plot(
+        &["workload"],
+        Along::Column { over: "second", of: &["log MB", "pages MB"] },
+        linear("seconds"),
+        linear("MB"),
+    )],
+};
+
+const WRITES: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Column {
+            over: "bytes",
+            of: &["memcpy ns", "store, flush, fence ns", "write to a file in memory ns"],
+        },
+        log("bytes"),
+        log("ns"),
+    )],
+};
+
+const INSERTION: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Column { over: "threads", of: &SCHEMES },
+        log("threads"),
+        linear("us per insertion"),
+    )],
+};
+
+const TIMES: Kind = parts(
+    &["workload", "scheme"],
+    &["log %", "locks %", "rows and pages %", "waits and system %", "rest %"],
+    "%",
+);
+
+const DOLLARS: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Headings { name: "what", before: "NVRAM ", unit: "x of disk" },
+        log("price of NVRAM, of the disk's"),
+        linear("of all in NVRAM"),
+    )],
+};
+
+const CORES: Kind = Kind::Lines {
+    per_row: 4,
+    plots: &[plot(
+        &["workload", "added"],
+        Along::Headings { name: "scheme", before: "", unit: " core" },
+        log("cores"),
+        log("transactions/s"),
+    )],
+};
+
+const RECOVERY: Kind = Kind::Lines {
+    per_row: 1,
+    plots: &[plot(
+        &[],
+        Along::Column { over: "MiB of log", of: &["seconds"] },
+        linear("MiB of log"),
+        linear("seconds"),
+    )],
+};
+
+/// The description of a table's picture.
+pub(crate) fn of(table: &str) -> Option<&'static Figure> {
+    FIGURES.iter().find(|figure| figure.table == table)
 }
 
-fn bars(
-    table: &Table,
-    path: &Path,
-    label: &[usize],
-    values: &[usize],
-    title: &str,
-    is_log: bool,
-) -> Result<()> {
-    let mut kinds: Vec<String> = Vec::new();
-    let labels = (0..table.rows.len()).map(|row| {
-        let label = label.iter().map(|column| table.text(row, *column)).collect::<Vec<_>>().join(", ");
-        let kind = table.text(row, 0).split([' ', ',']).next().unwrap_or("").to_owned();
-        let number = kinds.iter().position(|known| *known == kind).unwrap_or(kinds.len());
-        if number == kinds.len() {
-            kinds.push(kind);
-        }
-        (label, number)
-    });
-    let labels = labels.collect();
-    let panels = values.iter().map(|&column| Panel {
-        name: table.columns.get(column).cloned().unwrap_or_default(),
-        values: (0..table.rows.len()).map(|row| table.number(row, column)).collect(),
-    });
-    Bars { title: title.to_owned(), labels, panels: panels.collect(), is_log }.draw(path)
-}
-
-/// A bar for each mode of each workload, where the column has a number.
-fn by_workload(table: &Table, path: &Path, column: &str, title: &str) -> Result<()> {
-    let value = table.column(column)?;
-    let modes = table.distinct(1);
-    let rows: Vec<usize> = (0..table.rows.len()).filter(|row| table.number(*row, value).is_some()).collect();
-    let labels = rows.iter().map(|&row| {
-        let mode = table.text(row, 1);
-        let number = modes.iter().position(|known| *known == mode).unwrap_or(0);
-        (format!("{}, {mode}", table.text(row, 0)), number)
-    });
-    let values = rows.iter().map(|&row| table.number(row, value)).collect();
-    let panel = Panel { name: column.to_owned(), values };
-    Bars { title: title.to_owned(), labels: labels.collect(), panels: vec![panel], is_log: true }.draw(path)
-}
-
-fn figure5_6(table: &Table, path: &Path) -> Result<()> {
-    let series = |column: usize| Series {
-        name: table.columns.get(column).cloned().unwrap_or_default(),
-        points: points(table, column, |row| table.number(row, 0)),
-        is_reference: false,
-    };
-    let panel = LinesPanel { name: String::new(), series: vec![series(1), series(2)] };
-    Lines {
-        title: "NVWAL figure 5: cost of ordering at 500 ns".to_owned(),
-        x: "inserts per transaction".to_owned(),
-        y: "us per transaction".to_owned(),
-        is_log: false,
-        panels: vec![panel],
-    }
-    .draw(path)
-}
-
-fn figure7(table: &Table, path: &Path) -> Result<()> {
-    let panels = table.distinct(0).into_iter().map(|operation| LinesPanel {
-        name: operation.to_owned(),
-        series: (0..table.rows.len())
-            .filter(|row| table.text(*row, 0) == operation)
-            .map(|row| along(table, row, 2, table.text(row, 1), false))
-            .collect(),
-    });
-    Lines {
-        title: "NVWAL figure 7: six variants over NVRAM write latency".to_owned(),
-        x: "write latency (ns per line)".to_owned(),
-        y: "transactions/s".to_owned(),
-        is_log: false,
-        panels: panels.collect(),
-    }
-    .draw(path)
-}
-
-fn figure9(table: &Table, path: &Path) -> Result<()> {
-    let series = (1..table.columns.len()).map(|column| Series {
-        name: table.columns.get(column).cloned().unwrap_or_default(),
-        points: points(table, column, |row| table.number(row, 0)),
-        is_reference: false,
-    });
-    Lines {
-        title: "NVWAL figure 9: where NVRAM is as slow as this disk".to_owned(),
-        x: "write latency (us per line)".to_owned(),
-        y: "inserts/s".to_owned(),
-        is_log: true,
-        panels: vec![LinesPanel { name: String::new(), series: series.collect() }],
-    }
-    .draw(path)
-}
-
-fn table2(table: &Table, path: &Path) -> Result<()> {
-    let rows = (0..table.rows.len()).filter(|row| table.text(*row, 0).contains("differences"));
-    let series = rows.map(|row| {
-        let name = table.text(row, 0);
-        along(table, row, 1, name, name.contains("paper"))
-    });
-    Lines {
-        title: "NVWAL table 2: bytes put into NVRAM".to_owned(),
-        x: "operations per transaction".to_owned(),
-        y: "bytes per transaction".to_owned(),
-        is_log: true,
-        panels: vec![LinesPanel { name: String::new(), series: series.collect() }],
-    }
-    .draw(path)
-}
-
-/// A row as a line over the numbers in the headings, from a column on.
-fn along(table: &Table, row: usize, from: usize, name: &str, is_reference: bool) -> Series {
-    let columns = (from..table.columns.len()).filter_map(|column| {
-        let x = table.columns.get(column).and_then(|heading| number(heading))?;
-        Some((x, table.number(row, column)?))
-    });
-    Series { name: name.to_owned(), points: columns.collect(), is_reference }
-}
-
-/// A column as points over something that each row has.
-fn points(table: &Table, column: usize, x: impl Fn(usize) -> Option<f64>) -> Vec<(f64, f64)> {
-    (0..table.rows.len()).filter_map(|row| Some((x(row)?, table.number(row, column)?))).collect()
+/// Whether a table of this name is drawn.
+#[must_use]
+pub fn is_known(table: &str) -> bool {
+    of(table).is_some()
 }

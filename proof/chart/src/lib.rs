@@ -4,11 +4,13 @@
 //! as it is.
 
 mod bars;
+mod draw;
 mod figures;
+mod legend;
 mod lines;
+mod scale;
 mod style;
 mod table;
 
-pub use bars::{Bars, Panel};
-pub use figures::{draw_known, draw_table};
-pub use lines::{Lines, LinesPanel, Series};
+pub use draw::{draw_known, draw_known_in, draw_table};
+pub use figures::is_known;

@@ -1,137 +1,141 @@
-//! Lines through points, in panels side by side.
+//! Lines through points, in panels in rows.
 
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
-use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
 
-use crate::style::{FONT, GRID, INK, TITLE, colour, short};
+use crate::figures::Axis;
+use crate::legend::Legend;
+use crate::scale::Scale;
+use crate::style::{FONT, GRID, TITLE, colour, text, title_width};
 
 /// A line.
-pub struct Series {
+pub(crate) struct Series {
     /// What the legend calls it.
-    pub name: String,
+    pub(crate) name: String,
     /// Ascending by the first number.
-    pub points: Vec<(f64, f64)>,
-    /// Of somebody else's figures: no marks.
-    pub is_reference: bool,
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// Of the paper's figures, which get no marks.
+    fn is_reference(&self) -> bool {
+        self.name.contains("paper")
+    }
 }
 
 /// Lines that are compared.
-pub struct LinesPanel {
+pub(crate) struct LinesPanel {
     /// Above it.
-    pub name: String,
+    pub(crate) name: String,
+    /// Below it.
+    pub(crate) x: Axis,
+    /// Beside it.
+    pub(crate) y: Axis,
     /// Its lines.
-    pub series: Vec<Series>,
+    pub(crate) series: Vec<Series>,
 }
 
-/// A picture of lines.
-pub struct Lines {
+/// A picture of lines. Lines of the same name have the same colour, and panels of the same row the same scale beside them.
+pub(crate) struct Lines {
     /// Above all panels.
-    pub title: String,
-    /// Below each panel.
-    pub x: String,
-    /// Beside each panel.
-    pub y: String,
-    /// Whether both axes are logarithmic; otherwise the one beside begins at 0.
-    pub is_log: bool,
-    /// From left to right.
-    pub panels: Vec<LinesPanel>,
+    pub(crate) title: String,
+    /// From left to right, and row by row.
+    pub(crate) panels: Vec<LinesPanel>,
+    /// How many are in a row.
+    pub(crate) per_row: usize,
 }
 
-const PANEL: (u32, u32) = (560, 420);
+const TOP: i32 = 40;
+const GAP: i32 = 12;
 
 impl Lines {
     /// Draws the picture into an SVG file.
     ///
     /// # Errors
-    /// There is nothing to draw, or the file cannot be written.
-    pub fn draw(&self, path: &Path) -> Result<()> {
-        let size = (PANEL.0 * self.panels.len().max(1) as u32, PANEL.1 + 40);
-        let root = SVGBackend::new(path, size).into_drawing_area();
-        self.draw_on(&root).map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+    /// A panel has no points, or the file cannot be written.
+    pub(crate) fn draw(&self, path: &Path) -> Result<()> {
+        let names = self.names();
+        let per_row = self.per_row.clamp(1, self.panels.len().max(1));
+        let panel = if per_row < 3 { (560, 400) } else { (440, 320) };
+        let width = (per_row as i32 * panel.0).max(title_width(&self.title));
+        // What a single line is stands beside it.
+        let named = if names.len() > 1 { names.as_slice() } else { &[] };
+        let legend = Legend::new(named, (GAP * 2, TOP), width);
+        let rows = self.panels.chunks(per_row);
+        let height = legend.bottom() + rows.len() as i32 * panel.1;
+        let root = SVGBackend::new(path, (width as u32, height as u32)).into_drawing_area();
+        let draw = || -> Result<()> {
+            root.fill(&WHITE)?;
+            root.draw(&Text::new(self.title.as_str(), (GAP, 20), text(TITLE, HPos::Left)))?;
+            legend.draw(&root)?;
+            for (number, row) in rows.enumerate() {
+                let top = legend.bottom() + number as i32 * panel.1;
+                let measures: Vec<f64> =
+                    row.iter().flat_map(LinesPanel::points).map(|point| point.1).collect();
+                for (number, lines) in row.iter().enumerate() {
+                    let left = number as i32 * panel.0;
+                    let area = root.clone().shrink((left, top), panel);
+                    let y =
+                        Scale::of_measures(&measures, lines.y.is_log).ok_or_else(|| anyhow!("no figures"))?;
+                    lines.draw(&area, y, &names)?;
+                }
+            }
+            Ok(root.present()?)
+        };
+        draw().map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
     }
 
-    fn draw_on(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
-        root.fill(&WHITE)?;
-        let plot = root.titled(&self.title, ("sans-serif", TITLE))?;
-        for (panel, area) in self.panels.iter().zip(plot.split_evenly((1, self.panels.len().max(1)))) {
-            let points = || panel.series.iter().flat_map(|series| &series.points);
-            let (x, y) = (extent(points().map(|point| point.0)), extent(points().map(|point| point.1)));
-            let (x, y) = x.zip(y).ok_or_else(|| anyhow!("no figures"))?;
-            if self.is_log {
-                let wide = |(from, to): (f64, f64)| (from / 1.2..to * 1.2).log_scale();
-                self.panel(&area, panel, wide(x), wide(y))?;
-            } else {
-                let margin = (x.1 - x.0).max(1.0) * 0.04;
-                self.panel(&area, panel, x.0 - margin..x.1 + margin, 0.0..y.1 * 1.08)?;
+    /// Of all lines, each once.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for series in self.panels.iter().flat_map(|panel| &panel.series) {
+            if !names.contains(&series.name) {
+                names.push(series.name.clone());
             }
         }
-        Ok(root.present()?)
+        names
+    }
+}
+
+impl LinesPanel {
+    /// Whether there is anything to draw.
+    pub(crate) fn has_points(&self) -> bool {
+        self.points().next().is_some()
     }
 
-    fn panel<X, Y>(
-        &self,
-        area: &DrawingArea<SVGBackend<'_>, Shift>,
-        panel: &LinesPanel,
-        x: X,
-        y: Y,
-    ) -> Result<()>
-    where
-        X: AsRangedCoord<Value = f64>,
-        Y: AsRangedCoord<Value = f64>,
-        X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
-        Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
-    {
+    fn points(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.series.iter().flat_map(|series| series.points.iter().copied())
+    }
+
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, y: Scale, names: &[String]) -> Result<()> {
+        let choices: Vec<f64> = self.points().map(|point| point.0).collect();
+        let x = Scale::of_choices(&choices, self.x.is_log).ok_or_else(|| anyhow!("no figures"))?;
         let mut chart = ChartBuilder::on(area)
-            .caption(&panel.name, ("sans-serif", FONT + 2))
-            .margin(12)
+            .caption(&self.name, ("sans-serif", FONT + 2))
+            .margin(GAP)
+            .margin_right(GAP * 2)
             .x_label_area_size(40)
             .y_label_area_size(70)
-            .build_cartesian_2d(x, y)
-            .map_err(|error| anyhow!("{error}"))?;
-        let format = |value: &f64| short(*value);
+            .build_cartesian_2d(x, y)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .bold_line_style(GRID)
-            .x_desc(&self.x)
-            .y_desc(&self.y)
-            .x_label_formatter(&format)
-            .y_label_formatter(&format)
+            .x_desc(self.x.name)
+            .y_desc(self.y.name)
             .label_style(("sans-serif", FONT))
-            .draw()
-            .map_err(|error| anyhow!("{error}"))?;
-        for (number, series) in panel.series.iter().enumerate() {
-            let colour = colour(number);
-            let width = if series.is_reference { 1 } else { 2 };
-            chart
-                .draw_series(LineSeries::new(series.points.iter().copied(), colour.stroke_width(width)))
-                .map_err(|error| anyhow!("{error}"))?
-                .label(&series.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(width)));
-            let marks = series.points.iter().filter(|_| !series.is_reference);
-            chart
-                .draw_series(marks.map(|point| Circle::new(*point, 3, colour.filled())))
-                .map_err(|error| anyhow!("{error}"))?;
+            .draw()?;
+        for series in &self.series {
+            let colour = colour(names.iter().position(|name| *name == series.name).unwrap_or(0));
+            let width = if series.is_reference() { 1 } else { 2 };
+            chart.draw_series(LineSeries::new(series.points.iter().copied(), colour.stroke_width(width)))?;
+            let marks = series.points.iter().filter(|_| !series.is_reference());
+            chart.draw_series(marks.map(|point| Circle::new(*point, 3, colour.filled())))?;
         }
-        chart
-            .configure_series_labels()
-            .label_font(("sans-serif", FONT - 2))
-            .background_style(WHITE.mix(0.85))
-            .border_style(INK.mix(0.3))
-            .position(SeriesLabelPosition::UpperRight)
-            .draw()
-            .map_err(|error| anyhow!("{error}"))
+        Ok(())
     }
-}
-
-/// The least and the largest.
-fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |found: Option<(f64, f64)>, value| {
-        let (least, most) = found.unwrap_or((value, value));
-        Some((least.min(value), most.max(value)))
-    })
 }

@@ -1,15 +1,13 @@
 //! What all pictures have in common.
 
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{Color, IntoTextStyle, RGBColor, TextStyle};
+use plotters::style::{Color, IntoTextStyle, RGBColor, TextStyle, WHITE};
 
 pub(crate) const INK: RGBColor = RGBColor(30, 30, 30);
 pub(crate) const GRID: RGBColor = RGBColor(225, 225, 225);
 /// Pixels.
 pub(crate) const TITLE: u32 = 20;
 pub(crate) const FONT: u32 = 14;
-/// The width of a letter of [`FONT`], about.
-pub(crate) const LETTER: i32 = 8;
 
 /// Colours that can be told apart, also by those who see no red.
 const PALETTE: [RGBColor; 8] = [
@@ -27,20 +25,69 @@ pub(crate) fn colour(number: usize) -> RGBColor {
     PALETTE.get(number % PALETTE.len()).copied().unwrap_or(INK)
 }
 
+/// How wide a text of [`FONT`] is, about.
+pub(crate) fn letters(text: &str) -> i32 {
+    text.chars().count() as i32 * 8
+}
+
+/// How wide a picture has to be for its title, about.
+pub(crate) fn title_width(title: &str) -> i32 {
+    title.chars().count() as i32 * 11 + 24
+}
+
 /// Text of a size, anchored at its left or right end, or in its middle.
 pub(crate) fn text(size: u32, anchor: HPos) -> TextStyle<'static> {
+    inked(INK, size, anchor)
+}
+
+/// Text in the middle of a ground of a colour, in which it can be read.
+pub(crate) fn text_on(number: usize) -> TextStyle<'static> {
+    let RGBColor(red, green, blue) = colour(number);
+    let brightness = (u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue)) / 10;
+    inked(if brightness > 125 { INK } else { WHITE }, FONT, HPos::Center)
+}
+
+fn inked(ink: RGBColor, size: u32, anchor: HPos) -> TextStyle<'static> {
     ("sans-serif", size)
-        .with_color(INK.to_rgba())
+        .with_color(ink.to_rgba())
         .into_text_style(&(0, 0))
         .pos(Pos::new(anchor, VPos::Center))
 }
 
-/// A number as it stands in a picture.
+/// A number as it stands in a picture, of three digits or a few more.
 pub(crate) fn short(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1e6 => format!("{:.1}M", value / 1e6),
-        v if v >= 1e4 => format!("{:.0}k", value / 1e3),
-        v if v >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
-        _ => format!("{value:.2}"),
+    let (value, unit) = match value.abs() {
+        v if v >= 1e6 => (value / 1e6, "M"),
+        v if v >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.digits$}");
+    let text = if digits == 0 { &text } else { text.trim_end_matches('0').trim_end_matches('.') };
+    format!("{text}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_say_no_more_than_they_know() {
+        let cases =
+            [(0.0, "0"), (0.05, "0.05"), (24.7, "24.7"), (36.0, "36"), (500.0, "500"), (9871.0, "9871")];
+        let large = [
+            (10_000.0, "10k"),
+            (21_152.0, "21.2k"),
+            (468_555.0, "469k"),
+            (1e6, "1M"),
+            (5_791_479.0, "5.79M"),
+        ];
+        for (value, text) in cases.into_iter().chain(large) {
+            assert_eq!(short(value), text);
+        }
     }
 }

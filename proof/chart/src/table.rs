@@ -40,23 +40,32 @@ impl Table {
         self.rows.get(row).and_then(|row| row.get(column)).map_or("", String::as_str)
     }
 
-    /// What stands in a column, each once, in its order.
-    pub(crate) fn distinct(&self, column: usize) -> Vec<&str> {
-        let mut found = Vec::new();
-        for row in 0..self.rows.len() {
-            let text = self.text(row, column);
-            if !found.contains(&text) {
-                found.push(text);
-            }
-        }
-        found
+    /// # Errors
+    /// One of the columns is not there.
+    pub(crate) fn columns_of(&self, names: &[&str]) -> Result<Vec<usize>> {
+        names.iter().map(|name| self.column(name)).collect()
+    }
+
+    /// What stands in some columns of a row.
+    pub(crate) fn joined(&self, row: usize, columns: &[usize]) -> String {
+        columns.iter().map(|column| self.text(row, *column)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The number that a text begins with, such as `400 ns`; `None` where it begins otherwise.
+/// The number that a text begins with, such as `400 ns`, or that it is, such as `0.86x`; `None` where it is otherwise.
 pub(crate) fn number(text: &str) -> Option<f64> {
-    let word = text.split_whitespace().next()?;
+    let word = text.strip_suffix('x').unwrap_or(text).split_whitespace().next()?;
     word.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// The first number within a text, such as `log of 10^3 frames`; gigabytes are megabytes.
+pub(crate) fn quantity(text: &str) -> Option<f64> {
+    let mut words =
+        text.split_whitespace().skip_while(|word| !word.starts_with(|first: char| first.is_ascii_digit()));
+    let word = words.next()?;
+    let (base, power) = word.split_once('^').unwrap_or((word, "1"));
+    let number = base.parse::<f64>().ok()?.powi(power.parse().ok()?);
+    Some(if words.next() == Some("GB") { number * 1000.0 } else { number })
 }
 
 #[cfg(test)]
@@ -70,5 +79,16 @@ mod tests {
         assert_eq!(number(""), None);
         assert_eq!(number("NaN"), None);
         assert_eq!(number("2.5"), Some(2.5));
+        assert_eq!(number("0.86x"), Some(0.86));
+        assert_eq!(number("1.62x - 2.72x"), None);
+    }
+
+    #[test]
+    fn a_size_is_the_first_number_in_its_text() {
+        assert_eq!(quantity("log of 10^3 frames"), Some(1000.0));
+        assert_eq!(quantity("database of 1 GB"), Some(1000.0));
+        assert_eq!(quantity("database of 100 MB"), Some(100.0));
+        assert_eq!(quantity("262144"), Some(262_144.0));
+        assert_eq!(quantity("none"), None);
     }
 }

@@ -1,22 +1,25 @@
 //! The measurements that are kept in the documentation can be drawn, whole.
 
-#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use std::path::{Path, PathBuf};
 
-use duralite_chart::{draw_known, draw_table};
+use duralite_chart::{draw_known_in, draw_table, is_known};
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench");
 
 fn pictures() -> (tempfile::TempDir, Vec<PathBuf>) {
     let dir = tempfile::tempdir().expect("a directory");
-    for entry in std::fs::read_dir(KEPT).expect("docs/bench").filter_map(Result::ok) {
-        if entry.path().extension().is_some_and(|ending| ending == "csv") {
-            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).expect("copy");
-        }
+    for table in kept_tables() {
+        std::fs::copy(&table, dir.path().join(table.file_name().expect("a name"))).expect("copy");
     }
-    let drawn = draw_known(dir.path()).expect("pictures");
+    let drawn = draw_known_in(dir.path()).expect("pictures");
     (dir, drawn)
+}
+
+fn kept_tables() -> Vec<PathBuf> {
+    let files = std::fs::read_dir(KEPT).expect("docs/bench").map(|entry| entry.expect("a file").path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "csv")).collect()
 }
 
 fn read(path: &Path) -> String {
@@ -24,18 +27,52 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn every_kept_figure_is_drawn_with_all_its_lines() {
+fn every_table_of_a_papers_figure_is_drawn_and_with_all_its_lines() {
     let (dir, drawn) = pictures();
-    let found = |name: &str| drawn.contains(&dir.path().join(name));
-    for name in ["figure7.svg", "figure9.svg", "table2.svg", "waldio_crowds.svg", "ppl_figure6.svg"] {
-        assert!(found(name), "{name} is missing among {drawn:?}");
+    for table in kept_tables() {
+        let name = table.file_stem().expect("a name").to_string_lossy();
+        let has_figure = name.contains("figure");
+        assert!(is_known(&name) || !has_figure, "{name} has a figure in its paper");
+        let picture = dir.path().join(&*name).with_extension("svg");
+        assert_eq!(drawn.contains(&picture), is_known(&name), "{name}");
     }
     let figure = read(&dir.path().join("figure7.svg"));
     for word in ["insert", "update", "delete", "UH+LS+Diff", "write latency (ns per line)"] {
         assert!(figure.contains(word), "{word}");
     }
     // Three operations by six variants by six latencies.
-    assert!(figure.matches("<circle").count() >= 3 * 6 * 6, "{}", figure.matches("<circle").count());
+    assert_eq!(figure.matches("<circle").count(), 3 * 6 * 6);
+    // The ground, four rows of five schemes, and the legend.
+    let figure = read(&dir.path().join("store_figure12.svg"));
+    assert_eq!(figure.matches("<rect").count(), 1 + 4 * 5 + 5);
+}
+
+/// The documents are written from the same tables, and show each picture below its table.
+#[test]
+fn the_documents_show_the_kept_tables_and_pictures() {
+    let documents =
+        ["benchmarks.md", "store-benchmarks.md"].map(|name| read(&Path::new(KEPT).join("..").join(name)));
+    for table in kept_tables() {
+        let name = table.file_stem().expect("a name").to_string_lossy();
+        let mut rows: Vec<String> = Vec::new();
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(&table).expect("a table");
+        for row in reader.records().map(|row| row.expect("a row")) {
+            rows.push(format!("| {} |", row.iter().collect::<Vec<_>>().join(" | ")));
+            if rows.len() == 1 {
+                rows.push(format!("|{}", " --- |".repeat(row.len())));
+            }
+        }
+        let mut text = rows.join("\n");
+        if is_known(&name) {
+            text.push_str("\n\n![");
+        }
+        let after = |document: &String| document.split_once(&text).map(|(_, after)| after.to_owned());
+        let after =
+            documents.iter().find_map(after).unwrap_or_else(|| panic!("no document has {name} as it is"));
+        let link = format!("](bench/{name}.svg)");
+        let line = after.lines().next().unwrap_or("");
+        assert_eq!(line.ends_with(&link), is_known(&name), "below {name}: {line}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
-use duralite_bench::report::Table;
+use duralite_bench::report::{Table, pictures_of};
 use duralite_bench::{everyday, flush, machine, ppl, scratchpad, waldio};
 
 use duralite_cli::output::{print_json, print_text};
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Directory for the databases; it decides which disk is measured
     #[arg(long, default_value = "out/bench")]
     dir: PathBuf,
-    /// Write NAME.csv files into this directory
+    /// Write NAME.csv files into this directory, and NAME.svg where a table has a picture
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
     /// Write a Markdown report to this file
@@ -107,13 +107,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     std::fs::create_dir_all(&options.dir)?;
     let effort = Effort { rounds: options.rounds, transactions: options.transactions };
+    let places = options.report.as_ref().zip(options.csv.as_ref());
+    let pictures = places.map(|(report, csv)| pictures_of(report, csv)).transpose()?;
     let mut tables = Vec::new();
     for (name, measure) in MEASUREMENTS {
         if options.names.is_empty() || options.names.iter().any(|given| means(given, name)) {
             eprintln!("measuring {name} …");
             for table in measure.take(&options.dir, effort)? {
                 if !options.json {
-                    print_text(&format!("{}\n", table.markdown()))?;
+                    print_text(&format!("{}\n", table.markdown(None)))?;
                 }
                 if let Some(dir) = &options.csv {
                     table.write_csv(dir)?;
@@ -126,12 +128,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         print_json(&serde_json::json!({ "machine": machine::describe(), "tables": tables }))?;
     }
     if let Some(path) = &options.report {
-        std::fs::write(path, report(&tables))?;
+        std::fs::write(path, report(&tables, pictures.as_deref()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn report(tables: &[Table]) -> String {
+fn report(tables: &[Table], pictures: Option<&str>) -> String {
     let mut text = format!(
         "# Benchmarks\n\nWritten by `make bench`. Machine: {}. Database files are on the disk's file system; \
          logs of `waldio` beside them, those of `nvwal` in emulated NVRAM (a mapped file in shared memory). The \
@@ -139,7 +141,7 @@ fn report(tables: &[Table]) -> String {
         machine::describe()
     );
     for table in tables {
-        text.push_str(&table.markdown());
+        text.push_str(&table.markdown(pictures));
         text.push('\n');
     }
     text

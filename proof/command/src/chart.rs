@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             "--output, --title and --log are for one file; {} is a directory",
             options.source.display()
         );
-        let drawn = duralite_chart::draw_known(&options.source)?;
+        let drawn = duralite_chart::draw_known_in(&options.source)?;
         ensure!(!drawn.is_empty(), "{} has no table that can be drawn", options.source.display());
         drawn
     } else {

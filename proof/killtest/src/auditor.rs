@@ -101,6 +101,9 @@ impl Auditor<'_> {
                 self.check(true)?;
                 self.write_once()?;
                 self.close()?;
+                // What somebody had made who died before the database named it goes when the next log is made.
+                self.check(false)?;
+                self.close()?;
                 self.check_stock(allow_segments)
             }
         }

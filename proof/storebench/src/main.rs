@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use duralite_bench::{machine, report::Table};
+use duralite_bench::machine;
+use duralite_bench::report::{Table, pictures_of};
 
 use measure::plan::Plan;
 
@@ -56,7 +57,7 @@ struct Cli {
     /// Threads, in tables with one number of them
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
-    /// Write NAME.csv files into this directory
+    /// Write NAME.csv files into this directory, and NAME.svg where a table has a picture
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
     /// Write a Markdown report to this file
@@ -135,6 +136,8 @@ fn run(cli: &Cli) -> Result<()> {
         threads: cli.threads,
         is_full: cli.full,
     };
+    let places = cli.report.as_ref().zip(cli.csv.as_ref());
+    let pictures = places.map(|(report, csv)| pictures_of(report, csv)).transpose()?;
     let mut text = heading();
     let mut failed = Vec::new();
     for (name, measure) in MEASUREMENTS {
@@ -145,8 +148,8 @@ fn run(cli: &Cli) -> Result<()> {
         match measure.tables(&plan) {
             Ok(tables) => {
                 for table in tables {
-                    println!("{}", table.markdown());
-                    text.push_str(&format!("\n{}", table.markdown()));
+                    println!("{}", table.markdown(None));
+                    text.push_str(&format!("\n{}", table.markdown(pictures.as_deref())));
                     cli.csv.as_ref().map_or(Ok(()), |dir| table.write_csv(dir))?;
                 }
             }

@@ -13,7 +13,7 @@ use super::head::{Head, check_owner};
 use super::open::open_log;
 use super::shared::{Found, OpenLog, Place};
 use super::waiting::{self, Lock, Pause};
-use super::words::{MAGIC, is_complete};
+use super::words::{MAGIC, is_complete, left_of};
 use super::{DatabaseIdentity, files, leftovers, names, outside};
 use crate::descriptor::LogDirectory;
 use crate::home::DatabaseFile;
@@ -57,12 +57,10 @@ pub(crate) fn attach(
         }
         return Err(gone());
     }
-    let alone = find_alone(&file, &place, &attaching, pause)?;
+    let found_alone = find_alone(&file, &place, &attaching, pause)?;
+    let alone = found_alone.is_some();
     if alone && log_dir.is_dax() {
-        // It may have been used as emulated memory, on this very file system. Blocks that were first
-        // touched then are not durable, nor is what an emulated model of persistency did not
-        // flush, and a commit that survives a power loss would stand behind one that does not.
-        file.sync_all().map_err(|error| JournalError::io("sync", &path, &error))?;
+        sync_what_was_emulated(&path, &file)?;
     }
     // Who checkpoints the log may have deleted both meanwhile.
     let segment = files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
@@ -72,7 +70,12 @@ pub(crate) fn attach(
         database,
         file,
         segment,
-        Found { alone, of_another: !head.is_of(db), is_new: false },
+        Found {
+            alone,
+            of_another: !head.is_of(db),
+            is_new: false,
+            left: found_alone.and_then(|alone| alone.left),
+        },
     )?;
     log.attaching = Some(attaching);
     // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot
@@ -90,6 +93,13 @@ pub(crate) fn attach(
     Ok(log)
 }
 
+/// A log in persistent memory may have been used as emulated memory, on this very file system. Blocks that were first
+/// touched then are not durable, nor is what an emulated model of persistency did not
+/// flush, and a commit that survives a power loss would stand behind one that does not.
+fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), JournalError> {
+    file.sync_all().map_err(|error| JournalError::io("sync", path, &error))
+}
+
 /// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
 /// so does one that is somewhere else by now.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
@@ -102,7 +112,13 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     }
 }
 
-/// Whether nobody else has the log. The kernel gives the locks of a dead process back one after
+/// Nobody else has the log.
+struct Alone {
+    /// What the engine's words were when the last who had it had gone; see [`left_of`].
+    left: Option<Vec<u8>>,
+}
+
+/// Finds out whether nobody else has the log. The kernel gives the locks of a dead process back one after
 /// another, so that its lock of the log may outlive the one that attachers wait for: only a
 /// process that lives, of a segment that was completed, proves that somebody is there.
 ///
@@ -118,26 +134,27 @@ fn find_alone(
     place: &Place<'_>,
     attaching: &File,
     pause: Pause<'_>,
-) -> Result<bool, JournalError> {
+) -> Result<Option<Alone>, JournalError> {
     let path = place.path;
     let failed = |source| JournalError::Medium { path: place.segment_path.clone(), source };
     for tries in 0.. {
         let locked = waiting::try_lock(file, Lock::Exclusive);
         if locked.map_err(|error| JournalError::io("lock", path, &error))? {
+            let left = left_of(attaching, place.log_dir.engine.shared.zeroed);
             let begins = clear(attaching).map_err(failed)?;
             if !begins {
                 file.unlock().map_err(|error| JournalError::io("unlock", path, &error))?;
             }
-            return Ok(begins);
+            return Ok(begins.then_some(Alone { left }));
         }
         let complete = is_complete(attaching);
         let living = FileSegment::has_processes(attaching).map_err(failed)?;
         if living && complete {
-            return Ok(false);
+            return Ok(None);
         }
         if !pause(tries) {
             if living {
-                return Ok(false);
+                return Ok(None);
             }
             break;
         }

@@ -53,7 +53,13 @@ pub(crate) fn create(
         files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
             .map_err(|error| JournalError::io("make", &segment_path, &error))?;
-        place.open(options, database, file, segment, Found { alone: true, is_new: true, of_another: false })
+        place.open(
+            options,
+            database,
+            file,
+            segment,
+            Found { alone: true, is_new: true, of_another: false, left: None },
+        )
     };
     make()
         .map_err(|error| at_directory(error, &log_dir.dir))

@@ -2,6 +2,7 @@
 //! together (invariants 3 and 13).
 
 mod attach;
+mod boot;
 mod create;
 mod files;
 mod find;

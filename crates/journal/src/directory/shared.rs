@@ -9,10 +9,11 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Segment};
 
+use super::boot::boot;
 use super::outside::Outside;
 use super::waiting::Pause;
 use super::words::{
-    BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET, READABLE, beginning_of, figures_of,
+    BEGUN, BOOT, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET, READABLE, beginning_of, figures_of,
 };
 use super::{DatabaseIdentity, files, names};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
@@ -84,11 +85,11 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
 }
 
 /// What a log is to whoever opens it; see [`Attaching`].
-#[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) alone: bool,
     pub(super) of_another: bool,
     pub(super) is_new: bool,
+    pub(super) left: Option<Vec<u8>>,
 }
 
 /// A log's file that is being opened.
@@ -128,6 +129,7 @@ impl<'a> Place<'a> {
         // Emulated memory and direct access to the same file promise different things, and each builds
         // on what the other has stored.
         if alone {
+            segment.store(BOOT, boot());
             segment.store(MEDIA, media);
         } else if ![0, media].contains(&segment.load(MEDIA)) {
             return Err(JournalError::Settings);
@@ -148,7 +150,7 @@ impl<'a> Place<'a> {
         segment: Arc<FileSegment>,
         found: Found,
     ) -> Result<OpenLog, JournalError> {
-        let Found { alone, of_another, is_new } = found;
+        let Found { alone, of_another, is_new, left } = found;
         let engine = (self.log_dir.engine.attach)(Attaching {
             directory: self.log_dir,
             options,
@@ -159,6 +161,7 @@ impl<'a> Place<'a> {
             alone,
             of_another,
             is_new,
+            left,
         })?;
         // Last: from here on others may join.
         if alone {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use super::boot::boot;
 use crate::figures::FIGURES_BYTES;
 use crate::pins::PINS_BYTES;
 
@@ -35,6 +36,9 @@ pub const HOME_WRITES: u64 = 56;
 /// One more than that number was when the last sync of the file began that succeeded; 0 where there was none.
 pub const HOME_SYNCED: u64 = 64;
 
+/// By which start of the system the words are ([`super::boot`]); 0 where it is not known.
+pub(super) const BOOT: u64 = 72;
+
 /// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
@@ -59,6 +63,19 @@ pub(super) fn beginning_of(incarnation: u64) -> u64 {
 /// Whether the words in the file are of a segment that was completed.
 pub(super) fn is_complete(segment: &File) -> bool {
     layout_of(segment) == MAGIC
+}
+
+/// The first `bytes` of an engine's part as the last process left them that used the segment; `None` where the system was started since,
+/// or a segment was not completed.
+pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
+    let mut by = [0; 8];
+    segment.read_exact_at(&mut by, BOOT).ok()?;
+    if !is_complete(segment) || u64::from_ne_bytes(by) != boot() || boot() == 0 {
+        return None;
+    }
+    let mut words = vec![0; bytes as usize];
+    segment.read_exact_at(&mut words, ENGINE_OFFSET).ok()?;
+    Some(words)
 }
 
 /// The layout of the segment in the file; 0 where none was completed.

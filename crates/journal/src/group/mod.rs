@@ -23,6 +23,7 @@ mod flush;
 mod framing;
 mod generation;
 mod lead;
+mod left;
 mod read;
 #[cfg(test)]
 mod weak;
@@ -37,6 +38,7 @@ use duralite_medium::{MediumError, Segment};
 use crate::JournalError;
 pub(crate) use append::{Content, Placing, initial_bytes};
 pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions, NewGeneration};
+pub(crate) use left::durable_end;
 use words::{
     DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
     STARTS, TAIL,
@@ -70,7 +72,7 @@ pub(crate) struct Group {
 }
 
 /// Where a log stands when the first process attaches it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recovered {
     pub(crate) generation: u64,
     /// Offset in the file behind the last committed transaction.

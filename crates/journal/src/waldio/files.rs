@@ -4,14 +4,15 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_logfmt::waldio::{AREA_BYTES, Superblock};
+use duralite_logfmt::waldio::{AREA_BYTES, DATA_OFFSET, Superblock};
 use duralite_medium::MediumError;
-use duralite_medium::block::{Block, BlockOptions, FileBlock};
+use duralite_medium::block::{Block, BlockOptions, Durability, FileBlock};
 
 use super::recovery::NEW;
 use super::{Waldio, WaldioOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
 use crate::engine::Engine;
+use crate::group;
 use crate::{JournalError, hooks, log_file};
 
 /// Writes an empty log into a new file.
@@ -36,12 +37,17 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
 
 /// Opens a log; whoever is alone recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
-    let Attaching { file, segment, base, alone, is_new, .. } = log;
+    let Attaching { file, segment, base, alone, is_new, left, .. } = log;
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
-        (true, false) => Waldio::recover(block, superblock, file.path, &options, segment, base)?,
+        (true, false) => {
+            // Else groups are written behind others that are not durable, and a disk may have lost power since: a stick that was pulled out.
+            let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
+            let left = left.and_then(|words| group::durable_end(&words, DATA_OFFSET));
+            Waldio::recover(block, superblock, file.path, &options, (segment, base), left)?
+        }
         (false, _) => Waldio::join(block, superblock, file.path, &options, segment, base, None)?,
         (true, true) => Waldio::join(block, superblock, file.path, &options, segment, base, Some(NEW))?,
     }))

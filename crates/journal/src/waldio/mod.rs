@@ -123,7 +123,7 @@ impl Waldio {
         first: bool,
     ) -> Result<Self, JournalError> {
         if first {
-            return Self::recover(block, superblock, path, options, segment, base);
+            return Self::recover(block, superblock, path, options, (segment, base), None);
         }
         Self::join(block, superblock, path, options, segment, base, None)
     }
@@ -135,8 +135,8 @@ impl Waldio {
         superblock: Superblock,
         path: &Path,
         options: &WaldioOptions,
-        segment: Arc<dyn Segment>,
-        base: u64,
+        (segment, base): (Arc<dyn Segment>, u64),
+        left: Option<Recovered>,
     ) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
         let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
@@ -144,7 +144,7 @@ impl Waldio {
         let mut log = Self::alone(block.clone(), superblock.clone(), path, options, nothing)?;
         log.chains.keep_images(true);
         log.enter(scan.generation())?;
-        let found = scan.find_end(&mut |group| log.take_in_group(group))?;
+        let found = scan.find_end(left, &mut |group| log.take_in_group(group))?;
         found.settle(block.as_ref(), &superblock).map_err(failed)?;
         log.group =
             Arc::new(framing::join(segment, base, block, &superblock, options, Some(found.recovered))?);
@@ -201,7 +201,7 @@ impl Waldio {
         let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
         let options = WaldioOptions::default();
         let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
-        let recovered = scan.find_end(&mut |_| Ok(()))?.recovered;
+        let recovered = scan.find_end(None, &mut |_| Ok(()))?.recovered;
         Self::alone(block, superblock, path, &options, recovered)
     }
 

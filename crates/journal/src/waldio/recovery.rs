@@ -30,6 +30,8 @@ pub(crate) struct Found {
     rewrite_from: u64,
     /// Blocks behind the end that look like a part of the log.
     stale: Vec<u64>,
+    /// Whether it is known to be durable, and that nothing is behind it.
+    is_settled: bool,
 }
 
 /// Where a log's newest generation begins, before it is known where it ends.
@@ -120,25 +122,30 @@ impl<'a> Scan<'a> {
         self.slot.generation
     }
 
-    /// Finds the end of the log. Changes nothing.
+    /// Finds the end of the log. Changes nothing. If that is where those who had it have `left` it, durable and with nothing
+    /// written after it, nothing is looked for there.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, those of `visit`.
-    pub(crate) fn find_end(self, visit: Visit<'_>) -> Result<Found, JournalError> {
+    pub(crate) fn find_end(self, left: Option<Recovered>, visit: Visit<'_>) -> Result<Found, JournalError> {
         if self.slot.wal_header.is_none() {
-            return Ok(self.found(DATA_OFFSET, DATA_OFFSET, Vec::new()));
+            return Ok(self.found(DATA_OFFSET, DATA_OFFSET));
         }
         let (end, rewrite_from) = match self.superblock.layout {
             Layout::Delta => self.groups(visit)?,
             Layout::Embedded => self.frames()?,
         };
-        let stale = self.behind(end)?;
-        Ok(self.found(end, rewrite_from, stale))
+        let found = self.found(end, rewrite_from);
+        let aligned = Recovered { end: end.next_multiple_of(8), ..found.recovered };
+        if left == Some(aligned) {
+            return Ok(Found { is_settled: true, ..found });
+        }
+        Ok(Found { stale: self.behind(end)?, ..found })
     }
 
-    fn found(self, end: u64, rewrite_from: u64, stale: Vec<u64>) -> Found {
+    fn found(&self, end: u64, rewrite_from: u64) -> Found {
         let recovered = Recovered { generation: self.slot.generation, end };
-        Found { slot: self.slot, recovered, rewrite_from, stale }
+        Found { slot: self.slot, recovered, rewrite_from, stale: Vec::new(), is_settled: false }
     }
 }
 
@@ -146,6 +153,9 @@ impl Found {
     /// Makes sure that what was found will be found again: a process that died, or that saw a write
     /// fail, may have left it in a cache only. Removes what is stale. Durable on return.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
+        if self.is_settled {
+            return Ok(());
+        }
         let mut first = vec![0; superblock.block_bytes as usize];
         block.read(0, &mut first)?;
         if raise_version(&mut first) {
@@ -362,7 +372,6 @@ pub(super) const NEW: Recovered = Recovered { generation: 1, end: DATA_OFFSET };
 
 /// Writes an empty log on a file whose blocks are preallocated.
 pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
-    block.write(0, &superblock.encode())?;
     let slot = Slot {
         generation: 1,
         wal_header: None,
@@ -372,5 +381,8 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
         // Nothing is ever committed in it.
         time_ms: 0,
     };
-    block.write(slot_offset(1), &slot.encode(superblock.log_id))
+    let mut head = superblock.encode().to_vec();
+    head.resize(slot_offset(1) as usize, 0);
+    head.extend_from_slice(&slot.encode(superblock.log_id));
+    block.write(0, &head)
 }

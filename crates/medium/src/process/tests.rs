@@ -117,3 +117,24 @@ fn many_descriptors_are_registered_and_forgotten() {
         .filter(|number| REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == **number));
     assert!(left.count() < 600);
 }
+
+#[test]
+fn a_fork_waits_for_work_that_the_application_does_not_know_of() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let (begun, wait) = std::sync::mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        let _forks = ForksWait::begin();
+        begun.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        DONE.store(true, Ordering::SeqCst);
+    });
+    wait.recv().unwrap();
+    // The child has what its parent had at the fork, and does not wait for its parent's threads.
+    let pid = in_child(false, || {
+        drop(ForksWait::begin());
+        DONE.load(Ordering::SeqCst)
+    });
+    assert!(succeeded(pid));
+    worker.join().unwrap();
+    drop(ForksWait::begin());
+}

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use duralite_medium::process::ForksWait;
+
 use super::in_queue;
 use crate::attachment::Attachment;
 use crate::attachment::maintenance::{self, Maintenance};
@@ -96,6 +98,8 @@ impl Worker {
     /// without them, so that the next one starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
+        // A child would find SQLite's allocator locked for good.
+        let _forks = ForksWait::begin();
         // As they are by now: some can be changed while the log is in use.
         let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {
             return Ok(());

@@ -2,31 +2,61 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A time of the segment's clock in nanoseconds; 0 while nothing has been written since the last commit.
+/// A time of the segment's clock.
 ///
 /// The latency of a commit is counted from here: from the first page that SQLite hands over at the commit. Before that it
 /// has not begun to commit: the statements of the transaction run, or the application does something else. Only
 /// a transaction that outgrows SQLite's cache hands pages over earlier, and is counted from the first of them.
 #[derive(Default)]
-pub struct CommitClock(AtomicU64);
+pub struct CommitClock {
+    /// In nanoseconds; 0 while nothing has been written since the last commit.
+    began: AtomicU64,
+    /// Where in the WAL was written then.
+    offset: AtomicU64,
+}
 
 impl CommitClock {
-    /// SQLite writes. Only the first time after the last commit asks for the time.
-    pub fn written(&self, clock_ns: impl FnOnce() -> u64) {
-        if self.0.load(Ordering::Relaxed) == 0 {
-            self.0.store(clock_ns(), Ordering::Relaxed);
+    /// SQLite writes at this offset of the WAL. Only the first time after the last commit asks for the time, and where what had been written
+    /// is written over: it was rolled back, of which SQLite says nothing in exclusive locking mode.
+    pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) {
+        if self.began.load(Ordering::Relaxed) == 0 || offset <= self.offset.load(Ordering::Relaxed) {
+            self.began.store(clock_ns(), Ordering::Relaxed);
+            self.offset.store(offset, Ordering::Relaxed);
         }
     }
 
     /// What was written is committed: when that began.
     pub fn committed(&self) -> u64 {
-        let began = self.0.load(Ordering::Relaxed);
+        let began = self.began.load(Ordering::Relaxed);
         self.forget();
         began
     }
 
     /// Another transaction begins; what was written is not committed.
     pub fn forget(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.began.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_counted_from_its_own_first_write() {
+        let clock = CommitClock::default();
+        for (offset, now) in [(32, 10), (4152, 11), (8272, 12)] {
+            clock.written(offset, || now);
+        }
+        assert_eq!(clock.committed(), 10);
+        clock.written(12_392, || 20);
+        clock.written(16_512, || 21);
+        // Rolled back; the next begins at the same place, much later.
+        clock.written(12_392, || 90);
+        clock.written(16_512, || 91);
+        assert_eq!(clock.committed(), 90);
+        // The log has started over.
+        clock.written(32, || 95);
+        assert_eq!(clock.committed(), 95);
     }
 }

@@ -434,7 +434,7 @@ impl Db {
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only
     /// after [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
-        self.commit_clock.written(|| attachment.clock_ns());
+        self.commit_clock.written(offset, || attachment.clock_ns());
         let mut log = attachment.log_for_write(data.len())?;
         let before = log.version();
         if let Err(error) = log.write(&self.base, offset, data) {

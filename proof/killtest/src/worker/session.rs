@@ -32,9 +32,12 @@ fn is_away(error: &rusqlite::Error) -> bool {
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
+/// Whether it is worth another try. Who may only read cannot roll back what a dead process has left, and is told so, as by stock SQLite,
+/// until somebody has who may write.
 fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
-        if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+        if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+            || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
 }
 
 fn is_full(error: &anyhow::Error) -> bool {

@@ -1,6 +1,8 @@
 //! `on_close=keep`: guard and log stay at the last close, for the next opening.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run, stock};
 use rusqlite::{Connection, ffi};
@@ -87,6 +89,59 @@ fn a_log_that_is_kept_goes_on_and_stays_short() {
         fixture.assert_plain("k.db");
         assert_eq!(content(&stock(&fixture.path("k.db"))), rows);
     }
+}
+
+/// Opens a kept database of so many rows, reads, and commits: the flushes of each.
+fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
+    let conn = fixture.open_with("k.db", KEEP);
+    assert_eq!(one::<u32>(&conn, "SELECT count(*) FROM t"), rows);
+    let opening = number(&conn, "device_flushes");
+    run(&conn, "INSERT INTO t(b) VALUES(randomblob(100))").unwrap();
+    let commit = number(&conn, "device_flushes") - opening;
+    integrity(&conn);
+    conn.close().unwrap();
+    assert_kept(fixture, "k.db");
+    [opening, commit]
+}
+
+/// The memory that the users of the only log share.
+fn shared_memory(fixture: &Fixture) -> PathBuf {
+    let files = fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
+    let mut memory = files.filter(|path| path.as_os_str().as_encoded_bytes().ends_with(b"-shm"));
+    memory.next().unwrap()
+}
+
+#[test]
+fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tells() {
+    const BOOT: u64 = 72;
+    let fixture = Fixture::on(Engine::WALDIO);
+    kept(&fixture, "k.db");
+    // The log gets as long as it may be kept, and is put home.
+    let mut rows = 300;
+    while flushes(&fixture, rows) == [0, 1] {
+        rows += 1;
+        assert!(rows < 400, "the log is never put home");
+    }
+    assert_eq!(flushes(&fixture, rows + 1), [0, 1]);
+    let files = [fixture.path("k.db"), fixture.log()];
+    let older = files.clone().map(|path| fs::read(path).unwrap());
+    assert_eq!(flushes(&fixture, rows + 2), [0, 1]);
+
+    // After a power loss the memory is gone.
+    fs::remove_file(shared_memory(&fixture)).unwrap();
+    assert_eq!(flushes(&fixture, rows + 3), [1, 1]);
+    assert_eq!(flushes(&fixture, rows + 4), [0, 1]);
+    // Or it is of another start of the system.
+    let memory = fs::File::options().write(true).open(shared_memory(&fixture)).unwrap();
+    memory.write_all_at(&[7; 8], BOOT).unwrap();
+    assert_eq!(flushes(&fixture, rows + 5), [1, 1]);
+    assert_eq!(flushes(&fixture, rows + 6), [0, 1]);
+    // Files of a backup are written back, which the memory does not know.
+    for (path, bytes) in files.iter().zip(older) {
+        fs::write(path, bytes).unwrap();
+    }
+    assert_eq!(flushes(&fixture, rows + 2), [1, 1]);
+    assert_eq!(flushes(&fixture, rows + 3), [0, 1]);
 }
 
 #[test]

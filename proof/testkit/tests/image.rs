@@ -1,0 +1,225 @@
+//! The Dockerfile agrees with the tree: what it copies is there or is built by it, it builds and brings what `make demo` does, and
+//! it sees all that git keeps. That the image can be built and runs is not tested here.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The instructions of the stages of a Dockerfile, each in one line.
+fn stages(dockerfile: &str) -> Vec<Vec<String>> {
+    let text = dockerfile.replace("\\\n", " ");
+    let mut stages: Vec<Vec<String>> = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if line.starts_with("FROM ") {
+            stages.push(Vec::new());
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        stages.last_mut().expect("FROM comes first").push(words.join(" "));
+    }
+    stages
+}
+
+/// What an instruction names: the words behind it that are no options.
+fn operands<'a>(instructions: &'a [String], beginning: &str) -> Vec<Vec<&'a str>> {
+    let of = |rest: &'a str| rest.split(' ').filter(|word| !word.starts_with('-')).collect();
+    instructions.iter().filter_map(|line| line.strip_prefix(beginning)).map(of).collect()
+}
+
+/// The packages in `cargo build ... -p ONE -p TWO`, wherever it stands.
+fn cargo_packages(text: &str) -> BTreeSet<&str> {
+    let builds = text.split("cargo build").skip(1).filter_map(|rest| rest.split(['\n', '&']).next());
+    builds
+        .flat_map(|build| build.split(" -p ").skip(1))
+        .filter_map(|rest| rest.split_whitespace().next())
+        .collect()
+}
+
+/// What `cargo build` leaves for each package of the workspace, as its manifest says.
+fn artifacts() -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for entry in ["crates", "proof"].iter().flat_map(|dir| std::fs::read_dir(root().join(dir)).unwrap()) {
+        let dir = entry.unwrap().path();
+        let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        let name_in = |section: &str| {
+            let (_, rest) = manifest.split_once(&format!("{section}\n"))?;
+            let line = rest
+                .lines()
+                .take_while(|line| !line.starts_with('['))
+                .find(|line| line.starts_with("name"))?;
+            line.split('"').nth(1).map(str::to_owned)
+        };
+        let package = name_in("[package]").unwrap();
+        let library =
+            manifest.contains("\"cdylib\"").then(|| name_in("[lib]").unwrap_or(package.replace('-', "_")));
+        let mut made: Vec<String> = library.map(|name| format!("lib{name}.so")).into_iter().collect();
+        if dir.join("src/main.rs").exists() {
+            made.push(name_in("[[bin]]").unwrap_or_else(|| package.clone()));
+        }
+        found.insert(package, made);
+    }
+    found
+}
+
+/// Debian's packages for each word of scripts/setup.
+fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut found = BTreeMap::new();
+    for line in setup.lines() {
+        let Some((word, need)) = line.trim().split_once(") need ") else { continue };
+        // `need WHAT 'PACKAGES' CHECK`: quotes are there around several words only.
+        let mut rest = need;
+        let mut words = Vec::new();
+        while words.len() < 2 {
+            let quote = rest.chars().next().filter(|first| matches!(first, '\'' | '"'));
+            let (one, behind) = match quote {
+                Some(quote) => rest[1..].split_once(quote).unwrap(),
+                None => rest.split_once(' ').unwrap(),
+            };
+            words.push(one);
+            rest = behind.trim_start();
+        }
+        found.insert(word, words[1].split(' ').collect());
+    }
+    found
+}
+
+/// The words of scripts/setup for a purpose.
+fn needs_of<'a>(setup: &'a str, purpose: &str) -> Vec<&'a str> {
+    let line = setup.lines().find(|line| line.starts_with(&format!("{purpose}) needs=")));
+    line.unwrap_or_else(|| panic!("no purpose {purpose}")).split('\'').nth(1).unwrap().split(' ').collect()
+}
+
+fn demo_recipe(makefile: &str) -> String {
+    let (_, rest) = makefile.split_once("\ndemo:").expect("make demo");
+    rest.lines()
+        .skip(1)
+        .take_while(|line| line.starts_with('\t'))
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+#[test]
+fn what_is_copied_is_in_the_tree_or_is_built() {
+    let text = read("Dockerfile");
+    let [build, last] = &stages(&text)[..] else { panic!("two stages") };
+    let artifacts = artifacts();
+    let built: BTreeSet<&str> = cargo_packages(&build.join("\n"))
+        .into_iter()
+        .flat_map(|package| artifacts.get(package).unwrap_or_else(|| panic!("no package {package}")))
+        .map(String::as_str)
+        .collect();
+    let copied = operands(last, "COPY --from=build ");
+    let (_, copied) = copied.first().and_then(|words| words.split_last()).expect("files of the build");
+    let copied: BTreeSet<&str> =
+        copied.iter().map(|path| path.strip_prefix("/src/target/release/").expect("of the build")).collect();
+    assert_eq!(copied, built, "what is copied, and what is built");
+    let stripped = build.iter().find_map(|line| line.split_once(" strip ")).expect("strip").1;
+    for file in &built {
+        assert!(stripped.split(' ').any(|word| word.strip_prefix("target/release/") == Some(file)), "{file}");
+    }
+    for words in operands(build, "COPY ").into_iter().chain(operands(last, "COPY ")) {
+        let (_, sources) = words.split_last().unwrap();
+        for source in sources.iter().filter(|source| !source.starts_with("/src/")) {
+            assert!(root().join(source).exists(), "COPY {source}");
+        }
+    }
+}
+
+#[test]
+fn the_image_builds_and_brings_what_the_demonstration_needs() {
+    let text = read("Dockerfile");
+    let [build, last] = &stages(&text)[..] else { panic!("two stages") };
+    let (build, last) = (build.join("\n"), last.join("\n"));
+    let recipe = demo_recipe(&read("Makefile"));
+    let here = cargo_packages(&build);
+    for package in cargo_packages(&recipe) {
+        assert!(here.contains(package), "make demo builds {package}");
+    }
+    let setup = read("scripts/setup");
+    let known = debian_packages(&setup);
+    let installed: BTreeSet<&str> = last
+        .split_once("apt-get install ")
+        .and_then(|(_, rest)| rest.split(" && ").next())
+        .expect("apt-get install")
+        .split(' ')
+        .filter(|word| !word.starts_with('-'))
+        .collect();
+    for word in needs_of(&setup, "demo").into_iter().filter(|word| *word != "cc") {
+        for package in &known[word] {
+            assert!(installed.contains(package), "make demo needs {package}");
+        }
+    }
+    let all: BTreeSet<&str> = known.values().flatten().copied().collect();
+    for package in &installed {
+        assert!(all.contains(package), "scripts/setup knows no {package}");
+    }
+    assert!(last.contains("\nUSER duralite\n"), "the image does not run as root");
+}
+
+/// Copies what the last stage takes from the tree to where it says, below a directory.
+fn lay_out(stage: &[String], below: &Path) {
+    for words in operands(stage, "COPY ").iter().filter(|words| !words[0].starts_with("/src/")) {
+        let [source, target] = words[..] else { panic!("COPY ONE TARGET: {words:?}") };
+        let target = below.join(target.trim_start_matches('/'));
+        std::fs::create_dir_all(&target).unwrap();
+        let copied = Command::new("cp").arg("-r").arg(root().join(source).join(".")).arg(&target).status();
+        assert!(copied.expect("cp").success(), "{source}");
+    }
+}
+
+/// A script that lacks a file beside it does not come to its options.
+#[test]
+fn what_the_image_runs_finds_its_files() {
+    let text = read("Dockerfile");
+    let last = stages(&text).pop().expect("a stage");
+    let value =
+        |name: &str| last.iter().find_map(|line| line.strip_prefix(name)).expect("there is one").to_owned();
+    let (place, command) = (value("WORKDIR "), value("CMD "));
+    let words: Vec<&str> = command.split('"').skip(1).step_by(2).collect();
+    let (program, arguments) = words.split_first().expect("a program");
+    if artifacts().values().flatten().any(|made| program.ends_with(made.as_str())) {
+        return; // built, and so copied: see above
+    }
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(&last, dir.path());
+    let started = Command::new(program)
+        .args(arguments)
+        .arg("--help")
+        .current_dir(dir.path().join(place.trim_start_matches('/')))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+}
+
+#[test]
+fn the_image_sees_what_git_keeps() {
+    let ignored = read(".gitignore");
+    let ignored: BTreeSet<&str> = ignored.lines().map(|line| line.trim_start_matches('/')).collect();
+    for line in read(".dockerignore").lines().filter(|line| *line != ".git") {
+        let pattern = line.strip_prefix("**/").unwrap_or(line);
+        assert!(ignored.contains(pattern) || ignored.contains(format!("{pattern}/").as_str()), "{line}");
+    }
+}
+
+#[test]
+fn what_the_tests_read_is_understood() {
+    let text = "# a\nFROM a AS b\nRUN x \\\n    && cargo build -p one -p two \\\n    && y\nFROM c\nCOPY --from=b /p /q /r/\n";
+    let stages = stages(text);
+    assert_eq!(stages[0][1], "RUN x && cargo build -p one -p two && y");
+    assert_eq!(cargo_packages(&stages[0][1]).into_iter().collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(operands(&stages[1], "COPY --from=b "), [["/p", "/q", "/r/"]]);
+    let setup =
+        "demo) needs='cc a b' ;;\n    a) need 'an a' 'a-dev a' has a ;;\n    b) need \"$b\" b has b ;; # c\n";
+    assert_eq!(needs_of(setup, "demo"), ["cc", "a", "b"]);
+    let known = debian_packages(setup);
+    assert_eq!((known["a"].as_slice(), known["b"].as_slice()), (&["a-dev", "a"][..], &["b"][..]));
+    assert_eq!(demo_recipe("x:\n\tno\n\ndemo: ## it\n\tone\n\ttwo\n\ny:\n\tno\n"), "\tone\n\ttwo\n");
+}
