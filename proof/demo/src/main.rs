@@ -105,9 +105,10 @@ fn show(scene: &Scene, options: &Options) -> Result<()> {
     ))?;
     say("(synchronous=FULL, journal_mode=WAL where nothing else is said).")?;
     say(&scene.places())?;
-    let mut runs = MODES.iter().map(|mode| timed::run(scene, mode)).collect::<Result<Vec<Run>>>()?;
+    let timed = |mode| timed::run(scene, mode).with_context(|| mode.label);
+    let mut runs = MODES.iter().map(timed).collect::<Result<Vec<Run>>>()?;
     for key in KILLED {
-        killed::run(scene, modes::find(key)?)?;
+        killed::run(scene, modes::find(key)?).with_context(|| key)?;
     }
     if options.rows.is_none() {
         crowd::run(scene)?;

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use duralite_chart::{Bars, Panel};
 
 use crate::scene::{Scene, shown};
 use crate::screen::{grouped, say, table};
@@ -63,26 +62,19 @@ fn sentences(rates: &[f64]) -> Result<String> {
 /// # Errors
 /// When the file cannot be written.
 pub(crate) fn draw(scene: &Scene, runs: &[Run], path: &Path) -> Result<()> {
-    let panel = |name: &str, value: fn(&Run) -> Option<f64>| Panel {
-        name: name.to_owned(),
-        values: runs.iter().map(value).collect(),
+    let row = |run: &Run| {
+        let logged = run.logged_bytes.map_or("-".to_owned(), |bytes| format!("{bytes:.1}"));
+        // Some labels have commas, and none a quote.
+        format!("\"{}\",{:.1},{logged}\n", run.mode.label, run.rate)
     };
-    let bars = Bars {
-        title: format!(
-            "{} durable inserts, SQLite {}, synchronous=FULL; NVRAM emulated (no power-loss guarantee)",
-            grouped(scene.rows.len() as f64),
-            rusqlite::version()
-        ),
-        labels: runs
-            .iter()
-            .map(|run| (run.mode.label.to_owned(), usize::from(run.mode.settings.is_some())))
-            .collect(),
-        panels: vec![
-            panel("commits per second (more is better)", |run| Some(run.rate)),
-            panel("bytes logged per commit (less is better)", |run| run.logged_bytes),
-        ],
-        is_log: true,
-    };
-    bars.draw(path)?;
+    let heading = ",commits per second (more is better),bytes logged per commit (less is better)\n";
+    let figures = scene.databases().join("figures.csv");
+    std::fs::write(&figures, runs.iter().map(row).fold(heading.to_owned(), |text, row| text + &row))?;
+    let title = format!(
+        "{} durable inserts, SQLite {}, synchronous=FULL; NVRAM emulated (no power-loss guarantee)",
+        grouped(scene.rows.len() as f64),
+        rusqlite::version()
+    );
+    duralite_chart::draw_table(&figures, path, &title, true)?;
     say(&format!("  Chart: {}", shown(path)))
 }
