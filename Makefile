@@ -18,7 +18,8 @@ build: ## build libduralite.so, its preload library and the duralite command int
 demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.svg
 	@scripts/setup demo
 	cargo build --release -p duralite -p duralite-cli -p duralite-proof
-	/usr/bin/python3 demo/demo.py
+	cargo build --release -p duralite-demo
+	cargo run --release --quiet -p duralite-demo
 	cargo run --release -p duralite-store --example bank -- 1
 
 test: ## lints and every test; the last line counts them

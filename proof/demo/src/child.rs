@@ -1,0 +1,92 @@
+//! The process that inserts row after row, and is traced, or killed in the middle of it.
+
+use std::io::{Read, Write, stdin, stdout};
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use rusqlite::Connection;
+
+use crate::check::examine;
+use crate::modes;
+use crate::rows::{self, Row};
+use crate::stock::load_duralite;
+
+/// The name of the hidden subcommand.
+pub(crate) const NAME: &str = "insert";
+
+/// Before what a process that goes on found; numbers of rows follow.
+pub(crate) const FOUND: &str = "found ";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    mode: String,
+    database: PathBuf,
+    /// Where emulated memory is
+    pool: PathBuf,
+    rows: u32,
+    /// Say what is there, and go on behind it
+    #[arg(long)]
+    resume: bool,
+    /// Acknowledge nothing and make no checkpoints, so that nothing but commits is counted; close the database
+    #[arg(long)]
+    traced: bool,
+}
+
+/// Inserts, and prints the number of each row once its commit has returned. Waits then for its end, with the database open.
+///
+/// # Errors
+/// Those of SQLite, and of a standard output that nobody reads any more.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mode = modes::find(&options.mode)?;
+    if mode.settings.is_some() {
+        load_duralite()?;
+    }
+    let rows = rows::read(Some(options.rows));
+    let conn = mode.open(&options.database, &options.pool, !options.traced)?;
+    let mut first = 0;
+    if options.resume {
+        let found = examine(&conn, &rows)?;
+        first = found.rows.min(rows.len());
+        found.expect_at_least(first)?;
+        say(&format!("{FOUND}{} {}", found.rows, found.integrity))?;
+    }
+    insert(&conn, &rows[first..], |row| {
+        if !options.traced {
+            say(&row.line.to_string())?;
+        }
+        Ok(true)
+    })?;
+    if !options.traced {
+        // The kill is on its way; should nobody be left to send it, this ends.
+        stdin().read_to_end(&mut Vec::new())?;
+    }
+    Ok(())
+}
+
+/// Inserts each row in a transaction of its own, and calls `committed` after each; stops where that is false. Says how
+/// many were inserted.
+///
+/// # Errors
+/// Those of SQLite, and of `committed`.
+pub(crate) fn insert(
+    conn: &Connection,
+    rows: &[Row],
+    mut committed: impl FnMut(&Row) -> Result<bool>,
+) -> Result<usize> {
+    let mut statement = conn.prepare("INSERT INTO characters VALUES (?, ?, ?)")?;
+    for (before, row) in rows.iter().enumerate() {
+        statement.execute((row.line, &row.code, &row.name))?;
+        if !committed(row)? {
+            return Ok(before + 1);
+        }
+    }
+    Ok(rows.len())
+}
+
+/// One line, written at once.
+fn say(line: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes())?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,110 @@
+//! The processes that were started, each in a group of its own: an interrupt, or the end of the demonstration, ends them all.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+#[derive(Default)]
+struct State {
+    interrupted: AtomicBool,
+    /// Leaders that were not waited for yet.
+    groups: Mutex<Vec<Pid>>,
+}
+
+impl State {
+    fn groups(&self) -> std::sync::MutexGuard<'_, Vec<Pid>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_all(&self) {
+        for group in self.groups().iter() {
+            // One that has ended meanwhile needs no signal.
+            let _ = kill_process_group(*group, Signal::KILL);
+        }
+    }
+}
+
+/// All processes that were started and not waited for.
+pub(crate) struct Processes(Arc<State>);
+
+impl Processes {
+    /// From now on an interrupt from the keyboard ends the processes, and is seen by [`Self::check`].
+    ///
+    /// # Errors
+    /// When no handler can be installed.
+    pub(crate) fn new() -> Result<Self> {
+        let state = Arc::new(State::default());
+        let (mut signals, seen) = (Signals::new([SIGINT, SIGTERM])?, Arc::clone(&state));
+        std::thread::spawn(move || {
+            for _ in signals.forever() {
+                seen.interrupted.store(true, Ordering::SeqCst);
+                seen.end_all();
+            }
+        });
+        Ok(Self(state))
+    }
+
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.0.interrupted.load(Ordering::SeqCst)
+    }
+
+    /// # Errors
+    /// After an interrupt.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_interrupted() {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+
+    /// Starts a process; [`Self::ended`] is to be called with it.
+    ///
+    /// # Errors
+    /// When it cannot be started, or after an interrupt.
+    pub(crate) fn start(&self, command: &mut Command) -> Result<Child> {
+        let child = command.process_group(0).spawn();
+        let child = child.with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        self.0.groups().extend(pid(&child));
+        if self.is_interrupted() {
+            self.0.end_all();
+        }
+        Ok(child)
+    }
+
+    /// Waits for a process, and reads what it still has to say where that is piped.
+    ///
+    /// # Errors
+    /// When that cannot be read, or after an interrupt.
+    pub(crate) fn ended(&self, child: Child) -> Result<Output> {
+        let leader = pid(&child);
+        let output = child.wait_with_output()?;
+        self.0.groups().retain(|group| Some(*group) != leader);
+        self.check()?;
+        Ok(output)
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// When it cannot be run, or after an interrupt.
+    pub(crate) fn output(&self, command: &mut Command) -> Result<Output> {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.ended(self.start(command)?)
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.0.end_all();
+    }
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}

@@ -1,0 +1,109 @@
+//! What is printed: lines, a progress bar on a terminal, tables.
+
+use std::io::{Write, stdout};
+use std::time::Instant;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Prints a line.
+///
+/// # Errors
+/// When nobody reads it any more.
+pub(crate) fn say(line: &str) -> Result<()> {
+    Ok(writeln!(stdout(), "{line}")?)
+}
+
+/// A bar while rows are inserted, on a terminal; one line at the end everywhere.
+pub(crate) struct Progress {
+    label: String,
+    total: usize,
+    first: usize,
+    began: Instant,
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// `first` of `total` rows are there already.
+    pub(crate) fn new(label: &str, total: usize, first: usize) -> Self {
+        // Quiet where standard output is no terminal.
+        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
+        if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {per_sec}")
+        {
+            bar.set_style(style.progress_chars("##."));
+        }
+        bar.set_prefix(label.to_owned());
+        bar.set_position(first as u64);
+        Self { label: label.to_owned(), total, first, began: Instant::now(), bar }
+    }
+
+    pub(crate) fn update(&self, done: usize) {
+        self.bar.set_position(done as u64);
+    }
+
+    /// The last state; a run may end before its total.
+    ///
+    /// # Errors
+    /// When nobody reads it any more.
+    pub(crate) fn finish(self, done: usize) -> Result<()> {
+        self.bar.finish_and_clear();
+        let rate = (done - self.first.min(done)) as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
+        let (done, total) = (grouped(done as f64), grouped(self.total as f64));
+        say(&format!("  {:<35} {done:>7}/{total}  {:>9}/s", self.label, grouped(rate)))
+    }
+}
+
+/// A number without decimals, its thousands apart.
+pub(crate) fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Aligned columns: the first to the left, figures to the right.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let heading: Vec<String> = heading.iter().map(ToString::to_string).collect();
+    let length = |cell: Option<&String>| cell.map_or(0, |cell| cell.chars().count());
+    let widths: Vec<usize> = (0..heading.len())
+        .map(|i| rows.iter().chain([&heading]).map(|row| length(row.get(i))).max().unwrap_or(0))
+        .collect();
+    let line = |row: &[String]| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(i, (cell, &width))| match i {
+            0 => format!("  {cell:<width$}"),
+            _ => format!("  {cell:>width$}"),
+        });
+        cells.collect::<String>().trim_end().to_owned()
+    };
+    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    let lines: Vec<String> = [&heading, &rule].into_iter().chain(rows).map(|row| line(row)).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!(
+            ["7", "999", "1,000", "1,234,567"],
+            [7.0, 999.0, 1000.0, 1_234_567.0].map(grouped).each_ref().map(String::as_str)
+        );
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [vec!["one".to_owned(), "1".to_owned()], vec!["two three".to_owned(), "12".to_owned()]];
+        assert_eq!(
+            table(&["", "n"], &rows),
+            "              n\n  ---------  --\n  one         1\n  two three  12"
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! The system's SQLite, and Duralite loaded into it as an application does it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use rusqlite::Connection;
+
+/// Names libduralite.so where it is not beside this program.
+const VARIABLE: &str = "DURALITE_LIBRARY";
+
+/// A file that the build leaves beside this program.
+///
+/// # Errors
+/// When it is not there.
+pub(crate) fn built(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    ensure!(path.is_file(), "{} is missing; run `make demo`, which builds it", path.display());
+    Ok(path)
+}
+
+/// Where libduralite.so is.
+///
+/// # Errors
+/// When it is not there.
+pub(crate) fn library() -> Result<PathBuf> {
+    let Some(named) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
+        return built("libduralite.so");
+    };
+    ensure!(named.is_file(), "{}, which {VARIABLE} names, is missing", named.display());
+    Ok(named)
+}
+
+/// Loads libduralite.so through a connection that is closed again; the VFS stays until the process ends.
+///
+/// # Errors
+/// When it is not there, or SQLite cannot load it.
+pub(crate) fn load_duralite() -> Result<()> {
+    load(&library()?)
+}
+
+#[allow(unsafe_code)]
+fn load(library: &Path) -> Result<()> {
+    let conn = Connection::open_in_memory()?;
+    // SAFETY: the library is the one that was built with this program, or that the user named; it is an extension of
+    // SQLite's, and no SQL of others runs on this connection while extensions may be loaded.
+    let loaded = unsafe {
+        conn.load_extension_enable()?;
+        conn.load_extension(library, None::<&str>)
+    };
+    conn.load_extension_disable()?;
+    loaded.with_context(|| format!("cannot load {}", library.display()))
+}
+
+/// Version of the SQLite that this process runs, and whether it is a library of the system.
+pub(crate) fn describe() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let shared = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .find(|path| path.contains("/libsqlite3.so"));
+    match shared {
+        Some(path) => format!("SQLite {} of this system ({path})", rusqlite::version()),
+        None => format!("SQLite {}, built into this program", rusqlite::version()),
+    }
+}
