@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 #[derive(Default)]
@@ -34,13 +34,13 @@ impl State {
 pub(crate) struct Processes(Arc<State>);
 
 impl Processes {
-    /// From now on an interrupt from the keyboard ends the processes, and is seen by [`Self::check`].
+    /// From now on an interrupt from the keyboard, or the end of the terminal, ends the processes, and is seen by [`Self::check`].
     ///
     /// # Errors
     /// When no handler can be installed.
     pub(crate) fn new() -> Result<Self> {
         let state = Arc::new(State::default());
-        let (mut signals, seen) = (Signals::new([SIGINT, SIGTERM])?, Arc::clone(&state));
+        let (mut signals, seen) = (Signals::new([SIGHUP, SIGINT, SIGTERM])?, Arc::clone(&state));
         std::thread::spawn(move || {
             for _ in signals.forever() {
                 seen.interrupted.store(true, Ordering::SeqCst);

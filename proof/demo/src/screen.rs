@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::time::Instant;
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Prints a line.
 ///
@@ -28,9 +28,12 @@ impl Progress {
     pub(crate) fn new(label: &str, total: usize, first: usize) -> Self {
         // Quiet where standard output is no terminal.
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
-        if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {per_sec}")
-        {
-            bar.set_style(style.progress_chars("##."));
+        if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {rate}") {
+            let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+                // What cannot be written is drawn again a moment later.
+                let _ = write!(out, "{}/s", grouped(state.per_sec()));
+            };
+            bar.set_style(style.progress_chars("##.").with_key("rate", rate));
         }
         bar.set_prefix(label.to_owned());
         bar.set_position(first as u64);
