@@ -185,7 +185,7 @@ impl Group {
 /// Bytes that a new log has where there is room for them: zeroing them takes part of the time of a program that
 /// opens a database, commits once and closes it. It grows by as much as it has.
 pub(crate) fn initial_bytes(block_bytes: u32) -> u64 {
-    u64::from(block_bytes) * 16
+    u64::from(block_bytes) * 64
 }
 
 const LARGEST_STEP: u64 = 16 << 20;
