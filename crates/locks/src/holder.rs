@@ -19,6 +19,8 @@ struct Held {
     exclusive: u8,
     /// Its place among those that wait for WRITE, kept until it gets it; 0 for none.
     ticket: u64,
+    /// How much longer it has slept for WRITE than it was to.
+    ahead: Duration,
     /// When it last gave WRITE back while others waited for it; 0 when it has come back since.
     gave_back: u64,
     /// Whether it came back at once the last time.
@@ -27,6 +29,9 @@ struct Held {
 
 /// Who comes back for WRITE within this time does nothing else than commit.
 const AT_ONCE: Duration = Duration::from_micros(20);
+
+/// A sleep for WRITE lasts so long at least, unless it is had before.
+const LEAST: Duration = Duration::from_millis(8);
 
 impl Holder {
     pub(crate) fn new(table: Arc<Table>, id: u64) -> Self {
@@ -102,7 +107,7 @@ impl Holder {
         self.table.lock_exclusive(self.id, first, count)?;
         held.exclusive |= mask;
         if first == WRITE {
-            held.ticket = 0;
+            (held.ticket, held.ahead) = (0, Duration::ZERO);
         }
         Ok(())
     }
@@ -130,17 +135,28 @@ impl Holder {
     /// Sleeps until WRITE is reserved for this connection, for at most `limit`; whether it is. A
     /// place in the queue is kept over several calls, until the lock is taken.
     ///
+    /// SQLite's first sleeps are of 1, 2 and 5 ms, and between them it begins in vain. They are one sleep here: a call
+    /// lasts [`LEAST`] at least, and the next ones end at once until they have made up for it.
+    ///
     /// # Errors
     /// `Medium`.
     pub fn wait_for_write(&self, limit: Duration) -> Result<bool, LockError> {
-        let (ticket, at_once) = {
+        let (ticket, at_once, ahead) = {
             let mut held = self.held();
             if held.ticket == 0 {
                 held.ticket = self.table.draw_ticket();
             }
-            (held.ticket, held.comes_back)
+            if held.ahead >= limit {
+                held.ahead -= limit;
+                return Ok(false);
+            }
+            (held.ticket, held.comes_back, held.ahead)
         };
-        self.table.wait_turn(self.id, ticket, at_once, limit)
+        let wanted = limit - ahead;
+        let sleep = if limit < LEAST { wanted.max(LEAST) } else { wanted };
+        let reserved = self.table.wait_turn(self.id, ticket, at_once, sleep)?;
+        self.held().ahead = if reserved { Duration::ZERO } else { sleep - wanted };
+        Ok(reserved)
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) const CLAIMED: u32 = 16;
 /// WRITE is held for a connection that has not come back for it yet.
 pub(crate) const RESERVED: u64 = 1 << 24;
 pub(crate) const EPOCH: u64 = 1 << 32;
+/// Within a process's line: when anybody last asked the kernel whether it lives, because it was in the way.
+pub(crate) const EXAMINED: u64 = 56;
 /// Connections that can queue at once; more of them sleep without a place.
 pub(crate) const WAITERS: usize = 256;
 pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + PROCESS_SLOTS as u64 * LINE;

@@ -20,7 +20,8 @@
 //! woken when it is the oldest, and gets the lock *reserved*, so that SQLite finds it free when
 //! it tries again with a fresh snapshot. Turns are of time, not of transactions: each hand-over costs a wake-up, and
 //! empties SQLite's page cache. From a reservation on, whoever runs may take a free lock although others
-//! wait, for [`Table::with_turn`]; then the oldest waiter is next. Whoever gives the lock back wakes it, unless the
+//! wait, for [`Table::with_turn`]; then the oldest waiter is next. (A waiter may do so as well, if the lock is free in between:
+//! not one that is known to come back at once, as long as whoever has the turn does.) Whoever gives the lock back wakes it, unless the
 //! turn is not over and he always comes back at once. Should he not, the oldest waiter's sleep ends with the turn; should he
 //! come later, he is refused, and wakes it then.
 //! A reservation that is not taken up may be taken away after a while.
@@ -43,17 +44,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duralite_medium::{PROCESS_SLOTS, Segment};
+use duralite_medium::Segment;
 
 pub use error::LockError;
 pub use holder::Holder;
 pub use layout::{CHECKPOINT, FIRST_READ, LAYOUT_BYTES, OUTSIDE, SLOTS, WRITE};
-use layout::{CLAIMED, EPOCH, HELD, HIGH, RESERVED};
+use layout::{CLAIMED, EPOCH, EXAMINED, HELD, HIGH, RESERVED};
 pub use observe::{Held, observe};
 
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
-/// How often a process in the way is examined, at most: it may have been dead for so long. Who is queued looks again.
+/// How often a process in the way is examined, at most: it may have been dead for so long. Who is queued looks again, and who
+/// begins to read has other marks.
 const SUSPICION: Duration = Duration::from_millis(2);
 /// The same for who is not, and may be told that it is busy: sooner than anybody can know of the death.
 const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
@@ -94,8 +96,6 @@ pub struct Table {
     recovered: AtomicU64,
     /// How many had come to wait when nobody did.
     empty_at: AtomicU64,
-    /// When each process was last examined because it was in the way.
-    examined: [AtomicU64; PROCESS_SLOTS],
 }
 
 impl Table {
@@ -118,7 +118,6 @@ impl Table {
             waits: AtomicU64::new(0),
             recovered: AtomicU64::new(0),
             empty_at: AtomicU64::new(u64::MAX),
-            examined: [const { AtomicU64::new(0) }; PROCESS_SLOTS],
         };
         if table.segment.is_read_only() {
             return Arc::new(table);
@@ -219,14 +218,14 @@ impl Table {
 
     /// Whether it is time again to ask the kernel if a process in the way lives: that takes a system
     /// call, and most of them do. Each has its own time: a living one that is often in the way must
-    /// not keep a dead one from being found.
-    fn suspects(&self, process: usize, after: Duration) -> bool {
-        let now = self.segment.clock_ns();
-        let last = self.examined[process].load(Ordering::Relaxed);
-        let due = now.saturating_sub(last) >= after.as_nanos() as u64 || last == 0;
-        due && self.examined[process]
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+    /// not keep a dead one from being found. The time is that of the last look of anybody: with many processes each one comes
+    /// seldom, and all of them would ask.
+    pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
+        let at = self.process_slot(process) + EXAMINED;
+        let (last, now) = (self.segment.load(at), self.segment.clock_ns());
+        // A time to come is of a clock that has another origin.
+        let is_due = last == 0 || now < last || now - last >= after.as_nanos() as u64;
+        is_due && self.segment.compare_exchange(at, last, now).is_ok()
     }
 
     /// Frees what a dead process holds; whether it was dead.
@@ -251,10 +250,10 @@ impl Table {
 
     /// Looks at every other process once its own bits are set: whether nothing is in the way of
     /// `mask`, to be held exclusively or shared. The kernel is asked who lives now and then only.
-    fn look(&self, mask: u64, exclusive: bool, queued: bool) -> Result<bool, LockError> {
+    fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<bool, LockError> {
         let own = self.segment.process_slot();
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
-        let suspicion = if queued { SUSPICION } else { SUSPICION_AT_ONCE };
+        let suspicion = if comes_again { SUSPICION } else { SUSPICION_AT_ONCE };
         for process in (0..self.high()).filter(|process| *process != own) {
             let mut patience = PATIENCE;
             loop {
@@ -270,7 +269,7 @@ impl Table {
                 if word & mask << CLAIMED == 0 {
                     break;
                 }
-                if self.bury(process, word)? {
+                if self.suspects(process, SUSPICION_AT_ONCE) && self.bury(process, word)? {
                     continue;
                 }
                 // One with a lower slot goes on. One with a higher slot sees this process's bits and withdraws, or it has
@@ -397,8 +396,9 @@ impl Table {
             return self.busy();
         }
         let mask = ((1 << count) - 1) << first;
+        let begins_to_read = first >= FIRST_READ && local.exclusive[CHECKPOINT] != Some(holder);
         self.segment.fetch_or(self.own(), mask << CLAIMED);
-        let looked = match self.look(mask, true, queued) {
+        let looked = match self.look(mask, true, queued || begins_to_read) {
             Ok(true) => self.outside_permits(local.exclusive[CHECKPOINT].is_some(), first, count),
             looked => looked,
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use duralite_medium::PROCESS_SLOTS;
 
-use super::Table;
+use super::{SUSPICION_AT_ONCE, Table};
 use crate::error::LockError;
 use crate::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET};
 
@@ -49,6 +49,10 @@ const PRESENCE: Duration = SLICE.saturating_mul(5);
 
 /// The oldest waiter watches the lock for this long before it sleeps, as long as nobody else wants its processor.
 const SPIN: Duration = Duration::from_micros(30);
+/// It is awake by so much before a turn ends: it has the lock then as soon as that is free.
+pub(super) const EARLY: Duration = Duration::from_micros(80);
+/// Who leaves WRITE free for so long in his turn does something else.
+pub(super) const GONE: Duration = Duration::from_micros(10);
 /// A yield that takes longer has let somebody run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
@@ -76,6 +80,28 @@ impl Drop for Waiter<'_> {
 /// The process whose waiter the word names.
 fn process_of(waiter: u64) -> Option<usize> {
     (waiter % TICKET).checked_sub(1).map(|process| process as usize)
+}
+
+/// What a waiter has seen of the lock.
+#[derive(Default)]
+pub(super) struct Watch {
+    free_since: Option<u64>,
+}
+
+impl Watch {
+    /// Takes in what is seen at a time; whether the lock is to be had, once that is known. `left` is of the turn of whoever runs.
+    pub(super) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
+        match (is_taken, self.free_since) {
+            (false, _) if left.is_zero() => return Some(true),
+            (false, Some(since)) if now.saturating_sub(since) > GONE.as_nanos() as u64 => return Some(true),
+            (false, None) => self.free_since = Some(now),
+            (false, Some(_)) => {}
+            // He has come back.
+            (true, Some(_)) if left > EARLY => return Some(false),
+            (true, _) => self.free_since = None,
+        }
+        None
+    }
 }
 
 impl Table {
@@ -146,7 +172,9 @@ impl Table {
             return Ok(true);
         }
         while let Some((at, waiter)) = self.oldest() {
-            if !self.forget_if_dead(at, waiter)? {
+            let suspected =
+                process_of(waiter).is_none_or(|process| self.suspects(process, SUSPICION_AT_ONCE));
+            if !suspected || !self.forget_if_dead(at, waiter)? {
                 return Ok(false);
             }
         }
@@ -252,9 +280,7 @@ impl Table {
             let turn = self.left_of_turn();
             let oldest = self.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
-            if its_turn
-                && (self.reserve(holder)? || at_once && self.spin_until_free() && self.reserve(holder)?)
-            {
+            if its_turn && self.reserve_in_turn(holder, at_once, turn)? {
                 let end = self.segment.clock_ns().saturating_add(self.turn.as_nanos() as u64);
                 self.segment.store(self.base + TURN_ENDS, end);
                 drop(waiter);
@@ -270,7 +296,12 @@ impl Table {
             if left == 0 {
                 break;
             }
-            let slice = if its_turn && !turn.is_zero() { turn.saturating_add(GRACE) } else { SLICE };
+            let slice = match turn {
+                Duration::ZERO => SLICE,
+                _ if !its_turn => SLICE,
+                turn if at_once && turn > 2 * EARLY => turn - EARLY,
+                turn => turn + GRACE,
+            };
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
                 (Some(waiter), Some(seen)) => {
@@ -290,12 +321,25 @@ impl Table {
         Ok(false)
     }
 
-    /// Watches WRITE for a moment: whoever holds it writes to memory only, and is done sooner than
-    /// a sleeper wakes. Whether it is free.
-    fn spin_until_free(&self) -> bool {
-        let until = self.segment.clock_ns() + SPIN.as_nanos() as u64;
-        let mut now = self.segment.clock_ns();
-        while self.is_write_taken() {
+    /// Reserves WRITE for the oldest waiter; whether it could. One that always comes back at once watches the lock for a
+    /// moment, and leaves it to whoever runs until that turn is over: each hand-over costs more than his next commits.
+    fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
+        if (!at_once || turn.is_zero()) && self.reserve(holder)? {
+            return Ok(true);
+        }
+        Ok(at_once && self.watch(turn) && self.reserve(holder)?)
+    }
+
+    /// Watches WRITE for a moment: whoever holds it writes to memory only, and is done sooner than a sleeper wakes. Whether it
+    /// is free, and not about to be taken again by whoever has the turn.
+    fn watch(&self, turn: Duration) -> bool {
+        let start = self.segment.clock_ns();
+        let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;
+        let (mut now, mut watch) = (start, Watch::default());
+        loop {
+            if let Some(is_free) = watch.see(self.is_write_taken(), self.left_of_turn(), now) {
+                return is_free;
+            }
             let before = now;
             std::thread::yield_now();
             now = self.segment.clock_ns();
@@ -303,7 +347,6 @@ impl Table {
                 return false;
             }
         }
-        true
     }
 
     fn is_write_taken(&self) -> bool {

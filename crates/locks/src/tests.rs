@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Condvar;
 
-use duralite_medium::MediumError;
+use duralite_medium::{MediumError, PROCESS_SLOTS};
 
 use super::layout::{LINE, MEMBERS_OFFSET, WAITERS, WAITERS_OFFSET};
 use super::*;
@@ -36,6 +36,8 @@ struct State {
     /// How long the last sleep was to last.
     sleep: Duration,
     wakes: u64,
+    /// How often somebody asked whether a process lives.
+    asked: u64,
     /// Marks that readers hold who have no process slot, and whether there can be any.
     marks: [u32; SLOTS],
     outside: bool,
@@ -63,6 +65,7 @@ impl Memory {
             waits: 0,
             sleep: Duration::ZERO,
             wakes: 0,
+            asked: 0,
             marks: [0; SLOTS],
             outside: false,
             queued: 0,
@@ -226,7 +229,10 @@ impl Segment for ProcessSlot {
     }
 
     fn is_alive(&self, process: usize) -> Result<bool, MediumError> {
-        let alive = self.operate(|state| state.alive[process]);
+        let alive = self.operate(|state| {
+            state.asked += 1;
+            state.alive[process]
+        });
         let hook = self.when_asked.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(hook) = hook {
             hook();

@@ -201,3 +201,103 @@ fn places_of_dead_waiters_are_found_when_there_is_no_other() {
     });
     assert!(waiting.wait_for_write(100 * MS).unwrap());
 }
+
+#[test]
+fn however_many_are_refused_a_lock_the_kernel_is_asked_now_and_then_only() {
+    let memory = Memory::new(false);
+    let reader = memory.table(0).holder();
+    let others: Vec<_> = (1..16).map(|process| memory.table(process).holder()).collect();
+    reader.lock_shared(READ).unwrap();
+    for _ in 0..10 {
+        memory.pass(SUSPICION / 10);
+        for other in &others {
+            assert_eq!(other.lock_exclusive(READ, 1), BUSY);
+        }
+    }
+    assert!((1..=2).contains(&memory.state().asked));
+    memory.kill(0);
+    memory.pass(SUSPICION);
+    others[0].lock_exclusive(READ, 1).unwrap();
+}
+
+/// Makes it known of a connection that it comes back for WRITE at once.
+fn make_known(memory: &Arc<Memory>, holder: &Arc<Holder>) {
+    let (table, process) = memory.process(9);
+    let other = table.holder();
+    holder.lock_exclusive(WRITE, 1).unwrap();
+    let returning = Arc::clone(holder);
+    process.in_wait(move || {
+        returning.unlock_exclusive(WRITE, 1);
+        assert_eq!(returning.lock_exclusive(WRITE, 1), BUSY);
+    });
+    assert!(other.wait_for_write(100 * MS).unwrap());
+    other.release();
+    memory.pass(2 * TURN);
+}
+
+#[test]
+fn who_waits_and_comes_back_at_once_sleeps_to_the_end_of_the_turn_unless_its_owner_goes_away() {
+    for goes_away in [false, true] {
+        let memory = Memory::new(false);
+        let (table, process) = memory.process(1);
+        let waiting = Arc::new(table.holder());
+        make_known(&memory, &waiting);
+        let running = memory.table(0).holder();
+        assert!(running.wait_for_write(MS).unwrap());
+        running.lock_exclusive(WRITE, 1).unwrap();
+        let (clock, began) = (Arc::clone(&memory), memory.state().now);
+        assert_eq!(waiting.lock_exclusive(WRITE, 1), BUSY);
+        process.in_wait(move || {
+            let sleep = clock.state().sleep;
+            assert!(sleep > TURN / 2 && sleep < TURN, "{sleep:?}");
+            if goes_away {
+                running.release();
+            } else {
+                // It is awake when he gives the lock back for the last time in his turn.
+                clock.pass(TURN);
+                running.unlock_exclusive(WRITE, 1);
+            }
+        });
+        assert!(waiting.wait_for_write(100 * MS).unwrap());
+        let waited = Duration::from_nanos(memory.state().now - began);
+        assert_eq!(waited < TURN, goes_away, "{waited:?}");
+    }
+}
+
+#[test]
+fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
+    let gone = queue::GONE.as_nanos() as u64;
+    let see = |seen: &[(bool, u64)], left: Duration| {
+        let mut watch = queue::Watch::default();
+        seen.iter().map(|(is_taken, now)| watch.see(*is_taken, left, *now)).collect::<Vec<_>>()
+    };
+    // He comes back.
+    assert_eq!(see(&[(true, 0), (false, 1), (true, 2)], TURN), [None, None, Some(false)]);
+    // He does not.
+    assert_eq!(see(&[(false, 1), (false, 2), (false, gone + 2)], TURN), [None, None, Some(true)]);
+    // The end of his turn is near: it is waited for.
+    let near = queue::EARLY / 2;
+    assert_eq!(see(&[(false, 1), (true, 2), (false, gone + 2), (true, gone + 3)], near), [None; 4]);
+    // It is over.
+    assert_eq!(see(&[(true, 0), (false, 1)], Duration::ZERO), [None, Some(true)]);
+}
+
+#[test]
+fn the_first_sleeps_of_a_busy_handler_are_one() {
+    let memory = Memory::new(false);
+    let running = memory.table(0).holder();
+    running.lock_exclusive(WRITE, 1).unwrap();
+    let waiting = memory.table(1).holder();
+    let began = memory.state().now;
+    let sleep = |milliseconds: u32| {
+        let before = memory.state().waits;
+        assert!(!waiting.wait_for_write(milliseconds * MS).unwrap());
+        let state = memory.state();
+        (state.waits - before, Duration::from_nanos(state.now - began).as_millis())
+    };
+    assert_eq!(sleep(1), (1, 8));
+    assert_eq!((sleep(2), sleep(5)), ((0, 8), (0, 8)));
+    // From here on it has slept for as long as it was to.
+    assert_eq!(sleep(10), (1, 18));
+    assert_eq!(sleep(15).1, 33);
+}
