@@ -61,11 +61,20 @@ impl<V: Copy + PartialEq> Images<V> {
         Some((slot.version, &slot.image))
     }
 
-    /// Declares that the page's cached image is now of `version`, after the caller
-    /// has changed it through [`Images::get`].
-    pub(crate) fn advance(&mut self, page_number: u32, version: V) {
-        if let Some(slot) = self.by_page.get(&page_number).and_then(|&i| self.slots.get_mut(i)) {
-            slot.version = version;
+    /// Makes the page's image that of version `to`, if it is that of `from` and `change` can; forgets it otherwise.
+    pub(crate) fn renew(
+        &mut self,
+        page_number: u32,
+        from: Option<V>,
+        to: V,
+        change: impl FnOnce(&mut [u8]) -> bool,
+    ) {
+        let Some(slot) = self.by_page.get(&page_number).and_then(|&i| self.slots.get_mut(i)) else { return };
+        if Some(slot.version) == from && change(&mut slot.image) {
+            slot.version = to;
+            slot.used = true;
+        } else {
+            self.remove(page_number);
         }
     }
 

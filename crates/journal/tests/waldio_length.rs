@@ -185,3 +185,18 @@ fn inv07_a_log_that_starts_over_promises_no_length_that_a_power_loss_takes_back(
         assert!(found == model.committed || found == before, "{layout:?}");
     }
 }
+
+#[test]
+fn a_process_that_has_not_seen_the_log_start_over_says_what_it_knows_of_its_size() {
+    for layout in Layout::ALL {
+        let mut rng = Rng(7);
+        let (_file, mut streams, mut model) = grown(layout, &mut rng);
+        let used = streams[0].engine().fill().used_bytes;
+        for _ in 0..2 {
+            commit(&mut streams[1], &mut model, &mut rng);
+            let (offset, data) = model.restart();
+            streams[1].write(&NoDatabase, offset, &data).expect("restart");
+        }
+        assert_eq!(streams[0].engine().fill().used_bytes, used, "{layout:?}");
+    }
+}

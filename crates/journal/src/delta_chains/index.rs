@@ -1,6 +1,8 @@
 //! The volatile index over committed and staged records: which record holds a frame, and which
 //! record the page's image before it ended with. Rebuilt from the log; nothing of it survives.
 
+use std::collections::hash_map::Entry;
+
 use duralite_logfmt::record::Base;
 use duralite_logfmt::sqlite_wal::Checksum;
 use rustc_hash::FxHashMap;
@@ -34,6 +36,16 @@ impl Head {
     }
 }
 
+/// A record that has just been staged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Staged {
+    pub(crate) number: RecordNumber,
+    /// What its page has now.
+    pub(crate) head: Head,
+    /// The page's newest record before it.
+    pub(crate) before: Option<RecordNumber>,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct CommittedFrame {
     record: RecordNumber,
@@ -65,7 +77,30 @@ pub(crate) struct Index {
     undo: Vec<(u32, Option<Head>)>,
 }
 
+/// Of the memory for each list so many entries are kept from one generation to the next: a log that starts over every
+/// thousand frames would ask for it anew each time.
+const KEPT: usize = 1 << 14;
+
 impl Index {
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        let Self { records, frames, transactions, heads, committed_records, staged_first, staged, undo } =
+            self;
+        records.clear();
+        records.shrink_to(KEPT);
+        frames.clear();
+        frames.shrink_to(KEPT);
+        transactions.clear();
+        transactions.shrink_to(KEPT);
+        heads.clear();
+        heads.shrink_to(KEPT);
+        staged.clear();
+        staged.shrink_to(KEPT);
+        undo.clear();
+        undo.shrink_to(KEPT);
+        (*committed_records, *staged_first) = (0, 0);
+    }
+
     pub(crate) fn frames(&self) -> u32 {
         self.frames.len() as u32
     }
@@ -105,7 +140,7 @@ impl Index {
         at: u64,
         record_bytes: u32,
         base: Base,
-    ) -> Option<RecordNumber> {
+    ) -> Option<Staged> {
         let number = self.records.len() as RecordNumber;
         if self.staged.is_empty() {
             self.staged_first = frame;
@@ -116,16 +151,21 @@ impl Index {
         } else {
             *self.staged.get_mut(slot)? = number;
         }
-        let before = self.heads.get(&page_number).copied();
+        let entry = self.heads.entry(page_number);
+        let before = match &entry {
+            Entry::Occupied(entry) => Some(*entry.get()),
+            Entry::Vacant(_) => None,
+        };
         let (previous, chain_records, chain_bytes) = match (base, before) {
             (Base::Previous, Some(head)) => (Some(head.record), head.chain_records + 1, head.chain_bytes),
             (Base::Previous, None) | (Base::Zeros, _) => (None, 0, 0),
         };
         self.records.push(Record { at, record_bytes, page_number, previous });
         let chain_bytes = if previous.is_some() { chain_bytes.saturating_add(record_bytes) } else { 0 };
-        self.heads.insert(page_number, Head { record: number, chain_records, chain_bytes });
+        let head = Head { record: number, chain_records, chain_bytes };
+        entry.insert_entry(head);
         self.undo.push((page_number, before));
-        Some(number)
+        Some(Staged { number, head, before: before.map(|head| head.record) })
     }
 
     /// Makes the staged frames up to the last one committed.

@@ -12,7 +12,7 @@ use duralite_logfmt::{FormatError, diff};
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
 use crate::images::Images;
-use index::Index;
+use index::{Index, Staged};
 use record::RecordNumber;
 pub(crate) use record::{Apply, Committed, Record};
 
@@ -53,7 +53,7 @@ impl DeltaChains {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.index = Index::default();
+        self.index.clear();
         self.images.clear();
         self.widen();
     }
@@ -92,10 +92,13 @@ impl DeltaChains {
     /// is longer than any can be, so that reading a damaged log's pages takes no longer than others. An image of the page stays
     /// behind until somebody reads the page.
     pub(crate) fn found(&mut self, at: u64, header: &RecordHeader) -> bool {
+        self.take_in(at, header).is_some()
+    }
+
+    fn take_in(&mut self, at: u64, header: &RecordHeader) -> Option<Staged> {
         let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
-        let page_bytes = self.zeros.len() as u32;
-        self.index.stage(frame, page_number, at, record_bytes, base).is_some()
-            && self.index.head(page_number).is_some_and(|head| !head.is_impossible(page_bytes))
+        let staged = self.index.stage(frame, page_number, at, record_bytes, base)?;
+        Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
     /// As [`DeltaChains::found`], where the record is at hand and would cost a read of the device later: `change` lays it over the
@@ -107,33 +110,22 @@ impl DeltaChains {
         change: impl FnOnce(&mut [u8]) -> Result<(), FormatError>,
     ) -> bool {
         let RecordHeader { page_number, base, .. } = *header;
-        let before = self.index.head(page_number).map(|head| head.record);
-        if !self.found(at, header) {
-            return false;
-        }
-        if self.keeps_images
-            && base == Base::Zeros
-            && let Some(head) = self.index.head(page_number)
-        {
+        let Some(Staged { number, before, .. }) = self.take_in(at, header) else { return false };
+        // Where a record is wrong, whoever reads the page hears of it.
+        if self.keeps_images && base == Base::Zeros {
             let mut page = self.zeros.clone();
             match change(&mut page) {
-                Ok(()) => self.images.put(page_number, head.record, &page),
+                Ok(()) => self.images.put(page_number, number, &page),
                 Err(_) => self.images.remove(page_number),
             }
             return true;
         }
-        let image = before.and_then(|before| self.images.get(page_number, before));
-        let changed = image.is_some_and(|image| {
+        self.images.renew(page_number, before, number, |image| {
             if base == Base::Zeros {
                 image.fill(0);
             }
             change(image).is_ok()
         });
-        match self.index.head(page_number) {
-            Some(head) if changed => self.images.advance(page_number, head.record),
-            // Whoever reads the page hears what is wrong with the record.
-            _ => self.images.remove(page_number),
-        }
         true
     }
 
@@ -141,15 +133,13 @@ impl DeltaChains {
     pub(crate) fn stored(&mut self, at: u64, header: &RecordHeader, page: &[u8]) -> Result<(), JournalError> {
         let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
         let staged = self.index.stage(frame, page_number, at, record_bytes, base);
-        let number = staged.ok_or(JournalError::Unexpected("a gap in the frame numbers"))?;
+        let gap = JournalError::Unexpected("a gap in the frame numbers");
+        let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
-            Base::Previous => {
-                let previous = self.index.record(number).and_then(|record| record.previous);
-                if let Some(image) = previous.and_then(|previous| self.images.get(page_number, previous)) {
-                    image.copy_from_slice(page);
-                    self.images.advance(page_number, number);
-                }
-            }
+            Base::Previous => self.images.renew(page_number, before, number, |image| {
+                image.copy_from_slice(page);
+                true
+            }),
             Base::Zeros => self.images.put(page_number, number, page),
         }
         Ok(())

@@ -8,18 +8,24 @@ impl Group {
     /// Copies bytes of the present generation from the ring, or from the device if they have left
     /// it. Bytes beyond [`Group::sealed`] must not be asked for.
     pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
-        let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
-        if in_ring(self.get(FRONTIER)) && position >= self.get(DIRECT_END) {
-            self.read_ring(position, buf);
-            // If any of it was written over, then so that this is seen now.
-            self.segment.fence();
-            if in_ring(self.get(FRONTIER)) {
-                return Ok(());
-            }
+        if self.read_sealed(position, buf) {
+            return Ok(());
         }
         let offset = self.offset_of(generation, position);
         self.learn_len(offset + buf.len() as u64)?;
         self.block.read(offset, buf).map_err(|source| self.failed(source))
+    }
+
+    /// Copies sealed bytes from the ring; `false`, with anything in `buf`, if they have left it.
+    pub(crate) fn read_sealed(&self, position: u64, buf: &mut [u8]) -> bool {
+        let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
+        if !in_ring(self.get(FRONTIER)) || position < self.get(DIRECT_END) {
+            return false;
+        }
+        self.read_ring(position, buf);
+        // If any of it was written over, then so that this is seen now.
+        self.segment.fence();
+        in_ring(self.get(FRONTIER))
     }
 
     /// Bytes before this position have left the ring: they are on the device.

@@ -7,14 +7,14 @@ use rustc_hash::FxHashSet;
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,
-    processes: FxHashSet<u32>,
+    members: FxHashSet<u32>,
 }
 
 impl BlockList {
     /// Appends a block; `false`, and nothing done, when the list has it already.
     #[must_use]
     pub(crate) fn push(&mut self, block: u32) -> bool {
-        let new = self.processes.insert(block);
+        let new = self.members.insert(block);
         if new {
             self.order.push(block);
         }
@@ -23,12 +23,12 @@ impl BlockList {
 
     /// Appends blocks that are known not to be in it.
     pub(crate) fn extend(&mut self, blocks: &[u32]) {
-        self.processes.extend(blocks);
+        self.members.extend(blocks);
         self.order.extend(blocks);
     }
 
     pub(crate) fn contains(&self, block: u32) -> bool {
-        self.processes.contains(&block)
+        self.members.contains(&block)
     }
 
     pub(crate) fn as_slice(&self) -> &[u32] {

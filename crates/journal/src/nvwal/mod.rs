@@ -276,7 +276,9 @@ impl Nvwal {
             after: self.last_order,
             frames: self.chains.frames(),
         };
-        let Some(found) = scan::next_transaction(&mut self.heap, &self.blocks, self.tail, expected)? else {
+        let Some(found) =
+            scan::next_transaction(&mut self.heap, &self.blocks, self.tail, expected, &mut self.record)?
+        else {
             return Ok(None);
         };
         self.drop_staged();
@@ -302,11 +304,11 @@ impl Nvwal {
         });
         // Whoever marked it had made durable what came before.
         self.doubtful.clear();
-        let extents = found.extents(&self.heap);
-        match found.order {
-            Order::Async => self.unforced.extend(extents),
-            Order::Ordered | Order::Fenced => self.doubtful = extents,
-        }
+        let waits = match found.order {
+            Order::Async => &mut self.unforced,
+            Order::Ordered | Order::Fenced => &mut self.doubtful,
+        };
+        found.extents(&self.heap, waits);
         self.blocks.extend(found.blocks.as_slice());
         self.tail = found.end;
         self.sequence += 1;
@@ -316,7 +318,7 @@ impl Nvwal {
 
     fn drop_staged(&mut self) {
         self.chains.discard();
-        self.writer = Writer::default();
+        self.writer.open = None;
     }
 
     /// Takes in how long after the transaction before one was sealed.

@@ -51,17 +51,15 @@ pub(crate) struct FoundTransaction {
 }
 
 impl FoundTransaction {
-    /// The bytes the transaction occupies, block by block.
-    pub(crate) fn extents(&self, heap: &Heap) -> Vec<(u64, u64)> {
+    /// Adds the bytes that the transaction occupies, block by block.
+    pub(crate) fn extents(&self, heap: &Heap, extents: &mut Vec<(u64, u64)>) {
         let mut from = self.start;
-        let mut extents = Vec::with_capacity(1);
         for &block in self.blocks.as_slice().iter().filter(|block| **block != self.start.block) {
             extents.push((heap.at(from.block, from.offset), heap.at(from.block, heap.block_bytes())));
             from = Position { block, offset: BLOCK_HEADER_BYTES };
         }
         let end = (self.end.offset + 8).min(heap.block_bytes());
         extents.push((heap.at(from.block, from.offset), heap.at(from.block, end)));
-        extents
     }
 }
 
@@ -81,7 +79,7 @@ pub(crate) struct Expected {
     pub(crate) frames: u32,
 }
 
-/// Reads the transaction behind `tail`, if one is committed there.
+/// Reads the transaction behind `tail`, if one is committed there, record by record into `scratch`.
 ///
 /// # Errors
 /// `Corrupt` where no crash can have left the bytes as they are.
@@ -90,6 +88,7 @@ pub(crate) fn next_transaction(
     before: &BlockList,
     tail: Position,
     expected: Expected,
+    scratch: &mut Vec<u8>,
 ) -> Result<Option<FoundTransaction>, JournalError> {
     let mut blocks = BlockList::default();
     let mut start = tail;
@@ -112,7 +111,7 @@ pub(crate) fn next_transaction(
         position: Position { block: start.block, offset: start.offset + TX_HEADER_BYTES },
         blocks,
     };
-    let body = reader.read_body(start, &expected);
+    let body = reader.read_body(start, &expected, scratch);
     let (position, blocks) = (reader.position, reader.blocks);
     match body {
         Ok((header, records)) => {
@@ -174,6 +173,7 @@ impl RecordReader<'_> {
         &mut self,
         start: Position,
         expected: &Expected,
+        scratch: &mut Vec<u8>,
     ) -> Result<(TxHeader, Vec<FoundRecord>), JournalError> {
         let damaged = |heap: &Heap| {
             heap.corrupt(start.block, start.offset, FormatError::Damaged { what: "a transaction" })
@@ -186,9 +186,8 @@ impl RecordReader<'_> {
         }
         let mut hash = TxHash::new(expected.id, expected.generation, expected.sequence);
         let mut records = Vec::new();
-        let mut scratch = Vec::new();
         for _ in 0..header.records {
-            let record = self.read_record(&mut scratch)?;
+            let record = self.read_record(scratch)?;
             let (head, payload) = scratch.split_at(RECORD_HEADER_BYTES as usize);
             hash = hash.record(head, payload);
             let frame = record.header.frame;

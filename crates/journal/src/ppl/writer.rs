@@ -152,12 +152,12 @@ impl Ppl {
     /// Takes the cached image of a page on by a change of what it was as of `base`.
     fn advance_image(&mut self, change: &Change, base: u64, number: u64) {
         let page_number = change.page_number;
-        if let Some(image) = self.images.get(page_number, base) {
-            if page_change::apply(image, &change.payload).is_ok() {
-                self.images.advance(page_number, number);
-                return;
-            }
-        } else if page_change::kind(&change.payload) == Ok(ChangeKind::Whole) {
+        let renews = |image: &mut [u8]| page_change::apply(image, &change.payload).is_ok();
+        if self.images.get(page_number, base).is_some() {
+            self.images.renew(page_number, Some(base), number, renews);
+            return;
+        }
+        if page_change::kind(&change.payload) == Ok(ChangeKind::Whole) {
             let mut image = std::mem::take(&mut self.image);
             image.resize(self.store.page_bytes as usize, 0);
             if page_change::apply(&mut image, &change.payload).is_ok() {

@@ -51,6 +51,15 @@ impl Ahead {
         self.at = at;
     }
 
+    /// Takes in `len` bytes from a position on that `read` has at hand, if it still has.
+    pub(super) fn fill(&mut self, at: u64, len: usize, read: impl FnOnce(&mut [u8]) -> bool) {
+        self.bytes.resize(len, 0);
+        self.at = at;
+        if !read(&mut self.bytes) {
+            self.clear();
+        }
+    }
+
     /// Forgets it.
     pub(super) fn clear(&mut self) {
         self.size = 0;

@@ -17,6 +17,9 @@ use crate::engine::prelude::*;
 
 const ALONE: &str = "a transaction that takes its group";
 
+/// So much of the ring is copied at once.
+const AT_HAND: u64 = 64 << 10;
+
 /// A part of the log in memory: nothing of what is sealed in a generation changes.
 struct Window(Ahead);
 
@@ -46,6 +49,12 @@ impl Waldio {
     /// Takes in the transactions that were sealed since this process last looked.
     pub(super) fn follow(&mut self) -> Result<(), JournalError> {
         let sealed = self.group.sealed();
+        let len = sealed.saturating_sub(self.end);
+        if len > 0 && len <= AT_HAND {
+            // What many processes have sealed in the meantime is read at once, and not word by word.
+            let (group, end) = (&self.group, self.end);
+            self.window.fill(end, len as usize, |buf| group.read_sealed(end, buf));
+        }
         while self.take_in_next(sealed)? {}
         self.window.clear();
         Ok(())

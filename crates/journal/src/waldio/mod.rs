@@ -72,6 +72,8 @@ pub struct Waldio {
     origin: Origin,
     wal_header: Option<WalHeader>,
     retired: bool,
+    /// Position where that generation begins.
+    start: u64,
     /// Position behind the last transaction taken in.
     end: u64,
     /// Transactions taken in of this generation.
@@ -216,6 +218,7 @@ impl Waldio {
             origin: Origin::unknown(0),
             wal_header: None,
             retired: false,
+            start: 0,
             end: 0,
             sequence: 0,
             group_ms: 0,
@@ -253,10 +256,10 @@ impl Waldio {
         self.sequence
     }
 
-    /// Bytes of the file that this generation takes.
+    /// Bytes of the file that the generation takes which was taken in last: it may be over.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.group.offset_of(self.generation, self.end)
+        duralite_logfmt::waldio::DATA_OFFSET + (self.end - self.start)
     }
 
     fn log_id(&self) -> LogId {
@@ -292,7 +295,8 @@ impl Waldio {
         self.origin = slot.origin();
         self.wal_header = header;
         self.retired = slot.retired;
-        self.end = self.group.start_of(generation);
+        self.start = self.group.start_of(generation);
+        self.end = self.start;
         self.sequence = 0;
         self.group_ms = 0;
         Ok(())
@@ -311,7 +315,7 @@ impl Waldio {
 
     fn drop_staged(&mut self) {
         self.chains.discard();
-        self.open = Open::default();
+        self.open.clear();
     }
 }
 

@@ -32,6 +32,14 @@ pub(super) struct Direct {
 }
 
 impl Open {
+    /// Forgets the transaction, and keeps the memory for the next.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.records = 0;
+        self.direct = None;
+        self.frames.clear();
+    }
+
     /// Bytes of the transaction so far.
     pub(super) fn len(&self) -> u64 {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64

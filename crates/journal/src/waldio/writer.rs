@@ -160,9 +160,7 @@ impl Waldio {
             time_ms: self.group_ms,
         });
         self.end = at + length;
-        let mut bytes = std::mem::take(&mut self.open.bytes);
-        bytes.clear();
-        self.open = Open { bytes, ..Open::default() };
+        self.open.clear();
         Ok(ticket)
     }
 
