@@ -183,6 +183,9 @@ impl FileSegment {
     /// When the kernel does not tell.
     pub fn has_live_readers(file: &File) -> Result<bool, MediumError> {
         fence(Ordering::SeqCst);
+        if !Self::has_readers(file)? {
+            return Ok(false);
+        }
         for mark in 0..MARKS {
             if locks::others_hold(file, lock_of_mark(mark, true), 1)? {
                 return Ok(true);

@@ -58,8 +58,8 @@ pub fn everyday(dir: &Path, effort: Effort) -> Result<Table> {
          **A durable 4 KiB overwrite of a preallocated file takes {} us in this run.** Crowds and readers work for {} s \
          each; {} answers of SQLITE_BUSY. Each start is a new process that opens, does one thing and closes: medians of \
          {}; one that does nothing takes {} ms. A recovery is the first open and SELECT after SIGKILL, in a new process, \
-         with `wal_autocheckpoint=0` before it; stock SQLite's log is in the page cache then, that of waldio was \
-         written past it, and stock SQLite leaves the pages in the log until it closes, where Duralite has written \
+         with `wal_autocheckpoint=0` before it; stock SQLite's log is in the page cache then, unless a row says that it was \
+         taken out, as a power failure does; that of waldio was written past it, and stock SQLite leaves the pages in the log until it closes, where Duralite has written \
          them home. Against `:memory:`: exclusive locking, no \
          automatic checkpoints.",
         scale::rounds(effort),

@@ -73,14 +73,17 @@ fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     Ok((per_second(reads), per_second(commits)))
 }
 
-/// A hundred threads that read on `waldio`, beside sixteen that write and alone.
-///
-/// # Errors
-/// SQLite's.
-pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
+/// Reads per second alone and beside writers, and their commits per second: medians.
+struct Crowd {
+    alone: f64,
+    beside: f64,
+    commits: f64,
+}
+
+fn crowd(dir: &Path, parameters: Option<&str>, effort: Effort) -> Result<Crowd> {
     let time = scale::crowd_time(effort);
     let own = tempfile::tempdir_in(dir)?;
-    let uri = concurrent::fresh(own.path(), Some(WALDIO));
+    let uri = concurrent::fresh(own.path(), parameters);
     let keep = scale::prepare(&uri)?;
     keep.execute_batch("DELETE FROM t; BEGIN")?;
     for id in 1..=ROWS {
@@ -95,14 +98,23 @@ pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
         commits.push(writes);
     }
     drop(keep);
-    Ok(vec![
-        Line::beside(
-            "waldio, 100 reading threads beside 16 writing ones (reads/s)",
-            median(beside),
-            "the readers alone",
-            median(alone),
-            "at least 0.8x",
-        )?,
-        Line::alone("waldio, the 16 writing threads beside them (commits/s)", median(commits), "-")?,
-    ])
+    Ok(Crowd { alone: median(alone), beside: median(beside), commits: median(commits) })
+}
+
+/// A hundred threads that read, beside sixteen that write and alone, on `waldio` and on stock SQLite: what a commit costs a
+/// reader is that SQLite forgets its cached pages, on both.
+///
+/// # Errors
+/// SQLite's.
+pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
+    let waldio = crowd(dir, Some(WALDIO), effort)?;
+    let stock = crowd(dir, None, effort)?;
+    let mut lines = Vec::new();
+    for (engine, crowd, wanted) in [("waldio", &waldio, "at least 0.8x"), ("stock WAL", &stock, "-")] {
+        let what = format!("{engine}, {READERS} reading threads beside {WRITERS} writing ones (reads/s)");
+        lines.push(Line::beside(&what, crowd.beside, "the readers alone", crowd.alone, wanted)?);
+    }
+    let what = format!("waldio, the {WRITERS} writing threads beside them (commits/s)");
+    lines.push(Line::beside(&what, waldio.commits, "stock WAL, the same", stock.commits, "-")?);
+    Ok(lines)
 }

@@ -26,12 +26,40 @@ struct Recoveries {
     log_mib: Vec<f64>,
 }
 
+/// What is recovered.
+struct Subject {
+    parameters: Option<&'static str>,
+    /// Whether the page cache has none of it, as after a power failure.
+    is_cold: bool,
+}
+
+const STOCK: Subject = Subject { parameters: None, is_cold: false };
+const STOCK_COLD: Subject = Subject { parameters: None, is_cold: true };
+const ON_WALDIO: Subject = Subject { parameters: Some(WALDIO), is_cold: false };
+const ON_NVWAL: Subject = Subject { parameters: Some(NVWAL), is_cold: false };
+
+/// Takes the files of a directory out of the page cache.
+fn make_cold(dir: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let file = std::fs::File::open(entry?.path())?;
+        if file.metadata()?.is_file() {
+            // What is not on the disk yet stays in the cache.
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
 impl Recoveries {
     /// Has a process killed after so many commits, and another one open what it left.
-    fn take(&mut self, dir: &Path, parameters: Option<&str>, commits: u64) -> Result<()> {
+    fn take(&mut self, dir: &Path, subject: &Subject, commits: u64) -> Result<()> {
         let own = tempfile::tempdir_in(dir)?;
-        let uri = concurrent::fresh(own.path(), parameters);
+        let uri = concurrent::fresh(own.path(), subject.parameters);
         let left = child::kill(COMMIT, &uri, &[commits])?;
+        if subject.is_cold {
+            make_cold(own.path())?;
+        }
         let found = child::ask(RECOVER, &uri, &[])?;
         let ([log_bytes], [micros, rows]) = (&left[..], &found[..]) else {
             anyhow::bail!("the workers said {left:?} and {found:?}");
@@ -50,18 +78,22 @@ impl Recoveries {
 /// SQLite's, those of processes, or a commit that was lost.
 pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
     let commits = ((COMMITS * scale::part(effort)) as u64).max(LEAST_COMMITS);
-    let mut recoveries: [Recoveries; 3] = Default::default();
+    let mut recoveries: [Recoveries; 4] = Default::default();
     for _ in 0..scale::crowd_rounds(effort) {
-        for (parameters, recoveries) in [None, Some(WALDIO), Some(NVWAL)].iter().zip(&mut recoveries) {
-            recoveries.take(dir, *parameters, commits)?;
+        for (subject, recoveries) in [STOCK, STOCK_COLD, ON_WALDIO, ON_NVWAL].iter().zip(&mut recoveries) {
+            recoveries.take(dir, subject, commits)?;
         }
     }
-    let [stock, waldio, nvwal] =
+    let [stock, cold, waldio, nvwal] =
         recoveries.map(|recoveries| (median(recoveries.milliseconds), median(recoveries.log_mib)));
     let mut lines = Vec::new();
     for (engine, (milliseconds, mib)) in [("waldio", waldio), ("nvwal", nvwal)] {
         let what = format!("{engine}, recovery of {commits} commits of {ROWS_EACH} rows (ms)");
         lines.push(Line::beside(&what, milliseconds, "stock WAL, the same", stock.0, "at most 1.0x")?);
+        if engine == "waldio" {
+            let reference = "stock WAL, its files out of the page cache";
+            lines.push(Line::beside(&what, milliseconds, reference, cold.0, "-")?);
+        }
         let what = format!("{engine}, the log of these commits (MiB)");
         lines.push(Line::beside(&what, mib, "stock WAL, the same", stock.1, "-")?);
         let per_part = |milliseconds: f64, mib: f64| milliseconds / mib * PART_MIB;
