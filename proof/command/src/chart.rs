@@ -28,7 +28,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let mut drawn = if options.source.is_dir() {
+    let drawn = if options.source.is_dir() {
         ensure!(
             options.output.is_none() && options.title.is_none() && !options.log,
             "--output, --title and --log are for one file; {} is a directory",
@@ -40,12 +40,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     } else {
         vec![draw_one(&options.source, options)?]
     };
-    if options.png {
-        let beside = drawn.iter().map(|svg| duralite_chart::png_beside(svg)).collect::<Result<Vec<_>>>()?;
-        drawn.extend(beside);
-    }
     for path in drawn {
         print_text(&format!("{}\n", path.display()))?;
+        if options.png {
+            print_text(&format!("{}\n", duralite_chart::png_beside(&path)?.display()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
