@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::locate;
 use crate::target::Target;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
     if locate::is_log(&target.path) {
@@ -66,7 +66,7 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     let identity = DatabaseIdentity::of(database)?;
     // A database that was copied with its log has it to itself.
     let copied = directory::claim(log, &identity) == Claim::Copy;
-    let checkpointed = progress::with("checkpointing", String::new, || {
+    let checkpointed = progress::with("checkpointing", HowFar::default, || {
         if copied && !adopt {
             offline::checkpoint_copy(&log.log_dir, database, log.id)
         } else {

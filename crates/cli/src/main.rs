@@ -85,7 +85,7 @@ enum Command {
     /// Measure, and reproduce the papers' tables and figures
     #[command(disable_help_flag = true)]
     Bench(proof::Arguments),
-    /// Draw tables of figures as SVG
+    /// Draw tables of figures as SVG or PNG
     #[command(disable_help_flag = true)]
     Chart(proof::Arguments),
     /// Trace what a command writes to the device of a database, and what for (needs root)

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::locate;
 use crate::target::Target;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
@@ -20,8 +20,8 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let database = DatabaseAt::new(if path == target.path { &log.database } else { &target.path });
     let mut transactions = Vec::new();
     let walked = AtomicU64::new(0);
-    let how_far = || format!("{} transactions", walked.load(Ordering::Relaxed));
-    let result = progress::with("verifying", how_far, || {
+    let how_far = || HowFar::counted(walked.load(Ordering::Relaxed), "transactions");
+    let walk = || {
         directory::walk(&path, &database, &mut |transaction| {
             walked.fetch_add(1, Ordering::Relaxed);
             if target.json {
@@ -31,7 +31,12 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
                 let _ = print_text(&as_text(transaction, frames));
             }
         })
-    });
+    };
+    let result = if target.json {
+        progress::with("verifying", how_far, walk)
+    } else {
+        progress::with_output("verifying", how_far, walk)
+    };
     let verdict = match &result {
         Ok(summary) if summary.mismatch.is_none() => format!(
             "would recover: {} transactions, {} frames{}",

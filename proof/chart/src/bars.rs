@@ -1,7 +1,5 @@
 //! Horizontal bars in groups, in panels side by side that share the labels at the left.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -56,18 +54,19 @@ const HEADING: i32 = 32;
 const GAP: i32 = 12;
 
 impl Bars {
-    /// Draws the picture into an SVG file.
+    /// The picture as an SVG document.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn draw(&self, path: &Path) -> Result<()> {
+    /// It cannot be drawn.
+    pub(crate) fn svg(&self) -> Result<String> {
         let left = GAP * 2 + self.groups.iter().map(|group| letters(&group.label)).max().unwrap_or(0);
         let width = (left + self.panels.len().max(1) as i32 * PANEL).max(title_width(&self.title));
         let legend = Legend::new(&self.legend, (GAP * 2, TOP), width);
         let top = legend.bottom() + HEADING;
         let rows = self.rows(top);
         let height = rows.last().map_or(top, |row| row.end) + GAP;
-        let root = SVGBackend::new(path, (width as u32, height as u32)).into_drawing_area();
+        let mut svg = String::new();
+        let root = SVGBackend::with_string(&mut svg, (width as u32, height as u32)).into_drawing_area();
         let draw = || -> Result<()> {
             root.fill(&WHITE)?;
             root.draw(&Text::new(self.title.as_str(), (GAP, 20), text(TITLE, HPos::Left)))?;
@@ -85,7 +84,9 @@ impl Bars {
             }
             Ok(root.present()?)
         };
-        draw().map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+        draw().map_err(|error| anyhow!("cannot draw {:?}: {error}", self.title))?;
+        drop(root);
+        Ok(svg)
     }
 
     /// The heights of the groups, with gaps where one may be of several bars.

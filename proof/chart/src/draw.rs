@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use crate::bars::{Bars, Group, Panel};
 use crate::figures::{self, Along, Each, FIGURES, Figure, Grouped, Kind, Plot};
 use crate::lines::{Lines, LinesPanel, Series};
+use crate::picture::Format;
 use crate::table::{Table, quantity};
 
 /// Draws the tables that are known and lie in a directory as `NAME.csv` into `NAME.svg` beside them; returns what was drawn.
@@ -27,16 +28,17 @@ pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
     let name = source.file_stem().unwrap_or_default().to_string_lossy();
     let Some(figure) = figures::of(&name) else { return Ok(None) };
     let path = source.with_extension("svg");
-    draw(&Table::read(source)?, figure, &path)?;
+    Format::Svg.write(&path, &draw(&Table::read(source)?, figure)?)?;
     Ok(Some(path))
 }
 
-/// Draws any table: the first column names the bars, each other one is a panel. Cells that are no numbers are left out. Bars are of
-/// the same colour whose names begin with the same word.
+/// Draws any table, as SVG or as PNG after the ending of the picture's name: the first column names the bars, each other one is a
+/// panel. Cells that are no numbers are left out. Bars are of the same colour whose names begin with the same word.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// A file cannot be read or written, or the ending is neither `.svg` nor `.png`. A PNG cannot have letters that its fonts lack.
 pub fn draw_table(source: &Path, path: &Path, title: &str, is_log: bool) -> Result<()> {
+    let format = Format::of(path)?;
     let table = Table::read(source)?;
     let rows = 0..table.rows.len();
     let labels = rows.clone().map(|row| table.text(row, 0).to_owned()).collect();
@@ -46,18 +48,19 @@ pub fn draw_table(source: &Path, path: &Path, title: &str, is_log: bool) -> Resu
     });
     let groups = alone(labels);
     let (panels, title) = (panels.collect(), title.to_owned());
-    Bars { title, legend: Vec::new(), groups, panels, is_one_scale: false, is_log, is_stacked: false }
-        .draw(path)
+    let bars =
+        Bars { title, legend: Vec::new(), groups, panels, is_one_scale: false, is_log, is_stacked: false };
+    format.write(path, &bars.svg()?)
 }
 
-fn draw(table: &Table, figure: &Figure, path: &Path) -> Result<()> {
+fn draw(table: &Table, figure: &Figure) -> Result<String> {
     let title = figure.title.to_owned();
     match &figure.kind {
-        Kind::Bars(grouped) => bars(table, grouped, title)?.draw(path),
+        Kind::Bars(grouped) => bars(table, grouped, title)?.svg(),
         Kind::Lines { per_row, plots } => {
             let panels = plots.iter().map(|plot| panels(table, plot)).collect::<Result<Vec<_>>>()?;
             let panels = panels.into_iter().flatten().filter(LinesPanel::has_points).collect();
-            Lines { title, panels, per_row: *per_row }.draw(path)
+            Lines { title, panels, per_row: *per_row }.svg()
         }
     }
 }

@@ -1,16 +1,19 @@
-//! Pictures of tables of figures: CSV files in, SVG files out.
+//! Pictures of tables of figures: CSV files in, SVG and PNG files out.
 //!
-//! SVG is text without fonts of its own: it needs no font library to be made, can be compared, and browsers and the book show it
-//! as it is.
+//! Every picture is drawn as SVG, a text without fonts of its own: it can be compared, and browsers and the book show it as it is.
+//! A PNG is made of that.
 
 mod bars;
 mod draw;
 mod figures;
 mod legend;
 mod lines;
+mod picture;
+mod png;
 mod scale;
 mod style;
 mod table;
 
 pub use draw::{draw_known, draw_known_in, draw_table};
 pub use figures::is_known;
+pub use png::png_beside;

@@ -1,7 +1,5 @@
 //! Lines through points, in panels in rows.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -53,11 +51,11 @@ const TOP: i32 = 40;
 const GAP: i32 = 12;
 
 impl Lines {
-    /// Draws the picture into an SVG file.
+    /// The picture as an SVG document.
     ///
     /// # Errors
-    /// A panel has no points, or the file cannot be written.
-    pub(crate) fn draw(&self, path: &Path) -> Result<()> {
+    /// A panel has no points.
+    pub(crate) fn svg(&self) -> Result<String> {
         let names = self.names();
         let per_row = self.per_row.clamp(1, self.panels.len().max(1));
         let panel = if per_row < 3 { (560, 400) } else { (440, 320) };
@@ -67,7 +65,8 @@ impl Lines {
         let legend = Legend::new(named, (GAP * 2, TOP), width);
         let rows = self.panels.chunks(per_row);
         let height = legend.bottom() + rows.len() as i32 * panel.1;
-        let root = SVGBackend::new(path, (width as u32, height as u32)).into_drawing_area();
+        let mut svg = String::new();
+        let root = SVGBackend::with_string(&mut svg, (width as u32, height as u32)).into_drawing_area();
         let draw = || -> Result<()> {
             root.fill(&WHITE)?;
             root.draw(&Text::new(self.title.as_str(), (GAP, 20), text(TITLE, HPos::Left)))?;
@@ -86,7 +85,9 @@ impl Lines {
             }
             Ok(root.present()?)
         };
-        draw().map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+        draw().map_err(|error| anyhow!("cannot draw {:?}: {error}", self.title))?;
+        drop(root);
+        Ok(svg)
     }
 
     /// Of all lines, each once.

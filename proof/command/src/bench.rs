@@ -1,5 +1,6 @@
 //! `duralite bench`: run the measurements and write them down.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use duralite_bench::report::{Table, pictures_of};
 use duralite_bench::{everyday, flush, machine, ppl, scratchpad, waldio};
 
 use duralite_cli::output::{print_json, print_text};
+use duralite_cli::progress::{self, HowFar};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -110,18 +112,23 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let places = options.report.as_ref().zip(options.csv.as_ref());
     let pictures = places.map(|(report, csv)| pictures_of(report, csv)).transpose()?;
     let mut tables = Vec::new();
-    for (name, measure) in MEASUREMENTS {
-        if options.names.is_empty() || options.names.iter().any(|given| means(given, name)) {
-            eprintln!("measuring {name} …");
-            for table in measure.take(&options.dir, effort)? {
-                if !options.json {
-                    print_text(&format!("{}\n", table.markdown(None)))?;
-                }
-                if let Some(dir) = &options.csv {
-                    table.write_csv(dir)?;
-                }
-                tables.push(table);
+    let is_meant =
+        |name: &str| options.names.is_empty() || options.names.iter().any(|given| means(given, name));
+    let meant: Vec<_> = MEASUREMENTS.into_iter().filter(|(name, _)| is_meant(name)).collect();
+    for (nth, (name, measure)) in meant.iter().enumerate() {
+        let what = format!("measuring {name}");
+        if !std::io::stderr().is_terminal() {
+            eprintln!("{what} …");
+        }
+        let how_far = || HowFar::of(nth as u64, meant.len() as u64, "measurements");
+        for table in progress::with(&what, how_far, || measure.take(&options.dir, effort))? {
+            if !options.json {
+                print_text(&format!("{}\n", table.markdown(None)))?;
             }
+            if let Some(dir) = &options.csv {
+                table.write_csv(dir)?;
+            }
+            tables.push(table);
         }
     }
     if options.json {

@@ -1,4 +1,4 @@
-//! `duralite chart`: figures of measurements as SVG.
+//! `duralite chart`: figures of measurements as SVG and as PNG.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ pub(crate) struct Options {
     /// A directory with what `bench --csv` has written, or one CSV file whose first column names bars
     #[arg(value_name = "DIR|FILE")]
     source: PathBuf,
-    /// Of a file: where the picture goes [default: beside it, with the ending svg]
+    /// Of a file: where the picture goes; ends in .svg or in .png [default: beside it, with the ending svg]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Of a file: what stands above the picture [default: the file's name]
@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// Of a file: a logarithmic scale
     #[arg(long)]
     log: bool,
+    /// A PNG beside each SVG, twice as wide and as high in pixels
+    #[arg(long, conflicts_with = "output")]
+    png: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
@@ -39,6 +42,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     };
     for path in drawn {
         print_text(&format!("{}\n", path.display()))?;
+        if options.png {
+            print_text(&format!("{}\n", duralite_chart::png_beside(&path)?.display()))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

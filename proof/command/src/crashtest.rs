@@ -3,17 +3,19 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use duralite_crashtest::{
-    Engine, FaultPlan, FileSystemKind, Length, Mutants, Outcome, Plan, PowerPlan, Verdict, cut, explore,
-    inject, missing_rig, register, replay,
+    Engine, FaultPlan, FileSystemKind, Length, Mutants, Outcome, Plan, PowerPlan, Verdict, cut_counting,
+    explore_counting, inject, missing_rig, register, replay,
 };
+use duralite_killtest::Report;
 
 use duralite_cli::output::print_text;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 /// States of one window when something was left out on purpose.
 const MUTANT_WINDOW_STATES: usize = 24;
@@ -82,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         });
     }
     register()?;
-    let mut run = Run { options, table: String::new(), calls: String::new(), broken: false };
+    let mut run = Run { options, table: String::new(), calls: String::new(), broken: false, at: (0, 0) };
     run.all()?;
     if let Some(path) = &options.table {
         let mut table =
@@ -107,6 +109,8 @@ struct Run<'a> {
     /// A row for each call that was left out.
     calls: String,
     broken: bool,
+    /// The engine's number, and of how many.
+    at: (usize, usize),
 }
 
 impl Run<'_> {
@@ -114,12 +118,17 @@ impl Run<'_> {
         let options = self.options;
         let engines = if options.engine.is_empty() { Engine::own() } else { options.engine.clone() };
         let (seed, length) = (options.seed, Length { steps: options.steps });
-        for engine in engines {
+        let all = engines.len();
+        for (nth, engine) in engines.into_iter().enumerate() {
+            self.at = (nth + 1, all);
             if options.states > 0 {
                 let (states, window_states) = (options.states, options.window_states);
                 let plan = Plan { engine, seed, states, length, window_states };
                 let what = "crash states of memory and blocks";
-                self.part(engine, what, || progress::with(what, String::new, || explore(&plan)))?;
+                let (doing, done) = (self.doing(engine, "crash states"), AtomicU64::new(0));
+                let how_far = || HowFar::of(done.load(Ordering::Relaxed), states, "states");
+                let explore = || explore_counting(&plan, &done);
+                self.part(engine, what, || progress::with(&doing, how_far, explore))?;
             }
             if options.images > 0 {
                 if let Some(why) = missing_rig(options.file_system) {
@@ -129,20 +138,31 @@ impl Run<'_> {
                 let mount_options = options.mount_options.clone();
                 let plan = PowerPlan { engine, file_system, mount_options, seed, images, length };
                 let what = format!("power cuts on {}", file_system.name());
-                self.part(engine, &what, || progress::with(&what, String::new, || cut(&plan)))?;
+                let (doing, done) = (self.doing(engine, &what), AtomicU64::new(0));
+                let how_far = || HowFar::of(done.load(Ordering::Relaxed), images, "images");
+                let cut = || cut_counting(&plan, &done);
+                self.part(engine, &what, || progress::with(&doing, how_far, cut))?;
             }
             if options.kills > 0 {
                 self.kills(engine)?;
             }
             if let Some(every) = options.faults {
                 let plan = FaultPlan { engine, seed, length, every, every_allocation: every * 8, crashes: 3 };
-                self.part(engine, "faults", || inject(&plan))?;
+                let what = "faults";
+                let doing = self.doing(engine, what);
+                self.part(engine, what, || progress::with(&doing, HowFar::default, || inject(&plan)))?;
             }
             if let Some(workloads) = options.mutations {
                 self.mutations(engine, workloads, length)?;
             }
         }
         Ok(())
+    }
+
+    /// What a terminal is told meanwhile.
+    fn doing(&self, engine: Engine, what: &str) -> String {
+        let (nth, all) = self.at;
+        format!("{engine} ({nth} of {all}): {what}")
     }
 
     /// Prints what came of one kind of test, and adds it to the table.
@@ -181,6 +201,7 @@ impl Run<'_> {
         let Engine::Own(tested) = engine else { return Ok(()) };
         let program = std::env::current_exe().context("cannot find this program")?;
         let worker = duralite_killtest::Worker { program, arguments: vec![WORKER.into()] };
+        let doing = self.doing(engine, "killing");
         let mut kills = 0;
         let mut acknowledged = 0;
         let mut result = None;
@@ -190,9 +211,11 @@ impl Run<'_> {
                 break;
             }
             let plan = duralite_killtest::Plan::varied(tested.into(), left.min(KILLS_OF_A_PLAN) as u32, seed);
-            let how_far = || format!("{kills} of {} processes", self.options.kills);
-            let run = || duralite_killtest::run(&plan, &worker, &mut |_| {});
-            match progress::with("killing", how_far, run) {
+            let done = AtomicU64::new(kills);
+            let how_far = || HowFar::of(done.load(Ordering::Relaxed), self.options.kills, "processes");
+            let mut tell = |so_far: &Report| done.store(kills + so_far.total_kills(), Ordering::Relaxed);
+            let run = || duralite_killtest::run(&plan, &worker, &mut tell);
+            match progress::with(&doing, how_far, run) {
                 Ok(report) => {
                     kills += report.total_kills();
                     acknowledged += report.acknowledged;
@@ -211,10 +234,15 @@ impl Run<'_> {
     fn mutations(&mut self, engine: Engine, workloads: u64, length: Length) -> Result<()> {
         let started = Instant::now();
         let seed = self.options.seed;
-        let mutants = Mutants::record(engine, seed..seed + workloads, length)?;
+        let record = || Mutants::record(engine, seed..seed + workloads, length);
+        let mutants = progress::with(&self.doing(engine, "recording"), HowFar::default, record)?;
+        let (all, doing) = (mutants.all(), self.doing(engine, "leaving out"));
         let (mut noticed, mut explained, mut missed) = (0, 0, 0);
-        for mutation in mutants.all() {
-            let Outcome { calls, states, caught, .. } = mutants.try_out(&mutation, MUTANT_WINDOW_STATES)?;
+        for (nth, mutation) in all.iter().enumerate() {
+            let how_far = || HowFar::of(nth as u64, all.len() as u64, "calls");
+            let run = || mutants.try_out(mutation, MUTANT_WINDOW_STATES);
+            let outcome = progress::with(&doing, how_far, run)?;
+            let Outcome { calls, states, caught, .. } = outcome;
             let what = match caught {
                 Some(what) => {
                     noticed += 1;

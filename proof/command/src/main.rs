@@ -25,7 +25,7 @@ enum Command {
     Bench(bench::Options),
     /// Trace what a command writes to the device of a database, and what for (needs root)
     Iotrace(iotrace::Options),
-    /// Draw tables of figures as SVG
+    /// Draw tables of figures as SVG or PNG
     Chart(chart::Options),
     /// Look for a crash that loses an acknowledged commit
     Crashtest(crashtest::Options),

@@ -97,12 +97,20 @@ impl fmt::Display for Tally {
 /// # Errors
 /// What could not be run at all. A state that breaks the oracle is the inner error.
 pub fn explore(plan: &Plan) -> Verdict<Tally> {
-    let next = AtomicU64::new(plan.seed);
-    let each = Plan { states: plan.states.div_ceil(workers::count()), ..*plan };
-    workers::on_each(|| explore_runs(&each, &next))
+    explore_counting(plan, &AtomicU64::new(0))
 }
 
-fn explore_runs(plan: &Plan, next: &AtomicU64) -> Verdict<Tally> {
+/// As [`explore`], and counts the states of each run when that is explored.
+///
+/// # Errors
+/// As [`explore`].
+pub fn explore_counting(plan: &Plan, states: &AtomicU64) -> Verdict<Tally> {
+    let next = AtomicU64::new(plan.seed);
+    let each = Plan { states: plan.states.div_ceil(workers::count()), ..*plan };
+    workers::on_each(|| explore_runs(&each, &next, states))
+}
+
+fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Tally> {
     let mut tally = Tally::default();
     while tally.states < plan.states {
         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -118,10 +126,11 @@ fn explore_runs(plan: &Plan, next: &AtomicU64) -> Verdict<Tally> {
             exhaustive_lines: EXHAUSTIVE_LINES,
             near: None,
         };
+        let before = tally.states;
         match explorer.run(&run.recording, &limits, &mut tally)? {
-            None => {}
+            None => states.fetch_add(tally.states - before, Ordering::Relaxed),
             Some(violation) => return Ok(Err(violation)),
-        }
+        };
     }
     Ok(Ok(tally))
 }

@@ -106,12 +106,20 @@ impl Sink for Requests {
 /// # Errors
 /// What could not be run at all. An image that breaks the oracle is the inner error.
 pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
-    let next = AtomicU64::new(plan.seed);
-    let each = PowerPlan { images: plan.images.div_ceil(workers::count()), ..plan.clone() };
-    workers::on_each(|| cut_runs(&each, &next))
+    cut_counting(plan, &AtomicU64::new(0))
 }
 
-fn cut_runs(plan: &PowerPlan, next: &AtomicU64) -> Verdict<PowerTally> {
+/// As [`cut`], and counts the images of each run when they are recovered.
+///
+/// # Errors
+/// As [`cut`].
+pub fn cut_counting(plan: &PowerPlan, images: &AtomicU64) -> Verdict<PowerTally> {
+    let next = AtomicU64::new(plan.seed);
+    let each = PowerPlan { images: plan.images.div_ceil(workers::count()), ..plan.clone() };
+    workers::on_each(|| cut_runs(&each, &next, images))
+}
+
+fn cut_runs(plan: &PowerPlan, next: &AtomicU64, images: &AtomicU64) -> Verdict<PowerTally> {
     let mut tally = PowerTally::default();
     let mut mounter = ImageMounter::new(plan.file_system, "");
     while tally.images < plan.images {
@@ -119,9 +127,11 @@ fn cut_runs(plan: &PowerPlan, next: &AtomicU64) -> Verdict<PowerTally> {
         let setup = Setup::for_seed(plan.engine, seed);
         let run = Cut::record(plan, setup, seed).with_context(|| format!("the workload of seed {seed}"))?;
         tally.runs += 1;
+        let before = tally.images;
         if let Some(violation) = run.explore(plan, &mut mounter, &mut tally)? {
             return Ok(Err(violation));
         }
+        images.fetch_add(tally.images - before, Ordering::Relaxed);
     }
     Ok(Ok(tally))
 }

@@ -9,11 +9,13 @@ use duralite_store::{RestoreTo, Store};
 use serde_json::json;
 
 use super::place::Place;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 pub(super) fn backup(place: &Place, to: &Path) -> Result<ExitCode> {
     let store = place.open()?;
-    let last = progress::with("copying", String::new, || store.backup(to))?;
+    let mebibytes = |dir: &Path| dir.join("pages").metadata().map_or(0, |pages| pages.len() >> 20);
+    let how_far = || HowFar::of(mebibytes(to), mebibytes(&place.dir), "MiB of pages");
+    let last = progress::with("copying", how_far, || store.backup(to))?;
     if place.json {
         print_json(&json!({ "outcome": "backed up", "last": last }))?;
     } else {
@@ -23,7 +25,7 @@ pub(super) fn backup(place: &Place, to: &Path) -> Result<ExitCode> {
 }
 
 pub(super) fn restore(from: &Path, place: &Place, to: RestoreTo, archive: Option<&Path>) -> Result<ExitCode> {
-    let restored = progress::with("restoring", String::new, || {
+    let restored = progress::with("restoring", HowFar::default, || {
         Store::restore(from, archive, &place.dir, to, place.options())
     })?;
     if place.json {

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::line;
 use super::place::Place;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Result<ExitCode> {
     if place.json && output.is_none() {
@@ -22,10 +22,10 @@ pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Re
     let store = place.open()?;
     let tables = chosen(&store, tables)?;
     let rows = AtomicU64::new(0);
-    let how_far = || format!("{} rows", rows.load(Ordering::Relaxed));
+    let how_far = || HowFar::counted(rows.load(Ordering::Relaxed), "rows");
     let Some(path) = output else {
         let mut out = BufWriter::new(std::io::stdout().lock());
-        let written = progress::with("dumping", how_far, || write(&store, &tables, &mut out, &rows));
+        let written = progress::with_output("dumping", how_far, || write(&store, &tables, &mut out, &rows));
         return match written {
             Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
             written => written.map(|()| ExitCode::SUCCESS),

@@ -1,6 +1,6 @@
 //! `duralite store load`.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, stdin};
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::line;
 use super::place::Place;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 /// Most rows, and bytes of them, of a transaction: much less than a log takes.
 const ROWS: usize = 1000;
@@ -22,20 +22,26 @@ const BYTES: usize = 1 << 20;
 type Row = (String, Vec<u8>, Vec<u8>);
 
 pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode> {
-    let reader: Box<dyn BufRead> = if input == Path::new("-") {
-        Box::new(stdin().lock())
+    let (reader, all): (Box<dyn BufRead>, _) = if input == Path::new("-") {
+        (Box::new(stdin().lock()), None)
     } else {
         let file = File::open(input).with_context(|| format!("opening {}", input.display()))?;
-        Box::new(BufReader::new(file))
+        // Of a pipe with a name nobody knows the length either.
+        let all = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
+        (Box::new(BufReader::new(file)), all)
     };
-    let mut lines = Lines { reader, number: 0 };
+    let read = AtomicU64::new(0);
+    let mut lines = Lines { reader, number: 0, read: &read };
     // Before there is a store: what is no dump makes none.
     if lines.next()?.as_deref() != Some(line::FIRST.as_bytes()) {
         bail!("{} is not a dump: it does not begin with `{}`", input.display(), line::FIRST);
     }
     let store = place.open_or_make()?;
     let loaded = AtomicU64::new(0);
-    let how_far = || format!("{} rows", loaded.load(Ordering::Relaxed));
+    let how_far = || HowFar {
+        part: all.map(|all| (read.load(Ordering::Relaxed), all)),
+        ..HowFar::counted(loaded.load(Ordering::Relaxed), "rows")
+    };
     let done = progress::with("loading", how_far, || load(&store, &mut lines, replace, &loaded));
     let rows = loaded.load(Ordering::Relaxed);
     done.with_context(|| format!("{rows} rows were loaded before it failed"))?;
@@ -48,16 +54,19 @@ pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode
 }
 
 /// Lines with their numbers.
-struct Lines {
+struct Lines<'a> {
     reader: Box<dyn BufRead>,
     number: u64,
+    /// Bytes.
+    read: &'a AtomicU64,
 }
 
-impl Lines {
+impl Lines<'_> {
     fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         self.number += 1;
-        self.reader.read_until(b'\n', &mut line).context("reading the dump")?;
+        let bytes = self.reader.read_until(b'\n', &mut line).context("reading the dump")?;
+        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
         if line.is_empty() {
             return Ok(None);
         }
@@ -68,7 +77,7 @@ impl Lines {
     }
 }
 
-fn load(store: &Store, lines: &mut Lines, replace: bool, loaded: &AtomicU64) -> Result<()> {
+fn load(store: &Store, lines: &mut Lines<'_>, replace: bool, loaded: &AtomicU64) -> Result<()> {
     let (mut rows, mut bytes) = (Vec::new(), 0);
     loop {
         let Some(line) = lines.next()? else {

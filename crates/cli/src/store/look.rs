@@ -7,7 +7,7 @@ use duralite_store::{Error as StoreError, Store, Verified};
 use serde_json::{Map, Value, json};
 
 use super::place::Place;
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 fn facts<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
@@ -43,11 +43,8 @@ fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
     };
     let how_far = || {
         let metrics = store.metrics();
-        format!(
-            "{} of {} pages",
-            (metrics.cache_misses + metrics.cache_hits).min(metrics.pages),
-            metrics.pages
-        )
+        let read = metrics.cache_misses + metrics.cache_hits;
+        HowFar::of(read.min(metrics.pages), metrics.pages, "pages")
     };
     match progress::with("verifying", how_far, || store.verify()) {
         Ok(verified) => Ok(Ok((verified, store.metrics().recovered_objects))),

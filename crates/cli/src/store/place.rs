@@ -8,7 +8,7 @@ use duralite_cli::output::{print_json, print_text};
 use duralite_store::{LogMedium, Options, Store};
 use serde_json::{Map, Value};
 
-use duralite_cli::progress;
+use duralite_cli::progress::{self, HowFar};
 
 /// Which store, and how to open it.
 #[derive(Args)]
@@ -48,7 +48,7 @@ impl Place {
     }
 
     pub(super) fn open_or_make(&self) -> Result<Store> {
-        let opened = progress::with("opening", String::new, || Store::open(&self.dir, self.options()));
+        let opened = progress::with("opening", HowFar::default, || Store::open(&self.dir, self.options()));
         Ok(opened?)
     }
 

@@ -1,0 +1,73 @@
+//! SVG as PNG, for where no SVG is shown: slides, chats, word processors.
+//!
+//! The letters come from fonts that are part of the program, never from the machine: a picture is the same everywhere.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow, bail};
+use epaint_default_fonts::{HACK_REGULAR, UBUNTU_LIGHT};
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::fontdb::{Database, Source};
+use resvg::usvg::{FontResolver, Options, Tree};
+
+/// Pixels of a PNG for each one of the SVG, in either direction: text stays sharp on fine screens.
+const SCALE: u32 = 2;
+
+/// Writes `NAME.png` beside `NAME.svg`, twice as wide and as high in pixels; returns the new picture's path.
+///
+/// # Errors
+/// The SVG cannot be read or is none, has a letter that no font has, or the PNG cannot be written; nothing is written then.
+pub fn png_beside(svg: &Path) -> Result<PathBuf> {
+    let text = std::fs::read_to_string(svg).with_context(|| format!("cannot read {}", svg.display()))?;
+    let path = svg.with_extension("png");
+    let picture = of_svg(&text).with_context(|| format!("cannot draw {}", path.display()))?;
+    std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The bytes of the PNG file of an SVG document.
+pub(crate) fn of_svg(svg: &str) -> Result<Vec<u8>> {
+    let tree = parse(svg)?;
+    let size = tree.size().to_int_size();
+    let sides = size.width().checked_mul(SCALE).zip(size.height().checked_mul(SCALE));
+    let mut pixels = sides
+        .and_then(|(width, height)| Pixmap::new(width, height))
+        .with_context(|| format!("{} x {} pixels are too many", size.width(), size.height()))?;
+    resvg::render(&tree, Transform::from_scale(SCALE as f32, SCALE as f32), &mut pixels.as_mut());
+    Ok(pixels.encode_png()?)
+}
+
+/// An SVG document whose texts have become shapes, all of them.
+fn parse(svg: &str) -> Result<Tree> {
+    let mut fonts = Database::new();
+    let sans = *fonts
+        .load_font_source(Source::Binary(Arc::new(UBUNTU_LIGHT)))
+        .first()
+        .context("the font for text cannot be read")?;
+    // It has signs that the other one lacks, such as arrows.
+    fonts.load_font_source(Source::Binary(Arc::new(HACK_REGULAR)));
+    let missing = Mutex::new(None);
+    let other_font = FontResolver::default_fallback_selector();
+    let options = Options {
+        fontdb: Arc::new(fonts),
+        font_resolver: FontResolver {
+            select_font: Box::new(move |_, _| Some(sans)),
+            // Asked for each letter that the fonts that were tried lack. What none has would be a blank or a box.
+            select_fallback: Box::new(|letter, tried, fonts| {
+                let found = other_font(letter, tried, fonts);
+                if found.is_none() {
+                    *missing.lock().unwrap_or_else(PoisonError::into_inner) = Some(letter);
+                }
+                found
+            }),
+        },
+        ..Options::default()
+    };
+    let tree = Tree::from_str(svg, &options).map_err(|error| anyhow!("it is no SVG: {error}"))?;
+    let missing = *missing.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(letter) = missing {
+        bail!("no font has the letter {letter:?}; draw it as SVG");
+    }
+    Ok(tree)
+}
