@@ -21,6 +21,8 @@ struct Held {
     ticket: u64,
     /// How much longer it has slept for WRITE than it was to.
     ahead: Duration,
+    /// When that sleep ended.
+    woke: u64,
     /// When it last gave WRITE back while others waited for it; 0 when it has come back since.
     gave_back: u64,
     /// Whether it came back at once the last time.
@@ -136,7 +138,8 @@ impl Holder {
     /// place in the queue is kept over several calls, until the lock is taken.
     ///
     /// SQLite's first sleeps are of 1, 2 and 5 ms, and between them it begins in vain. They are one sleep here: a call
-    /// lasts [`LEAST`] at least, and the next ones end at once until they have made up for it.
+    /// lasts [`LEAST`] at least, and the next ones end at once until they have made up for it, or until the connection has done
+    /// something else for as long.
     ///
     /// # Errors
     /// `Medium`.
@@ -145,6 +148,9 @@ impl Holder {
             let mut held = self.held();
             if held.ticket == 0 {
                 held.ticket = self.table.draw_ticket();
+            }
+            if self.table.segment.clock_ns().saturating_sub(held.woke) > LEAST.as_nanos() as u64 {
+                held.ahead = Duration::ZERO;
             }
             if held.ahead >= limit {
                 held.ahead -= limit;
@@ -155,7 +161,9 @@ impl Holder {
         let wanted = limit - ahead;
         let sleep = if limit < LEAST { wanted.max(LEAST) } else { wanted };
         let reserved = self.table.wait_turn(self.id, ticket, at_once, sleep)?;
-        self.held().ahead = if reserved { Duration::ZERO } else { sleep - wanted };
+        let mut held = self.held();
+        held.ahead = if reserved { Duration::ZERO } else { sleep - wanted };
+        held.woke = self.table.segment.clock_ns();
         Ok(reserved)
     }
 }

@@ -62,7 +62,7 @@ const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 /// How often another's claim is waited for, at 50 us each.
 const PATIENCE: u32 = 2000;
 /// How long those who run may go on before the oldest waiter has its turn.
-const TURN: Duration = Duration::from_micros(400);
+const TURN: Duration = Duration::from_micros(300);
 
 /// What happened at a table, in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

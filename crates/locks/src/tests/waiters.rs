@@ -300,4 +300,8 @@ fn the_first_sleeps_of_a_busy_handler_are_one() {
     // From here on it has slept for as long as it was to.
     assert_eq!(sleep(10), (1, 18));
     assert_eq!(sleep(15).1, 33);
+    // It gives up, does something else, and begins anew.
+    assert_eq!(sleep(1).1, 41);
+    memory.pass(20 * MS);
+    assert_eq!(sleep(1).1, 69);
 }
