@@ -228,9 +228,18 @@ impl Table {
         is_due && self.segment.compare_exchange(at, last, now).is_ok()
     }
 
+    /// Asks the kernel whether a process is dead. If it is, whatever else it has left is looked at at once.
+    pub(crate) fn is_dead(&self, process: usize) -> Result<bool, LockError> {
+        let is_dead = !self.segment.is_alive(process)?;
+        if is_dead {
+            self.segment.store(self.process_slot(process) + EXAMINED, 0);
+        }
+        Ok(is_dead)
+    }
+
     /// Frees what a dead process holds; whether it was dead.
     fn bury(&self, process: usize, word: u64) -> Result<bool, LockError> {
-        if self.segment.is_alive(process)? {
+        if !self.is_dead(process)? {
             return Ok(false);
         }
         let empty = word / EPOCH * EPOCH;

@@ -184,7 +184,7 @@ impl Table {
     /// Frees the place of a waiter whose process is dead; whether it is.
     fn forget_if_dead(&self, at: u64, waiter: u64) -> Result<bool, LockError> {
         let Some(process) = process_of(waiter) else { return Ok(true) };
-        if self.segment.is_alive(process)? {
+        if !self.is_dead(process)? {
             return Ok(false);
         }
         if self.segment.compare_exchange(at + WAITER, waiter, 0).is_ok() {
@@ -302,6 +302,8 @@ impl Table {
                 turn if at_once && turn > 2 * EARLY => turn - EARLY,
                 turn => turn + GRACE,
             };
+            // A turn that ends later than any can was begun by another clock.
+            let slice = slice.min(SLICE);
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
                 (Some(waiter), Some(seen)) => {

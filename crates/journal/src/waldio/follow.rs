@@ -55,9 +55,14 @@ impl Waldio {
             let (group, end) = (&self.group, self.end);
             self.window.fill(end, len as usize, |buf| group.read_sealed(end, buf));
         }
-        while self.take_in_next(sealed)? {}
+        let followed = loop {
+            match self.take_in_next(sealed) {
+                Ok(true) => {}
+                other => break other.map(drop),
+            }
+        };
         self.window.clear();
-        Ok(())
+        followed
     }
 
     /// Takes in the transactions of a group that recovery has just read, in a log of which nothing has another place than in the

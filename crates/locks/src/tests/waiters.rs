@@ -305,3 +305,21 @@ fn the_first_sleeps_of_a_busy_handler_are_one() {
     memory.pass(20 * MS);
     assert_eq!(sleep(1).1, 69);
 }
+
+#[test]
+fn all_that_a_dead_process_has_left_is_freed_at_once() {
+    let memory = Memory::new(false);
+    let (dying, process) = memory.process(1);
+    let holder = dying.holder();
+    let survivor = memory.table(0).holder();
+    // It has three places in the queue, and WRITE, when it dies.
+    holder.lock_exclusive(WRITE, 1).unwrap();
+    assert_eq!(survivor.lock_exclusive(WRITE, 1), BUSY);
+    let killer = Arc::clone(&process);
+    let last: Hook = Box::new(move || *killer.left.lock().unwrap() = Some(0));
+    assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&dying, &process, 3, last))).is_err());
+    assert!(memory.state().queued == 3);
+    memory.pass(SUSPICION);
+    survivor.lock_exclusive(WRITE, 1).unwrap();
+    std::mem::forget(holder);
+}
