@@ -38,7 +38,7 @@ fn recovery_reads_each_byte_of_the_log_once() {
         let mut model = Model::new(PAGE as usize, PAGES);
         let (offset, header) = model.restart();
         stream.write(&NoDatabase, offset, &header).expect("restart");
-        for _ in 0..3000 {
+        while stream.engine().used_bytes() < 4 << 20 {
             let transaction = model.transaction(rng, false);
             model.commit(transaction);
             for (offset, data) in model.take_writes() {
@@ -49,7 +49,6 @@ fn recovery_reads_each_byte_of_the_log_once() {
             }
         }
         let used = stream.engine().used_bytes() - DATA_OFFSET;
-        assert!(used > 2 << 20, "seed {seed}: the log has {used} bytes");
         drop(stream);
 
         let before = block.counters().read_bytes;
@@ -61,7 +60,7 @@ fn recovery_reads_each_byte_of_the_log_once() {
         // What is after the log's end is looked through too.
         let rest = block.len() - DATA_OFFSET - used;
         let read = block.counters().read_bytes - before - rest;
-        // And the last read ahead goes beyond it.
-        assert!(read < used + used / 10 + (1 << 20), "seed {seed}: {read} bytes read of {used}");
+        // And what is read ahead goes beyond it.
+        assert!(read < used + used / 10 + (3 << 20), "seed {seed}: {read} bytes read of {used}");
     });
 }

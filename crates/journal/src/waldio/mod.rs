@@ -14,6 +14,7 @@ mod files;
 mod follow;
 mod framing;
 mod options;
+mod prefetch;
 mod recovery;
 mod transaction;
 mod walk;

@@ -5,7 +5,7 @@
 //! what a power loss left of writes without flushes between them, and goes before anything is
 //! appended, lest it be taken for a successor of what will be.
 
-use std::cell::RefCell;
+use std::thread;
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{
@@ -15,7 +15,7 @@ use duralite_logfmt::waldio::{
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
 
-use super::ahead::Ahead;
+use super::prefetch::Prefetch;
 use crate::JournalError;
 use crate::group::Recovered;
 
@@ -40,7 +40,6 @@ pub(crate) struct Scan<'a> {
     superblock: &'a Superblock,
     slot: Slot,
     failed: &'a dyn Fn(MediumError) -> JournalError,
-    ahead: RefCell<Ahead>,
 }
 
 /// Hears of each group of a `delta` log that checks, in their order.
@@ -112,7 +111,7 @@ impl<'a> Scan<'a> {
         failed: &'a dyn Fn(MediumError) -> JournalError,
     ) -> Result<Self, JournalError> {
         let slot = newest_slot(block, superblock, failed)?;
-        let scan = Self { block, superblock, slot, failed, ahead: RefCell::default() };
+        let scan = Self { block, superblock, slot, failed };
         scan.refuse_newer_generation()?;
         Ok(scan)
     }
@@ -132,7 +131,9 @@ impl<'a> Scan<'a> {
             return Ok(self.found(DATA_OFFSET, DATA_OFFSET));
         }
         let (end, rewrite_from) = match self.superblock.layout {
-            Layout::Delta => self.groups(visit)?,
+            Layout::Delta => {
+                thread::scope(|scope| self.groups(&mut Prefetch::new(self.block, scope), visit))?
+            }
             Layout::Embedded => self.frames()?,
         };
         let found = self.found(end, rewrite_from);
@@ -186,15 +187,6 @@ impl Scan<'_> {
         self.block.read(at, buf).map_err(self.failed)
     }
 
-    /// As [`Self::read`], of bytes one after another.
-    fn read_on(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
-        let at_once = self.block.len().saturating_sub(at);
-        let mut ahead = self.ahead.borrow_mut();
-        let bytes = ahead.get(at, buf.len() as u64, at_once, |at, bytes| self.read(at, bytes))?;
-        buf.copy_from_slice(bytes);
-        Ok(())
-    }
-
     fn unit(&self) -> u64 {
         u64::from(self.superblock.block_bytes)
     }
@@ -230,7 +222,7 @@ impl Scan<'_> {
     }
 
     /// The end of the last valid group, and where the last ordered one begins.
-    fn groups(&self, visit: Visit<'_>) -> Result<(u64, u64), JournalError> {
+    fn groups(&self, log: &mut Prefetch<'_, '_>, visit: Visit<'_>) -> Result<(u64, u64), JournalError> {
         let mut bytes = Vec::new();
         let (mut end, mut ordered_from, mut sequence) = (DATA_OFFSET, DATA_OFFSET, 0);
         let (id, generation) = (self.superblock.log_id, self.slot.generation);
@@ -240,9 +232,8 @@ impl Scan<'_> {
             if room < GROUP_HEADER_BYTES {
                 return Ok((end, ordered_from));
             }
-            let mut head = [0; GROUP_HEADER_BYTES as usize];
-            self.read_on(at, &mut head)?;
-            let Some(group) = GroupHeader::decode(&head, id, generation, at) else {
+            let head = log.get(at, GROUP_HEADER_BYTES as usize).map_err(self.failed)?;
+            let Some(group) = GroupHeader::decode(head, id, generation, at) else {
                 return Ok((end, ordered_from));
             };
             let least = GROUP_HEADER_BYTES + u64::from(TX_HEADER_BYTES);
@@ -250,8 +241,8 @@ impl Scan<'_> {
                 return Ok((end, ordered_from));
             }
             bytes.clear();
-            bytes.extend_from_slice(&head);
-            if self.body_hash(at, group.bytes, &mut bytes)? != Some(group.body_hash) {
+            bytes.extend_from_slice(head);
+            if self.body_hash(log, at, group.bytes, &mut bytes)? != Some(group.body_hash) {
                 return Ok((end, ordered_from));
             }
             if group.ordered {
@@ -267,14 +258,19 @@ impl Scan<'_> {
 
     /// The hash of a group's body, taken piece by piece: how long it is only its header says. `None` if
     /// it has a hole that no body has. What was read is in `read`, as far as that is not long.
-    fn body_hash(&self, at: u64, bytes: u64, read: &mut Vec<u8>) -> Result<Option<u64>, JournalError> {
+    fn body_hash(
+        &self,
+        log: &mut Prefetch<'_, '_>,
+        at: u64,
+        bytes: u64,
+        read: &mut Vec<u8>,
+    ) -> Result<Option<u64>, JournalError> {
         let (mut from, end) = (at + GROUP_HEADER_BYTES, at + bytes);
         let mut head = [0; TX_HEADER_BYTES as usize];
-        self.read_on(from, &mut head)?;
+        head.copy_from_slice(log.get(from, TX_HEADER_BYTES as usize).map_err(self.failed)?);
         from += head.len() as u64;
         read.extend_from_slice(&head);
         let mut hash = BodyHash::new(self.superblock.log_id, self.slot.generation, at);
-        let mut piece = Vec::new();
         // The most zeros in a row are those of a record that makes a page one of zeros.
         let longest_hole = 2 * u64::from(self.superblock.page_bytes);
         while from < end {
@@ -286,11 +282,10 @@ impl Scan<'_> {
                 }
                 until = end.min(data.end);
             }
-            piece.resize((until - from).min(CHUNK) as usize, 0);
-            self.read_on(from, &mut piece)?;
-            hash.update(&piece);
+            let piece = log.get(from, (until - from).min(CHUNK) as usize).map_err(self.failed)?;
+            hash.update(piece);
             if bytes <= CHUNK {
-                read.extend_from_slice(&piece);
+                read.extend_from_slice(piece);
             }
             from += piece.len() as u64;
         }
