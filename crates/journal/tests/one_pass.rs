@@ -19,7 +19,7 @@ use duralite_medium::LocalSegment;
 use duralite_medium::block::Block;
 
 const PAGE: u32 = 1024;
-const PAGES: usize = 200;
+const PAGES: usize = 60;
 
 fn attach(block: &Arc<dyn Block>) -> Waldio {
     let superblock = waldio_superblock(Layout::Delta, PAGE, 64 << 20);
@@ -38,14 +38,23 @@ fn recovery_reads_each_byte_of_the_log_once() {
         let mut model = Model::new(PAGE as usize, PAGES);
         let (offset, header) = model.restart();
         stream.write(&NoDatabase, offset, &header).expect("restart");
-        while stream.engine().used_bytes() < 4 << 20 {
-            let transaction = model.transaction(rng, false);
-            model.commit(transaction);
-            for (offset, data) in model.take_writes() {
+        // Small transactions, and then large ones.
+        for count in 0.. {
+            let writes = if count < 1000 {
+                let transaction = model.transaction(rng, false);
+                model.commit(transaction);
+                model.take_writes()
+            } else {
+                model.append_all_pages(rng)
+            };
+            for (offset, data) in writes {
                 stream.write(&NoDatabase, offset, &data).expect("write");
             }
             if let Some(ticket) = stream.take_ticket() {
                 stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("wait");
+            }
+            if stream.engine().used_bytes() > 5 << 20 {
+                break;
             }
         }
         let used = stream.engine().used_bytes() - DATA_OFFSET;
