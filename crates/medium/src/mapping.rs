@@ -20,7 +20,12 @@ pub(crate) fn map_shared(
 ) -> Result<NonNull<u8>, Errno> {
     let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
     // SAFETY: the kernel chooses the address, so no memory in use is replaced.
-    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) };
+    let base = base.map_err(|errno| match errno {
+        // What valgrind says where it has no place for so much.
+        Errno::INVAL if !dax && bytes > 0 => Errno::NOMEM,
+        errno => errno,
+    })?;
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)
 }
 
