@@ -44,23 +44,17 @@ impl Holder {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it holds nothing.
+    /// Whether a transaction begins: it holds nothing, and does not wait for WRITE or have it reserved.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub fn begins(&self) -> bool {
         let held = self.held();
-        held.shared == 0 && held.exclusive == 0
+        held.shared == 0 && held.exclusive == 0 && held.ticket == 0
     }
 
     /// Whether it holds a shared lock, as in a read transaction.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         self.held().shared != 0
-    }
-
-    /// Whether it waits for WRITE, or has it reserved.
-    #[must_use]
-    pub fn is_queued(&self) -> bool {
-        self.held().ticket != 0
     }
 
     /// The table.

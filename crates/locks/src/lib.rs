@@ -1,8 +1,8 @@
 //! The eight locks of SQLite's wal-index, in memory that the processes of a database share.
 //!
 //! **State.** There is no global lock state. Each process has one word: what it holds
-//! shared, what exclusive, and what it claims. Within a process a table under a mutex counts the
-//! connections ([`Holder`]s), and the word changes with the first and the last of them only.
+//! shared, what exclusive, and what it claims. Within a process connections ([`Holder`]s) are counted, and the word
+//! changes with the first and the last of them only: under a mutex, which those between do without (`shares.rs`).
 //!
 //! **Mutual exclusion.** Announce, then look. Who wants a lock sets its bit and then reads the words
 //! of all others; every operation is sequentially consistent, so of two that exclude each other at
@@ -38,6 +38,7 @@ mod layout;
 mod observe;
 mod outside;
 mod queue;
+mod shares;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +52,7 @@ pub use holder::Holder;
 pub use layout::{CHECKPOINT, FIRST_READ, LAYOUT_BYTES, OUTSIDE, SLOTS, WRITE};
 use layout::{CLAIMED, EPOCH, EXAMINED, HELD, HIGH, RESERVED};
 pub use observe::{Held, observe};
+use shares::Shares;
 
 /// How long a reservation is good.
 const RESERVATION: Duration = Duration::from_millis(20);
@@ -75,10 +77,9 @@ pub struct LockActivity {
     pub recovered: u64,
 }
 
-/// Who in this process holds what.
+/// Who in this process holds what exclusively.
 #[derive(Default)]
 struct Local {
-    shared: [u32; SLOTS],
     exclusive: [Option<u64>; SLOTS],
     /// Whether the holder of WRITE has it reserved only.
     reserved: bool,
@@ -90,6 +91,8 @@ pub struct Table {
     base: u64,
     turn: Duration,
     local: Mutex<Local>,
+    /// Changed along with that where it matters.
+    shares: Shares,
     next_holder: AtomicU64,
     busy: AtomicU64,
     waits: AtomicU64,
@@ -113,6 +116,7 @@ impl Table {
             base,
             turn,
             local: Mutex::default(),
+            shares: Shares::default(),
             next_holder: AtomicU64::new(1),
             busy: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -307,15 +311,21 @@ impl Table {
     }
 
     fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
-        let mut local = self.local();
+        if self.shares.join(slot) {
+            return Ok(());
+        }
+        let local = self.local();
         if local.exclusive[slot].is_some() {
             return self.busy();
         }
-        if local.shared[slot] == 0 && self.segment.is_read_only() {
+        if self.shares.join(slot) {
+            return Ok(());
+        }
+        if self.segment.is_read_only() {
             if !self.lock_from_outside(slot)? {
                 return self.busy();
             }
-        } else if local.shared[slot] == 0 {
+        } else {
             let mask = 1 << slot;
             if slot >= FIRST_READ {
                 let since = self.read_since(self.segment.process_slot(), slot);
@@ -328,19 +338,22 @@ impl Table {
                 return looked.and_then(|_| self.busy());
             }
         }
-        local.shared[slot] += 1;
+        self.shares.begin(slot);
         Ok(())
     }
 
     fn unlock_shared(&self, slot: usize) {
-        let mut local = self.local();
-        local.shared[slot] = local.shared[slot].saturating_sub(1);
-        if local.shared[slot] == 0 {
-            if self.segment.is_read_only() {
-                self.unlock_from_outside(slot);
-            } else {
-                self.segment.fetch_and(self.own(), !(1 << slot));
-            }
+        if self.shares.leave(slot) {
+            return;
+        }
+        let _local = self.local();
+        if !self.shares.end(slot) {
+            return;
+        }
+        if self.segment.is_read_only() {
+            self.unlock_from_outside(slot);
+        } else {
+            self.segment.fetch_and(self.own(), !(1 << slot));
         }
     }
 
@@ -400,7 +413,7 @@ impl Table {
                 local.exclusive[WRITE] = None;
             }
         }
-        let taken = |slot: usize| local.shared[slot] > 0 || local.exclusive[slot].is_some();
+        let taken = |slot: usize| self.shares.any(slot) || local.exclusive[slot].is_some();
         if slots.clone().any(taken) {
             return self.busy();
         }

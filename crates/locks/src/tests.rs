@@ -273,6 +273,7 @@ impl Segment for ProcessSlot {
 
 mod observe;
 mod outside;
+mod shares;
 mod waiters;
 
 const BUSY: Result<(), LockError> = Err(LockError::Busy);

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use duralite_journal::engine::{Fill, Ticket};
 use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
-use duralite_locks::Holder;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
 
 use super::commit_clock::CommitClock;
 use super::first_region::FirstRegion;
+use super::index_locks::IndexLocks;
 use super::journal_store::JournalStore;
 use super::patience::Patience;
 use super::super_journal;
@@ -61,7 +61,7 @@ pub struct Db {
     sealed: Mutex<Option<Sealed>>,
     pub(crate) commit_clock: CommitClock,
     /// What this connection holds of the wal-index's locks.
-    pub(crate) holder: Mutex<Option<Arc<Holder>>>,
+    pub(crate) index_locks: Mutex<Option<Arc<IndexLocks>>>,
     /// The log whose wal-index SQLite has mapped.
     pub(crate) index: Mutex<Option<Arc<Attachment>>>,
     /// What SQLite has instead of that index's first region, for a user who may only read it.
@@ -173,7 +173,7 @@ impl Db {
             header_in_doubt: AtomicBool::new(false),
             sealed: Mutex::default(),
             commit_clock: CommitClock::default(),
-            holder: Mutex::default(),
+            index_locks: Mutex::default(),
             index: Mutex::default(),
             first_region: Mutex::default(),
             seen_changes: AtomicU32::new(0),
@@ -275,6 +275,13 @@ impl Db {
     /// The log, if the WAL is open.
     pub fn active(&self) -> Option<Arc<Attachment>> {
         self.attached_for(Serving::Wal)
+    }
+
+    /// The same, for as long as `look` takes, which locks nothing of this connection.
+    pub fn with_active<T>(&self, look: impl FnOnce(&Arc<Attachment>) -> T) -> Option<T> {
+        let state = self.state();
+        let used = state.attached.as_ref().filter(|_| state.serving == Serving::Wal);
+        used.map(|used| look(used.attachment()))
     }
 
     /// The log, if it is for this.

@@ -17,6 +17,7 @@ use duralite_sqlite_ffi as ffi;
 
 use super::Db;
 use super::first_region::FirstRegion;
+use super::index_locks::IndexLocks;
 use super::{super_journal, waiting};
 use crate::attachment::Attachment;
 use crate::background::restart;
@@ -111,34 +112,47 @@ impl Db {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
     }
 
+    fn held_locks(&self) -> MutexGuard<'_, Option<Arc<IndexLocks>>> {
+        self.index_locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The locks of the log, if the WAL is open. Nothing is written that other connections have: a count of references that
+    /// all share would go from processor to processor with each transaction that reads.
+    fn index_locks(&self) -> Option<Arc<IndexLocks>> {
+        let mut held = self.held_locks();
+        self.with_active(|attachment| {
+            if held.as_ref().is_none_or(|locks| !Arc::ptr_eq(&locks.attachment, attachment)) {
+                *held = Some(Arc::new(IndexLocks::of(attachment)));
+            }
+            held.clone()
+        })?
+    }
+
     /// Locks or unlocks locks of the wal-index as `xShmLock` asks; `None` while no log is open, when
     /// they are the base's.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
-        let attachment = self.active()?;
+        let locks = self.index_locks()?;
+        let IndexLocks { attachment, holder } = &*locks;
         let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
         let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
-        let holder = {
-            let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(holder.get_or_insert_with(|| Arc::new(attachment.locks().holder())))
-        };
         let shared = flags & ffi::SHM_SHARED != 0;
         if flags & ffi::SHM_UNLOCK != 0 {
-            unlock(&attachment, &holder, first..first + count, shared);
+            unlock(attachment, holder, first..first + count, shared);
             return Some(ffi::OK);
         }
         waiting::forget();
         let outside = attachment.outside();
         if outside.is_some() {
             // Nothing else is to be done before such a lock.
-        } else if shared && first >= FIRST_READ && holder.is_idle() && !holder.is_queued() {
+        } else if shared && first >= FIRST_READ && holder.begins() {
             // All is home now, and SQLite has chosen this mark before: under it the log would be appended to.
-            if restart::keep(self, &attachment) && first > FIRST_READ {
+            if restart::keep(self, attachment) && first > FIRST_READ {
                 return Some(ffi::BUSY);
             }
         } else if (first, count) == (CHECKPOINT, 1) {
             // Along with others it is taken to recover.
             attachment.bound().checkpoints();
-            if restart::yields(&attachment) {
+            if restart::yields(attachment) {
                 return Some(ffi::BUSY);
             }
         }
@@ -146,7 +160,7 @@ impl Db {
         Some(match locked {
             // All read marks but the first are taken only to start the log over.
             Ok(()) if (first, count) == (FIRST_READ + 1, SLOTS - FIRST_READ - 1) && !shared => {
-                let code = self.before_start_over(&attachment);
+                let code = self.before_start_over(attachment);
                 if code != ffi::OK {
                     holder.unlock_exclusive(first, count);
                 }
@@ -160,19 +174,19 @@ impl Db {
                 if (first, count) == (WRITE, 1)
                     && !shared
                     && outside.is_none()
-                    && restart::is_ahead(&attachment, &holder) =>
+                    && restart::is_ahead(attachment, holder) =>
             {
                 holder.unlock_exclusive(first, count);
                 ffi::BUSY
             }
             Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
-                self.begin_outside(&attachment, &holder, first)
+                self.begin_outside(attachment, holder, first)
             }
-            Ok(()) => self.after_lock(&attachment, &holder, first, shared),
+            Ok(()) => self.after_lock(attachment, holder, first, shared),
             Err(LockError::Busy) => {
                 attachment.count(Counter::Refusals);
                 if first == WRITE && !shared && outside.is_none() {
-                    waiting::refused(&holder);
+                    waiting::refused(holder);
                 }
                 ffi::BUSY
             }
@@ -254,8 +268,8 @@ impl Db {
         match attachment.durability_waiter().map_or(Ok(()), DurabilityWaiter::wait_all) {
             Ok(()) => ffi::OK,
             Err(error) => {
-                if let Some(holder) = &*self.holder.lock().unwrap_or_else(PoisonError::into_inner) {
-                    holder.unlock_shared(slot);
+                if let Some(locks) = &*self.held_locks() {
+                    locks.holder.unlock_shared(slot);
                 }
                 self.sqlite.fail(&Failure::of(&error, During::Sync))
             }
@@ -264,9 +278,9 @@ impl Db {
 
     /// Gives every lock of the wal-index back.
     pub fn release_shared_memory(&self) {
-        let holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(holder) = holder {
-            holder.release();
+        let locks = self.held_locks().take();
+        if let Some(locks) = locks {
+            locks.holder.release();
         }
     }
 }

@@ -5,6 +5,7 @@ mod db;
 mod first_region;
 mod home;
 mod index;
+mod index_locks;
 mod journal;
 mod journal_store;
 pub mod lock;
