@@ -214,7 +214,8 @@ impl Index {
         number: RecordNumber,
         since: Option<RecordNumber>,
     ) -> Result<(bool, Vec<&Record>), JournalError> {
-        let mut chain = Vec::with_capacity(8);
+        // As a rule there is nothing after `since`.
+        let mut chain = Vec::new();
         let mut next = Some(number);
         while let Some(number) = next.filter(|_| next != since) {
             let record =

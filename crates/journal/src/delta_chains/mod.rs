@@ -27,6 +27,8 @@ pub(crate) struct DeltaChains {
     zeros: Box<[u8]>,
     /// Whether an image is made of each page that is found whole, since all pages are about to be read.
     keeps_images: bool,
+    /// Memory for an image that is rebuilt to be compared with.
+    rebuilt: Vec<u8>,
 }
 
 impl DeltaChains {
@@ -36,6 +38,7 @@ impl DeltaChains {
             images: Images::new(page_bytes, cache_bytes),
             zeros: vec![0; page_bytes].into_boxed_slice(),
             keeps_images: false,
+            rebuilt: Vec::new(),
         }
     }
 
@@ -130,15 +133,21 @@ impl DeltaChains {
     }
 
     /// Stages a record that the engine has just stored at `at`, after which the page is `page`.
-    pub(crate) fn stored(&mut self, at: u64, header: &RecordHeader, page: &[u8]) -> Result<(), JournalError> {
+    pub(crate) fn stored(
+        &mut self,
+        at: u64,
+        header: &RecordHeader,
+        payload: &[u8],
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
         let staged = self.index.stage(frame, page_number, at, record_bytes, base);
         let gap = JournalError::Unexpected("a gap in the frame numbers");
         let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
+            // Ranges are less than the page.
             Base::Previous => self.images.renew(page_number, before, number, |image| {
-                image.copy_from_slice(page);
-                true
+                diff::apply(image, header.ranges, payload).is_ok()
             }),
             Base::Zeros => self.images.put(page_number, number, page),
         }
@@ -219,9 +228,12 @@ impl DeltaChains {
         let ranges = match self.images.get(page_number, head.record) {
             Some(image) => diff::encode(image, page, payload),
             None => {
-                let mut image = vec![0; page.len()];
-                self.rebuild(page_number, head.record, &mut image, apply)?;
-                diff::encode(&image, page, payload)
+                let mut image = std::mem::take(&mut self.rebuilt);
+                image.resize(page.len(), 0);
+                let rebuilt = self.rebuild(page_number, head.record, &mut image, apply);
+                let ranges = rebuilt.map(|()| diff::encode(&image, page, payload));
+                self.rebuilt = image;
+                ranges?
             }
         };
         if payload.len() > page.len() / 2 {
