@@ -157,8 +157,10 @@ impl Index {
             Entry::Vacant(_) => None,
         };
         let (previous, chain_records, chain_bytes) = match (base, before) {
-            (Base::Previous, Some(head)) => (Some(head.record), head.chain_records + 1, head.chain_bytes),
-            (Base::Previous, None) | (Base::Zeros, _) => (None, 0, 0),
+            (Base::Previous | Base::Change, Some(head)) => {
+                (Some(head.record), head.chain_records + 1, head.chain_bytes)
+            }
+            (Base::Previous | Base::Change, None) | (Base::Zeros, _) => (None, 0, 0),
         };
         self.records.push(Record { at, record_bytes, page_number, previous });
         let chain_bytes = if previous.is_some() { chain_bytes.saturating_add(record_bytes) } else { 0 };
