@@ -91,14 +91,20 @@ fn rows_that_slide_are_changes_and_rows_in_place_or_at_the_end_are_ranges() {
     assert_eq!(changed(&|_| ()), None, "nothing");
 }
 
-#[test]
-fn many_rows_that_are_elsewhere_are_moves() {
+/// A page, and one with the same cells elsewhere.
+fn in_another_order() -> (Vec<u8>, Vec<u8>) {
     let rows: Vec<Vec<u8>> = (0..20).map(|row| cell(row, 60 + usize::from(row))).collect();
     let (mut old, mut new) = (empty(4096, 0), empty(4096, 0));
     for (slot, row) in rows.iter().enumerate() {
         insert(&mut old, 0, slot, row).unwrap();
         insert(&mut new, 0, 0, &rows[rows.len() - 1 - slot]).unwrap();
     }
+    (old, new)
+}
+
+#[test]
+fn many_rows_that_are_elsewhere_are_moves() {
+    let (old, new) = in_another_order();
     let payload = rearranged_round_trip(&old, &new, 0).unwrap();
     assert!(payload[0] == KIND_MOVES && payload.len() < 200, "{}", payload.len());
 }
@@ -212,12 +218,7 @@ fn a_page_that_was_packed_by_an_insert_is_that_insert() {
 
 #[test]
 fn cells_in_another_order_are_moves() {
-    let rows: Vec<Vec<u8>> = (0..20).map(|row| cell(row, 60 + usize::from(row))).collect();
-    let (mut old, mut new) = (empty(4096, 0), empty(4096, 0));
-    for (slot, row) in rows.iter().enumerate() {
-        insert(&mut old, 0, slot, row).unwrap();
-        insert(&mut new, 0, 0, &rows[rows.len() - 1 - slot]).unwrap();
-    }
+    let (old, new) = in_another_order();
     let (as_kind, payload) = round_trip(&old, &new, 0);
     assert_eq!(as_kind, ChangeKind::Moves);
     assert!(payload.len() < 200, "{}", payload.len());
