@@ -95,6 +95,7 @@ fn path(input: &mut Unstructured) -> Result<Vec<u8>> {
 fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
     let limit_blocks = input.arbitrary()?;
     let good_offset = nvwal::Superblock::blocks_offset_for(limit_blocks);
+    let has_times = input.arbitrary()?;
     let mut superblock = nvwal::Superblock {
         page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
         log_id: log_id(input)?,
@@ -109,7 +110,8 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
         blocks_offset: if input.ratio(7, 8)? { good_offset } else { input.arbitrary()? },
         path: path(input)?,
         file: None,
-        has_times: input.arbitrary()?,
+        has_times,
+        has_changes: has_times && input.arbitrary()?,
     };
     let mut bytes = superblock.encode();
     assert!(nvwal::Superblock::decode(&bytes).is_err(), "shorter than the area");
@@ -148,6 +150,7 @@ fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
         limit_bytes: input.arbitrary()?,
         path: path(input)?,
         file: None,
+        has_changes: input.arbitrary()?,
     };
     let mut bytes = superblock.encode();
     superblock.path.truncate(PATH_LIMIT);
@@ -316,17 +319,23 @@ fn nvwal_transactions(input: &mut Unstructured) -> Result<()> {
 }
 
 fn records(input: &mut Unstructured) -> Result<()> {
+    let ranges = if input.arbitrary()? { input.arbitrary()? } else { 0 };
     let record = RecordHeader {
         record_bytes: input.int_in_range(RECORD_HEADER_BYTES..=u32::MAX)?,
         frame: input.int_in_range(1..=u32::MAX)?,
         page_number: input.int_in_range(1..=u32::MAX)?,
-        ranges: input.arbitrary()?,
-        base: if input.arbitrary()? { Base::Zeros } else { Base::Previous },
+        ranges,
+        base: if ranges == 0 {
+            *input.choose(&[Base::Zeros, Base::Previous, Base::Change])?
+        } else {
+            Base::Zeros
+        },
     };
     assert_eq!(RecordHeader::decode(&record.encode()), Ok(record));
     let bytes = input.arbitrary()?;
     if let Ok(record) = RecordHeader::decode(&bytes) {
         assert_eq!(record.encode(), bytes);
+        let _ = record.apply(&mut [13; 512], input.bytes(input.len())?);
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use duralite_logfmt::diff;
-use duralite_logfmt::page_change::{self, ChangeKind, Scratch};
+use duralite_logfmt::page_change::{self, ChangeKind, Difference, Scratch};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
@@ -100,6 +100,20 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) {
     diff::encode(old, new, &mut plain);
     // A cell that came may be where its bytes are left from another one.
     assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
+    let mut payload = Vec::new();
+    match page_change::encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload) {
+        Difference::Ranges(ranges) => {
+            let mut counted = Vec::new();
+            assert_eq!(diff::encode(old, new, &mut counted), ranges);
+            assert!(payload == counted);
+        }
+        Difference::Change => {
+            assert!(payload.len() < plain.len() || payload[0] & 0x0f == 1);
+            let mut page = old.to_vec();
+            assert_eq!(page_change::apply(&mut page, &payload), Ok(()));
+            assert!(page == new);
+        }
+    }
     page_change::encode_whole(new, &mut whole);
     assert_eq!(page_change::kind(&whole), Ok(ChangeKind::Whole));
     assert_eq!(page_change::apply(&mut page, &whole), Ok(()));

@@ -11,7 +11,7 @@ pub struct WalkedRecord {
     pub page_number: u32,
     /// Size with its header in bytes.
     pub record_bytes: u32,
-    /// Ranges of changed bytes.
+    /// Ranges of changed bytes; 0 where cells or bytes moved.
     pub ranges: u16,
     /// Whether it holds the page whole.
     pub whole: bool,

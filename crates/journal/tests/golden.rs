@@ -16,8 +16,9 @@ use duralite_journal::engine::prelude::*;
 use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
+use duralite_journal::walk::WalkedTransaction;
 use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};
-use duralite_logfmt::nvwal::Superblock;
+use duralite_logfmt::nvwal::{Base, RecordHeader, Superblock};
 use duralite_logfmt::{FormatError, LogId};
 
 /// Where block 0 of the golden logs begins, and their first transaction.
@@ -37,15 +38,17 @@ fn options(sync: SyncMode) -> NvwalOptions {
 }
 
 /// The versions, the one that is written last.
-const VERSIONS: [&str; 3] = ["v1", "v3", "v4"];
+const VERSIONS: [&str; 4] = ["v1", "v3", "v4", "v5"];
+/// The one that is written.
+const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
 
 /// A file of the newest version, or of the one that the name begins with.
 fn file(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format");
-    if name.contains('/') { dir.join(name) } else { dir.join(VERSIONS[2]).join(name) }
+    if name.contains('/') { dir.join(name) } else { dir.join(NEWEST).join(name) }
 }
 
-fn of_each_version(name: &str) -> [String; 3] {
+fn of_each_version(name: &str) -> [String; VERSIONS.len()] {
     VERSIONS.map(|version| format!("{version}/{name}"))
 }
 
@@ -62,12 +65,21 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     good_on(fresh_medium(&options(sync), 512), sync, transactions)
 }
 
+/// The same of pages in which rows come and go.
+fn changes() -> (Vec<u8>, Vec<u8>) {
+    let medium = fresh_medium(&options(SyncMode::Lazy), 512);
+    written(medium, SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
+}
+
 fn good_on(medium: RecordingNvm, sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
+    written(medium, sync, transactions, Model::new(512, 20))
+}
+
+fn written(medium: RecordingNvm, sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec<u8>) {
     let options = options(sync);
     let nvm = Arc::new(medium);
     let mut stream = common::open(nvm.clone(), &options).expect("open");
     stream.engine_mut().set_clock(common::ticking_clock());
-    let mut model = Model::new(512, 20);
     let (offset, data) = model.restart();
     stream.write(&NoDatabase, offset, &data).expect("restart");
     let mut rng = Rng(2016);
@@ -134,6 +146,7 @@ fn golden() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("good.nvwal", good(SyncMode::Lazy).0),
         ("good-checksum.nvwal", good(SyncMode::Checksum).0),
+        ("changes.nvwal", changes().0),
         ("torn.nvwal", torn()),
         ("torn-checksum.nvwal", {
             let (mut bytes, _) = good(SyncMode::Checksum);
@@ -192,15 +205,45 @@ fn todays_code_writes_the_golden_bytes() {
     }
 }
 
-/// A log of version 3 stays one: all that is new in it is where its generations stand in its history.
+/// A log of version 3 or 4 stays one: all that is new in one of version 3 is where its generations stand in its history.
 #[test]
-fn a_log_without_times_is_written_as_it_was() {
+fn a_log_of_an_older_version_is_written_as_it_was() {
     for (name, sync) in [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)] {
-        let superblock = Superblock { has_times: false, ..common::superblock(&options(sync), 512) };
-        let (mut bytes, _) = good_on(common::formatted_medium(&superblock), sync, TRANSACTIONS);
-        bytes[ORIGINS].fill(0);
-        assert!(stored(&format!("v3/{name}")) == bytes, "{name} differs");
+        for has_times in [false, true] {
+            let newest = common::superblock(&options(sync), 512);
+            let superblock = Superblock { has_times, has_changes: false, ..newest };
+            let (mut bytes, _) = good_on(common::formatted_medium(&superblock), sync, TRANSACTIONS);
+            if !has_times {
+                bytes[ORIGINS].fill(0);
+            }
+            let version = if has_times { "v4" } else { "v3" };
+            assert!(stored(&format!("{version}/{name}")) == bytes, "{name} of {version} differs");
+        }
     }
+}
+
+/// A build that knows no changes of pages would refuse a record of one.
+#[test]
+fn only_a_log_of_the_newest_version_has_changes_of_pages() {
+    assert!(recovered("changes.nvwal").expect("changes") == changes().1);
+    let found = changes_in(stored("changes.nvwal"));
+    assert!(found > 20, "{found}");
+    let older = Superblock { has_changes: false, ..common::superblock(&options(SyncMode::Lazy), 512) };
+    let medium = common::formatted_medium(&older);
+    let (bytes, content) = written(medium, SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5));
+    assert_eq!(changes_in(bytes), 0);
+    assert!(content == changes().1);
+}
+
+/// Records of a log that are changes of pages.
+fn changes_in(bytes: Vec<u8>) -> usize {
+    let mut places = Vec::new();
+    let nvm = Arc::new(RecordingNvm::from_bytes(bytes.clone(), 1 << 20));
+    let every = |t: &WalkedTransaction| places.extend(t.records.iter().map(|record| record.offset as usize));
+    walk(nvm, Path::new("changes"), &NoDatabase, every).expect("walk");
+    let base =
+        |at: usize| RecordHeader::decode(bytes[at..at + 16].try_into().expect("a header")).map(|r| r.base);
+    places.into_iter().filter(|at| base(*at) == Ok(Base::Change)).count()
 }
 
 #[test]

@@ -18,6 +18,7 @@ use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio, walk};
 use duralite_journal::{JournalError, WaldioOptions};
 use duralite_logfmt::FormatError;
+use duralite_logfmt::record::{Base, RecordHeader};
 use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::LocalSegment;
 use duralite_medium::block::Block as _;
@@ -27,23 +28,31 @@ const TRANSACTIONS: u32 = 30;
 /// Bytes of the log.
 const FILE_BYTES: usize = 512 << 10;
 
-fn superblock(layout: Layout) -> Superblock {
-    common::waldio_superblock(layout, 512, 1 << 20)
+fn superblock(layout: Layout, has_changes: bool) -> Superblock {
+    Superblock { has_changes, ..common::waldio_superblock(layout, 512, 1 << 20) }
 }
 
 /// A log of two generations, whose second has groups of one and of three transactions; and what it
 /// holds.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
+    written(superblock(layout, true), Model::new(512, 20))
+}
+
+/// The same of pages in which rows come and go.
+fn changes() -> (Vec<u8>, Vec<u8>) {
+    written(superblock(Layout::Delta, true), Model::of_leaves(512, 5))
+}
+
+fn written(superblock: Superblock, mut model: Model) -> (Vec<u8>, Vec<u8>) {
+    let layout = superblock.layout;
     let block = Arc::new(RecordingBlock::new(BLOCK));
     block.preallocate(FILE_BYTES as u64).expect("preallocate");
-    Waldio::format(block.as_ref(), &superblock(layout)).expect("format");
+    Waldio::format(block.as_ref(), &superblock).expect("format");
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     let options = WaldioOptions { layout, ..WaldioOptions::default() };
-    let engine =
-        Waldio::attach(block.clone(), superblock(layout), Path::new("good"), &options, segment, 0, true);
+    let engine = Waldio::attach(block.clone(), superblock, Path::new("good"), &options, segment, 0, true);
     let mut stream = WalStream::new(engine.expect("attach"));
     stream.engine_mut().set_clock(common::ticking_clock());
-    let mut model = Model::new(512, 20);
     let mut rng = Rng(2015);
     for i in 0..TRANSACTIONS + 2 {
         if i == 0 || i == 2 {
@@ -66,10 +75,15 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
 
 /// Directories of the versions that are read, the one that is written last; logs of `v3-timed` know positions and
 /// times besides.
-const VERSIONS: [&str; 3] = ["v2", "v3", "v3-timed"];
+const VERSIONS: [&str; 4] = ["v2", "v3", "v3-timed", NEWEST];
+const NEWEST: &str = "v4";
+const CHANGES: &str = "changes-delta.waldio";
 
 fn file(version: &str, layout: Layout) -> PathBuf {
-    let name = format!("good-{}.waldio", layout.as_str());
+    named(version, &format!("good-{}.waldio", layout.as_str()))
+}
+
+fn named(version: &str, name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format").join(version).join(name)
 }
 
@@ -78,7 +92,11 @@ fn of_each_version() -> impl Iterator<Item = (&'static str, Layout)> {
 }
 
 fn stored(version: &str, layout: Layout) -> Vec<u8> {
-    let mut bytes = std::fs::read(file(version, layout)).expect("a golden file");
+    read(&file(version, layout))
+}
+
+fn read(file: &Path) -> Vec<u8> {
+    let mut bytes = std::fs::read(file).expect("a golden file");
     bytes.resize(FILE_BYTES, 0);
     bytes
 }
@@ -86,7 +104,7 @@ fn stored(version: &str, layout: Layout) -> Vec<u8> {
 fn recovered(bytes: Vec<u8>, layout: Layout) -> Result<Vec<u8>, JournalError> {
     let found = Superblock::decode(&bytes)
         .map_err(|source| JournalError::Format { log: PathBuf::from("golden"), source })?;
-    assert_eq!(found, superblock(layout));
+    assert_eq!(found, superblock(layout, found.has_changes));
     let block = Arc::new(RecordingBlock::from_bytes(bytes, BLOCK));
     let mut stream = WalStream::new(Waldio::open_read_only(block, found, Path::new("golden"))?);
     assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None);
@@ -97,15 +115,51 @@ fn recovered(bytes: Vec<u8>, layout: Layout) -> Result<Vec<u8>, JournalError> {
 
 #[test]
 fn what_is_written_today_is_what_is_stored() {
-    for layout in Layout::ALL {
-        let (bytes, _) = good(layout);
+    let logs = Layout::ALL.map(|layout| (file(NEWEST, layout), good(layout).0));
+    for (file, bytes) in logs.into_iter().chain([(named(NEWEST, CHANGES), changes().0)]) {
         assert_eq!(bytes.len(), FILE_BYTES);
         if std::env::var_os("DURALITE_REGENERATE").is_some() {
             let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            std::fs::write(file(VERSIONS[2], layout), &bytes[..end]).expect("write");
+            std::fs::write(&file, &bytes[..end]).expect("write");
         }
-        assert!(stored(VERSIONS[2], layout) == bytes, "{layout:?}: the format has changed");
+        assert!(read(&file) == bytes, "{}: the format has changed", file.display());
     }
+}
+
+/// A log of version 3 stays one.
+#[test]
+fn a_log_of_an_older_version_is_written_as_it_was() {
+    for layout in Layout::ALL {
+        let (bytes, _) = written(superblock(layout, false), Model::new(512, 20));
+        assert!(stored("v3-timed", layout) == bytes, "{layout:?} differs");
+    }
+}
+
+/// A build that knows no changes of pages would refuse a record of one.
+#[test]
+fn only_a_log_of_the_newest_version_has_changes_of_pages() {
+    let layout = Layout::Delta;
+    let (bytes, expected) = changes();
+    assert!(recovered(read(&named(NEWEST, CHANGES)), layout).expect("sound") == expected);
+    let found = changes_in(bytes);
+    assert!(found > 20, "{found}");
+    let (bytes, content) = written(superblock(layout, false), Model::of_leaves(512, 5));
+    assert_eq!(changes_in(bytes), 0);
+    assert!(content == expected);
+}
+
+/// Records of a log that are changes of pages.
+fn changes_in(bytes: Vec<u8>) -> usize {
+    let found = Superblock::decode(&bytes).expect("a superblock");
+    let mut places = Vec::new();
+    let block = Arc::new(RecordingBlock::from_bytes(bytes.clone(), BLOCK));
+    walk(block, found, Path::new("changes"), &NoDatabase, &mut |transaction| {
+        places.extend(transaction.records.iter().map(|record| record.offset as usize));
+    })
+    .expect("walk");
+    let base =
+        |at: usize| RecordHeader::decode(bytes[at..at + 16].try_into().expect("a header")).map(|r| r.base);
+    places.into_iter().filter(|at| base(*at) == Ok(Base::Change)).count()
 }
 
 /// Whoever opens a log decodes its superblock first.
@@ -123,7 +177,8 @@ fn golden_logs_mean_what_they_meant() {
         assert!(recovered(stored(version, layout), layout).expect("sound") == expected, "{layout:?}");
         let block = Arc::new(RecordingBlock::from_bytes(stored(version, layout), BLOCK));
         let mut sequences = Vec::new();
-        let summary = walk(block, superblock(layout), Path::new("golden"), &NoDatabase, &mut |transaction| {
+        let found = Superblock::decode(&stored(version, layout)).expect("a superblock");
+        let summary = walk(block, found, Path::new("golden"), &NoDatabase, &mut |transaction| {
             sequences.push(transaction.sequence);
         });
         let summary = summary.expect("walk");

@@ -19,7 +19,6 @@ use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, JournalError, NvwalOptions, WaldioOptions};
-use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::{
     GROWN_OFFSET, Order, Superblock as MemorySuperblock, TX_HEADER_BYTES, TxHeader as NvwalTxHeader,
     checked_word, encode_link, encode_mark,
@@ -30,6 +29,7 @@ use duralite_logfmt::waldio::{
     DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, Slot, Superblock, TX_TAKES_GROUP, TxHeader,
     body_hash, slot_offset,
 };
+use duralite_logfmt::{LogId, diff};
 use duralite_medium::block::{Access, Block, BlockOptions, FileBlock};
 use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm};
 
@@ -39,6 +39,16 @@ const ID: LogId = LogId([9; 16]);
 const CLAIMED: u64 = 1 << 40;
 /// What looking at them may read.
 const BOUND: u64 = 16 << 20;
+/// A transaction of one record that is only a header.
+const ONE_RECORD: TxHeader = TxHeader {
+    tx_bytes: 48,
+    sequence: 1,
+    first_frame: 1,
+    last_frame: 1,
+    db_pages: 1,
+    records: 1,
+    wal_checksum: [0; 2],
+};
 
 fn file(dir: &Path, bytes: &[u8], length: u64) -> Option<File> {
     let path = dir.join("log");
@@ -179,15 +189,7 @@ fn forged(tx: TxHeader, records: &[u8]) -> Arc<RecordingBlock> {
 #[test]
 fn inv12_sizes_that_only_a_header_knows_are_checked_against_what_is_there() {
     let record = RecordHeader { record_bytes: 16, frame: 1, page_number: 1, ranges: 0, base: Base::Zeros };
-    let tx = TxHeader {
-        tx_bytes: 48,
-        sequence: 1,
-        first_frame: 1,
-        last_frame: 1,
-        db_pages: 1,
-        records: 1,
-        wal_checksum: [0; 2],
-    };
+    let tx = ONE_RECORD;
     assert!(attach(forged(tx, &record.encode()), Layout::Delta).is_ok());
     let alone = TxHeader { tx_bytes: TX_TAKES_GROUP, ..tx };
     assert!(attach(forged(alone, &record.encode()), Layout::Delta).is_ok());
@@ -218,17 +220,83 @@ fn inv12_a_chain_of_differences_without_end_is_refused() {
             RecordHeader { record_bytes: 16, frame, page_number: 1, ranges: 0, base }.encode()
         })
         .collect();
-    let tx = TxHeader {
-        tx_bytes: TX_TAKES_GROUP,
-        sequence: 1,
-        first_frame: 1,
-        last_frame: count,
-        db_pages: 1,
-        records: count,
-        wal_checksum: [0; 2],
-    };
+    let tx = TxHeader { tx_bytes: TX_TAKES_GROUP, last_frame: count, records: count, ..ONE_RECORD };
     let refused = attach(forged(tx, &records), Layout::Delta).map(|_| ()).expect_err("damaged");
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
+}
+
+/// A log of page 1 whole and of a change of it.
+fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
+    let mut ranges = Vec::new();
+    let whole = RecordHeader {
+        record_bytes: 16 + diff::RANGE_HEADER_BYTES as u32 + page.len() as u32,
+        frame: 1,
+        page_number: 1,
+        ranges: diff::encode_whole(page, &mut ranges),
+        base: Base::Zeros,
+    };
+    let record_bytes = 16 + payload.len() as u32;
+    let change = RecordHeader { record_bytes, frame: 2, page_number: 1, ranges: 0, base: Base::Change };
+    let mut records = [&whole.encode()[..], &ranges].concat();
+    records.resize(records.len().next_multiple_of(8), 0);
+    records.extend([&change.encode()[..], payload].concat());
+    records.resize(records.len().next_multiple_of(8), 0);
+    let tx = TxHeader { tx_bytes: 32 + records.len() as u32, last_frame: 2, records: 2, ..ONE_RECORD };
+    forged(tx, &records)
+}
+
+/// What reading the page of [`changed`] comes to.
+fn read_changed(page: &[u8], payload: &[u8]) -> Result<Vec<u8>, JournalError> {
+    let mut stream = attach(changed(page, payload), Layout::Delta)?;
+    let mut bytes = vec![0; PAGE];
+    stream.read(&NoDatabase, 32 + 24 + PAGE as u64 + 24, &mut bytes)?;
+    Ok(bytes)
+}
+
+#[test]
+fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
+    let page: Vec<u8> = (0..PAGE).map(|at| (at % 251) as u8).collect();
+    let mut moved = page.clone();
+    moved[10..15].copy_from_slice(&page[100..105]);
+    moved[20] = 7;
+    assert!(read_changed(&page, &[2, 1, 10, 100, 4, 20, 0, 7]).expect("sound") == moved);
+    let far = [142, 128]; // 127 + 15 * 256 + 128 = 4095
+    for payload in [
+        // Moves from and to beyond the end, cut short, and more than there are.
+        &[&[2, 1, 0][..], &far, &[1]].concat()[..],
+        &[&[2, 1][..], &far, &[0, 1]].concat(),
+        &[2, 1, 0, 9],
+        &[2, 9, 0, 9, 4],
+        &[2],
+        // Ranges.
+        &[&[3][..], &far, &[1, 0, 0]].concat(),
+        &[3, 0, 9, 1],
+        // Cells of what is no leaf, no kind at all, and nothing.
+        &[1, 1, 3, 0, 0],
+        &[9, 1],
+        &[],
+    ] {
+        let refused = read_changed(&page, payload).expect_err("damaged");
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{payload:?}");
+    }
+    // A number of ranges that a change has not, and a base that there is not.
+    let header = RecordHeader { record_bytes: 17, frame: 1, page_number: 1, ranges: 0, base: Base::Change };
+    for (at, byte) in [(12, 1), (14, 3), (15, 1)] {
+        let mut bytes = header.encode();
+        bytes[at] = byte;
+        assert!(RecordHeader::decode(&bytes).is_err(), "byte {at}");
+    }
+}
+
+/// A change of a page that nothing of is logged before applies to zeros, and those are no leaf.
+#[test]
+fn inv12_a_change_of_nothing_is_refused() {
+    let payload = [1, 1, 3, 0, 0, 0, 0, 0];
+    let change = RecordHeader { record_bytes: 21, frame: 1, page_number: 1, ranges: 0, base: Base::Change };
+    let tx = TxHeader { tx_bytes: 32 + 24, ..ONE_RECORD };
+    let log = forged(tx, &[&change.encode()[..], &payload].concat());
+    let read = attach(log, Layout::Delta).and_then(|mut stream| stream.read(&NoDatabase, 56, &mut [0; PAGE]));
+    assert_eq!(read.expect_err("damaged").kind(), ErrorKind::Corrupt);
 }
 
 fn memory_options() -> NvwalOptions {

@@ -37,7 +37,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
     let nvm = Arc::new(fresh_medium(options, page_bytes as u32));
     nvm.crash_before(crash_at, rng.next());
     let mut stream = open(nvm.clone(), options).expect("open");
-    let mut model = Model::new(page_bytes, 20);
+    let mut model = Model::of_seed(seed, page_bytes, 20);
     for _ in 0..30 {
         let before = model.committed.clone();
         let mut possible = vec![before];
@@ -141,7 +141,7 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
         let mut rng = Rng(seed * 31 + 7);
         let nvm = Arc::new(fresh_medium(&options, 512));
         let mut stream = open(nvm.clone(), &options).expect("open");
-        let mut model = Model::new(512, 20);
+        let mut model = Model::of_seed(seed, 512, 20);
         let (offset, data) = model.restart();
         stream.write(&NoDatabase, offset, &data).expect("restart");
         let mut prefixes = vec![model.committed.clone()];
@@ -174,7 +174,7 @@ fn inv11_processes_that_take_turns_agree() {
         let attach = || duralite_journal::nvwal::Nvwal::open(nvm.clone(), "model".as_ref(), options.clone());
         let fresh = || duralite_journal::stream::WalStream::new(attach().expect("attach"));
         let mut processes = [fresh(), fresh(), fresh()];
-        let mut model = Model::new(512, 20);
+        let mut model = Model::of_seed(seed, 512, 20);
         for _ in 0..60 {
             let writer = rng.below(3) as usize;
             let process = &mut processes[writer];

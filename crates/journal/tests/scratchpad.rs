@@ -30,7 +30,7 @@ fn crash_two_logs(seed: u64, durable_on_store: bool) {
     let rig = Rig::new(2, 512 << 10, durable_on_store);
     rig.memory.crash_before(rng.below(900), seed);
     let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
-    let mut models = [Model::new(PAGE, 12), Model::new(PAGE, 12)];
+    let mut models = [Model::new(PAGE, 12), Model::of_leaves(PAGE, 12)];
     // What each log may hold: as of the last commit that was acknowledged, or the one under way.
     let mut possible = [vec![Vec::new()], vec![Vec::new()]];
     for _ in 0..30 {

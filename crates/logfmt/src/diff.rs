@@ -56,9 +56,8 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
     if payload.is_empty() { Ok(()) } else { Err(damaged) }
 }
 
-/// Bytes compared at a time while looking for a difference in equal pages: a fixed size, so that
-/// the comparison is a few vector instructions.
-const STRIDE: usize = 64;
+/// Bytes compared at a time while looking for a difference in equal pages: many, since each comparison is a call.
+const STRIDE: usize = 256;
 const WORD: usize = 8;
 
 /// The differing bits of a word of both pages. Callers stay within the page.
@@ -93,10 +92,15 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
     let mut end = start + 1;
     let mut at = end;
     while at < new.len() && at - end <= EQUAL {
-        if at + WORD <= new.len() && all_bytes_differ(differing(old, new, at)) {
-            at += WORD;
-            end = at;
-            continue;
+        if at + WORD <= new.len() {
+            let word = differing(old, new, at);
+            let equal_first = word.trailing_zeros() as usize / 8;
+            // So few equal bytes that no more than `EQUAL` of them are next to each other.
+            if WORD - bytes_that_differ(word) <= EQUAL && at - end + equal_first <= EQUAL {
+                at += WORD;
+                end = at - word.leading_zeros() as usize / 8;
+                continue;
+            }
         }
         if old[at] != new[at] {
             end = at + 1;
@@ -106,12 +110,13 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
     end
 }
 
-/// Whether no byte of the word is zero.
+/// How many bytes of the word are not zero.
 #[inline(always)]
-fn all_bytes_differ(word: u64) -> bool {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    word.wrapping_sub(LOW) & !word & HIGH == 0
+fn bytes_that_differ(word: u64) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const LOW_BITS: u64 = 0x7f * ONES;
+    let high_bits = ((word & LOW_BITS) + LOW_BITS) | word;
+    ((high_bits >> 7 & ONES).wrapping_mul(ONES) >> 56) as usize
 }
 
 /// How many bytes two slices end with both.
@@ -195,7 +200,49 @@ mod tests {
         out
     }
 
+    /// Every gap is either bridged or begins another range, whichever costs less.
+    fn least_bytes(old: &[u8], new: &[u8]) -> usize {
+        let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
+        let gaps = differences.windows(2).map(|two| (two[1] - two[0] - 1).min(RANGE_HEADER_BYTES));
+        let first = if differences.is_empty() { 0 } else { RANGE_HEADER_BYTES };
+        first + differences.len() + gaps.sum::<usize>()
+    }
+
+    /// Bytes that differ and bytes that do not, in runs of few.
+    fn dense() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+        let runs = prop::collection::vec((0usize..9, 0usize..12, 1u8..), 0..90);
+        runs.prop_map(|runs| {
+            let differing = runs.into_iter().flat_map(|(equal, differing, byte)| {
+                std::iter::repeat_n(0, equal).chain(std::iter::repeat_n(byte, differing))
+            });
+            let old: Vec<u8> = (0..512u32).map(|i| (i * 7 % 251) as u8).collect();
+            let new = old.iter().zip(differing.chain(std::iter::repeat(0))).map(|(a, b)| a ^ b).collect();
+            (old, new)
+        })
+    }
+
+    #[test]
+    fn bytes_that_differ_are_counted() {
+        for word in
+            [0, 1, 0x80, 0x0100_0000_0000_00ff, 0x7f00_8000_0100_0000, u64::MAX, 0x0101_0101_0101_0101]
+        {
+            let counted = word.to_le_bytes().iter().filter(|byte| **byte != 0).count();
+            assert_eq!(bytes_that_differ(word), counted, "{word:x}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn ranges_are_as_few_and_as_short_as_they_can_be((old, new) in dense()) {
+            let mut payload = Vec::new();
+            let ranges = encode(&old, &new, &mut payload);
+            prop_assert_eq!(payload.len(), least_bytes(&old, &new));
+            prop_assert_eq!(&payload, &encode_slowly(&old, &new));
+            let mut page = old;
+            apply(&mut page, ranges, &payload).unwrap();
+            prop_assert_eq!(page, new);
+        }
+
         #[test]
         fn encodes_what_the_definition_says(
             seed in prop::collection::vec((0usize..512, 1usize..30, any::<u8>()), 0..20),

@@ -1,4 +1,4 @@
-//! Layouts of the `nvwal` log, versions 1, 3 and 4: see `docs/format/nvwal.md`, which these constants
+//! Layouts of the `nvwal` log, versions 1 and 3 to 5: see `docs/format/nvwal.md`, which these constants
 //! follow.
 
 use crate::bytes::{put, u32_le, u64_le};
@@ -13,8 +13,10 @@ use crate::{FormatError, LogId};
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
 /// The format version of new logs.
-pub const VERSION: u32 = 4;
-/// The version before, whose transactions do not say when they were committed. Logs of it stay what they are.
+pub const VERSION: u32 = 5;
+/// The version before, whose records are all of ranges. Logs of it stay what they are.
+pub const CHANGELESS_VERSION: u32 = 4;
+/// The version before that, whose transactions do not say when they were committed. Logs of it stay what they are.
 pub const TIMELESS_VERSION: u32 = 3;
 /// The oldest version this build reads. A log of it becomes one of [`TIMELESS_VERSION`] by that number alone.
 pub const OLDEST_VERSION: u32 = 1;
@@ -27,7 +29,7 @@ pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
 /// Where the superblock's `blocks_grown` word is.
 pub const GROWN_OFFSET: u64 = 1344;
 const VERSIONS: Versions = Versions {
-    known: &[OLDEST_VERSION, TIMELESS_VERSION, VERSION],
+    known: &[OLDEST_VERSION, TIMELESS_VERSION, CHANGELESS_VERSION, VERSION],
     oldest: OLDEST_VERSION,
     raised: TIMELESS_VERSION,
 };
@@ -62,6 +64,8 @@ pub struct Superblock {
     pub file: Option<FileIdentity>,
     /// Whether its transactions say when they were committed: from version 4 on.
     pub has_times: bool,
+    /// Whether its records may be changes of pages: from version 5 on, which has times.
+    pub has_changes: bool,
 }
 
 impl Superblock {
@@ -84,7 +88,11 @@ impl Superblock {
 
     fn head(&self) -> Head {
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let version = if self.has_times { VERSION } else { TIMELESS_VERSION };
+        let version = match (self.has_changes, self.has_times) {
+            (true, _) => VERSION,
+            (false, true) => CHANGELESS_VERSION,
+            (false, false) => TIMELESS_VERSION,
+        };
         let (path, file) = (self.path.clone(), self.file);
         Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }
     }
@@ -106,7 +114,8 @@ impl Superblock {
             blocks_offset: u64_le(bytes, 56),
             path,
             file,
-            has_times: version == VERSION,
+            has_times: version >= CHANGELESS_VERSION,
+            has_changes: version == VERSION,
         };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
@@ -187,6 +196,7 @@ mod tests {
             path: b"/data/app.db".to_vec(),
             file: None,
             has_times: true,
+            has_changes: true,
         }
     }
 
@@ -272,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_log_of_the_oldest_version_is_read_and_raised_by_one_number() {
-        let timeless = Superblock { has_times: false, ..superblock() };
+        let timeless = Superblock { has_times: false, has_changes: false, ..superblock() };
         let mut old = padded(&timeless.encode());
         old[8] = OLDEST_VERSION as u8;
         assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");

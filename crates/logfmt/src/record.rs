@@ -1,7 +1,7 @@
-//! The header of a logged page difference, the same in every log that keeps them.
+//! A logged page difference, the same in every log that keeps them: its header, and what its payload does to the page.
 
-use crate::FormatError;
 use crate::bytes::{put, u16_le, u32_le};
+use crate::{FormatError, diff, page_change};
 
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
@@ -16,10 +16,13 @@ pub fn largest_record(page_bytes: u32) -> u32 {
 /// Whether a record continues its page's chain or begins it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// The ranges apply to the image after the page's previous record.
+    /// Ranges apply to the image after the page's previous record.
     Previous,
-    /// The ranges apply to a page of zeros.
+    /// Ranges apply to a page of zeros.
     Zeros,
+    /// A [`page_change`] applies to the image after the page's previous record. There are logs without any: whose
+    /// superblock says so is read by builds that refuse them.
+    Change,
 }
 
 /// A record header.
@@ -31,9 +34,9 @@ pub struct RecordHeader {
     pub frame: u32,
     /// Database page number.
     pub page_number: u32,
-    /// Number of ranges.
+    /// Number of ranges; 0 with [`Base::Change`].
     pub ranges: u16,
-    /// What the ranges apply to.
+    /// What the payload is, and what it applies to.
     pub base: Base,
 }
 
@@ -46,7 +49,12 @@ impl RecordHeader {
         put(&mut out, 4, &self.frame.to_le_bytes());
         put(&mut out, 8, &self.page_number.to_le_bytes());
         put(&mut out, 12, &self.ranges.to_le_bytes());
-        put(&mut out, 14, &[u8::from(self.base == Base::Zeros), 0]);
+        let base: u16 = match self.base {
+            Base::Previous => 0,
+            Base::Zeros => 1,
+            Base::Change => 2,
+        };
+        put(&mut out, 14, &base.to_le_bytes());
         out
     }
 
@@ -64,10 +72,58 @@ impl RecordHeader {
             base: match u16_le(bytes, 14) {
                 0 => Base::Previous,
                 1 => Base::Zeros,
+                2 if u16_le(bytes, 12) == 0 => Base::Change,
                 _ => return Err(damaged),
             },
         };
         let sound = record.record_bytes >= RECORD_HEADER_BYTES && record.frame > 0 && record.page_number > 0;
         if sound { Ok(record) } else { Err(damaged) }
+    }
+
+    /// Lays the record's payload over what it applies to: the page's image before, or zeros.
+    ///
+    /// # Errors
+    /// `Damaged` or `Short` when the payload contradicts itself or the page. `page` may then hold part of it.
+    pub fn apply(&self, page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
+        match self.base {
+            Base::Previous | Base::Zeros => diff::apply(page, self.ranges, payload),
+            Base::Change => page_change::apply(page, payload),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_payload_is_stands_in_the_header() {
+        let of = |ranges, base| RecordHeader { record_bytes: 20, frame: 1, page_number: 2, ranges, base };
+        for (ranges, base, bytes) in [
+            (1, Base::Previous, [1, 0, 0, 0]),
+            (1, Base::Zeros, [1, 0, 1, 0]),
+            (0, Base::Change, [0, 0, 2, 0]),
+        ] {
+            let header = of(ranges, base);
+            assert_eq!(header.encode()[12..], bytes);
+            assert_eq!(RecordHeader::decode(&header.encode()), Ok(header));
+        }
+        assert!(RecordHeader::decode(&of(1, Base::Change).encode()).is_err(), "a change has no ranges");
+        let mut unknown = of(0, Base::Change).encode();
+        unknown[14] = 3;
+        assert!(RecordHeader::decode(&unknown).is_err());
+    }
+
+    #[test]
+    fn a_payload_is_laid_over_the_page_as_its_header_says() {
+        let mut page = [9; 512];
+        let of = |ranges, base| RecordHeader { record_bytes: 20, frame: 1, page_number: 2, ranges, base };
+        assert_eq!(of(1, Base::Previous).apply(&mut page, &[4, 0, 0, 0, 7]), Ok(()));
+        assert_eq!(page[3..6], [9, 7, 9]);
+        // A move of two bytes from 4 to 10, and a range.
+        assert_eq!(of(0, Base::Change).apply(&mut page, &[2, 1, 10, 4, 1, 20, 0, 8]), Ok(()));
+        assert_eq!((page[10..12].to_vec(), page[20]), (vec![7, 9], 8));
+        assert!(of(0, Base::Change).apply(&mut page, &[4, 0, 0, 0, 7, 7, 7, 7]).is_err());
+        assert!(of(2, Base::Previous).apply(&mut page, &[4, 0, 0, 0, 7]).is_err());
     }
 }

@@ -22,6 +22,7 @@ pub fn superblocks(input: &mut Unstructured) -> Result<()> {
         region_dir: path(input)?,
         path: path(input)?,
         file: None,
+        has_changes: input.arbitrary()?,
     };
     let (head, reference) = superblock.encode();
     let mut bytes = vec![0; SUPERBLOCK_BYTES as usize];

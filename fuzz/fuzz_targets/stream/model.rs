@@ -4,6 +4,7 @@ use duralite_journal::home::NoDatabase;
 use std::fmt;
 use std::rc::Rc;
 
+use duralite_logfmt::page_change;
 use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, WalHeader, make_wal_header};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
@@ -225,13 +226,26 @@ impl Model {
 }
 
 /// Changes a page somewhat, or throughout.
+/// A change of a page in which a row comes or goes.
+fn row(input: &mut Unstructured, page_number: u32) -> Result<Vec<u8>> {
+    let first = if page_number == 1 { 0x11 } else { 1 };
+    let slot = input.int_in_range(0..=8)?;
+    if input.arbitrary()? {
+        return Ok(vec![first, 1, 3, slot, 0]);
+    }
+    let length = input.int_in_range(2..=60)?;
+    let mut payload = vec![first, 1, 1, slot, length + 1, length, slot];
+    payload.resize(payload.len() + usize::from(length), input.arbitrary()?);
+    Ok(payload)
+}
+
 fn changed(input: &mut Unstructured, pages: &mut [Page], page_number: u32) -> Result<Page> {
     let page = &mut pages[page_number as usize - 1];
     let content = Rc::make_mut(page);
     for _ in 0..input.int_in_range(0..=3)? {
         let start = input.int_in_range(0..=content.len() - 1)?;
         let room = content.len() - start;
-        match input.int_in_range(0..=5)? {
+        match input.int_in_range(0..=7)? {
             0 => content.fill(input.arbitrary()?),
             1 => content[start..].fill(0),
             2 => {
@@ -244,6 +258,12 @@ fn changed(input: &mut Unstructured, pages: &mut [Page], page_number: u32) -> Re
                 // Many small differences.
                 let step = input.int_in_range(1..=64)?;
                 content[start..].iter_mut().step_by(step).for_each(|byte| *byte = byte.wrapping_add(1));
+            }
+            4 | 5 => {
+                let mut changed = content.to_vec();
+                if page_change::apply(&mut changed, &row(input, page_number)?).is_ok() {
+                    content.copy_from_slice(&changed);
+                }
             }
             _ => {
                 let length = input.int_in_range(1..=room.min(200))?;

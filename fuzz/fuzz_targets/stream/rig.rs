@@ -64,6 +64,7 @@ impl Rig {
                 path: b"/fuzz.db".to_vec(),
                 file: None,
                 has_times: true,
+                has_changes: true,
             };
             let nvm = RecordingNvm::new(0, superblock.file_bytes(limit_blocks));
             Nvwal::format(&nvm, &superblock).expect("format");
@@ -89,6 +90,7 @@ impl Rig {
             limit_bytes,
             path: b"/fuzz.db".to_vec(),
             file: None,
+            has_changes: true,
         };
         let block = RecordingBlock::new(superblock.block_bytes);
         Waldio::format(&block, &superblock).expect("format");

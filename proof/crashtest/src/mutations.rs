@@ -74,7 +74,14 @@ const EXPLAINED: [(&str, &str); 17] = [
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
      rarer than is looked at here";
 
-/// The same of `ppl`, with what may be left out.
+/// The same of `nvwal`, with what may be left out.
+const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
+    "fence",
+    "store_grown < grow",
+    "the fence behind the new block's state follows at once, before the block holds anything",
+)];
+
+/// The same of `ppl`.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
     ("fence", "grow", "the transaction's own fence follows before anything in the new chunks counts"),
     (
@@ -167,7 +174,8 @@ impl Mutation {
             frames.windows(names.len()).any(|frames| frames == names)
         };
         let own = match engine.as_str() {
-            "ppl" => EXPLAINED_OF_PPL.as_slice(),
+            "nvwal" => EXPLAINED_OF_NVWAL.as_slice(),
+            "ppl" => &EXPLAINED_OF_PPL,
             "scratchpad" => &EXPLAINED_OF_SCRATCHPAD,
             _ => &[],
         };

@@ -157,8 +157,10 @@ impl Index {
             Entry::Vacant(_) => None,
         };
         let (previous, chain_records, chain_bytes) = match (base, before) {
-            (Base::Previous, Some(head)) => (Some(head.record), head.chain_records + 1, head.chain_bytes),
-            (Base::Previous, None) | (Base::Zeros, _) => (None, 0, 0),
+            (Base::Previous | Base::Change, Some(head)) => {
+                (Some(head.record), head.chain_records + 1, head.chain_bytes)
+            }
+            (Base::Previous | Base::Change, None) | (Base::Zeros, _) => (None, 0, 0),
         };
         self.records.push(Record { at, record_bytes, page_number, previous });
         let chain_bytes = if previous.is_some() { chain_bytes.saturating_add(record_bytes) } else { 0 };
@@ -214,7 +216,8 @@ impl Index {
         number: RecordNumber,
         since: Option<RecordNumber>,
     ) -> Result<(bool, Vec<&Record>), JournalError> {
-        let mut chain = Vec::with_capacity(8);
+        // As a rule there is nothing after `since`.
+        let mut chain = Vec::new();
         let mut next = Some(number);
         while let Some(number) = next.filter(|_| next != since) {
             let record =

@@ -6,6 +6,7 @@
 mod index;
 mod record;
 
+use duralite_logfmt::page_change::{self, Difference};
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::{FormatError, diff};
 
@@ -27,15 +28,23 @@ pub(crate) struct DeltaChains {
     zeros: Box<[u8]>,
     /// Whether an image is made of each page that is found whole, since all pages are about to be read.
     keeps_images: bool,
+    /// Memory for an image that is rebuilt to be compared with.
+    rebuilt: Vec<u8>,
+    /// Memory of what finds changes of pages, in a log whose records may be such.
+    changes: Option<page_change::Scratch>,
 }
 
 impl DeltaChains {
-    pub(crate) fn new(page_bytes: usize, cache_bytes: usize) -> Self {
+    /// Of a log with pages of this size, whose records may be changes of pages if it `has_changes`.
+    pub(crate) fn new(page_bytes: u32, cache_bytes: usize, has_changes: bool) -> Self {
+        let page_bytes = page_bytes as usize;
         Self {
             index: Index::default(),
             images: Images::new(page_bytes, cache_bytes),
             zeros: vec![0; page_bytes].into_boxed_slice(),
             keeps_images: false,
+            rebuilt: Vec::new(),
+            changes: has_changes.then(page_change::Scratch::default),
         }
     }
 
@@ -130,13 +139,23 @@ impl DeltaChains {
     }
 
     /// Stages a record that the engine has just stored at `at`, after which the page is `page`.
-    pub(crate) fn stored(&mut self, at: u64, header: &RecordHeader, page: &[u8]) -> Result<(), JournalError> {
+    pub(crate) fn stored(
+        &mut self,
+        at: u64,
+        header: &RecordHeader,
+        payload: &[u8],
+        page: &[u8],
+    ) -> Result<(), JournalError> {
         let RecordHeader { record_bytes, frame, page_number, base, .. } = *header;
         let staged = self.index.stage(frame, page_number, at, record_bytes, base);
         let gap = JournalError::Unexpected("a gap in the frame numbers");
         let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
-            Base::Previous => self.images.renew(page_number, before, number, |image| {
+            // Ranges are less than the page.
+            Base::Previous => {
+                self.images.renew(page_number, before, number, |image| header.apply(image, payload).is_ok())
+            }
+            Base::Change => self.images.renew(page_number, before, number, |image| {
                 image.copy_from_slice(page);
                 true
             }),
@@ -216,12 +235,17 @@ impl DeltaChains {
         let Some(head) = head.filter(|head| !head.is_long(page.len() as u32)) else {
             return Ok((Base::Zeros, diff::encode(&self.zeros, page, payload)));
         };
-        let ranges = match self.images.get(page_number, head.record) {
-            Some(image) => diff::encode(image, page, payload),
+        let changes = self.changes.as_mut();
+        let found = match self.images.get(page_number, head.record) {
+            Some(image) => encode(changes, page_number, image, page, payload),
             None => {
-                let mut image = vec![0; page.len()];
-                self.rebuild(page_number, head.record, &mut image, apply)?;
-                diff::encode(&image, page, payload)
+                let mut image = std::mem::take(&mut self.rebuilt);
+                image.resize(page.len(), 0);
+                let rebuilt = self.rebuild(page_number, head.record, &mut image, apply);
+                let found =
+                    rebuilt.map(|()| encode(self.changes.as_mut(), page_number, &image, page, payload));
+                self.rebuilt = image;
+                found?
             }
         };
         if payload.len() > page.len() / 2 {
@@ -232,14 +256,30 @@ impl DeltaChains {
                 return Ok((Base::Zeros, whole_ranges));
             }
         }
-        Ok((Base::Previous, ranges))
+        Ok(found)
     }
 }
 
-/// Lays a record of ranges, header included, over a page.
-pub(crate) fn apply_ranges(page: &mut [u8], record: &[u8]) -> Result<(), FormatError> {
+/// Appends what makes `new` of `old`, and tells how it is to be recorded.
+fn encode(
+    changes: Option<&mut page_change::Scratch>,
+    page_number: u32,
+    old: &[u8],
+    new: &[u8],
+    payload: &mut Vec<u8>,
+) -> (Base, u16) {
+    let Some(scratch) = changes else { return (Base::Previous, diff::encode(old, new, payload)) };
+    let header_bytes = page_change::header_bytes(page_number);
+    match page_change::encode_rearranged(scratch, old, new, header_bytes, payload) {
+        Difference::Ranges(ranges) => (Base::Previous, ranges),
+        Difference::Change => (Base::Change, 0),
+    }
+}
+
+/// Lays a record, header included, over a page.
+pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatError> {
     let short = FormatError::Short { what: "a log record" };
     let (head, payload) = record.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;
     let header = RecordHeader::decode(head.try_into().map_err(|_| short)?)?;
-    diff::apply(page, header.ranges, payload)
+    header.apply(page, payload)
 }

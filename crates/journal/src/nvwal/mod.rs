@@ -27,7 +27,7 @@ use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::{Guarantee, Nvm};
 
-use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
+use crate::delta_chains::{Committed, DeltaChains, Record, apply_record};
 use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
@@ -148,13 +148,12 @@ impl Nvwal {
         nvm.read(0, &mut bytes);
         let superblock = Superblock::decode(&bytes)
             .map_err(|source| JournalError::Format { log: path.to_path_buf(), source })?;
-        let page_bytes = superblock.page_bytes as usize;
         let heap = Heap::open(nvm, geometry(&superblock), path.to_path_buf(), options.heap)?;
         let none = InForce::none();
         Ok(Self {
-            superblock,
             heap,
-            chains: DeltaChains::new(page_bytes, options.cache_bytes),
+            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes, superblock.has_changes),
+            superblock,
             options,
             active: none.active,
             slot: none.slot,
@@ -347,7 +346,7 @@ fn apply_from<'a>(
     move |record, page| {
         bytes.resize(record.record_bytes as usize, 0);
         nvm.read(record.at, bytes);
-        apply_ranges(page, bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what })
+        apply_record(page, bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what })
     }
 }
 

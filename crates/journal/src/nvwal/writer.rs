@@ -305,6 +305,6 @@ impl Nvwal {
         };
         let at = self.append(&header, payload)?;
         self.activity.records += 1;
-        self.chains.stored(at, &header, page)
+        self.chains.stored(at, &header, payload, page)
     }
 }

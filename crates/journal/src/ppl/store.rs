@@ -110,11 +110,6 @@ impl Store {
         u64::from(page_number.saturating_sub(1)) * u64::from(self.page_bytes)
     }
 
-    /// Bytes of page 1 before the header of its b-tree page.
-    pub(super) fn header_bytes(page_number: u32) -> usize {
-        if page_number == 1 { 100 } else { 0 }
-    }
-
     /// The page as it is on flash.
     pub(super) fn read_flash(
         &self,

@@ -11,7 +11,7 @@ use super::area::State;
 use super::frames::Entry;
 use super::seal::{Change, Sealing};
 use super::staged::StagedFrame;
-use super::store::{AsOf, Scratch, Store};
+use super::store::{AsOf, Scratch};
 use super::words::SEALED;
 use crate::JournalError;
 use crate::engine::Commit;
@@ -42,7 +42,7 @@ impl Ppl {
             let version = self.load_image(file, page_number)?;
             let missing = JournalError::Unexpected("an image that was kept just now");
             let image = self.images.get(page_number, version).ok_or(missing)?;
-            let header_bytes = Store::header_bytes(page_number);
+            let header_bytes = page_change::header_bytes(page_number);
             page_change::encode(&mut self.encoder, image, page, header_bytes, &mut payload);
             version
         };
@@ -202,7 +202,7 @@ impl Ppl {
             self.store.read(file, page_number, as_of, &mut then, &mut scratch)?;
             if now != then {
                 let mut payload = Vec::new();
-                let header_bytes = Store::header_bytes(page_number);
+                let header_bytes = page_change::header_bytes(page_number);
                 page_change::encode(&mut self.encoder, &now, &then, header_bytes, &mut payload);
                 changes.push(Change { page_number, payload });
             }

@@ -43,6 +43,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         region_dir: told_dir(&region),
         path: path.clone(),
         file: made_in,
+        has_changes: true,
     };
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
@@ -149,7 +150,7 @@ impl Scratchpad {
         let choice = Arc::new(if needs_flush { Choice::new(options.sync) } else { Choice::write_back() });
         let rollback = UndoLog::new(Arc::clone(&nvm), Arc::clone(&region), Arc::clone(&choice));
         let mut log = Self {
-            chains: DeltaChains::new(superblock.page_bytes as usize, options.cache_bytes),
+            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes, superblock.has_changes),
             superblock,
             nvm,
             region,

@@ -41,7 +41,7 @@ use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::{Guarantee, Nvm};
 
-use crate::delta_chains::{Committed, DeltaChains, Record, apply_ranges};
+use crate::delta_chains::{Committed, DeltaChains, Record, apply_record};
 use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
@@ -259,7 +259,7 @@ fn apply_from<'a>(
     move |record, page| {
         bytes.resize(record.record_bytes.max(RECORD_HEADER_BYTES) as usize, 0);
         region.read_stream(record.at, bytes)?;
-        apply_ranges(page, bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what })
+        apply_record(page, bytes).map_err(|what| JournalError::Corrupt { offset: record.at, what })
     }
 }
 

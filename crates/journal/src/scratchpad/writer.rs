@@ -43,7 +43,7 @@ impl Scratchpad {
         if base == Base::Zeros {
             self.activity.whole_pages += 1;
         }
-        self.chains.stored(at, &header, page)
+        self.chains.stored(at, &header, payload, page)
     }
 
     /// Stores one entry behind those of the open transaction; returns where its record is.

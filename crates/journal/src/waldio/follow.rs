@@ -12,7 +12,7 @@ use super::ahead::Ahead;
 use super::recovery::CheckedGroup;
 use super::{Waldio, writer};
 use crate::JournalError;
-use crate::delta_chains::{Committed, apply_ranges};
+use crate::delta_chains::{Committed, apply_record};
 use crate::engine::prelude::*;
 
 const ALONE: &str = "a transaction that takes its group";
@@ -141,7 +141,7 @@ impl Waldio {
                 return Err(self.damaged(at, "a transaction's records"));
             }
             let content = window.within(self, place, record.record_bytes, end)?;
-            let change = |page: &mut [u8]| apply_ranges(page, content);
+            let change = |page: &mut [u8]| apply_record(page, content);
             if !self.chains.found_at_hand(place, &record, change) {
                 return Err(self.damaged(at, "a transaction's frame numbers"));
             }

@@ -209,7 +209,7 @@ impl Waldio {
     }
 
     fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {
-        let page_bytes = superblock.page_bytes as usize;
+        let chains = DeltaChains::new(superblock.page_bytes, options.cache_bytes, superblock.has_changes);
         Self {
             group: Arc::new(group),
             superblock,
@@ -224,7 +224,7 @@ impl Waldio {
             sequence: 0,
             group_ms: 0,
             clock: wall_clock,
-            chains: DeltaChains::new(page_bytes, options.cache_bytes),
+            chains,
             open: Open::default(),
             payload: Vec::new(),
             window: Ahead::default(),

@@ -4,7 +4,7 @@ use duralite_logfmt::FormatError;
 use duralite_logfmt::waldio::{BodyHash, GROUP_HEADER_BYTES, Layout, Superblock, decode_frame};
 
 use crate::JournalError;
-use crate::delta_chains::{Record, apply_ranges};
+use crate::delta_chains::{Record, apply_record};
 use crate::group::{Group, RING_SHARE};
 
 /// Marks the place of a record of the open transaction: what is below is an offset in it.
@@ -109,7 +109,7 @@ impl Open {
             group.read(generation, record.at, bytes)?;
         }
         match superblock.layout {
-            Layout::Delta => apply_ranges(page, bytes).map_err(corrupt),
+            Layout::Delta => apply_record(page, bytes).map_err(corrupt),
             Layout::Embedded => {
                 let Superblock { log_id, block_bytes, .. } = *superblock;
                 let offset = group.offset_of(generation, record.at);

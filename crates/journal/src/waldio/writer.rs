@@ -73,7 +73,7 @@ impl Waldio {
         let at = self.open.len();
         let records = self.open.records.checked_add(1);
         let records = records.ok_or(JournalError::Unexpected("more records than can be counted"))?;
-        self.chains.stored(at | STAGED, header, page)?;
+        self.chains.stored(at | STAGED, header, payload, page)?;
         let open = &mut self.open;
         open.bytes.extend_from_slice(&header.encode());
         open.bytes.extend_from_slice(payload);
@@ -224,7 +224,7 @@ impl Waldio {
         let (first, count) = self.chains.staged_frames();
         let slot = if count == 0 { 0 } else { frame.wrapping_sub(first) as usize };
         let record = frame_record(page.len() as u32, frame, page_number);
-        self.chains.stored(slot as u64 | STAGED, &record, page)?;
+        self.chains.stored(slot as u64 | STAGED, &record, &[], page)?;
         let staged = (page_number, page.into());
         match self.open.frames.get_mut(slot) {
             Some(place) => *place = staged,
@@ -262,7 +262,7 @@ impl Waldio {
         let mut place = at;
         for (number, frame) in (first..).zip(&frames) {
             let bytes = size(frame);
-            self.chains.stored(place, &frame_record(bytes, number, frame.0), &frame.1)?;
+            self.chains.stored(place, &frame_record(bytes, number, frame.0), &[], &frame.1)?;
             place += u64::from(bytes);
         }
         self.chains.commit(&self.frames_committed(commit.last_frame, commit.db_pages));

@@ -4,6 +4,8 @@
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod leaf;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,6 +85,7 @@ pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u
         limit_bytes,
         path: b"/model.db".to_vec(),
         file: None,
+        has_changes: true,
     }
 }
 
@@ -99,6 +102,7 @@ pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
         path: b"/model.db".to_vec(),
         file: None,
         has_times: true,
+        has_changes: true,
     }
 }
 
@@ -141,6 +145,8 @@ pub struct Model {
     restarts: u32,
     /// Newest committed content of each page.
     pub pages: Vec<Vec<u8>>,
+    /// Whether pages change as those of a b-tree do.
+    is_tree: bool,
     /// How the transaction committed last was written, until somebody takes it.
     writes: Vec<(u64, Vec<u8>)>,
 }
@@ -160,7 +166,25 @@ impl Model {
             sum: [0, 0],
             restarts: 0,
             pages: vec![vec![0; page_bytes]; pages],
+            is_tree: false,
             writes: Vec::new(),
+        }
+    }
+
+    /// One whose pages are leaves of a b-tree, in which rows come and go.
+    pub fn of_leaves(page_bytes: usize, pages: usize) -> Self {
+        let leaves = (0..pages).map(|index| leaf::empty(page_bytes, index)).collect();
+        Self { pages: leaves, is_tree: true, ..Self::new(page_bytes, 0) }
+    }
+
+    /// One of either kind.
+    pub fn of_seed(seed: u64, page_bytes: usize, pages: usize) -> Self {
+        if seed.is_multiple_of(2) { Self::new(page_bytes, pages) } else { Self::of_leaves(page_bytes, pages) }
+    }
+
+    fn change(&self, page: &mut [u8], index: usize, rng: &mut Rng) {
+        if !self.is_tree || rng.chance(12) || !leaf::change(page, index, rng) {
+            change(page, rng);
         }
     }
 
@@ -198,7 +222,7 @@ impl Model {
         let mut frames: Vec<(u32, Vec<u8>)> = Vec::new();
         for _ in 0..count {
             let page_number = rng.below(after.pages.len() as u64) as usize;
-            change(&mut after.pages[page_number], rng);
+            self.change(&mut after.pages[page_number], page_number, rng);
             let content = after.pages[page_number].clone();
             let earlier = frames.iter().position(|(number, _)| *number == page_number as u32 + 1);
             match earlier {
@@ -218,7 +242,7 @@ impl Model {
             let size = if i == last { db_pages } else { 0 };
             let mut first = content.clone();
             if overwritten == Some(i) {
-                change(&mut first, rng);
+                self.change(&mut first, *page_number as usize - 1, rng);
                 let stale = header.extend(sum, *page_number, size, &first);
                 writes.push((at(i), header.frame_header(*page_number, size, stale).to_vec()));
                 writes.push((at(i) + 24, first));

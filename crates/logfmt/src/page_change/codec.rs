@@ -1,9 +1,10 @@
 //! Encoding a change as the smallest of what was found, and applying one.
 
+use super::glance::{Rearranged, rearranged};
 use super::kinds::{ChangeKind, DATABASE_HEADER_BYTES, KIND_RANGES, KIND_WHOLE, PAGE_ONE, ZEROED, kind};
 use super::number::Reader;
 use super::{cells, moves, ranges};
-use crate::FormatError;
+use crate::{FormatError, diff};
 
 /// Operations on cells that leave no more than this to ranges are good enough without looking for anything else.
 const LITTLE_LEFT_OVER: usize = 8;
@@ -11,6 +12,8 @@ const LITTLE_LEFT_OVER: usize = 8;
 const SHORT_CHANGE: usize = 10;
 /// Cells that leave no more than this to ranges are not worth looking for moves.
 const FEW_LEFT_OVER: usize = 48;
+/// Ranges up to this part of a page are not worth looking for moves of many cells.
+const LONG_CHANGE: usize = 8;
 /// What is longer than this part of a page may be longer than the page without its zeros.
 const WHOLE_FROM: usize = 8;
 
@@ -64,6 +67,52 @@ pub fn encode(
         best.offer(trial, ChangeKind::Whole);
     }
     best.kind
+}
+
+/// What [`encode_rearranged`] has appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    /// So many ranges, as `diff::encode` makes them.
+    Ranges(u16),
+    /// A payload of operations on cells or of moves.
+    Change,
+}
+
+/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does; or a payload where cells
+/// were rearranged, so that it is shorter than these. Looks no closer than at the cell pointers where cells
+/// stayed in place or came after all others. The rest is as for [`encode`].
+pub fn encode_rearranged(
+    scratch: &mut Scratch,
+    old: &[u8],
+    new: &[u8],
+    header_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Difference {
+    let start = out.len();
+    let Scratch { trial, cells, moves } = scratch;
+    let seen = rearranged(old, new, header_bytes);
+    let left_over = match seen {
+        Rearranged::Few => cells::encode(cells, old, new, header_bytes, usize::MAX, trial),
+        Rearranged::Hardly | Rearranged::Many => None,
+    };
+    if left_over.is_some_and(|bytes| bytes <= LITTLE_LEFT_OVER) {
+        out.extend_from_slice(trial);
+        return Difference::Change;
+    }
+    let ranges = diff::encode(old, new, out);
+    let length = out.len() - start;
+    let is_long = length > new.len() / LONG_CHANGE;
+    let may_pay = match seen {
+        Rearranged::Hardly => false,
+        Rearranged::Few => left_over.is_some(),
+        Rearranged::Many => is_long && moves::encode(moves, old, new, header_bytes, trial),
+    };
+    if may_pay && trial.len() < length {
+        out.truncate(start);
+        out.extend_from_slice(trial);
+        return Difference::Change;
+    }
+    Difference::Ranges(ranges)
 }
 
 /// Whether a payload changes nothing.

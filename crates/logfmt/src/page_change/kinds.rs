@@ -18,6 +18,12 @@ pub(super) const ZEROED: u8 = 0x20;
 /// The header of a database, which page 1 begins with.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
 
+/// Bytes of a page before the header of its b-tree page.
+#[must_use]
+pub fn header_bytes(page_number: u32) -> usize {
+    if page_number == 1 { DATABASE_HEADER_BYTES } else { 0 }
+}
+
 /// What a change is recorded as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {

@@ -53,6 +53,62 @@ fn filled(page_bytes: usize, header: usize, count: u8) -> Vec<u8> {
     page
 }
 
+/// The same by [`encode_rearranged`]; returns the payload, if it is a change.
+fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8>> {
+    let mut payload = vec![0xee];
+    let found = encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload);
+    assert_eq!(payload.remove(0), 0xee, "what was there stays");
+    let (mut page, mut plain) = (old.to_vec(), Vec::new());
+    let ranges = diff::encode(old, new, &mut plain);
+    match found {
+        Difference::Ranges(count) => assert!(count == ranges && payload == plain),
+        Difference::Change => apply(&mut page, &payload).unwrap(),
+    }
+    if found == Difference::Change {
+        assert!(page == new, "came out different");
+        // A cell that came may be where its bytes are left from another one.
+        assert!(payload.len() < plain.len() || payload[0] & 0x0f == KIND_CELLS && payload.len() <= new.len());
+    }
+    (found == Difference::Change).then_some(payload)
+}
+
+#[test]
+fn rows_that_slide_are_changes_and_rows_in_place_or_at_the_end_are_ranges() {
+    let old = filled(4096, 0, 50);
+    let changed = |change: &dyn Fn(&mut Tree<&mut [u8]>)| {
+        let mut new = old.clone();
+        change(&mut Tree::new(&mut new[..], 0).unwrap());
+        rearranged_round_trip(&old, &new, 0)
+    };
+    let row = cell(7, 50);
+    assert_eq!(changed(&|tree| tree.drop_cell(0, true).unwrap()).map(|payload| payload.len()), Some(5));
+    assert_eq!(changed(&|tree| tree.drop_cell(49, true).unwrap()).map(|payload| payload.len()), Some(5));
+    let inserted = changed(&|tree| tree.insert(9, None, &row).unwrap()).unwrap();
+    assert_eq!(inserted.len(), 5 + row.len());
+    assert_eq!(changed(&|tree| tree.insert(50, None, &row).unwrap()), None, "at the end");
+    let at = Tree::new(&old[..], 0).unwrap().pointer(20);
+    assert_eq!(changed(&|tree| tree.bytes[at + 2..at + 40].fill(9)), None, "in place");
+    assert_eq!(changed(&|_| ()), None, "nothing");
+}
+
+/// A page, and one with the same cells elsewhere.
+fn in_another_order() -> (Vec<u8>, Vec<u8>) {
+    let rows: Vec<Vec<u8>> = (0..20).map(|row| cell(row, 60 + usize::from(row))).collect();
+    let (mut old, mut new) = (empty(4096, 0), empty(4096, 0));
+    for (slot, row) in rows.iter().enumerate() {
+        insert(&mut old, 0, slot, row).unwrap();
+        insert(&mut new, 0, 0, &rows[rows.len() - 1 - slot]).unwrap();
+    }
+    (old, new)
+}
+
+#[test]
+fn many_rows_that_are_elsewhere_are_moves() {
+    let (old, new) = in_another_order();
+    let payload = rearranged_round_trip(&old, &new, 0).unwrap();
+    assert!(payload[0] == KIND_MOVES && payload.len() < 200, "{}", payload.len());
+}
+
 #[test]
 fn kinds_have_names() {
     let names = ChangeKind::ALL.map(ChangeKind::as_str);
@@ -162,12 +218,7 @@ fn a_page_that_was_packed_by_an_insert_is_that_insert() {
 
 #[test]
 fn cells_in_another_order_are_moves() {
-    let rows: Vec<Vec<u8>> = (0..20).map(|row| cell(row, 60 + usize::from(row))).collect();
-    let (mut old, mut new) = (empty(4096, 0), empty(4096, 0));
-    for (slot, row) in rows.iter().enumerate() {
-        insert(&mut old, 0, slot, row).unwrap();
-        insert(&mut new, 0, 0, &rows[rows.len() - 1 - slot]).unwrap();
-    }
+    let (old, new) = in_another_order();
     let (as_kind, payload) = round_trip(&old, &new, 0);
     assert_eq!(as_kind, ChangeKind::Moves);
     assert!(payload.len() < 200, "{}", payload.len());
@@ -237,6 +288,7 @@ proptest! {
         (old[header], new[header]) = (kind, kind);
         round_trip(&old, &new, header);
         round_trip(&new, &old, header);
+        rearranged_round_trip(&old, &new, header);
     }
 
     #[test]
@@ -252,6 +304,7 @@ proptest! {
         let mut new = old.clone();
         act(&mut new, header, zeroing, &after);
         round_trip(&old, &new, header);
+        rearranged_round_trip(&old, &new, header);
     }
 
     #[test]

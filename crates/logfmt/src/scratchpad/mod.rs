@@ -18,7 +18,9 @@ pub use page::{
     FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, LINK_AT, Owner, PageHeader, STREAM_BYTES, first_link_tag,
     link_word, read_link,
 };
-pub use region::{LOGS_AT, REGION_MAGIC, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, USED_AT};
+pub use region::{
+    LOGS_AT, REGION_MAGIC, REGION_SUPERBLOCK_BYTES, REGION_VERSION, RegionId, RegionSuperblock, USED_AT,
+};
 pub use superblock::{COUNTED_OFFSET, REFERENCE_OFFSET, Superblock, first_link_offset};
 pub use undo::{
     JOURNAL_CHAIN_OFFSET, JOURNAL_CHANGES_OFFSET, JOURNAL_LIMIT, JOURNAL_STATE_OFFSET, UndoChain, UndoState,
@@ -32,8 +34,10 @@ pub use crate::transaction::{TxHash, TxHeader};
 
 /// First bytes of a log's file.
 pub const MAGIC: [u8; 8] = *b"DURALSPM";
-/// The format version, of logs and of regions.
-pub const VERSION: u32 = 1;
+/// The format version of new logs.
+pub const VERSION: u32 = 2;
+/// The version before, whose records are all of ranges. Logs of it stay what they are.
+pub const CHANGELESS_VERSION: u32 = 1;
 /// Bytes of a log's file.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Bytes of a page of the region.

@@ -4,12 +4,14 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{MOST_PAGES, PAGE_BYTES, VERSION};
+use super::{MOST_PAGES, PAGE_BYTES};
 use crate::FormatError;
 use crate::bytes::{array, put, u32_le, u64_le};
 
 /// First bytes of a region.
 pub const REGION_MAGIC: [u8; 8] = *b"DURALREG";
+/// The format version of regions, which have logs of any version.
+pub const REGION_VERSION: u32 = 1;
 /// Bytes of a region's superblock that hold anything written once.
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;
 /// Where a word counts the pages that are taken; a hint.
@@ -63,7 +65,7 @@ impl RegionSuperblock {
     pub fn encode(&self) -> [u8; REGION_SUPERBLOCK_BYTES] {
         let mut out = [0; REGION_SUPERBLOCK_BYTES];
         put(&mut out, 0, &REGION_MAGIC);
-        put(&mut out, 8, &VERSION.to_le_bytes());
+        put(&mut out, 8, &REGION_VERSION.to_le_bytes());
         put(&mut out, 12, &self.limit_pages.to_le_bytes());
         put(&mut out, 16, &self.id.0);
         let check = xxh3_64(&out[..40]);
@@ -83,7 +85,7 @@ impl RegionSuperblock {
             return Err(FormatError::Short { what: WHAT });
         }
         let version = u32_le(bytes, 8);
-        if version != VERSION {
+        if version != REGION_VERSION {
             return Err(FormatError::Version(version));
         }
         let it = Self { id: RegionId(array(bytes, 16).unwrap_or_default()), limit_pages: u32_le(bytes, 12) };

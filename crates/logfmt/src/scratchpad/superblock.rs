@@ -2,12 +2,16 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{MAGIC, RegionId, SUPERBLOCK_BYTES, VERSION};
+use super::{CHANGELESS_VERSION, MAGIC, RegionId, SUPERBLOCK_BYTES, VERSION};
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
 use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
 use crate::{FormatError, LogId, PATH_LIMIT};
 
-const VERSIONS: Versions = Versions { known: &[VERSION], oldest: VERSION, raised: VERSION };
+const VERSIONS: Versions = Versions {
+    known: &[CHANGELESS_VERSION, VERSION],
+    oldest: CHANGELESS_VERSION,
+    raised: CHANGELESS_VERSION,
+};
 /// Where a log's file says whether its region counts it ([`LOGS_AT`](super::LOGS_AT)): 1 if so, else 0.
 pub const COUNTED_OFFSET: u64 = 1616;
 /// Where the log says where its region is.
@@ -42,6 +46,8 @@ pub struct Superblock {
     pub path: Vec<u8>,
     /// The file that the log was made in, where it is known.
     pub file: Option<FileIdentity>,
+    /// Whether its records may be changes of pages: from version 2 on.
+    pub has_changes: bool,
 }
 
 impl Superblock {
@@ -52,7 +58,8 @@ impl Superblock {
         put(&mut out, 48, &self.region.0);
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
         let (path, file) = (self.path.clone(), self.file);
-        let head = Head { version: VERSION, page_bytes, log_id, db_inode, db_birth_ns, path, file };
+        let version = if self.has_changes { VERSION } else { CHANGELESS_VERSION };
+        let head = Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file };
         head.put(&mut out, MAGIC);
         let mut reference = vec![0; REFERENCE_BYTES + 8];
         let dir = if self.region_dir.len() > PATH_LIMIT { &[] } else { &*self.region_dir };
@@ -69,7 +76,7 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file, .. } =
+        let Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file } =
             Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
         let reference = bytes.get(REFERENCE_OFFSET as usize..).unwrap_or_default();
         let checked = reference.get(..REFERENCE_BYTES).ok_or_else(head::damaged)?;
@@ -86,6 +93,7 @@ impl Superblock {
             region_dir: region_dir.to_vec(),
             path,
             file,
+            has_changes: version == VERSION,
         })
     }
 }

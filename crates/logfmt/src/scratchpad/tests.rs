@@ -15,6 +15,7 @@ fn superblock() -> Superblock {
         limit_pages: 9,
         region_dir: b"/dev/shm".to_vec(),
         path: b"/data/app.db".to_vec(),
+        has_changes: true,
         file: None,
     }
 }

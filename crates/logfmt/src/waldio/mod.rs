@@ -1,4 +1,4 @@
-//! Layouts of the `waldio` log, versions 2 and 3: see `docs/format/waldio.md`, which these constants
+//! Layouts of the `waldio` log, versions 2 to 4: see `docs/format/waldio.md`, which these constants
 //! follow.
 
 mod frame;
@@ -17,9 +17,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
-/// The format version this build writes.
-pub const VERSION: u32 = 3;
-/// The oldest version this build reads. A log of it becomes one of [`VERSION`] by that number alone.
+/// The format version of new logs.
+pub const VERSION: u32 = 4;
+/// The version before, whose records are all of ranges. Logs of it stay what they are.
+pub const CHANGELESS_VERSION: u32 = 3;
+/// The oldest version this build reads. A log of it becomes one of [`CHANGELESS_VERSION`] by that number alone.
 pub const OLDEST_VERSION: u32 = 2;
 /// Bytes of the superblock and of each generation slot: no device's block is larger.
 pub const AREA_BYTES: u64 = 4096;
@@ -28,16 +30,19 @@ pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 /// Bits of the generation in a frame's mark; version 2 had no more.
 const MARK_GENERATION_BITS: u32 = 29;
 
-const VERSIONS: Versions =
-    Versions { known: &[OLDEST_VERSION, VERSION], oldest: OLDEST_VERSION, raised: VERSION };
+const VERSIONS: Versions = Versions {
+    known: &[OLDEST_VERSION, CHANGELESS_VERSION, VERSION],
+    oldest: OLDEST_VERSION,
+    raised: CHANGELESS_VERSION,
+};
 
-/// Whether these first bytes of a log are of an older version, and if so makes them the present one.
+/// Whether these first bytes of a log are of the oldest version, and if so makes them the one after it.
 /// Only bytes 8..12 change, in one sector.
 #[must_use]
 pub fn raise_version(first_bytes: &mut [u8]) -> bool {
     let old = u32_le(first_bytes, 8) == OLDEST_VERSION;
     if old {
-        put(first_bytes, 8, &VERSION.to_le_bytes());
+        put(first_bytes, 8, &CHANGELESS_VERSION.to_le_bytes());
     }
     old
 }
@@ -95,6 +100,8 @@ pub struct Superblock {
     pub path: Vec<u8>,
     /// The file that the log was made in, where it is known.
     pub file: Option<FileIdentity>,
+    /// Whether its records may be changes of pages: from version 4 on.
+    pub has_changes: bool,
 }
 
 impl Superblock {
@@ -106,7 +113,8 @@ impl Superblock {
         put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
         put(&mut out, 56, &self.limit_bytes.to_le_bytes());
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let (version, path, file) = (VERSION, self.path.clone(), self.file);
+        let version = if self.has_changes { VERSION } else { CHANGELESS_VERSION };
+        let (path, file) = (self.path.clone(), self.file);
         Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, MAGIC);
         out
     }
@@ -116,7 +124,7 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file, .. } =
+        let Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file } =
             Head::read(bytes, MAGIC, VERSIONS, AREA_BYTES)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
@@ -129,6 +137,7 @@ impl Superblock {
             limit_bytes: u64_le(bytes, 56),
             path,
             file,
+            has_changes: version == VERSION,
         };
         let sound = layout <= 1 && block_size_is_valid(it.block_bytes) && it.limit_bytes >= DATA_OFFSET;
         if sound { Ok(it) } else { Err(head::damaged()) }

@@ -50,6 +50,7 @@ fn superblock(layout: Layout) -> Superblock {
         limit_bytes: 1 << 20,
         path: b"/model.db".to_vec(),
         file: None,
+        has_changes: true,
     }
 }
 

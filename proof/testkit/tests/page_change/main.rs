@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use duralite_logfmt::diff;
-use duralite_logfmt::page_change::{self, ChangeKind, Scratch};
+use duralite_logfmt::page_change::{self, ChangeKind, Difference, Scratch};
 use pages::{Change, Pages};
 use workloads::{WORKLOADS, Workload};
 
@@ -18,6 +18,8 @@ struct Sum {
     changes: usize,
     bytes: usize,
     plain: usize,
+    /// By what looks closer only where cells were rearranged.
+    rearranged: usize,
     kinds: [usize; 4],
 }
 
@@ -33,11 +35,25 @@ impl Sum {
         diff::encode(&change.old, &change.new, &mut plain);
         // A cell that came may be where its bytes are left from another one.
         assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
+        self.rearranged += rearranged(scratch, change, &plain);
         self.changes += 1;
         self.bytes += payload.len();
         self.plain += plain.len();
         self.kinds[ChangeKind::ALL.iter().position(|one| *one == kind).unwrap()] += 1;
     }
+}
+
+/// Encodes by `encode_rearranged`, and applies; returns how many bytes it takes.
+fn rearranged(scratch: &mut Scratch, change: &Change, plain: &[u8]) -> usize {
+    let (mut payload, mut page) = (Vec::new(), change.old.clone());
+    match page_change::encode_rearranged(scratch, &change.old, &change.new, change.header, &mut payload) {
+        Difference::Ranges(_) => assert!(payload == plain),
+        Difference::Change => {
+            page_change::apply(&mut page, &payload).unwrap();
+            assert!(page == change.new, "came out different");
+        }
+    }
+    payload.len()
 }
 
 /// A size of pages, and how SQLite keeps them.
@@ -82,6 +98,9 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
             if setting.is_default() {
                 let percent = 100 * sum.bytes / sum.plain;
                 assert!(percent <= workload.percent, "{}: {percent}% of plain ranges", workload.name);
+                let percent = 100 * sum.rearranged / sum.plain;
+                let most = workload.rearranged_percent;
+                assert!(percent <= most, "{}: {percent}% of plain ranges where rearranged", workload.name);
             }
         }
     }
