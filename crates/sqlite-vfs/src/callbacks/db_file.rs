@@ -347,7 +347,7 @@ unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
     with_db!(file, 0, |db| {
         // A torn write next to a frame cannot harm the log: SQLite need not pad its transactions
         // to a sector's end.
-        let log = if db.active().is_some() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
+        let log = if db.is_active() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
         let base = db.base.device_characteristics();
         // A transaction that the file system commits as a whole has no journal, and goes past the log.
         let atomic = if db.looks_for_rollback_guard() { ATOMIC } else { 0 };
@@ -390,7 +390,7 @@ unsafe extern "C" fn shm_barrier(file: *mut File) {
     with_db!(file, (), |db| {
         fence(Ordering::SeqCst);
         db.renew_index();
-        if db.active().is_none() {
+        if !db.is_active() {
             forward!(db, shm_barrier, (),);
         }
     }, in_child: ());

@@ -277,7 +277,12 @@ impl Db {
         self.attached_for(Serving::Wal)
     }
 
-    /// The same, for as long as `look` takes, which locks nothing of this connection.
+    /// Whether the WAL is open, and a log's.
+    pub fn is_active(&self) -> bool {
+        self.with_active(|_| ()).is_some()
+    }
+
+    /// The log, if the WAL is open, for as long as `look` takes, which locks nothing of this connection.
     pub fn with_active<T>(&self, look: impl FnOnce(&Arc<Attachment>) -> T) -> Option<T> {
         let state = self.state();
         let used = state.attached.as_ref().filter(|_| state.serving == Serving::Wal);
