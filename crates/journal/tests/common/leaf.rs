@@ -39,7 +39,7 @@ fn change_row(page: &mut [u8], index: usize, rng: &mut Rng) -> bool {
     let first = CELLS | if header == 0 { 0 } else { PAGE_ONE };
     let slot = rng.below(rows as u64 + 1).min(ONE_BYTE as u64 - 1) as u8;
     let payload = if rows > 4 && rng.chance(2) {
-        let slot = slot.min(rows as u8 - 1);
+        let slot = usize::from(slot).min(rows - 1) as u8;
         vec![first | if rng.chance(2) { ZEROED } else { 0 }, 1, DELETE, slot, 0]
     } else {
         let length = 2 + rng.below(40) as u8;
