@@ -86,9 +86,10 @@ impl LoopDisk {
         DeviceCounts { writes, written_bytes: numbers[6] * 512, flushes }
     }
 
-    /// Writes out whatever is waiting, so that counts begin at nothing.
+    /// Writes out whatever is waiting on this disk, so that counts begin at nothing; not on those of other tests, which count too.
     pub fn settle(&self) {
-        rustix::fs::sync();
+        let settled = std::fs::File::open(self.path()).and_then(|mount| Ok(rustix::fs::syncfs(&mount)?));
+        assert!(settled.is_ok(), "{settled:?}");
     }
 }
 
