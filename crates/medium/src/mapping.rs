@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::MediumError;
 
@@ -19,11 +19,37 @@ pub(crate) fn map_shared(
     dax: bool,
 ) -> Result<NonNull<u8>, Errno> {
     let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+    map(file, 0, bytes, protection, flags)
+}
+
+/// Maps `bytes` of a file from byte `at` on, shared with everybody, of which few pages will be touched. Nothing is read
+/// ahead: of what has never been written that costs a process that lives briefly more than all else it does with it.
+pub(crate) fn map_sparse(
+    file: &File,
+    at: u64,
+    bytes: usize,
+    protection: ProtFlags,
+) -> Result<NonNull<u8>, MediumError> {
+    let base = map(file, at, bytes, protection, MapFlags::SHARED);
+    let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
+    // A kernel that refuses reads ahead.
+    // SAFETY: the whole of the mapping made above, whose content stays as it is.
+    let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
+    Ok(base)
+}
+
+fn map(
+    file: &File,
+    at: u64,
+    bytes: usize,
+    protection: ProtFlags,
+    flags: MapFlags,
+) -> Result<NonNull<u8>, Errno> {
     // SAFETY: the kernel chooses the address, so no memory in use is replaced.
-    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) };
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, at) };
     let base = base.map_err(|errno| match errno {
         // What valgrind says where it has no place for so much.
-        Errno::INVAL if !dax && bytes > 0 => Errno::NOMEM,
+        Errno::INVAL if !flags.contains(MapFlags::SYNC) && bytes > 0 => Errno::NOMEM,
         errno => errno,
     })?;
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -12,14 +11,14 @@ use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::ClockId;
 
 use super::index::Index;
 use super::locks::{self, Kind, Use};
 use super::{PROCESS_SLOTS, Segment};
-use crate::mapping::write_zeros;
+use crate::mapping::{map_sparse, write_zeros};
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 
@@ -74,12 +73,7 @@ fn length_of(file: &File) -> Result<u64, MediumError> {
 
 /// Maps the first bytes of a file that has them.
 fn map(file: &File, bytes: usize, protection: ProtFlags) -> Result<NonNull<u8>, MediumError> {
-    let failed = |errno| MediumError::from_errno("mmap", errno);
-    // SAFETY: a new mapping where the kernel likes, of a range that the file has.
-    let base = unsafe {
-        rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file.as_fd(), 0)
-    };
-    let base = NonNull::new(base.map_err(failed)?.cast()).ok_or(failed(Errno::NOMEM))?;
+    let base = map_sparse(file, 0, bytes, protection)?;
     // SAFETY: the whole of the mapping made above.
     unsafe { process::keep_from_children(base.as_ptr(), bytes) };
     Ok(base)

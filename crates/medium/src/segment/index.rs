@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -14,9 +14,9 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::ProtFlags;
 
-use crate::mapping::write_zeros;
+use crate::mapping::{map_sparse, write_zeros};
 use crate::{MediumError, process};
 
 /// Bytes in a region of a wal-index.
@@ -118,14 +118,8 @@ impl Index {
     }
 
     fn map(&self, at: u64, bytes: u64) -> Result<NonNull<u8>, MediumError> {
-        let failed = |errno| MediumError::from_errno("mmap", errno);
         let protection = if self.write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping where the kernel likes, of a range that the file has.
-        let base = unsafe {
-            let (file, flags) = (self.file.as_fd(), MapFlags::SHARED);
-            rustix::mm::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, file, at)
-        };
-        NonNull::new(base.map_err(failed)?.cast()).ok_or(failed(Errno::NOMEM))
+        map_sparse(&self.file, at, bytes as usize, protection)
     }
 
     /// Unmaps everything.
