@@ -20,8 +20,13 @@ pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<Exi
     }
     let path = &target.path;
     let log = match offline::inspect(path)? {
-        DatabaseHeader::Guarded { log_id, .. } => match locate::find(target, log_id) {
+        DatabaseHeader::Guarded { log_id, provisional, .. } => match locate::find(target, log_id) {
             Some(log) => log,
+            None if provisional => {
+                offline::discard_log(path)?;
+                let text = format!("{} is a plain SQLite database now", path.display());
+                return done(target, "checkpointed", &text);
+            }
             None if discard_log => return discard(target),
             None => bail!(locate::missing(target, log_id)),
         },

@@ -40,11 +40,12 @@ pub(crate) fn run(target: &Target) -> Result<ExitCode> {
             DatabaseHeader::Plain { page_bytes, .. } => {
                 facts.insert("page_bytes".into(), json!(page_bytes));
             }
-            DatabaseHeader::Guarded { page_bytes, log_id, .. } => {
+            DatabaseHeader::Guarded { page_bytes, log_id, provisional, .. } => {
                 facts.insert("page_bytes".into(), json!(page_bytes));
                 facts.insert("log_id".into(), json!(log_id.to_string()));
                 match locate::find(target, log_id) {
                     Some(log) => add_log(&mut facts, &log.path)?,
+                    None if provisional => {}
                     None => drop(facts.insert("log".into(), json!(locate::missing(target, log_id)))),
                 }
             }

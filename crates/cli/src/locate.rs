@@ -72,8 +72,9 @@ pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
         return Ok(target.path.clone());
     }
     match offline::inspect(&target.path)? {
-        DatabaseHeader::Guarded { log_id, .. } => match find(target, log_id) {
+        header @ DatabaseHeader::Guarded { log_id, provisional, .. } => match find(target, log_id) {
             Some(log) => Ok(log.path),
+            None if provisional => bail!("{} has no log: it is {}", target.path.display(), describe(header)),
             None => bail!(missing(target, log_id)),
         },
         header => bail!("{} has no log: it is {}", target.path.display(), describe(header)),
@@ -97,6 +98,9 @@ pub(crate) fn describe(header: DatabaseHeader) -> &'static str {
         DatabaseHeader::NotSqlite => "not a SQLite database",
         DatabaseHeader::Plain { wal: true, .. } => "a plain SQLite database in WAL mode",
         DatabaseHeader::Plain { wal: false, .. } => "a plain SQLite database",
+        DatabaseHeader::Guarded { provisional: true, .. } => {
+            "guarded by a log that has no commits: it is open, or was when the system or its program stopped"
+        }
         DatabaseHeader::Guarded { kind: JournalKind::Wal, .. } => {
             "guarded: its newest commits are in a Duralite log"
         }

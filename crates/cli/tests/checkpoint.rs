@@ -51,6 +51,35 @@ fn a_log_is_put_home_by_its_own_name() {
     assert_home(&fixture);
 }
 
+/// A reader was there when the power failed: there was a guard, and a log that was not durable.
+#[test]
+fn inv01_a_database_without_commits_needs_no_log_to_be_plain_again() {
+    let left = |log: &Path, len: Option<u64>| match len {
+        Some(len) => std::fs::File::options().write(true).open(log).unwrap().set_len(len).unwrap(),
+        None => std::fs::remove_file(log).unwrap(),
+    };
+    for len in [None, Some(0), Some(100), Some(4096)] {
+        let fixture = Fixture::new();
+        writer(&fixture).finish();
+        let mut reader = Actor::sql(&fixture.uri("c.db", ""));
+        assert_eq!(reader.run("SELECT sum(a) FROM t"), "6");
+        reader.kill();
+        left(&fixture.log(), len);
+        let path = fixture.path("c.db");
+        let logs = fixture.log_dir().display().to_string();
+        let info = Command::new(env!("CARGO_BIN_EXE_duralite"))
+            .args(["info", "--log-dir", &logs])
+            .arg(&path)
+            .output();
+        let said = String::from_utf8(info.unwrap().stdout).unwrap();
+        assert!(len.is_some() || said.contains("a log that has no commits"), "{said}");
+        let (done, said) = checkpoint(&["--log-dir", &logs], &path);
+        assert!(done, "{said}");
+        fixture.assert_plain("c.db");
+        assert_eq!(one::<i64>(&stock(&path), "SELECT sum(a) FROM t"), 6);
+    }
+}
+
 #[test]
 fn inv03_a_torn_first_page_is_mended_from_the_log() {
     let fixture = Fixture::new();

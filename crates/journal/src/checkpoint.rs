@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::path::Path;
 
+use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 
 use crate::home::{DatabaseFile, Header, Homed};
@@ -14,6 +15,12 @@ pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, Jo
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;
     Ok(guard::inspect(&header[..length]))
+}
+
+/// Whether this log is named by a guard that says that nothing has been committed.
+pub(crate) fn is_provisional(file: &dyn DatabaseFile, id: LogId) -> Result<bool, JournalError> {
+    let found = inspect_file(file)?;
+    Ok(matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
 }
 
 /// A database file, with the pages that are written to it.

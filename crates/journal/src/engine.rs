@@ -314,6 +314,15 @@ pub trait LogWriter: Send {
     /// # Errors
     /// An error of the medium.
     fn force(&mut self) -> Result<(), JournalError>;
+
+    /// Makes a new log durable whose file has not been synced yet, with room for its first transactions. `false`: that is left
+    /// to a sync of the file.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`; an error of the medium.
+    fn harden(&mut self) -> Result<bool, JournalError> {
+        Ok(false)
+    }
 }
 
 /// A store of WAL frames: a log that is read and written.
@@ -419,5 +428,6 @@ delegate! {
         fn discard_staged(&mut self) -> Result<(), JournalError>;
         fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
         fn force(&mut self) -> Result<(), JournalError>;
+        fn harden(&mut self) -> Result<bool, JournalError>;
     }
 }

@@ -20,7 +20,7 @@ use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity};
 use crate::engine::Engine;
 use crate::home::{DatabaseAt, DatabaseFile};
-use crate::{EngineOptions, JournalError, Log, checkpoint, pins};
+use crate::{EngineOptions, ErrorKind, JournalError, Log, checkpoint, pins};
 
 /// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
 const SLICE: Duration = Duration::from_millis(20);
@@ -81,7 +81,11 @@ impl Follower {
                     "it is not in WAL mode: what is committed with rollback journals cannot be followed";
                 Err(JournalError::Busy { path: db.path, what })
             }
-            DatabaseHeader::Guarded { log_id, .. } => Self::open_log(file, directory, options, &db, log_id),
+            DatabaseHeader::Guarded { log_id, provisional, .. } => {
+                let opened = Self::open_log(file, directory, options, &db, log_id);
+                let is_gone = |error: &JournalError| provisional && error.kind() == ErrorKind::NotFound;
+                opened.map_err(|error| if is_gone(&error) { JournalError::NoLog(db.path) } else { error })
+            }
             _ => Err(JournalError::NoLog(db.path)),
         }
     }

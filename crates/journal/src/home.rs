@@ -30,7 +30,7 @@
 //!
 //! | when | header in the file |
 //! | --- | --- |
-//! | the guard goes on | that of the database, written anew and synced: SQLite has made page 1 without a log |
+//! | the guard goes on | that of the database, written anew, and synced before anything is committed: SQLite has made page 1 without a log |
 //! | under the guard | as the home wrote it last ([`write_past_guard`]), or as it was; with the guard |
 //! | SQLite changes page size or mode | what it writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |

@@ -37,6 +37,8 @@ pub struct Log {
     file: OwnFile,
     /// Logs that had to make way for this one: from where, and to where.
     moved: Vec<(PathBuf, PathBuf)>,
+    /// It was made by this process, and is not durable yet.
+    is_provisional: bool,
     /// For a user who may only read it.
     outside: Option<Arc<Outside>>,
     pub(crate) on_close: OnClose,
@@ -51,7 +53,8 @@ pub struct Log {
 pub(crate) struct Attaching(#[expect(dead_code, reason = "closing it is what it is for")] Option<OwnFile>);
 
 impl Log {
-    /// Makes a log for a database, whose file is `file`. Durable on return, its directory entry included.
+    /// Makes a log for a database, whose file is `file`. Durable on return, its directory entry included, unless
+    /// [`Log::is_provisional`].
     ///
     /// # Errors
     /// `NoSpace`, `Io` (log directory missing or read-only), `Medium` (not DAX).
@@ -95,8 +98,19 @@ impl Log {
     /// The log as it was found, and if nobody else has it what others wait for who attach it meanwhile.
     pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
         let figures = open.figures().map(Arc::new);
-        let OpenLog { kind, engine, segment, path, segment_path, file, moved, outside, alone, attaching } =
-            open;
+        let OpenLog {
+            kind,
+            engine,
+            segment,
+            path,
+            segment_path,
+            file,
+            moved,
+            is_provisional,
+            outside,
+            alone,
+            attaching,
+        } = open;
         let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);
         let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, directory::PINS_OFFSET);
         let log = Self {
@@ -109,6 +123,7 @@ impl Log {
             segment_path,
             file,
             moved,
+            is_provisional,
             outside,
             on_close,
             poisoned,
@@ -156,6 +171,32 @@ impl Log {
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
+    }
+
+    /// Whether it was made just now and is not durable yet: the guard that names it has to be provisional.
+    #[must_use]
+    pub fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
+    /// Makes the log durable that a provisional guard names, with its name and with room for its first transactions: by whoever
+    /// is about to write the first of them. The guard can be put on for good then.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`: it can be tried again. `Io`, `Medium`.
+    pub fn harden(&mut self) -> Result<(), JournalError> {
+        let (path, file) = (self.path.clone(), self.file.try_clone());
+        let file = file.map_err(|error| JournalError::io("open the log", &path, &error))?;
+        // A second sync would prove nothing after one that has failed: the log is poisoned then.
+        self.guarded(|stream| {
+            if !stream.engine_mut().harden()? {
+                let synced = directory::sync(&path, &file);
+                synced.map_err(|error| JournalError::io("sync", &path, &error))?;
+            }
+            directory::sync_names(&path)
+        })?;
+        self.is_provisional = false;
+        Ok(())
     }
 
     /// What a commit survives.

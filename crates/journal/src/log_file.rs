@@ -6,7 +6,7 @@
 //! log stays open until the process ends, at most one descriptor for each such file, and is looked at through
 //! that one from then on.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -22,6 +22,11 @@ use crate::hooks::{self, FileStep};
 
 /// Bytes of an engine's magic number.
 const MAGIC_BYTES: u64 = 8;
+
+/// So far reaches what a log says about itself before it has transactions.
+const BEGINNING: u64 = 12 << 10;
+/// Bytes that it has at most after that.
+const SHORT: u64 = 1 << 20;
 
 /// Device and inode: what is open cannot pass them on to another file.
 type FileNumber = (u64, u64);
@@ -81,6 +86,30 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
         }
         fillers.push(filler);
     }
+}
+
+/// Deletes a file that has turned out to be no log, if it is what a power loss leaves of one that had no transactions and was not
+/// durable. It is closed then: nobody keeps locks of such a file. `may_delete` is asked about it first.
+pub(crate) fn remove_torn(path: &Path, may_delete: &dyn Fn(&Metadata) -> bool) {
+    let Ok(meta) = path.symlink_metadata() else { return };
+    let mut kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(at) = kept.iter().position(|(number, _)| *number == (meta.dev(), meta.ino())) else { return };
+    let file = &kept[at].1;
+    let mut magic = vec![0; meta.len().min(MAGIC_BYTES) as usize];
+    let begins_with_zeros = file.read_exact_at(&mut magic, 0).is_ok() && magic.iter().all(|byte| *byte == 0);
+    let is_torn = begins_with_zeros && has_only_zeros_from(file, BEGINNING) && file.try_lock().is_ok();
+    if is_torn && may_delete(&meta) && std::fs::remove_file(path).is_ok() {
+        kept.remove(at);
+    }
+}
+
+/// Whether a file has nothing but zeros from an offset on, and is no longer than a log gets before it has been used.
+pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
+    let Ok(meta) = file.metadata() else { return false };
+    let mut bytes = vec![0; meta.len().saturating_sub(at).min(SHORT) as usize];
+    meta.len() <= at + SHORT
+        && file.read_exact_at(&mut bytes, at).is_ok()
+        && bytes.iter().all(|byte| *byte == 0)
 }
 
 fn keep(file: OwnFile) {

@@ -8,12 +8,12 @@ use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-use crate::checkpoint::{inspect_file, write_home};
+use crate::checkpoint::{inspect_file, is_provisional, write_home};
 use crate::descriptor::LogDirectory;
-use crate::directory::{self, DatabaseIdentity, Pause, pause};
+use crate::directory::{self, DatabaseIdentity, OpenLog, Pause, pause};
 use crate::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::rollback::play_back;
-use crate::{EngineOptions, JournalError, Log};
+use crate::{EngineOptions, ErrorKind, JournalError, Log};
 
 /// What checkpointing a log into its database did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,12 @@ pub fn checkpoint_into(
     pause: Pause<'_>,
 ) -> Result<Checkpointed, JournalError> {
     let database = &db.path;
-    let open = directory::attach(file, log_dir, &EngineOptions::default(), db, id, adopt, pause)?;
+    let options = EngineOptions::default();
+    let Some(open) = or_nothing(directory::attach(file, log_dir, &options, db, id, adopt, pause), file, id)?
+    else {
+        lift_guard(file, database)?;
+        return Ok(Checkpointed { pages: 0, db_pages: 0, kept: None });
+    };
     let busy = || JournalError::Busy {
         path: database.clone(),
         what: "a process has the database open; close it first",
@@ -132,26 +137,7 @@ pub fn checkpoint_into(
         log.retire()?;
     }
     lift_guard(file, database)?;
-    let kept = match afterwards {
-        Afterwards::Keep => {
-            let mut aside = log.path().to_path_buf().into_os_string();
-            aside.push(".adopted");
-            let aside = PathBuf::from(aside);
-            std::fs::rename(log.path(), &aside)
-                .map_err(|error| JournalError::io("rename", log.path(), &error))?;
-            drop(std::fs::remove_file(log.segment_path()));
-            Some(aside)
-        }
-        Afterwards::Delete => {
-            let path = log.path_now()?;
-            log.unlink()?;
-            // Should it come back, it would be another database's, which nobody collects.
-            if let Some(path) = path.filter(|_| !own) {
-                directory::sync_names(&path)?;
-            }
-            None
-        }
-    };
+    let kept = dispose(&mut log, own, afterwards)?;
     Ok(Checkpointed { pages, db_pages, kept })
 }
 
@@ -162,6 +148,43 @@ pub fn checkpoint_into(
 /// `Busy` when a process has the database open, `Io`.
 pub fn discard_log(database: &Path) -> Result<(), JournalError> {
     lift_guard(&open_alone(database)?, database)
+}
+
+/// Deletes a log that has been checkpointed, or puts it aside; returns where.
+fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<PathBuf>, JournalError> {
+    match afterwards {
+        Afterwards::Keep => {
+            let mut aside = log.path().to_path_buf().into_os_string();
+            aside.push(".adopted");
+            let aside = PathBuf::from(aside);
+            std::fs::rename(log.path(), &aside)
+                .map_err(|error| JournalError::io("rename", log.path(), &error))?;
+            drop(std::fs::remove_file(log.segment_path()));
+            Ok(Some(aside))
+        }
+        Afterwards::Delete => {
+            let path = log.path_now()?;
+            log.unlink()?;
+            // Should it come back, it would be another database's, which nobody collects.
+            if let Some(path) = path.filter(|_| !own) {
+                directory::sync_names(&path)?;
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// What was attached; `None` where it could not be, of a log in which nothing has been committed: nobody has it, and what there is of it a
+/// power loss has left.
+fn or_nothing(
+    attached: Result<OpenLog, JournalError>,
+    file: &dyn DatabaseFile,
+    id: LogId,
+) -> Result<Option<OpenLog>, JournalError> {
+    match attached {
+        Err(error) if error.kind() != ErrorKind::Busy && is_provisional(file, id)? => Ok(None),
+        attached => attached.map(Some),
+    }
 }
 
 /// Opens a database that nobody else has open, and keeps everybody from it: by a lock of the whole file, and

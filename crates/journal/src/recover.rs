@@ -2,7 +2,7 @@
 
 use duralite_logfmt::LogId;
 
-use crate::checkpoint::write_home;
+use crate::checkpoint::{is_provisional, write_home};
 use crate::descriptor::LogDirectory;
 use crate::directory::{self, DatabaseIdentity, Pause};
 use crate::home::DatabaseFile;
@@ -16,6 +16,8 @@ const KEPT_FRAMES: u32 = 16;
 /// Attaches the log that a guarded database names, as [`Log::attach`]; if nobody else has it, the newest image of each page goes
 /// to the database file, which is synced, and the log is empty then: SQLite finds no frame that it would have to sum.
 /// The work is that of the pages, not of the commits. Others who attach the log wait meanwhile.
+///
+/// Alone with a log whose guard is provisional, it is as if the log were not there: nothing is in it, and what its maker saw fail need not show any more.
 ///
 /// A short log that its last user has kept for the next ([`OnClose::Keep`]) stays, and goes on. Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
 /// keeps pages before the file, or rollback journals. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
@@ -31,6 +33,9 @@ pub fn recover(
     pause: Pause<'_>,
 ) -> Result<Log, JournalError> {
     let open = directory::attach(file, log_dir, options, db, id, false, pause)?;
+    if open.alone && is_provisional(file, id)? {
+        return Err(JournalError::Missing { database: db.path.clone(), id, searched: log_dir.dir.clone() });
+    }
     let (mut log, recovered) = Log::unchecked(open);
     if let Some(_others_wait) = recovered {
         let is_all = log.frames() > 0 && log.home().is_none() && log.rollback_journal().is_none();

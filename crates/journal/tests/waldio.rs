@@ -99,9 +99,9 @@ impl History {
         Self { world, block, processes, model: model.clone(), possible: vec![model] }
     }
 
-    /// Everything so far is durable: a power loss that has not happened yet leaves all of it.
+    /// Everything so far is durable: a power loss that has not happened yet leaves all of it, but for the header of a log without blocks.
     fn settle(&mut self) {
-        if !self.block.has_crashed() {
+        if !self.block.has_crashed() && self.block.len() > DATA_OFFSET {
             self.possible = vec![self.model.clone()];
         }
     }
@@ -135,10 +135,9 @@ impl History {
                     let (offset, data) = self.model.restart();
                     self.possible.push(self.model.clone());
                     stream.write(&NoDatabase, offset, &data).expect("restart");
-                    if !self.block.has_crashed() {
-                        self.possible = vec![self.model.clone()];
-                    }
+                    self.settle();
                 }
+                let stream = &mut self.processes[which];
                 let spill = rng.chance(3);
                 let transaction = self.model.transaction(rng, spill);
                 // Sealed somewhere among these writes: both outcomes count from the first on.
@@ -305,7 +304,8 @@ fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<
             if let Err(error) = stream.write(&NoDatabase, offset, &data) {
                 return (possible, Some(error));
             }
-            possible = vec![model.committed.clone()];
+            // The first header is durable with the first blocks.
+            possible.drain(..if round > 0 { possible.len() - 1 } else { 0 });
         }
         let mut after = model.clone();
         let transaction = after.transaction(rng, false);

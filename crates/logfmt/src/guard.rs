@@ -5,6 +5,10 @@
 //! reading a stale database (invariant 1). The 20 bytes from 72, which SQLite reserves
 //! and leaves zero, name the log.
 //!
+//! A guard may be provisional, which its check says: it is put on before its log is durable, and means that the log has no
+//! commits yet. What a power loss leaves of such a log may be nothing, and is nothing that anybody needs. It is made
+//! final, durably, before the first commit.
+//!
 //! It has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for one with
 //! rollback journals. Programs that are outside of a transaction hold no lock of the latter, and what they have read of
 //! it counts as long as the change counter stays what it was. So under that guard the counter is masked as well: they
@@ -108,6 +112,8 @@ pub enum DatabaseHeader {
         log_id: LogId,
         /// What the database is without the guard.
         kind: JournalKind,
+        /// Whether the log has no commits yet, and may not be durable.
+        provisional: bool,
     },
     /// The guard is there, but what it says does not check.
     Damaged,
@@ -128,11 +134,13 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
     };
     let versions = &header[VERSIONS];
     if let Some(kind) = JournalKind::of_guard(versions) {
-        return match array(header, ID).map(LogId) {
-            Some(id) if u32_le(header, ID_CHECK) == id_check(id) && page_size_is_valid(page_bytes) => {
-                DatabaseHeader::Guarded { page_bytes, log_id: id, kind }
-            }
-            _ => DatabaseHeader::Damaged,
+        let Some(log_id) = array(header, ID).map(LogId) else { return DatabaseHeader::Damaged };
+        let (check, found) = (id_check(log_id), u32_le(header, ID_CHECK));
+        let provisional = found == !check;
+        return if (provisional || found == check) && page_size_is_valid(page_bytes) {
+            DatabaseHeader::Guarded { page_bytes, log_id, kind, provisional }
+        } else {
+            DatabaseHeader::Damaged
         };
     }
     if versions.contains(&GUARD) || versions.contains(&ROLLBACK_GUARD) {
@@ -171,6 +179,12 @@ pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     overlay(offset, buf, ID, &id.0);
     overlay(offset, buf, ID_CHECK, &id_check(id).to_le_bytes());
     mask_counter(kind, offset, buf);
+}
+
+/// Turns the header that SQLite wrote into what goes to disk while `id` is attached, and is not durable yet.
+pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id: LogId) {
+    mask_as(kind, 0, header, id);
+    overlay(0, header, ID_CHECK, &(!id_check(id)).to_le_bytes());
 }
 
 /// What the versions say that SQLite writes with these bytes at `offset`; `None` where they are not all among them, or
@@ -264,7 +278,12 @@ mod tests {
         mask(0, &mut header, id);
         assert_eq!(
             inspect(&header),
-            DatabaseHeader::Guarded { page_bytes: 4096, log_id: id, kind: JournalKind::Wal }
+            DatabaseHeader::Guarded {
+                page_bytes: 4096,
+                log_id: id,
+                kind: JournalKind::Wal,
+                provisional: false
+            }
         );
         let mut lifted = header;
         unmask(0, &mut header);
@@ -326,7 +345,12 @@ mod tests {
         assert_eq!(inspect(&disk), DatabaseHeader::Plain { page_bytes: 4096, wal: false });
         assert_eq!(kind_of_page(0, &disk), Some(JournalKind::Rollback));
         mask_as(JournalKind::Rollback, 0, &mut disk, id);
-        let guarded = DatabaseHeader::Guarded { page_bytes: 4096, log_id: id, kind: JournalKind::Rollback };
+        let guarded = DatabaseHeader::Guarded {
+            page_bytes: 4096,
+            log_id: id,
+            kind: JournalKind::Rollback,
+            provisional: false,
+        };
         assert_eq!(inspect(&disk), guarded);
         assert_ne!(disk[COUNTER], in_rollback_mode()[COUNTER]);
         let mut lifted = disk;
@@ -344,10 +368,35 @@ mod tests {
     }
 
     #[test]
+    fn inv01_a_provisional_guard_is_one_that_says_so_until_it_is_put_on_for_good() {
+        let id = LogId([0x5A; 16]);
+        let mut disk = plain();
+        mask_provisionally(JournalKind::Wal, &mut disk, id);
+        let guarded = |provisional| DatabaseHeader::Guarded {
+            page_bytes: 4096,
+            log_id: id,
+            kind: JournalKind::Wal,
+            provisional,
+        };
+        assert_eq!(inspect(&disk), guarded(true));
+        let mut lifted = disk;
+        lift(&mut lifted);
+        assert_eq!(lifted, plain());
+        mask_as(JournalKind::Wal, 0, &mut disk, id);
+        assert_eq!(inspect(&disk), guarded(false));
+    }
+
+    #[test]
     fn every_flipped_bit_of_the_guard_is_noticed() {
-        for kind in [JournalKind::Wal, JournalKind::Rollback] {
+        for (kind, provisional) in
+            [(JournalKind::Wal, false), (JournalKind::Rollback, false), (JournalKind::Wal, true)]
+        {
             let mut disk = plain();
-            mask_as(kind, 0, &mut disk, LogId([0x5A; 16]));
+            if provisional {
+                mask_provisionally(kind, &mut disk, LogId([0x5A; 16]));
+            } else {
+                mask_as(kind, 0, &mut disk, LogId([0x5A; 16]));
+            }
             for at in [18, 19].into_iter().chain(72..92) {
                 for bit in 0..8 {
                     let mut bad = disk;

@@ -24,12 +24,13 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
     }
     if shape & 4 != 0 {
         let check = xxh3_64(&header[72..88]);
+        let check = if shape & 32 == 0 { check } else { !check };
         header[88..92].copy_from_slice(&check.to_le_bytes()[..4]);
     }
     if shape & 8 != 0 {
         header[16..18].copy_from_slice(&[2, 0]);
     }
-    if let DatabaseHeader::Guarded { page_bytes, log_id, kind } = guard::inspect(&header) {
+    if let DatabaseHeader::Guarded { page_bytes, log_id, kind, provisional } = guard::inspect(&header) {
         assert!(guard::page_size_is_valid(page_bytes));
         let mut shown = header;
         guard::unmask(0, &mut shown);
@@ -38,7 +39,11 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
         let mut lifted = header;
         guard::lift(&mut lifted);
         assert_eq!(lifted, shown);
-        guard::mask_as(kind, 0, &mut shown, log_id);
+        if provisional {
+            guard::mask_provisionally(kind, &mut shown, log_id);
+        } else {
+            guard::mask_as(kind, 0, &mut shown, log_id);
+        }
         assert_eq!(shown, header);
     }
     // What SQLite can have written: one mode or the other, and zeros in the reserved bytes.
@@ -48,7 +53,7 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
     let mut disk = plain;
     guard::mask_as(kind, 0, &mut disk, id);
     if let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&plain) {
-        let guarded = DatabaseHeader::Guarded { page_bytes, log_id: id, kind };
+        let guarded = DatabaseHeader::Guarded { page_bytes, log_id: id, kind, provisional: false };
         let valid = guard::page_size_is_valid(page_bytes);
         assert_eq!(guard::inspect(&disk), if valid { guarded } else { DatabaseHeader::Damaged });
     }

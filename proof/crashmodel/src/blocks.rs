@@ -189,6 +189,10 @@ impl State {
         fault.map_or(Ok(()), Err)
     }
 
+    fn sync_all(&mut self) {
+        self.sectors.sync(&mut self.durable, &self.visible, &(0..u64::MAX));
+    }
+
     /// Makes what was written to these sectors durable.
     fn flush(&mut self, sectors: &Range<u64>) -> Result<(), MediumError> {
         if let Some(error) = self.due(BlockOp::Flush) {
@@ -221,6 +225,7 @@ impl Block for RecordingBlock {
         let mut state = self.lock();
         self.before(&state);
         if len <= state.visible.len() as u64 {
+            state.sync_all();
             return Ok(());
         }
         if let Some(error) = state.due(BlockOp::Preallocate) {
@@ -234,7 +239,20 @@ impl Block for RecordingBlock {
         state.durable.truncate(cut);
         state.visible.resize(len as usize, 0);
         state.durable.resize(len as usize, 0);
+        state.sync_all();
         Ok(())
+    }
+
+    fn write_later(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        let mut state = self.lock();
+        let end = at as usize + blocks.len();
+        if end > state.visible.len() {
+            self.before(&state);
+            // As after a power loss in which it did not grow, the file then reads as zeros there.
+            state.visible.resize(end, 0);
+            state.durable.resize(end, 0);
+        }
+        self.write_blocks(&mut state, at, blocks)
     }
 
     fn shrink(&self, len: u64) -> Result<(), MediumError> {

@@ -44,7 +44,8 @@ impl std::fmt::Display for Mutation {
 }
 
 /// Functions of which a call may be left out unnoticed, and why.
-const EXPLAINED: [(&str, &str); 17] = [
+const EXPLAINED: [(&str, &str); 18] = [
+    ("reach < extend", "only the new length waits for it, and a preallocated length is recorded as durable"),
     ("raise", "the guard is synced before the first transaction, and a home once more"),
     ("set_state", "the table of block states is a hint: after a crash the list of blocks decides"),
     ("allocate", "as for the table; what the block holds is fenced again before anything names it"),

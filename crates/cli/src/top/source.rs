@@ -56,8 +56,13 @@ impl Source {
         }
         self.watch = None;
         let (database, header) = self.header()?;
-        let DatabaseHeader::Guarded { log_id, .. } = header else { return plain(&database, header) };
+        let DatabaseHeader::Guarded { log_id, provisional, .. } = header else {
+            return plain(&database, header);
+        };
         let Some(log) = locate::find(&self.target, log_id) else {
+            if provisional {
+                return Ok(State::Idle { state: "not in use", why: locate::describe(header).to_owned() });
+            }
             if let Some(log) = locate::unreadable(&self.target, log_id) {
                 bail!("this user may not read {}", log.display());
             }

@@ -13,10 +13,12 @@ use crate::descriptor::{LogDirectory, LogHead, NewLog, OpenFile};
 use crate::home::DatabaseFile;
 use crate::{EngineOptions, JournalError};
 
-/// Makes a log for a database that names none. It and its directory entry are durable on return.
+/// Makes a log for a database that names none. It and its directory entry are durable on return, unless it
+/// is provisional: then [`Log::harden`](crate::Log::harden) makes them so.
 ///
-/// Nothing of it has a name before it is complete, and its shared memory gets one last: a crash on the way
-/// leaves nothing, or a log without commits that [`leftovers::collect`] deletes.
+/// Nothing of it has a name before it is complete, and its shared memory gets one last: the death of the process on the way
+/// leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, unless the log is
+/// not durable yet: then it may leave a part of it too.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     log_dir: &LogDirectory,
@@ -35,6 +37,8 @@ pub(crate) fn create(
     let place = Place::new(log_dir, &path, id);
     let segment_path = place.segment_path.clone();
     let file = files::make_file(&log_dir.dir, &path, db)?;
+    // All that the log has is in its file: a power loss that takes it leaves nothing else of it.
+    let is_provisional = !log_dir.engine.rollback_journals;
     let make = || {
         // Before the log, which makes do with what room is left.
         let shared = files::create_segment(&segment_path, db)?;
@@ -50,7 +54,8 @@ pub(crate) fn create(
             page_bytes,
         })?;
         file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
-        files::publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
+        let publish = if is_provisional { files::publish_provisionally } else { files::publish };
+        publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)
             .map_err(|error| JournalError::io("make", &segment_path, &error))?;
         place.open(
@@ -67,7 +72,7 @@ pub(crate) fn create(
             drop(std::fs::remove_file(&segment_path));
             drop(std::fs::remove_file(&path));
         })
-        .map(|log| OpenLog { moved, ..log })
+        .map(|log| OpenLog { moved, is_provisional, ..log })
 }
 
 /// Makes durable what the database's header says. A process may have died that had lifted the guard, or its sync have failed, after

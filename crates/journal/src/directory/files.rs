@@ -86,13 +86,23 @@ fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
     options.create_new(true).custom_flags(flag(OFlags::NOFOLLOW)).open(path)
 }
 
-/// Gives a complete log its name, if it has none yet, and makes that durable.
+/// Gives a complete log its name, if it has none yet, and makes both durable.
 pub(crate) fn publish(path: &Path, file: &File) -> io::Result<()> {
-    hooks::step(FileStep::Sync, path)?;
-    file.sync_all()?;
-    hooks::step(FileStep::Publish, path)?;
-    name(path, file)?;
+    sync(path, file)?;
+    publish_provisionally(path, file)?;
     sync_names(path)
+}
+
+/// Gives a complete log its name, if it has none yet. A power loss may leave the name and nothing of what it stands for.
+pub(super) fn publish_provisionally(path: &Path, file: &File) -> io::Result<()> {
+    hooks::step(FileStep::Publish, path)?;
+    name(path, file)
+}
+
+/// Makes a log durable, but not its name.
+pub(crate) fn sync(path: &Path, file: &File) -> io::Result<()> {
+    hooks::step(FileStep::Sync, path)?;
+    file.sync_all()
 }
 
 /// Gives a file its name, if it has none yet.

@@ -1,13 +1,17 @@
 //! Logs that a database does not name.
 //!
 //! A crash leaves one where it comes between giving a new log its name and writing that into the database,
-//! or between lifting the guard and deleting the log. And people delete, replace and restore databases. A
+//! or between lifting the guard and deleting the log; a power loss may leave the name of one that was provisional, and a part of
+//! what was in it. And people delete, replace and restore databases. A
 //! database that names no log needs none: a log without commits that was made for this very file is deleted,
 //! and any other one makes way: it is kept, under its longer name.
 
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::LogId;
+use duralite_logfmt::{FormatError, LogId};
+use duralite_medium::FileSegment;
 use duralite_medium::process::OwnFile;
 
 use super::files::is_in_place;
@@ -15,24 +19,39 @@ use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
 use super::{DatabaseIdentity, files};
-use crate::JournalError;
+use crate::descriptor::{HEAD_BYTES, OpenFile};
+use crate::{JournalError, engines, log_file};
 
-/// Deletes the logs that were made for this database, which names none of them, and that hold nothing. Those
+/// Deletes the logs that were made for this database, which names none of them, and that hold nothing, and what a power
+/// loss has left of such. Those
 /// that somebody uses, or that are being made, stay. With `scan` those are found too that were made while the
 /// database had another name. None goes unless `make_sure`, asked then, says that it is durable that the database names none.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
-    let plain = names::plain(dir, &db.path);
-    let others = scan.then(|| logs_in(dir)).into_iter().flatten();
+    let entries = if scan { entries(dir) } else { Vec::new() };
     let mut seen = Vec::new();
-    for path in plain.into_iter().chain(others) {
-        match path.file_name().and_then(names::kind_of) {
+    for path in names::plain(dir, &db.path).into_iter().chain(logs_among(&entries, db)) {
+        let Some(name) = path.file_name() else { continue };
+        match names::kind_of(name) {
             Some(Kind::Plain | Kind::WithId(_)) if !seen.contains(&path) => {}
             _ => continue,
         }
         seen.push(path.clone());
         // To be changed: what it has elsewhere is given back.
-        let Ok(file) = open_log(&path, true) else { continue };
-        let Ok(head) = Head::read(&path, &file) else { continue };
+        let Ok(file) = open_log(&path, true) else {
+            log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db) && make_sure());
+            continue;
+        };
+        let head = match Head::read(&path, &file) {
+            Ok(head) => head,
+            Err(error) => {
+                let is_own = file.metadata().is_ok_and(|meta| is_named_after(name, &meta, db));
+                let may_delete = is_own && is_torn(&path, &file, &error) && file.try_lock().is_ok();
+                if may_delete && make_sure() {
+                    drop(std::fs::remove_file(&path));
+                }
+                continue;
+            }
+        };
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
         // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
         // that of the log that another process has just made.
@@ -45,15 +64,70 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             drop(files::remove(&path, &segment));
         }
     }
+    collect_memory(dir, &entries, db);
+}
+
+/// Whether a file is called like a log of this database, by somebody who may have made it.
+fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentity) -> bool {
+    names::belongs_to(name, &db.path) && db.trusts(meta)
+}
+
+/// Whether a log that does not say what it is has no commits either, and is not of a version that is unknown here.
+fn is_torn(path: &Path, file: &OwnFile, error: &JournalError) -> bool {
+    let JournalError::Format { source: FormatError::Short { .. } | FormatError::Damaged { .. }, .. } = error
+    else {
+        return false;
+    };
+    let engine =
+        log_file::first_bytes(path, file, HEAD_BYTES).ok().and_then(|bytes| engines::by_magic(&bytes));
+    engine.is_some_and(|engine| (engine.is_empty)(&OpenFile { path, file }))
+}
+
+/// Deletes the memory that users of a log of this database have shared which is not there any more: its name came back with a power
+/// loss, and that of the log did not.
+fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
+    let own = entries.iter().filter_map(|path| {
+        let name = path.file_name().filter(|name| names::belongs_to(name, &db.path))?;
+        match names::kind_of(name)? {
+            Kind::Segment(id) => Some((path, id)),
+            _ => None,
+        }
+    });
+    for (path, id) in own {
+        let is_of_plain = || {
+            let plain = names::plain(dir, &db.path)?;
+            Some(Head::read(&plain, &open_log(&plain, false).ok()?).ok()?.log_id == id)
+        };
+        if names::with_id(dir, &db.path, id).exists() || is_of_plain() == Some(true) {
+            continue;
+        }
+        let Ok(file) = File::open(path) else { continue };
+        let is_used = file.try_lock().is_err() || FileSegment::has_processes(&file).unwrap_or(true);
+        if !is_used && file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
+            drop(std::fs::remove_file(path));
+        }
+    }
 }
 
 /// So many files of a directory are looked at for logs. In a larger one a leftover may stay, which holds nothing.
 const LOOKED_AT: usize = 1000;
 
-/// What is called like a log in a directory, whatever the database was called when it was made.
-fn logs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
+/// Of logs that are called after other databases so many are opened: this one may have been called so, but each is a file to be opened and
+/// read, and a directory may have those of hundreds of databases.
+const OTHERS_OPENED: usize = 16;
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).take(LOOKED_AT);
-    entries.map(|entry| entry.path()).filter(|path| names::is_log_name(path))
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// What is called like a log, whatever the database was called when it was made.
+fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item = PathBuf> {
+    let logs = entries.iter().filter(|path| names::is_log_name(path));
+    let is_named_after =
+        |path: &&PathBuf| path.file_name().is_some_and(|name| names::belongs_to(name, &db.path));
+    let (own, others): (Vec<_>, Vec<_>) = logs.partition(is_named_after);
+    own.into_iter().chain(others.into_iter().take(OTHERS_OPENED)).cloned()
 }
 
 /// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved
@@ -77,6 +151,8 @@ pub(super) fn free_plain_name(
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| JournalError::io("put aside", plain, &error))?;
+    // It may be the database's after all, by a guard whose end is not durable: it stays to be found, whatever gets its name.
+    files::sync_names(plain).map_err(|error| JournalError::io("sync the directory of", plain, &error))?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
 

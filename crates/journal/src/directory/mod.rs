@@ -29,7 +29,7 @@ pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::create;
-pub(crate) use files::{is_in_place, make_file, publish, remove};
+pub(crate) use files::{is_in_place, make_file, publish, remove, sync};
 pub use find::{Claim, FoundLog, claim, made_for};
 use head::Head;
 pub use identity::DatabaseIdentity;
@@ -44,7 +44,7 @@ pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
 pub use watch::{Glance, Watch};
 pub use words::{
-    ACKNOWLEDGED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET,
+    ACKNOWLEDGED, GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET,
     PINS_OFFSET, READABLE, RESTART_UNTIL,
 };
 

@@ -40,6 +40,8 @@ pub(crate) struct OpenLog {
     pub(crate) attaching: Option<OwnFile>,
     /// Logs that had to make way: from where, and to where.
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
+    /// It was made just now, and neither the file nor its name is durable.
+    pub(crate) is_provisional: bool,
     /// For a user who may only read it.
     pub(crate) outside: Option<Arc<Outside>>,
 }
@@ -64,6 +66,7 @@ impl OpenLog {
             alone: false,
             attaching: None,
             moved: Vec::new(),
+            is_provisional: false,
             outside: Some(Arc::new(outside)),
         })
     }
@@ -179,6 +182,7 @@ impl<'a> Place<'a> {
             alone,
             attaching: None,
             moved: Vec::new(),
+            is_provisional: false,
             outside: None,
         })
     }

@@ -36,6 +36,9 @@ pub const HOME_WRITES: u64 = 56;
 /// One more than that number was when the last sync of the file began that succeeded; 0 where there was none.
 pub const HOME_SYNCED: u64 = 64;
 
+/// Not 0 once it is known that log and guard are durable, and that the guard is none that is provisional.
+pub const HARDENED: u64 = 80;
+
 /// By which start of the system the words are ([`super::boot`]); 0 where it is not known.
 pub(super) const BOOT: u64 = 72;
 

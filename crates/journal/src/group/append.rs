@@ -5,7 +5,7 @@ use duralite_medium::MediumError;
 use super::words::{
     DIRECT_END, DURABLE, ENDS, FRONTIER, GENERATION, GROUP_NUMBERS, INTENT, LENGTH, Mark, RING_BYTES, TAIL,
 };
-use super::{AREA_BYTES, Group};
+use super::{AREA_BYTES, Geometry, Group};
 use crate::JournalError;
 use crate::engine::Ticket;
 
@@ -121,6 +121,23 @@ impl Group {
         self.learn_len(offset)
     }
 
+    /// Makes the first blocks for groups, and durable with them all that is in the file before them.
+    pub(crate) fn make_first_blocks(&self) -> Result<(), JournalError> {
+        let first = self.first_bytes();
+        self.reach(first, first)
+    }
+
+    /// Whether the file has room for any group. As long as it has none, nothing that it says needs to be durable.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.get(LENGTH) > self.geometry.data_offset
+    }
+
+    /// Bytes of the file with its first blocks, for which there has to be room.
+    pub(crate) fn first_bytes(&self) -> u64 {
+        let Geometry { data_offset, block_bytes, limit_bytes, .. } = self.geometry;
+        (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
+    }
+
     /// Makes the file durably reach to an offset. That it seems to already is not enough: a commit
     /// would then leave it to its own write to make the size and the blocks of another process
     /// durable, which is the file system's journal's work at every commit and no promise of the
@@ -135,13 +152,18 @@ impl Group {
             if offset > limit {
                 return Err(JournalError::LimitReached { limit_bytes: limit });
             }
-            let step = initial_bytes(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
+            let step = first_step(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
             // As much is left to the database as is taken: what is in the log has to go there some time.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
             (wanted.max(least), least)
         };
+        self.reach(wanted, least)
+    }
+
+    /// Makes the file durably as long as is wanted, or where there is not so much room at least as long as that.
+    fn reach(&self, wanted: u64, least: u64) -> Result<(), JournalError> {
         let reached = match self.block.preallocate(wanted) {
             // A smaller step may still fit.
             Err(MediumError::NoSpace) if wanted > least => self.block.preallocate(least).map(|()| least),
@@ -182,10 +204,10 @@ impl Group {
     }
 }
 
-/// Bytes that a new log has where there is room for them: zeroing them takes part of the time of a program that
-/// opens a database, commits once and closes it. It grows by as much as it has.
-pub(crate) fn initial_bytes(block_bytes: u32) -> u64 {
-    u64::from(block_bytes) * 64
+/// Bytes that a log grows by at first: zeroing them takes part of the time of a program that
+/// opens a database, commits once and closes it. Later it grows by as much as it has.
+fn first_step(block_bytes: u32) -> u64 {
+    u64::from(block_bytes) * 16
 }
 
 const LARGEST_STEP: u64 = 16 << 20;

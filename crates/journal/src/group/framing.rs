@@ -89,9 +89,9 @@ pub(crate) trait Framing: Send + Sync {
         ordered: bool,
     ) -> Result<u64, JournalError>;
 
-    /// Writes what a generation begins with. Durable on return.
+    /// Writes what a generation begins with. Durable on return, or if it may be `later` with the next flush.
     ///
     /// # Errors
     /// That of the device.
-    fn begin(&self, block: &dyn Block, generation: &Generation) -> Result<(), MediumError>;
+    fn begin(&self, block: &dyn Block, generation: &Generation, later: bool) -> Result<(), MediumError>;
 }

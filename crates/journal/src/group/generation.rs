@@ -20,14 +20,15 @@ impl Group {
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
     }
 
-    /// Starts the log over, under SQLite's WRITE lock. Durable on return. With `keep_bytes` the file
+    /// Starts the log over, under SQLite's WRITE lock. Durable on return, or where the log has no blocks yet with the first
+    /// of them. With `keep_bytes` the file
     /// then gives back what it has beyond that.
     ///
     /// The slot that says how long the file is at least comes first, and is durable before the file is
     /// cut; `LENGTH` comes before the slot. So neither promises bytes that are gone, wherever this
     /// process dies or the power fails. Who holds WRITE is the only one who appends, nothing of the
-    /// new generation is there yet, and who still reads the old one finds that it is over.
-    pub(crate) fn switch(&self, new: &NewGeneration) -> Result<(), JournalError> {
+    /// new generation is there yet, and who still reads the old one finds that it is over. Returns its number.
+    pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, JournalError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.force()?;
         let leader = self.lead_alone()?;
@@ -53,7 +54,7 @@ impl Group {
             // What cannot be given back stays.
             let _ = self.block.shrink(keep);
         }
-        Ok(())
+        Ok(generation)
     }
 
     /// Completes a switch whose process died: what it announced is decided, and nobody may take in
@@ -93,7 +94,10 @@ impl Group {
             position: self.get(INTENT_POSITION),
             time_ms: self.get(INTENT_TIME),
         };
-        self.framing.begin(self.block.as_ref(), &new).map_err(|source| self.poison(self.failed(source)))?;
+        // The first group's blocks make it durable with them. Without a WAL header it says how the log ends.
+        let later = new.wal_header.is_some() && !self.has_blocks();
+        let begun = self.framing.begin(self.block.as_ref(), &new, later);
+        begun.map_err(|source| self.poison(self.failed(source)))?;
         let start = self.tail().position.next_multiple_of(AREA_BYTES);
         self.set(STARTS[(generation % 2) as usize], start);
         self.set(GENERATION, intent);

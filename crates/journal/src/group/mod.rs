@@ -36,7 +36,7 @@ use duralite_medium::block::{AlignedBuf, Block, Durability};
 use duralite_medium::{MediumError, Segment};
 
 use crate::JournalError;
-pub(crate) use append::{Content, Placing, initial_bytes};
+pub(crate) use append::{Content, Placing};
 pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions, NewGeneration};
 pub(crate) use left::left;
 use words::{

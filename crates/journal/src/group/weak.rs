@@ -94,7 +94,7 @@ impl Framing for Bare {
         Ok(1)
     }
 
-    fn begin(&self, _block: &dyn Block, _generation: &Generation) -> Result<(), MediumError> {
+    fn begin(&self, _block: &dyn Block, _: &Generation, _later: bool) -> Result<(), MediumError> {
         Ok(())
     }
 }

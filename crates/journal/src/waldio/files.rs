@@ -116,7 +116,8 @@ pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Waldio, JournalError> {
     Waldio::open_read_only(block, superblock, log.path)
 }
 
-/// Whether the log holds no commits.
+/// Whether the log holds no commits, whatever a power loss has left of what comes before them.
 pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)
+        || log_file::has_only_zeros_from(log.file, DATA_OFFSET)
 }

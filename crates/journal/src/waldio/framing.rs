@@ -66,11 +66,12 @@ impl Framing for WaldioFraming {
         Ok(u64::from(transactions))
     }
 
-    fn begin(&self, block: &dyn Block, generation: &Generation) -> Result<(), MediumError> {
+    fn begin(&self, block: &dyn Block, generation: &Generation, later: bool) -> Result<(), MediumError> {
         let Generation { number: generation, wal_header, retired, file_bytes, position, time_ms } =
             *generation;
         let slot = Slot { generation, wal_header, retired, file_bytes, position, time_ms };
-        block.commit(slot_offset(generation), &slot.encode(self.id), Durability::Full)
+        let (at, slot) = (slot_offset(generation), slot.encode(self.id));
+        if later { block.write_later(at, &slot) } else { block.commit(at, &slot, Durability::Full) }
     }
 }
 

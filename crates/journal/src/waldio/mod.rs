@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use duralite_logfmt::sqlite_wal::WalHeader;
-use duralite_logfmt::waldio::{GROUP_MAGIC, Layout, Superblock};
+use duralite_logfmt::waldio::{DATA_OFFSET, GROUP_MAGIC, Layout, Slot, Superblock, slot_offset};
 use duralite_logfmt::{FormatError, LogId, Origin};
 use duralite_medium::block::Block;
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
@@ -49,9 +49,6 @@ pub use walk::walk;
 /// Bytes of shared memory that processes with a log of this kind need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
 use group::STATE_BYTES;
-
-/// A log is not made with fewer bytes for its blocks.
-const LEAST_DATA_BYTES: u64 = 64 << 10;
 
 /// What this process has done since it attached.
 #[derive(Debug, Clone, Copy, Default)]
@@ -93,22 +90,14 @@ pub struct Waldio {
 }
 
 impl Waldio {
-    /// Writes an empty log. What it has written is durable once the file has been synced, as it is before it gets a name.
+    /// Writes an empty log, without a block for transactions: whoever only reads needs none. What it has written is durable
+    /// once the file has been synced, or with its first blocks ([`LogWriter::harden`]).
     ///
     /// # Errors
     /// `NoSpace`, `Medium`.
     pub fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), JournalError> {
-        let least = duralite_logfmt::waldio::DATA_OFFSET + LEAST_DATA_BYTES;
-        let mut bytes = group::initial_bytes(superblock.block_bytes).min(superblock.limit_bytes).max(least);
-        loop {
-            match block.preallocate(bytes) {
-                // Less will do for a while.
-                Err(MediumError::NoSpace) if bytes > least => bytes = (bytes / 2).max(least),
-                done => break done,
-            }
-        }
-        .and_then(|()| recovery::format(block, superblock))
-        .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })
+        recovery::format(block, superblock)
+            .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })
     }
 
     /// Attaches a log. With `first` nobody else has it: it is recovered, and the sharing begins in
@@ -260,7 +249,7 @@ impl Waldio {
     /// Bytes of the file that the generation takes which was taken in last: it may be over.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        duralite_logfmt::waldio::DATA_OFFSET + (self.end - self.start)
+        DATA_OFFSET + (self.end - self.start)
     }
 
     fn log_id(&self) -> LogId {
@@ -279,6 +268,20 @@ impl Waldio {
     fn enter(&mut self, generation: u64) -> Result<(), JournalError> {
         let failed = |source| self.failed(source);
         let slot = recovery::load_slot(self.group.block(), &self.superblock, generation, &failed)?;
+        self.begin(&slot)
+    }
+
+    /// Starts the log over, and goes on with the generation that begins.
+    fn start_over(&mut self, new: NewGeneration) -> Result<(), JournalError> {
+        let generation = self.group.switch(&new)?;
+        let NewGeneration { wal_header, retired, position, time_ms, .. } = new;
+        // As it was written just now, unread.
+        self.begin(&Slot { generation, wal_header, retired, file_bytes: 0, position, time_ms })?;
+        self.refresh()
+    }
+
+    /// Takes in a generation from its beginning on.
+    fn begin(&mut self, slot: &Slot) -> Result<(), JournalError> {
         let header = match slot.wal_header {
             Some(bytes) => {
                 let header = WalHeader::parse(&bytes);
@@ -292,11 +295,11 @@ impl Waldio {
         self.drop_staged();
         self.chains.clear();
         self.window.clear();
-        self.generation = generation;
+        self.generation = slot.generation;
         self.origin = slot.origin();
         self.wal_header = header;
         self.retired = slot.retired;
-        self.start = self.group.start_of(generation);
+        self.start = self.group.start_of(slot.generation);
         self.end = self.start;
         self.sequence = 0;
         self.group_ms = 0;
@@ -395,8 +398,7 @@ impl LogFile for Waldio {
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
-        self.group.switch(&NewGeneration { retired: true, ..self.empty_generation() })?;
-        self.refresh()
+        self.start_over(NewGeneration { retired: true, ..self.empty_generation() })
     }
 
     fn wal_header(&self) -> Option<&WalHeader> {
@@ -414,17 +416,15 @@ impl LogFile for Waldio {
         }
         self.drop_staged();
         let wal_header = header.map(|header| header.bytes);
-        self.group.switch(&NewGeneration { wal_header, ..self.empty_generation() })?;
         self.activity.generations += 1;
-        self.refresh()
+        self.start_over(NewGeneration { wal_header, ..self.empty_generation() })
     }
 
     fn clear(&mut self, _file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError> {
         self.refresh()?;
         self.drop_staged();
-        self.group.switch(&NewGeneration { keep_bytes: Some(keep_bytes), ..self.empty_generation() })?;
         self.activity.generations += 1;
-        self.refresh()
+        self.start_over(NewGeneration { keep_bytes: Some(keep_bytes), ..self.empty_generation() })
     }
 
     fn has_surplus(&self, keep_bytes: u64) -> bool {
@@ -553,6 +553,26 @@ impl LogWriter for Waldio {
 
     fn force(&mut self) -> Result<(), JournalError> {
         self.group.force()
+    }
+
+    fn harden(&mut self) -> Result<bool, JournalError> {
+        let group = Arc::clone(&self.group);
+        let failed = |source| self.failed(source);
+        // Anew: whoever wrote it may have seen its sync fail, and have died.
+        let mut head = vec![0; DATA_OFFSET as usize];
+        group.block().read(0, &mut head).map_err(failed)?;
+        if !group.has_blocks() {
+            // The slot says from when on the log is one that was cut short.
+            let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
+            let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
+            let at = slot_offset(self.generation) as usize;
+            head[at..at + slot.len()].copy_from_slice(&slot);
+        }
+        group.block().write_later(0, &head).map_err(failed)?;
+        if group.has_blocks() {
+            return Ok(false);
+        }
+        group.make_first_blocks().map(|()| true)
     }
 }
 

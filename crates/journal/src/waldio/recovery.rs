@@ -365,13 +365,13 @@ impl Scan<'_> {
 /// What would be recovered of a log that has just been made.
 pub(super) const NEW: Recovered = Recovered { generation: 1, end: DATA_OFFSET };
 
-/// Writes an empty log on a file whose blocks are preallocated.
+/// Writes an empty log into an empty file.
 pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
     let slot = Slot {
         generation: 1,
         wal_header: None,
         retired: false,
-        file_bytes: block.len(),
+        file_bytes: DATA_OFFSET,
         position: 0,
         // Nothing is ever committed in it.
         time_ms: 0,
@@ -379,5 +379,5 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
     let mut head = superblock.encode().to_vec();
     head.resize(slot_offset(1) as usize, 0);
     head.extend_from_slice(&slot.encode(superblock.log_id));
-    block.write(0, &head)
+    block.write_later(0, &head)
 }

@@ -318,10 +318,6 @@ impl FileBlock {
         true
     }
 
-    fn has_name(&self) -> Result<bool, MediumError> {
-        Ok(self.file.metadata().map_err(failed("fstat"))?.nlink() > 0)
-    }
-
     fn sync_metadata(&self) -> Result<(), MediumError> {
         self.file.sync_all().map_err(failed("fsync"))
     }
@@ -339,10 +335,7 @@ impl FileBlock {
             }
         }
         self.write_zeros(from, to, true)?;
-        // Whoever makes a file syncs it before it gets a name.
-        if self.has_name()? {
-            self.sync_metadata()?;
-        }
+        self.sync_metadata()?;
         if is_range_initialised(&self.file, from, to) == Some(false) {
             // Direct writes left something behind that a commit would have to change.
             self.write_zeros(from, to, false)?;
@@ -391,6 +384,15 @@ impl Block for FileBlock {
             self.sync_metadata()
         };
         extended?;
+        self.refresh_len()
+    }
+
+    fn write_later(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        self.check_writable()?;
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.written_bytes.fetch_add(blocks.len() as u64, Ordering::Relaxed);
+        // Through the page cache.
+        self.file.write_all_at(blocks, at).map_err(failed("pwrite"))?;
         self.refresh_len()
     }
 

@@ -88,12 +88,25 @@ pub trait Block: Send + Sync + fmt::Debug {
     }
 
     /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is
-    /// so already. On return the blocks are initialised, and the file's metadata durable.
+    /// so already. On return the blocks are initialised, and everything in the file is durable, with its metadata.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`] when the file system is full, or another error of it. What was
     /// preallocated before stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
+
+    /// Writes whole blocks at `at`, up to where the file ends or behind it, for which no device is waited: not durable, and as slow
+    /// as others to become so, with the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
+    ///
+    /// # Errors
+    /// [`MediumError::NoSpace`], or an error of the device.
+    fn write_later(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        let end = at + blocks.len() as u64;
+        if end > self.len() {
+            self.preallocate(end)?;
+        }
+        self.write(at, blocks)
+    }
 
     /// Learns the present length: another process may have preallocated more, or given some back.
     ///

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 use std::time::Duration;
 
 use duralite_journal::directory::{
-    GUARD_KIND, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE,
+    GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause,
+    READABLE,
 };
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
 use duralite_journal::figures::Figures as Counts;
@@ -398,10 +399,25 @@ impl Attachment {
         self.segment.store(HOME_SYNCED, writes + 1);
     }
 
+    /// Notes that something is about to be written to it that is synced at once: until then it is not.
+    pub fn home_in_doubt(&self) {
+        self.segment.store(HOME_SYNCED, 0);
+    }
+
     /// Whether everything in the database file is durable, the guard with it. Whoever begins the shared memory anew does not
     /// know: a process may have died before its sync.
     pub fn home_is_synced(&self) -> bool {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
+    }
+
+    /// Whether log and guard are known to be durable, and the guard is not provisional.
+    pub fn is_hardened(&self) -> bool {
+        self.segment.load(HARDENED) != 0
+    }
+
+    /// Notes that they are.
+    pub fn set_hardened(&self) {
+        self.segment.store(HARDENED, 1);
     }
 
     /// Notes that everything in the log has been written to the database anew and synced, if syncing has not

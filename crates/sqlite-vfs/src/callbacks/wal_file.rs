@@ -13,6 +13,7 @@ use super::file::{BESIDE_DATABASE, to_fill, to_write};
 use crate::attachment::{Attachment, Use};
 use crate::database::{Db, Serving};
 use crate::errors::{During, Failure};
+use crate::guard;
 use crate::shield::shield;
 
 /// An open WAL. SQLite closes it before its database.
@@ -72,6 +73,24 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
+    /// Takes the header that the WAL begins with.
+    fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
+        let is_provisional = guard::is_provisional(&self.db, &self.attachment)?;
+        if !is_provisional && let Err(code) = self.before_reuse() {
+            return Ok(code);
+        }
+        let code = self.take(0, data);
+        if is_provisional && code == ffi::OK {
+            guard::harden(&self.db, &self.attachment)?;
+        }
+        Ok(code)
+    }
+
+    fn take(&self, offset: u64, data: &[u8]) -> c_int {
+        let written = self.db.write_log(&self.attachment, offset, data);
+        self.answer(During::Write, written.map(|()| ffi::OK))
+    }
+
     /// Makes what was checkpointed durable before the log forgets it (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
         // While a process is stopped that may still write to the log, it cannot start over.
@@ -123,18 +142,15 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
     with_wal!(file, ffi::IOERR_WRITE, |wal| {
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
-        if offset == 0
-            && let Err(code) = wal.before_reuse()
-        {
-            return code;
+        if offset == 0 {
+            return wal.begin(data).unwrap_or_else(|failure| wal.db.sqlite.fail(&failure));
         }
         if is_commit_header(data)
             && let Err(failure) = wal.db.make_room_in_index(&wal.attachment, offset)
         {
             return wal.db.sqlite.fail(&failure);
         }
-        let written = wal.db.write_log(&wal.attachment, offset, data);
-        wal.answer(During::Write, written.map(|()| ffi::OK))
+        wal.take(offset, data)
     })
 }
 

@@ -171,7 +171,7 @@ impl Db {
     /// Writes to the database file for SQLite (invariants 1 and 5).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         let Some((attachment, serving)) = self.serving() else {
-            if offset < guard::MASKED_END && matches!(self.header()?, DatabaseHeader::Guarded { .. }) {
+            if offset < guard::MASKED_END && !self.may_overwrite_guard()? {
                 let message =
                     format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
                 return Err(Failure::new(ffi::IOERR_WRITE, message));
@@ -189,6 +189,17 @@ impl Db {
         }
         guard::mask(offset, &mut masked, attachment.id());
         self.put(&masked, offset)
+    }
+
+    /// Whether SQLite may write over what is where the guard would be, with no log attached. Over a provisional one it may: a power
+    /// loss has brought back the rollback journal of a transaction from before there was a log, which has no commits.
+    fn may_overwrite_guard(&self) -> Result<bool, Failure> {
+        let has_all = self.lock_level() >= ffi::LOCK_EXCLUSIVE;
+        let header = self.header()?;
+        Ok(match header {
+            DatabaseHeader::Guarded { provisional, .. } => provisional && has_all,
+            _ => true,
+        })
     }
 
     /// Writes the first page, or a part of it, outside of WAL mode: SQLite may be about to change the mode.

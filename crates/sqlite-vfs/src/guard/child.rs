@@ -73,6 +73,8 @@ impl ChildJournal {
             return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
         }
         let id = match guard::inspect(&header) {
+            // Its log has no journal, and may not be there.
+            DatabaseHeader::Guarded { provisional: true, .. } => return Ok(None),
             DatabaseHeader::Guarded { log_id, .. } => log_id,
             DatabaseHeader::Damaged => {
                 let message = format!("the guard in the first page of {} is damaged", database.display());

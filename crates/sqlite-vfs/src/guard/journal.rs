@@ -26,7 +26,10 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         return Ok(None);
     }
     for tries in 0.. {
-        let DatabaseHeader::Guarded { log_id, .. } = db.header()? else { return Ok(None) };
+        // Under a provisional guard no log has a journal, and a power loss may have left none at all.
+        let DatabaseHeader::Guarded { log_id, provisional: false, .. } = db.header()? else {
+            return Ok(None);
+        };
         let attachment = match attach(db, log_id) {
             Ok(attachment) => attachment,
             // Its last user has just closed it.

@@ -50,7 +50,7 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
         match db.header()? {
             // SQLite opens a WAL where page 1 asks for one.
             DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => return Ok(WalServer::Base),
-            DatabaseHeader::Guarded { log_id, page_bytes, .. } => match attach(db, log_id) {
+            DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
                 Ok(attachment)
                     if attachment.log().page_bytes() != page_bytes || is_outdated(db, &attachment)? =>
                 {
@@ -60,6 +60,16 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
                 Ok(attachment) => return serve(db, attachment),
                 // Its last user has just closed it, or another log has taken the place of this.
                 Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
+                Err(failure) if provisional && failure.code & 0xff != ffi::BUSY && !db.read_only => {
+                    match opening::under_exclusive(db, || forget(db, log_id))? {
+                        Some(forgotten) => forgotten?,
+                        // Somebody uses it, or is about to do the same.
+                        None => opening::step_back(db, tries).map_err(|_| failure)?,
+                    }
+                    continue;
+                }
+                // By a connection that may write, as a log is made for who may only read.
+                Err(failure) if provisional && failure.code & 0xff != ffi::BUSY => {}
                 Err(failure) => {
                     db.patience.refuse();
                     return Err(failure);
@@ -128,8 +138,9 @@ fn serve(db: &Db, attachment: Arc<Attachment>) -> Result<WalServer, Failure> {
 /// one under it: the guard was lifted by a process that died before that was durable, stock SQLite has used the database, and
 /// a power loss has brought the guard back. The log was retired before.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
-    let is_possible = !db.read_only && attachment.outside().is_none() && !attachment.log().was_begun();
-    Ok(is_possible && db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
+    let may_be = !db.read_only && attachment.outside().is_none();
+    let has_none = may_be && (!attachment.log().was_begun() || is_provisional(db, attachment)?);
+    Ok(has_none && db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
 /// Takes a log away that has nothing, and is not what the database needs: it was made for pages of another size (with a rollback journal
@@ -153,6 +164,18 @@ fn put_away(db: &Db, attachment: Arc<Attachment>, tries: u32) -> Result<(), Fail
         _ if db.patience.pause(tries) => opening::step_back(db, tries),
         _ => Err(opening::in_use(db)),
     }
+}
+
+/// Under EXCLUSIVE: takes a provisional guard off whose log is not what it was, or not there any more. Nobody uses it, so it has no
+/// commits, and a power loss has left this of it.
+fn forget(db: &Db, id: LogId) -> Result<(), Failure> {
+    let (mut header, len) = db.raw_header()?;
+    let found = guard::inspect(&header[..len]);
+    if matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id) {
+        guard::lift(&mut header);
+        write_header(db, &header)?;
+    }
+    Ok(())
 }
 
 fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
@@ -193,7 +216,7 @@ fn absorb(db: &Db) -> Result<(), Failure> {
 /// last close is left as it is until SQLite has shown whether it closes: [`lift_kept`].
 /// `false` when the database is not guarded, and the deletion is the base's.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
-    let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, .. } = db.header()? else {
+    let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
         db.detach_lingering();
         return Ok(false);
     };
@@ -201,7 +224,7 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
         db.leave_journal();
         db.attach(attach(db, log_id)?.enter(Entering::WalAlone)?, Serving::Lingering);
     }
-    if db.lock_level() >= ffi::LOCK_EXCLUSIVE && db.keep_log() {
+    if db.lock_level() >= ffi::LOCK_EXCLUSIVE && !provisional && db.keep_log() {
         return Ok(true);
     }
     lift_and_detach(db)
@@ -288,15 +311,12 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
     }
     let id = log.id();
     let mut masked = plain;
-    guard::mask_as(kind, 0, &mut masked, id);
-    // The rollback journal under which the database came to be in WAL mode is deleted, but its name
-    // may come back with a power loss, and SQLite would roll the guard back. A log in the same directory has made its
-    // names durable.
-    let are_names_durable =
-        if db.path.parent() == Some(&*log_dir.dir) { Ok(()) } else { sync_names(&db.path) };
-    let guarded = match are_names_durable {
-        Ok(()) => write_header(db, &masked),
-        Err(error) => Err(Failure::of(&error, During::Open)),
+    let guarded = if log.is_provisional() {
+        guard::mask_provisionally(kind, &mut masked, id);
+        put_header(db, &masked)
+    } else {
+        guard::mask_as(kind, 0, &mut masked, id);
+        sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
     };
     if let Err(failure) = guarded {
         // The log may go only if the database does not name it.
@@ -307,10 +327,62 @@ fn raise(db: &Db, log_dir: &LogDirectory) -> Result<Attempt, Failure> {
         }
         return Err(failure);
     }
+    let is_provisional = log.is_provisional();
     let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
     raised.set_guard_kind(Some(kind));
-    raised.home_synced(raised.home_writes());
+    if !is_provisional {
+        raised.home_synced(raised.home_writes());
+        raised.set_hardened();
+    }
     Ok(Attempt::Raised(raised))
+}
+
+/// Makes durable which files the database's directory has, unless it is the log's, for which that has been done. The rollback
+/// journal under which the database came to be in WAL mode is deleted, but its name may come back with a power loss, and SQLite
+/// would roll the guard back.
+fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
+    if db.path.parent() == log.path().parent() {
+        return Ok(());
+    }
+    sync_names(&db.path).map_err(|error| Failure::of(&error, During::Write))
+}
+
+/// Whether the guard that is on is provisional: the log has no commits then, and nothing in it or in the database waits for a
+/// sync. Once it is not, it never is again.
+pub fn is_provisional(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
+    if attachment.is_hardened() {
+        return Ok(false);
+    }
+    match db.header()? {
+        DatabaseHeader::Guarded { log_id, provisional, .. } if log_id == attachment.id() => {
+            if !provisional {
+                attachment.set_hardened();
+            }
+            Ok(provisional)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Puts a guard on for good that is provisional, after its log has been made durable: before the first frame is accepted, by
+/// whoever holds WRITE. Durable on return (invariant 1).
+pub fn harden(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
+    let mut log = attachment.log();
+    log.harden().map_err(|error| Failure::of(&error, During::Write))?;
+    sync_names_beside(db, &log)?;
+    drop(log);
+    let (mut header, len) = db.raw_header()?;
+    let DatabaseHeader::Guarded { log_id, kind, .. } = guard::inspect(&header[..len]) else {
+        return Err(places::damaged(db));
+    };
+    guard::mask_as(kind, 0, &mut header, log_id);
+    // Should this process die before the sync, the next one syncs what it finds.
+    attachment.home_in_doubt();
+    let writes = attachment.home_writes();
+    write_header(db, &header)?;
+    attachment.home_synced(writes);
+    attachment.set_hardened();
+    Ok(())
 }
 
 /// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss
@@ -352,11 +424,13 @@ fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
         let message = format!("a crash has left a rollback journal of {}: open it again", db.path.display());
         return Err(Failure::new(ffi::IOERR_DELETE, message));
     }
+    let provisional = is_provisional(db, attachment)?;
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
     // A log in which no transaction has ever begun has nothing to forget: it was only read through. One that has no commits any more
     // may have what a process had written that died: it must never be found again.
-    let holds_anything = log.was_begun() || db.has_home() || attachment.rollback_journal().is_some();
+    let holds_anything =
+        !provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
     if holds_anything {
         db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
@@ -377,8 +451,12 @@ fn lift_alone(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     if let Some(versions) = versions {
         header[VERSIONS].copy_from_slice(&versions);
     }
-    write_header(db, &header)?;
-    log.unlink().map_err(failed)
+    let lifted = write_header(db, &header);
+    // A provisional guard may come back, and needs no log then.
+    if lifted.is_ok() || provisional {
+        log.unlink().map_err(failed)?;
+    }
+    lifted
 }
 
 /// Finds every committed page in what `read` reads of the database; the versions that page 1 has in the log, if it

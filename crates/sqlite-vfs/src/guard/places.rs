@@ -33,7 +33,15 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 
 fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<(), Failure> {
     match header {
-        DatabaseHeader::Guarded { log_id, .. } => check_guarded(db, log_id, ignores_wal),
+        DatabaseHeader::Guarded { log_id, provisional, .. } => {
+            match check_guarded(db, log_id, ignores_wal) {
+                // Whoever opens the WAL sees to it: nothing has been committed.
+                Err(failure) if provisional && !ignores_wal && db.is_capable() => {
+                    if failure.code & 0xff == ffi::BUSY { Err(failure) } else { Ok(()) }
+                }
+                checked => checked,
+            }
+        }
         DatabaseHeader::Damaged => put_torn_home(db)?.ok_or_else(|| damaged(db)),
         DatabaseHeader::NotSqlite => put_torn_home(db).map(|_| ()),
         DatabaseHeader::Plain { page_bytes, .. } if !guard::page_size_is_valid(page_bytes) => {

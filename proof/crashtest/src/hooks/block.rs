@@ -68,8 +68,20 @@ impl Block for TappedBlock {
         {
             return Err(medium_error("fallocate", failure));
         }
+        let site = step.site();
         self.inner.preallocate(len)?;
         step.push(Event::Extend { file: self.file, size: self.inner.len() });
+        step.push(Event::Sync { file: self.file, site });
+        Ok(())
+    }
+
+    fn write_later(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
+        let mut step = self.recorder.step();
+        if let Some(failure) = step.due(Call::Write) {
+            return Err(medium_error("pwrite", failure));
+        }
+        self.inner.write_later(at, blocks)?;
+        step.push(Event::Write { file: self.file, at, bytes: blocks.into() });
         Ok(())
     }
 

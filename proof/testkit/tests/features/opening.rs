@@ -1,6 +1,6 @@
 //! Ways of opening: read-only, plain names, settings from the environment.
 
-use duralite_testkit::{Actor, Fixture, code, connect, one, run, stock};
+use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
 use rusqlite::{OpenFlags, ffi};
 
 use crate::{content, fill, is_active};
@@ -133,4 +133,30 @@ fn inv13_a_log_has_the_mode_of_its_database() {
         let log = std::fs::metadata(fixture.log()).unwrap().permissions().mode() & 0o777;
         assert_eq!(log, mode, "{log:o} is not {mode:o}");
     }
+}
+
+/// Flushes of a process that opens a database, whose log is beside it, runs a statement, and closes it.
+fn flushes(settings: &str, statement: &str) -> Option<usize> {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let path = fixture.path("f.db");
+    let sql = "PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1)";
+    stock(&path).execute_batch(sql).unwrap();
+    let (dir, trace) = (path.parent().unwrap(), fixture.log_dir().join("trace"));
+    let mut actor = Actor::traced(&fixture.uri_with_log_dir("f.db", dir, settings), &trace)?;
+    actor.run(statement);
+    actor.finish();
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let place = dir.display().to_string();
+    let is_flush = |line: &&str| line.contains("sync(") && line.contains(&place);
+    Some(text.lines().filter(is_flush).count())
+}
+
+#[test]
+fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
+    let (select, insert) = ("SELECT a FROM t", "INSERT INTO t VALUES(2)");
+    let Some(reading) = flushes("", select) else { return };
+    // That of the guard's end; and those of log, names and guard, the commit, the pages, the log's end.
+    assert_eq!((reading, flushes("", insert)), (1, Some(7)));
+    // The log is kept from the first commit on.
+    assert_eq!(flushes("on_close=keep", select), Some(1));
 }

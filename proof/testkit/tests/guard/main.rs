@@ -7,6 +7,7 @@ mod exclusion;
 mod identity;
 mod live;
 mod log_damage;
+mod provisional;
 
 use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;

@@ -68,14 +68,16 @@ fn a_transaction_of_eight_pages_is_one_write_and_one_flush() {
         .unwrap();
         grow(&conn);
         disk.settle();
-        // Within what the log was made with: where it has grown, a write may go to two places of the device.
         for _ in 0..3 {
-            let (before, frames) = (disk.counts(), number(&conn, "frames"));
+            let counted = || (number(&conn, "frames"), number(&conn, "device_writes"));
+            let (before, (frames, writes)) = (disk.counts(), counted());
             let sql = "UPDATE t SET b = randomblob(20), c = randomblob(20), d = randomblob(20) WHERE a = 999";
             run(&conn, sql).unwrap();
             let after = disk.counts();
             assert!(number(&conn, "frames") - frames >= 4);
-            assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1), "{settings}");
+            assert_eq!((counted().1 - writes, after.flushes - before.flushes), (1, 1), "{settings}");
+            // Where the log has grown, one write may go to two places of the device.
+            assert!((1..=2).contains(&(after.writes - before.writes)), "{settings}");
         }
     }
 }

@@ -1,0 +1,189 @@
+//! The guard that a database has before anything is committed, and what a power loss leaves under it.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use duralite_journal::follow::Follower;
+use duralite_journal::media::MediaSet;
+use duralite_journal::{EngineOptions, ErrorKind, LogDirectory};
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES, JournalKind, inspect, mask_provisionally};
+use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
+use rusqlite::ffi;
+
+fn header(path: &Path) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    std::fs::File::open(path).unwrap().read_exact_at(&mut header, 0).unwrap();
+    header
+}
+
+fn is_provisional(fixture: &Fixture, name: &str) -> Option<bool> {
+    match inspect(&header(&fixture.path(name))) {
+        DatabaseHeader::Guarded { provisional, .. } => Some(provisional),
+        _ => None,
+    }
+}
+
+/// A closed database in WAL mode with the rows 1 to 3.
+fn made(fixture: &Fixture, name: &str) {
+    let sql = "PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2), (3)";
+    stock(&fixture.path(name)).execute_batch(sql).unwrap();
+}
+
+/// The same as a reader leaves it who was killed, or on whom the power failed.
+fn read_and_killed(fixture: &Fixture, name: &str) {
+    made(fixture, name);
+    let mut actor = Actor::sql(&fixture.uri(name, ""));
+    assert_eq!(actor.run("SELECT sum(a) FROM t"), "6");
+    actor.kill();
+    assert_eq!(is_provisional(fixture, name), Some(true));
+}
+
+fn assert_goes_on(fixture: &Fixture, name: &str) {
+    let conn = fixture.open(name);
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+    run(&conn, "INSERT INTO t VALUES(4)").unwrap();
+    assert_eq!(is_provisional(fixture, name), Some(false));
+    conn.close().unwrap();
+    fixture.assert_plain(name);
+    assert_eq!(one::<i64>(&stock(&fixture.path(name)), "SELECT sum(a) FROM t"), 10);
+    assert_eq!(fixture.logs(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn inv01_the_guard_is_provisional_until_something_is_committed() {
+    for engine in [Engine::WALDIO, Engine::NVWAL] {
+        let fixture = Fixture::on(engine);
+        made(&fixture, "p.db");
+        let reader = fixture.open("p.db");
+        assert_eq!(one::<i64>(&reader, "SELECT sum(a) FROM t"), 6);
+        assert_eq!(is_provisional(&fixture, "p.db"), Some(true));
+        let error = run(&stock(&fixture.path("p.db")), "SELECT * FROM t").unwrap_err();
+        assert_eq!(code(&error), ffi::SQLITE_NOTADB);
+        // Others share what has been made, in this process and elsewhere, and the first that commits puts the guard on for good.
+        let other = fixture.open("p.db");
+        let mut third = Actor::sql(&fixture.uri("p.db", ""));
+        assert_eq!(third.run("SELECT sum(a) FROM t"), "6");
+        other.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
+        run(&other, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        assert_eq!(is_provisional(&fixture, "p.db"), Some(true));
+        assert_eq!(third.run("INSERT INTO t VALUES(4)"), "");
+        assert_eq!(is_provisional(&fixture, "p.db"), Some(false));
+        third.kill();
+        assert_eq!(one::<i64>(&reader, "SELECT sum(a) FROM t"), 10);
+        run(&other, "INSERT INTO t VALUES(5)").unwrap();
+        other.close().unwrap();
+        reader.close().unwrap();
+        fixture.assert_plain("p.db");
+        assert_eq!(one::<i64>(&stock(&fixture.path("p.db")), "SELECT sum(a) FROM t"), 15);
+        assert!(fixture.logs().is_empty());
+    }
+}
+
+type Damage<'a> = &'a dyn Fn(&Path);
+
+#[test]
+fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
+    let zero = |log: &Path, at: u64, len: usize| {
+        OpenOptions::new().write(true).open(log).unwrap().write_all_at(&vec![0; len], at).unwrap();
+    };
+    let cut = |log: &Path, len: u64| OpenOptions::new().write(true).open(log).unwrap().set_len(len).unwrap();
+    for engine in [Engine::WALDIO, Engine::NVWAL] {
+        let damages: [(&str, Damage<'_>); 9] = [
+            ("as it was", &|_| {}),
+            ("without a name", &|log| std::fs::remove_file(log).unwrap()),
+            ("empty", &|log| cut(log, 0)),
+            ("cut in its first sector", &|log| cut(log, 100)),
+            ("cut behind its superblock", &|log| cut(log, 4096)),
+            ("zeros", &|log| zero(log, 0, 12288)),
+            ("without its first sector", &|log| zero(log, 0, 512)),
+            ("without its second sector", &|log| zero(log, 512, 512)),
+            ("without its slots", &|log| zero(log, 4096, 8192)),
+        ];
+        // A log in memory is written back before it has a name: a part of it is damage, and is kept.
+        let few = [0, 1, 2];
+        let possible = |at: &usize| engine == Engine::WALDIO || few.contains(at);
+        for (_, (what, damage)) in damages.into_iter().enumerate().filter(|(at, _)| possible(at)) {
+            for readers_first in [false, true] {
+                let fixture = Fixture::on(engine);
+                read_and_killed(&fixture, "p.db");
+                damage(&fixture.log());
+                if what != "as it was" {
+                    for path in
+                        std::fs::read_dir(fixture.log_dir()).unwrap().flatten().map(|entry| entry.path())
+                    {
+                        if path.to_string_lossy().ends_with("-shm") {
+                            std::fs::remove_file(path).unwrap();
+                        }
+                    }
+                }
+                if readers_first {
+                    let reader = connect(&fixture.uri("p.db", "mode=ro")).unwrap();
+                    assert_eq!(one::<i64>(&reader, "SELECT sum(a) FROM t"), 6, "{what}, {}", engine.name());
+                }
+                assert_goes_on(&fixture, "p.db");
+            }
+        }
+    }
+}
+
+/// What is called like a log and is none of ours stays.
+#[test]
+fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
+    for content in [b"notes".to_vec(), [&[0; 16384], b"something".as_slice()].concat()] {
+        let fixture = Fixture::on(Engine::WALDIO);
+        made(&fixture, "p.db");
+        let name = fixture.log_dir().join(format!("p.db-duralite-{}", "0".repeat(32)));
+        std::fs::write(&name, &content).unwrap();
+        let conn = fixture.open("p.db");
+        run(&conn, "INSERT INTO t VALUES(4)").unwrap();
+        conn.close().unwrap();
+        assert_eq!(std::fs::read(&name).unwrap(), content);
+    }
+}
+
+/// A deleted journal's name comes back with a power loss: what SQLite plays back is from before there was a log.
+#[test]
+fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
+    let fixture = Fixture::new();
+    let (live, hot) = (fixture.path("live.db"), fixture.path("hot.db"));
+    let theirs = stock(&live);
+    theirs
+        .execute_batch(
+            "CREATE TABLE t(a, b); INSERT INTO t VALUES(1, zeroblob(9000)), (2, zeroblob(9000));
+             PRAGMA cache_size=1; BEGIN; CREATE TABLE u(a); UPDATE t SET a = a + 100, b = randomblob(9000);
+             PRAGMA user_version=7",
+        )
+        .unwrap();
+    std::fs::copy(&live, &hot).unwrap();
+    std::fs::copy(fixture.path("live.db-journal"), fixture.path("hot.db-journal")).unwrap();
+    // In WAL mode, and opened.
+    let mut bytes = header(&hot);
+    bytes[18..20].fill(2);
+    mask_provisionally(JournalKind::Wal, &mut bytes, LogId([7; 16]));
+    OpenOptions::new().write(true).open(&hot).unwrap().write_all_at(&bytes, 0).unwrap();
+    let conn = fixture.open("hot.db");
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
+    run(&conn, "INSERT INTO t VALUES(4, 4)").unwrap();
+    conn.close().unwrap();
+    fixture.assert_plain("hot.db");
+    assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
+}
+
+#[test]
+fn a_log_that_was_never_durable_cannot_be_followed() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    read_and_killed(&fixture, "p.db");
+    std::fs::remove_file(fixture.log()).unwrap();
+    let options = EngineOptions::default();
+    let directory = LogDirectory::at(
+        Engine::WALDIO.descriptor(),
+        fixture.log_dir(),
+        &MediaSet::named(&options.media, &fixture.path("p.db")),
+    );
+    let error = Follower::open(&directory, &options, &fixture.path("p.db")).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("names no log"), "{error}");
+    assert_goes_on(&fixture, "p.db");
+}
