@@ -48,6 +48,8 @@ struct History {
     before: Option<Model>,
     /// What a power loss may leave: from what was acknowledged last to what was sealed last.
     possible: Vec<Model>,
+    /// The log has been made durable that a provisional guard names, as it is with the first header.
+    hardened: bool,
     /// The medium was told to fail.
     faulty: bool,
 }
@@ -72,7 +74,7 @@ impl History {
         let processes = rig.processes().expect("an empty log");
         let possible = vec![model.clone()];
         trace!("{rig:?}");
-        Ok(Self { rig, processes, model, before: None, possible, faulty: false })
+        Ok(Self { rig, processes, model, before: None, possible, hardened: false, faulty: false })
     }
 
     fn run(&mut self, input: &mut Unstructured) -> arbitrary::Result<()> {
@@ -103,7 +105,7 @@ impl History {
         if (self.model.is_empty() || self.model.frames() >= MOST_FRAMES) && self.restart(0, 1).is_err() {
             unreachable!("nothing was told to fail");
         }
-        if !self.model.is_empty() {
+        if !self.model.is_empty() && matches!(self.harden(0), Ok(true)) {
             let steps = [Step::Append { page_number: 1, content: self.model.page(1), db_pages: 3 }];
             let (transaction, after) = self.model.write(&steps);
             match self.write(0, &transaction.writes) {
@@ -172,6 +174,10 @@ impl History {
 
     /// Every process dies, but the machine goes on. What was sealed and not waited for may be gone.
     fn revive(&mut self) -> Result<(), Stop> {
+        if !self.hardened {
+            self.forget();
+            return Ok(());
+        }
         match self.rig.revive() {
             Ok(processes) => self.processes = processes,
             Err(error) => return self.fails(&error),
@@ -183,6 +189,16 @@ impl History {
             self.settle();
         }
         Ok(())
+    }
+
+    /// A log whose guard is provisional is forgotten by whoever finds it alone, whatever is left of it.
+    fn forget(&mut self) {
+        assert!(self.possible.iter().all(|model| model.frames() == 0), "a commit that was not durable");
+        self.rig = self.rig.anew();
+        self.processes = self.rig.processes().expect("an empty log");
+        self.model = Model::new(self.rig.page_bytes());
+        (self.before, self.faulty) = (None, false);
+        self.possible = vec![self.model.clone()];
     }
 
     /// The possible log with this content.
@@ -222,23 +238,43 @@ impl History {
     fn restart(&mut self, which: usize, salt: u32) -> Result<(), Stop> {
         let mut after = self.model.clone();
         let bytes = after.restart(salt);
+        let known = self.possible.len();
+        if self.rig.may_be_emptied_first() {
+            let mut emptied = self.model.clone();
+            emptied.truncate();
+            self.possible.push(emptied);
+        }
         self.possible.push(after.clone());
         match self.processes[which].write(&NoDatabase, 0, &bytes) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Full => {
-                self.possible.pop();
+                self.possible.truncate(known);
                 return Ok(());
             }
             Err(error) => return self.fails(&error),
         }
         (self.model, self.before) = (after, None);
-        self.settle();
+        if self.harden(which)? {
+            self.settle();
+        }
         Ok(())
+    }
+
+    /// Before the first frame. `false`: for want of space; the next transaction tries again.
+    fn harden(&mut self, which: usize) -> Result<bool, Stop> {
+        if !self.hardened {
+            match self.processes[which].engine_mut().harden() {
+                Ok(_) => self.hardened = true,
+                Err(error) if error.kind() == ErrorKind::Full => {}
+                Err(error) => return self.fails(&error),
+            }
+        }
+        Ok(self.hardened)
     }
 
     /// A transaction that is written in part.
     fn roll_back(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
-        if self.model.is_empty() {
+        if self.model.is_empty() || !self.harden(which)? {
             return Ok(());
         }
         let steps = self.model.steps(input, self.rig.most_frames())?;
@@ -255,7 +291,7 @@ impl History {
         if self.model.is_empty() || self.model.frames() > MOST_FRAMES {
             self.restart(which, input.arbitrary()?)?;
         }
-        if self.model.is_empty() || self.rig.has_crashed() {
+        if self.model.is_empty() || self.rig.has_crashed() || !self.harden(which)? {
             return Ok(());
         }
         let replaces = input.ratio(1, 10)?;
@@ -401,6 +437,10 @@ impl History {
         }
         trace!("power loss, one of {} states", self.possible.len());
         let image = self.rig.image(input)?;
+        if !self.hardened {
+            self.forget();
+            return Ok(());
+        }
         let next = self.rig.over(image.clone());
         let mut processes = next.processes().expect("recovery");
         let found = contents(&mut processes[0]);

@@ -66,9 +66,7 @@ impl Rig {
                 has_times: true,
                 has_changes: true,
             };
-            let nvm = RecordingNvm::new(0, superblock.file_bytes(limit_blocks));
-            Nvwal::format(&nvm, &superblock).expect("format");
-            return Ok(Self::Nvwal { nvm: Arc::new(nvm), superblock, options });
+            return Ok(Self::nvwal(superblock, options));
         }
         let options = WaldioOptions {
             layout: *input.choose(&Layout::ALL)?,
@@ -92,9 +90,27 @@ impl Rig {
             file: None,
             has_changes: true,
         };
+        Ok(Self::waldio(superblock, options))
+    }
+
+    fn nvwal(superblock: nvwal::Superblock, options: NvwalOptions) -> Self {
+        let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
+        Nvwal::format(&nvm, &superblock).expect("format");
+        Self::Nvwal { nvm: Arc::new(nvm), superblock, options }
+    }
+
+    fn waldio(superblock: waldio::Superblock, options: WaldioOptions) -> Self {
         let block = RecordingBlock::new(superblock.block_bytes);
         Waldio::format(&block, &superblock).expect("format");
-        Ok(Self::Waldio { block: Arc::new(block), segment: fresh(), superblock, options })
+        Self::Waldio { block: Arc::new(block), segment: fresh(), superblock, options }
+    }
+
+    /// Another log like it, as it is made where a power loss has left a provisional guard.
+    pub fn anew(&self) -> Self {
+        match self {
+            Self::Nvwal { superblock, options, .. } => Self::nvwal(superblock.clone(), options.clone()),
+            Self::Waldio { superblock, options, .. } => Self::waldio(superblock.clone(), options.clone()),
+        }
     }
 
     /// The same log on a medium with this content.
@@ -185,6 +201,11 @@ impl Rig {
     /// Whether recovery makes everything durable that it finds.
     pub fn recovery_is_durable(&self) -> bool {
         matches!(self, Self::Waldio { .. })
+    }
+
+    /// Whether a log that starts over may be empty for a moment: where the old generation has the last block.
+    pub fn may_be_emptied_first(&self) -> bool {
+        matches!(self, Self::Nvwal { .. })
     }
 
     pub fn has_crashed(&self) -> bool {

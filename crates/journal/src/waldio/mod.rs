@@ -556,13 +556,15 @@ impl LogWriter for Waldio {
     }
 
     fn harden(&mut self) -> Result<bool, JournalError> {
+        self.refresh()?;
         let group = Arc::clone(&self.group);
         let failed = |source| self.failed(source);
         // Anew: whoever wrote it may have seen its sync fail, and have died.
         let mut head = vec![0; DATA_OFFSET as usize];
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
-            // The slot says from when on the log is one that was cut short.
+            // From now on a file that is shorter has been cut. Until the blocks are there the guard is provisional, and stays so
+            // where there is no room for them.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;
