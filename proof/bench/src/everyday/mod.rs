@@ -12,6 +12,7 @@ mod sizes;
 mod soak;
 mod starts;
 mod tasks;
+mod turns;
 
 use std::path::Path;
 
