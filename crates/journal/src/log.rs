@@ -109,6 +109,7 @@ impl Log {
             is_provisional,
             outside,
             alone,
+            is_of_another_boot: _,
             attaching,
         } = open;
         let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);

@@ -25,8 +25,8 @@ const MAGIC_BYTES: u64 = 8;
 
 /// So far reaches what a log says about itself before it has transactions.
 const BEGINNING: u64 = 12 << 10;
-/// Bytes that it has at most after that.
-const SHORT: u64 = 1 << 20;
+/// Bytes that it has at most after that: a table of blocks, and the first of them.
+const SHORT: u64 = 4 << 20;
 
 /// Device and inode: what is open cannot pass them on to another file.
 type FileNumber = (u64, u64);
@@ -89,18 +89,38 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 }
 
 /// Deletes a file that has turned out to be no log, if it is what a power loss leaves of one that had no transactions and was not
-/// durable. It is closed then: nobody keeps locks of such a file. `may_delete` is asked about it first.
-pub(crate) fn remove_torn(path: &Path, may_delete: &dyn Fn(&Metadata) -> bool) {
+/// durable. It is closed then: nobody keeps locks of such a file. Whether it `is_own` is asked first, and `make_sure` before it goes.
+pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
+    let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
     let Ok(meta) = path.symlink_metadata() else { return };
-    let mut kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(at) = kept.iter().position(|(number, _)| *number == (meta.dev(), meta.ino())) else { return };
-    let file = &kept[at].1;
-    let mut magic = vec![0; meta.len().min(MAGIC_BYTES) as usize];
-    let begins_with_zeros = file.read_exact_at(&mut magic, 0).is_ok() && magic.iter().all(|byte| *byte == 0);
-    let is_torn = begins_with_zeros && has_only_zeros_from(file, BEGINNING) && file.try_lock().is_ok();
-    if is_torn && may_delete(&meta) && std::fs::remove_file(path).is_ok() {
-        kept.remove(at);
+    let found = (meta.dev(), meta.ino());
+    let kept = || NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let looks_torn = || kept().iter().any(|(number, file)| *number == found && is_torn(file));
+    // That may take a sync, for which nobody else is to wait.
+    if !is_own(&meta) || !looks_torn() || !make_sure() {
+        return;
     }
+    let mut kept = kept();
+    let Some(at) = kept.iter().position(|(number, _)| *number == found) else { return };
+    let file = &kept[at].1;
+    // Whoever makes a log has it locked.
+    if file.try_lock().is_err() {
+        return;
+    }
+    let is_still = number().is_ok_and(|number| number == found) && is_torn(file);
+    if is_still && std::fs::remove_file(path).is_ok() {
+        kept.remove(at);
+    } else {
+        // It stays open.
+        drop(file.unlock());
+    }
+}
+
+fn is_torn(file: &File) -> bool {
+    let length = file.metadata().map_or(0, |meta| meta.len());
+    let mut magic = vec![0; length.min(MAGIC_BYTES) as usize];
+    let begins_with_zeros = file.read_exact_at(&mut magic, 0).is_ok() && magic.iter().all(|byte| *byte == 0);
+    begins_with_zeros && has_only_zeros_from(file, BEGINNING)
 }
 
 /// Whether a file has nothing but zeros from an offset on, and is no longer than a log gets before it has been used.
@@ -188,5 +208,29 @@ mod tests {
         )
         .unwrap();
         assert!(matches!(open(&path, false, is_log), Err(JournalError::Format { .. })));
+    }
+
+    #[test]
+    fn what_looks_torn_goes_if_it_is_own_and_keeps_no_lock_if_it_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.db-duralite");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        assert!(open(&path, true, is_log).is_err());
+        let other = File::open(&path).unwrap();
+        for (is_own, is_sure) in [(false, true), (true, false)] {
+            remove_torn(&path, &|_| is_own, &|| is_sure);
+            assert!(path.exists());
+            other.try_lock().unwrap();
+            // As whoever makes a log has it.
+            remove_torn(&path, &|_| true, &|| true);
+            assert!(path.exists());
+            other.unlock().unwrap();
+        }
+        std::fs::write(&path, b"something").unwrap();
+        remove_torn(&path, &|_| true, &|| true);
+        assert!(path.exists());
+        std::fs::write(&path, b"").unwrap();
+        remove_torn(&path, &|_| true, &|| true);
+        assert!(!path.exists());
     }
 }

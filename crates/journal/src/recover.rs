@@ -17,7 +17,8 @@ const KEPT_FRAMES: u32 = 16;
 /// to the database file, which is synced, and the log is empty then: SQLite finds no frame that it would have to sum.
 /// The work is that of the pages, not of the commits. Others who attach the log wait meanwhile.
 ///
-/// Alone with a log whose guard is provisional, it is as if the log were not there: nothing is in it, and what its maker saw fail need not show any more.
+/// A log whose guard is provisional, and that a power loss may have left, is as if it were not there: nothing is in it, and a part of it may
+/// be lost.
 ///
 /// A short log that its last user has kept for the next ([`OnClose::Keep`]) stays, and goes on. Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
 /// keeps pages before the file, or rollback journals. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
@@ -33,7 +34,7 @@ pub fn recover(
     pause: Pause<'_>,
 ) -> Result<Log, JournalError> {
     let open = directory::attach(file, log_dir, options, db, id, false, pause)?;
-    if open.alone && is_provisional(file, id)? {
+    if open.is_of_another_boot && is_provisional(file, id)? {
         return Err(JournalError::Missing { database: db.path.clone(), id, searched: log_dir.dir.clone() });
     }
     let (mut log, recovered) = Log::unchecked(open);

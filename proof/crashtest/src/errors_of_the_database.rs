@@ -4,7 +4,7 @@
 
 use rusqlite::Connection;
 
-use crate::event::Event;
+use crate::event::{Event, Recording};
 use crate::faults::recorder_of;
 use crate::hooks::register;
 use crate::model::{Model, sample};
@@ -47,7 +47,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
         for conn in [&told, &other] {
             conn.execute_batch(&format!("PRAGMA synchronous={synchronous}")).unwrap();
         }
-        recorder.fail_sync_of(&stage.database());
+        recorder.fail_syncs_of(&stage.database(), 1);
         let told_of = sql::checkpoint(&told, "FULL");
         if synchronous != "OFF" {
             assert!(told_of.is_err() && recorder.has_failed_sync(), "no sync has failed");
@@ -66,8 +66,17 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
         }
         assert!(recorder.has_failed_sync(), "no sync has failed");
     });
-    let recording = recorder.finish();
-    let mut model = Model::new(&recording, &stage.home());
+    assert_nothing_is_lost(
+        &stage,
+        &setup,
+        &recorder.finish(),
+        &format!("synchronous={synchronous}, closes={closes}"),
+    );
+}
+
+/// Lets the power fail at barriers, and behind acknowledgements, since the first sync that has failed.
+fn assert_nothing_is_lost(stage: &Stage, setup: &Setup, recording: &Recording, what: &str) {
+    let mut model = Model::new(recording, &stage.home());
     let mut random = fastrand::Rng::with_seed(7);
     let barriers = recording.events.iter().filter(|event| Model::is_barrier(event)).count();
     let (mut acknowledged, mut lost) = (0, false);
@@ -76,11 +85,11 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
         if cuts || lost && matches!(event, Event::Acknowledged { .. }) && random.u8(..4) == 0 {
             let choices = model.choices();
             stage.set(&model.crash(&choices, &sample(&choices, &mut random))).unwrap();
-            let conn = stage.connect(&setup).unwrap();
+            let conn = stage.connect(setup).unwrap();
             let found: u32 = conn
                 .query_row("SELECT count(*) FROM t WHERE number <= ?1", [acknowledged], |row| row.get(0))
                 .unwrap();
-            assert_eq!(found, acknowledged, "{engine}, synchronous={synchronous}, closes={closes}");
+            assert_eq!(found, acknowledged, "{}, {what}", setup.engine);
             let sound: String = conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
             assert_eq!(sound, "ok");
         }
@@ -114,6 +123,46 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
     for engine in that_write_when_checkpointed() {
         for closes in [false, true] {
             somebody_else_syncs(engine, "OFF", closes);
+        }
+    }
+}
+
+/// The syncs fail that make the guard durable before the first frame: what shows it then is not on the disk, and the next transaction
+/// must not count on it, whose ever it is.
+fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool) {
+    register().unwrap();
+    let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
+    let setup = Setup { waits: true, ..setup };
+    let stage = Stage::new(false).unwrap();
+    let made = Connection::open(stage.database()).unwrap();
+    made.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(number INTEGER PRIMARY KEY, filler)")
+        .unwrap();
+    drop(made);
+    let recorder = recorder_of(&stage, &setup).unwrap();
+    let note = |event| recorder.note(event);
+    under_hook(&stage, &recorder, || {
+        let told = stage.connect(&setup).unwrap();
+        let other = stage.connect(&setup).unwrap();
+        for conn in [&told, &other] {
+            conn.query_row("SELECT count(*) FROM t", [], |_| Ok(())).unwrap();
+        }
+        recorder.fail_syncs_of(&stage.database(), failures);
+        let refused = sql::commit(&told, "INSERT INTO t VALUES(0, 0); DELETE FROM t WHERE number = 0;");
+        assert_eq!(refused.is_err(), failures > 1, "a single failure is made good: {refused:?}");
+        assert!(recorder.has_failed_sync(), "no sync has failed");
+        let _ = sql::roll_back(&told);
+        insert(if by_another { &other } else { &told }, 1, &note);
+    });
+    let what = format!("{failures} failures, by_another={by_another}");
+    assert_nothing_is_lost(&stage, &setup, &recorder.finish(), &what);
+}
+
+#[test]
+fn inv01_a_guard_that_could_not_be_synced_is_put_on_anew() {
+    for engine in Engine::own().into_iter().filter(|engine| *engine != Engine::SCRATCHPAD) {
+        for by_another in [false, true] {
+            the_guard_is_not_durable(engine, 1, by_another);
+            the_guard_is_not_durable(engine, 2, by_another);
         }
     }
 }
@@ -160,7 +209,7 @@ fn commit_with_a_super_journal(attached: bool) {
                 conn.execute_batch(&format!("INSERT INTO {name}.t VALUES(1)")).unwrap();
             }
             let mut names = std::fs::read_dir(stage.log_dir()).unwrap().map(|entry| entry.unwrap().path());
-            recorder.fail_sync_of(&names.find(|path| crate::event::is_log(path)).unwrap());
+            recorder.fail_syncs_of(&names.find(|path| crate::event::is_log(path)).unwrap(), 1);
             let committed = conn.execute_batch("COMMIT");
             assert!(recorder.has_failed_sync(), "the log was not flushed, synchronous={synchronous}");
             committed

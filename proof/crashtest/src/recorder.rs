@@ -70,8 +70,8 @@ struct State {
     events_before: usize,
     /// Calls that were made to fail.
     failures: u64,
-    /// The file whose next sync fails.
-    failing_sync: Option<PathBuf>,
+    /// The file whose next syncs fail, and how many of them.
+    failing_syncs: Option<(PathBuf, u32)>,
 }
 
 /// The recorder while a call runs.
@@ -111,17 +111,17 @@ impl Recorder {
         step.0.failures = 0;
     }
 
-    /// Makes the next sync of a file fail, that SQLite syncs or that is a log of blocks.
+    /// Makes the next syncs of a file fail, that SQLite syncs or that is a log of blocks.
     #[cfg(test)]
-    pub fn fail_sync_of(&self, path: &Path) {
-        self.step().0.failing_sync = Some(path.to_path_buf());
+    pub fn fail_syncs_of(&self, path: &Path, count: u32) {
+        self.step().0.failing_syncs = Some((path.to_path_buf(), count));
     }
 
     /// Whether that has come to pass.
     #[cfg(test)]
     #[must_use]
     pub fn has_failed_sync(&self) -> bool {
-        self.step().0.failing_sync.is_none()
+        self.step().0.failing_syncs.is_none()
     }
 
     /// Number of calls that can fail, since the fault was set.
@@ -228,9 +228,13 @@ impl Step<'_> {
         Some(failure)
     }
 
-    /// Whether this sync is the one that is to fail.
+    /// Whether this sync is one that is to fail.
     pub fn fails_to_sync(&mut self, path: &Path) -> bool {
-        self.0.failing_sync.take_if(|failing| failing == path).is_some()
+        let failing = &mut self.0.failing_syncs;
+        let Some((_, left)) = failing.as_mut().filter(|(failing, _)| failing == path) else { return false };
+        *left -= 1;
+        failing.take_if(|(_, left)| *left == 0);
+        true
     }
 
     /// The same for the blocks of a log.

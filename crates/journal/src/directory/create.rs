@@ -17,8 +17,8 @@ use crate::{EngineOptions, JournalError};
 /// is provisional: then [`Log::harden`](crate::Log::harden) makes them so.
 ///
 /// Nothing of it has a name before it is complete, and its shared memory gets one last: the death of the process on the way
-/// leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, unless the log is
-/// not durable yet: then it may leave a part of it too.
+/// leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, which may leave a
+/// part of a log that is not durable yet.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     log_dir: &LogDirectory,
@@ -37,6 +37,8 @@ pub(crate) fn create(
     let place = Place::new(log_dir, &path, id);
     let segment_path = place.segment_path.clone();
     let file = files::make_file(&log_dir.dir, &path, db)?;
+    // It may have a name already, and is not to be taken for what a power loss has left.
+    file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
     // All that the log has is in its file: a power loss that takes it leaves nothing else of it.
     let is_provisional = !log_dir.engine.rollback_journals;
     let make = || {
@@ -53,7 +55,6 @@ pub(crate) fn create(
             head,
             page_bytes,
         })?;
-        file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
         let publish = if is_provisional { files::publish_provisionally } else { files::publish };
         publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         files::name(&segment_path, &named)

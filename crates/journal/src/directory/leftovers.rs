@@ -38,15 +38,16 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
         seen.push(path.clone());
         // To be changed: what it has elsewhere is given back.
         let Ok(file) = open_log(&path, true) else {
-            log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db) && make_sure());
+            log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
         };
         let head = match Head::read(&path, &file) {
             Ok(head) => head,
             Err(error) => {
                 let is_own = file.metadata().is_ok_and(|meta| is_named_after(name, &meta, db));
-                let may_delete = is_own && is_torn(&path, &file, &error) && file.try_lock().is_ok();
-                if may_delete && make_sure() {
+                let may_delete =
+                    is_own && file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
+                if may_delete && is_torn(&path, &file, &error) && make_sure() {
                     drop(std::fs::remove_file(&path));
                 }
                 continue;

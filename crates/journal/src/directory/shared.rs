@@ -36,6 +36,8 @@ pub(crate) struct OpenLog {
     pub(crate) file: OwnFile,
     /// Whether nobody else had the log when it was opened.
     pub(crate) alone: bool,
+    /// Whether the system may have been started since it was last used: a power loss has left what it could.
+    pub(crate) is_of_another_boot: bool,
     /// Keeps others from attaching until the log has been checked.
     pub(crate) attaching: Option<OwnFile>,
     /// Logs that had to make way: from where, and to where.
@@ -64,6 +66,7 @@ impl OpenLog {
             segment_path: outside.segment_path.clone(),
             file: file.map_err(|error| JournalError::io("open the log", &outside.path, &error))?,
             alone: false,
+            is_of_another_boot: false,
             attaching: None,
             moved: Vec::new(),
             is_provisional: false,
@@ -154,6 +157,7 @@ impl<'a> Place<'a> {
         found: Found,
     ) -> Result<OpenLog, JournalError> {
         let Found { alone, of_another, is_new, left } = found;
+        let is_of_another_boot = alone && !is_new && left.is_none();
         let engine = (self.log_dir.engine.attach)(Attaching {
             directory: self.log_dir,
             options,
@@ -180,6 +184,7 @@ impl<'a> Place<'a> {
             segment_path,
             file,
             alone,
+            is_of_another_boot,
             attaching: None,
             moved: Vec::new(),
             is_provisional: false,

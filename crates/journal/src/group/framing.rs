@@ -89,7 +89,7 @@ pub(crate) trait Framing: Send + Sync {
         ordered: bool,
     ) -> Result<u64, JournalError>;
 
-    /// Writes what a generation begins with. Durable on return, or if it may be `later` with the next flush.
+    /// Writes what a generation begins with. Durable on return; where `later` is set, with the next flush or preallocation.
     ///
     /// # Errors
     /// That of the device.

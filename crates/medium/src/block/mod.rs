@@ -95,8 +95,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// preallocated before stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Writes whole blocks at `at`, up to where the file ends or behind it, for which no device is waited: not durable, and as slow
-    /// as others to become so, with the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
+    /// Writes whole blocks at `at`, up to where the file ends or after it, without waiting for the device: they are durable after the
+    /// next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the device.

@@ -75,15 +75,17 @@ impl Wal {
 
     /// Takes the header that the WAL begins with.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
-        let is_provisional = guard::is_provisional(&self.db, &self.attachment)?;
-        if !is_provisional && let Err(code) = self.before_reuse() {
+        if guard::is_provisional(&self.db, &self.attachment)? {
+            let code = self.take(0, data);
+            if code == ffi::OK {
+                guard::harden(&self.db, &self.attachment)?;
+            }
             return Ok(code);
         }
-        let code = self.take(0, data);
-        if is_provisional && code == ffi::OK {
-            guard::harden(&self.db, &self.attachment)?;
+        if !self.attachment.is_hardened() {
+            guard::put_again(&self.db, &self.attachment)?;
         }
-        Ok(code)
+        Ok(self.before_reuse().map_or_else(|code| code, |()| self.take(0, data)))
     }
 
     fn take(&self, offset: u64, data: &[u8]) -> c_int {

@@ -46,6 +46,7 @@ enum Attempt {
 /// Finds or makes what serves the WAL of `db`. SQLite holds at least SHARED.
 pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
     let log_dir = db.log_dir();
+    let mut refused = None;
     for tries in 0.. {
         match db.header()? {
             // SQLite opens a WAL where page 1 asks for one.
@@ -63,13 +64,15 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
                 Err(failure) if provisional && failure.code & 0xff != ffi::BUSY && !db.read_only => {
                     match opening::under_exclusive(db, || forget(db, log_id))? {
                         Some(forgotten) => forgotten?,
-                        // Somebody uses it, or is about to do the same.
-                        None => opening::step_back(db, tries).map_err(|_| failure)?,
+                        // Somebody uses it with other settings, or is about to do the same.
+                        None => opening::step_back(db, tries).or_else(|in_use| {
+                            Err(if is_guarded_by(db, log_id)? { failure } else { in_use })
+                        })?,
                     }
                     continue;
                 }
-                // By a connection that may write, as a log is made for who may only read.
-                Err(failure) if provisional && failure.code & 0xff != ffi::BUSY => {}
+                // A connection that may write forgets it, and makes a log for this one.
+                Err(failure) if provisional && failure.code & 0xff != ffi::BUSY => refused = Some(failure),
                 Err(failure) => {
                     db.patience.refuse();
                     return Err(failure);
@@ -79,17 +82,14 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
             DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {}
             _ => return Ok(WalServer::Base),
         }
-        let Ok(log_dir) = log_dir else { return Ok(WalServer::Base) };
         if db.read_only {
-            // By a connection that may write, if this user may: it opens the log, and this one shares it.
-            let Some(_writer) = helper::writer(db, "cannot open the log") else {
-                return Ok(WalServer::Base);
-            };
-            if let DatabaseHeader::Guarded { log_id, .. } = db.header()? {
-                return serve(db, attach(db, log_id)?);
+            match open_by_helper(db, log_dir.is_ok(), refused.take())? {
+                Some(server) => return Ok(server),
+                None if db.patience.pause(tries) => continue,
+                None => break,
             }
-            return Ok(WalServer::Base);
         }
+        let Ok(log_dir) = log_dir else { return Ok(WalServer::Base) };
         let attempt = match opening::turn(db)? {
             Turn::Own(_turn) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
                 absorb(db)?;
@@ -109,6 +109,20 @@ pub fn open_wal(db: &Db) -> Result<WalServer, Failure> {
         }
     }
     Err(opening::in_use(db))
+}
+
+/// For who may not write, where no log could be attached: a connection that may makes one, if this user may, and this one shares it. `refused`
+/// says why one that is named could not be. `None`: look again.
+fn open_by_helper(db: &Db, may_make: bool, refused: Option<Failure>) -> Result<Option<WalServer>, Failure> {
+    let helper = if may_make { helper::writer(db, "cannot open the log") } else { None };
+    match (db.header()?, helper, refused) {
+        (DatabaseHeader::Guarded { log_id, .. }, Some(_), _) => serve(db, attach(db, log_id)?).map(Some),
+        // Others may use that log: a WAL of the base's would be beside it.
+        (DatabaseHeader::Guarded { .. }, None, Some(failure)) => Err(failure),
+        // Made meanwhile.
+        (DatabaseHeader::Guarded { .. }, None, None) => Ok(None),
+        _ => Ok(Some(WalServer::Base)),
+    }
 }
 
 /// Whether there is a WAL; `None` where the base knows.
@@ -348,20 +362,14 @@ fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
 }
 
 /// Whether the guard that is on is provisional: the log has no commits then, and nothing in it or in the database waits for a
-/// sync. Once it is not, it never is again.
+/// sync. Once it is not, it never is again; but that it is not does not say that it is durable.
 pub fn is_provisional(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     if attachment.is_hardened() {
         return Ok(false);
     }
-    match db.header()? {
-        DatabaseHeader::Guarded { log_id, provisional, .. } if log_id == attachment.id() => {
-            if !provisional {
-                attachment.set_hardened();
-            }
-            Ok(provisional)
-        }
-        _ => Ok(false),
-    }
+    let header = db.header()?;
+    let id = attachment.id();
+    Ok(matches!(header, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
 }
 
 /// Puts a guard on for good that is provisional, after its log has been made durable: before the first frame is accepted, by
@@ -376,10 +384,25 @@ pub fn harden(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
         return Err(places::damaged(db));
     };
     guard::mask_as(kind, 0, &mut header, log_id);
+    put_for_good(db, attachment, &header)
+}
+
+/// Writes the guard once more that is on for good. Whoever put it on may have seen its syncs fail, or have died before: what shows it
+/// then need not be on the disk, nor be written back by another sync. Durable on return.
+pub fn put_again(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
+    let (header, len) = db.raw_header()?;
+    let found = guard::inspect(&header[..len]);
+    if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
+        put_for_good(db, attachment, &header)?;
+    }
+    Ok(())
+}
+
+fn put_for_good(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     // Should this process die before the sync, the next one syncs what it finds.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
-    write_header(db, &header)?;
+    write_header(db, header)?;
     attachment.home_synced(writes);
     attachment.set_hardened();
     Ok(())
