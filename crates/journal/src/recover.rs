@@ -34,8 +34,16 @@ pub fn recover(
     pause: Pause<'_>,
 ) -> Result<Log, JournalError> {
     let open = directory::attach(file, log_dir, options, db, id, false, pause)?;
-    if open.is_of_another_boot && is_provisional(file, id)? {
-        return Err(JournalError::Missing { database: db.path.clone(), id, searched: log_dir.dir.clone() });
+    if open.alone && is_provisional(file, id)? {
+        if open.is_of_another_boot {
+            return Err(JournalError::Missing {
+                database: db.path.clone(),
+                id,
+                searched: log_dir.dir.clone(),
+            });
+        }
+        // As where another log is made; others who would change the header wait until this one has been checked.
+        directory::collect_leftovers(file, log_dir, db);
     }
     let (mut log, recovered) = Log::unchecked(open);
     if let Some(_others_wait) = recovered {

@@ -31,7 +31,7 @@ pub(crate) fn create(
         return Err(JournalError::io("use the log's directory", &log_dir.dir, &error));
     }
     // One look at the directory is little beside making a log.
-    leftovers::collect(&log_dir.dir, db, true, &|| settle_header(database).is_ok());
+    collect_leftovers(database, log_dir, db);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(log_dir, db, id)?;
     let place = Place::new(log_dir, &path, id);
@@ -74,6 +74,12 @@ pub(crate) fn create(
             drop(std::fs::remove_file(&path));
         })
         .map(|log| OpenLog { moved, is_provisional, ..log })
+}
+
+/// Deletes what crashes have left of logs of this database, whose header is made durable first as it is: it names none of them. Nobody
+/// else may be about to change it.
+pub(crate) fn collect_leftovers(database: &dyn DatabaseFile, log_dir: &LogDirectory, db: &DatabaseIdentity) {
+    leftovers::collect(&log_dir.dir, db, true, &|| settle_header(database).is_ok());
 }
 
 /// Makes durable what the database's header says. A process may have died that had lifted the guard, or its sync have failed, after

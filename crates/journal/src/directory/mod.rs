@@ -28,7 +28,7 @@ use crate::home::DatabaseFile;
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
-pub(crate) use create::create;
+pub(crate) use create::{collect_leftovers, create};
 pub(crate) use files::{is_in_place, make_file, publish, remove, sync};
 pub use find::{Claim, FoundLog, claim, made_for};
 use head::Head;
