@@ -44,7 +44,11 @@ impl std::fmt::Display for Mutation {
 }
 
 /// Functions of which a call may be left out unnoticed, and why.
-const EXPLAINED: [(&str, &str); 18] = [
+const EXPLAINED: [(&str, &str); 19] = [
+    (
+        "sync < log.rs",
+        "what is in memory has been written back; the file's length and blocks wait for it, and are recorded as durable",
+    ),
     ("reach < extend", "only the new length waits for it, and a preallocated length is recorded as durable"),
     ("raise", "the guard is synced before the first transaction, and a home once more"),
     ("set_state", "the table of block states is a hint: after a crash the list of blocks decides"),
