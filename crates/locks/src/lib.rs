@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod file;
 mod holder;
 mod layout;
 mod observe;

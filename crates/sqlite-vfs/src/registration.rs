@@ -8,8 +8,8 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use duralite_locks::file::{Level, LockedFile};
 use duralite_medium::process::PerProcess;
-use duralite_sqlite_ffi as ffi;
 
 use crate::database::{Db, strict};
 use crate::errors::Failure;
@@ -35,7 +35,8 @@ fn disown(parents: &'static Mutex<Databases>) {
     // One that was locked at the fork stays so: no thread is there that could unlock it.
     if let Ok(databases) = parents.try_lock() {
         for db in databases.by_wal.values() {
-            db.base.unlock(ffi::LOCK_NONE);
+            // What cannot be given back was not taken.
+            let _ = db.base.unlock(Level::None);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use duralite_locks::file::Level;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use super::ask;
@@ -14,7 +15,7 @@ use super::pragma;
 use crate::database::{Db, Serving, lock, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;
-use crate::guard::{journal, lift_kept};
+use crate::guard::{self, journal};
 use crate::registration::Registration;
 use crate::shield::shield;
 use crate::status;
@@ -118,7 +119,7 @@ macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
             if $db.is_kept() {
-                lift_kept($db);
+                guard::lift_kept($db);
             }
             $body
         })
@@ -238,21 +239,7 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
 }
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> c_int {
-    with_open_db!(file, ffi::IOERR_LOCK, |db| answer(db, take_lock(db, level)))
-}
-
-/// Takes a lock. Under EXCLUSIVE SQLite goes on to change the database: then its rollback journal is in its place.
-fn take_lock(db: &Db, level: c_int) -> Result<c_int, Failure> {
-    let before = db.lock_level();
-    let code = lock::lock(db, level)?;
-    if code == ffi::OK
-        && level >= ffi::LOCK_EXCLUSIVE
-        && let Err(failure) = journal::raise_for_journal(db)
-    {
-        lock::refuse_exclusive(db, before);
-        return Err(failure);
-    }
-    Ok(code)
+    with_open_db!(file, ffi::IOERR_LOCK, |db| answer(db, guard::lock(db, Level::of_code(level))))
 }
 
 unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
@@ -260,9 +247,10 @@ unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
         file,
         ffi::IOERR_UNLOCK,
         |db| {
+            let level = Level::of_code(level);
             // Who closes gives all of it back at once.
-            if level > ffi::LOCK_NONE && db.is_kept() {
-                lift_kept(db);
+            if level > Level::None && db.is_kept() {
+                guard::lift_kept(db);
             }
             lock::unlock(db, level)
         },

@@ -12,10 +12,10 @@ use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
 use super::{db_file, journal_file, wal_file};
 use crate::account;
-use crate::database::{Db, Names, strict, super_journal, waiting};
+use crate::database::{Db, Names, Prepared, strict, super_journal, waiting};
 use crate::errors::Failure;
 use crate::guard::child::{self, ChildJournal};
-use crate::guard::{self, WalServer, journal, places};
+use crate::guard::{self, journal, places};
 use crate::registration::Registration;
 use crate::settings::{self, Settings};
 use crate::shield::shield;
@@ -110,12 +110,12 @@ unsafe extern "C" fn open(
                 guard::lift_kept(&db);
             }
             match guard::open_wal(&db) {
-                Ok(WalServer::Base) => {
+                Ok(Prepared::Base) => {
                     if let Err(failure) = strict::check_wal(&db) {
                         return registration.sqlite.fail(&failure);
                     }
                 }
-                Ok(WalServer::Log(used)) => {
+                Ok(Prepared::Log(used)) => {
                     let granted = match used.outside() {
                         Some(_) => flags & !(ffi::OPEN_READWRITE | ffi::OPEN_CREATE) | ffi::OPEN_READONLY,
                         None => flags,

@@ -3,12 +3,13 @@
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_journal::engine::{Fill, Ticket};
 use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
+use duralite_locks::file::{FileLock, Level};
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
@@ -51,10 +52,10 @@ pub struct Db {
     settings: Mutex<Settings>,
     /// Where a new log goes; found out once.
     log_dir: OnceLock<Result<LogDirectory, String>>,
-    /// The lock SQLite holds.
-    lock: AtomicI32,
-    /// A write transaction with a rollback journal: RESERVED has been taken since SHARED.
-    reserved: AtomicBool,
+    /// The lock of the database file (invariant 44).
+    pub lock: FileLock<BaseFile>,
+    /// What was made ready as SQLite took SHARED, for the moment in which it opens the WAL.
+    prepared: Mutex<Option<Prepared>>,
     /// Set when the guard may or may not be on, on disk.
     header_in_doubt: AtomicBool,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
@@ -99,6 +100,14 @@ pub struct Db {
 pub struct Names {
     pub journal: PagerName,
     pub wal: PagerName,
+}
+
+/// What serves a database's WAL.
+pub enum Prepared {
+    /// No log has the database, or may have it: the base VFS's own files serve it.
+    Base,
+    /// A log.
+    Log(Use),
 }
 
 /// What an attached log is for.
@@ -168,8 +177,8 @@ impl Db {
             is_helper: connection::is_opening(),
             settings: Mutex::new(settings),
             log_dir: OnceLock::new(),
-            lock: AtomicI32::new(ffi::LOCK_NONE),
-            reserved: AtomicBool::new(false),
+            lock: FileLock::new(base),
+            prepared: Mutex::default(),
             header_in_doubt: AtomicBool::new(false),
             sealed: Mutex::default(),
             commit_clock: CommitClock::default(),
@@ -250,21 +259,38 @@ impl Db {
         self.settings().journal != Journal::Off
     }
 
-    pub fn lock_level(&self) -> c_int {
-        self.lock.load(Ordering::Relaxed)
+    /// Notes what serves the WAL when SQLite opens it next, under the lock that SQLite gets now.
+    pub fn prepare(&self, prepared: Prepared) {
+        let previous = locked(&self.prepared).replace(prepared);
+        drop(previous);
     }
 
-    pub fn set_lock_level(&self, level: c_int) {
-        self.lock.store(level, Ordering::Relaxed);
-        if level <= ffi::LOCK_RESERVED {
-            self.reserved.store(level == ffi::LOCK_RESERVED, Ordering::Relaxed);
+    /// What was noted, if the lock has lasted under which it was concluded. A log is handed over.
+    pub fn take_prepared(&self) -> Option<Prepared> {
+        let mut prepared = locked(&self.prepared);
+        match &*prepared {
+            Some(Prepared::Base) => Some(Prepared::Base),
+            _ => prepared.take(),
         }
     }
 
-    /// Whether SQLite writes with a rollback journal: neither WAL mode nor rolling back what another
-    /// process has left ever takes RESERVED.
-    pub fn in_rollback_transaction(&self) -> bool {
-        self.reserved.load(Ordering::Relaxed)
+    /// Whether it was a log that was noted; `None` where nothing was.
+    pub fn prepared_log(&self) -> Option<bool> {
+        locked(&self.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
+    }
+
+    /// Forgets what was noted that no longer follows: all of it where SQLite gives SHARED back; that there is no log where SQLite
+    /// is about to write, since SQLite itself may set WAL mode then.
+    pub fn forget_prepared(&self, level: Level) {
+        let mut prepared = locked(&self.prepared);
+        let lasts = match &*prepared {
+            None => return,
+            Some(Prepared::Log(_)) => level >= Level::Shared,
+            Some(Prepared::Base) => level == Level::Shared,
+        };
+        let forgotten = if lasts { None } else { prepared.take() };
+        drop(prepared);
+        drop(forgotten);
     }
 
     /// The log, whatever it is for.
@@ -359,7 +385,7 @@ impl Db {
 
     /// The WAL is closed. Under EXCLUSIVE its deletion follows, which needs the log again.
     pub fn wal_closed(&self) {
-        if self.lock_level() >= ffi::LOCK_EXCLUSIVE {
+        if self.lock.believed() >= Level::Exclusive {
             self.state().serving = Serving::Lingering;
         } else {
             self.detach();
@@ -392,7 +418,7 @@ impl Db {
 
     /// Lets them begin again, unless EXCLUSIVE is held.
     pub fn allow_checkpoints(&self) {
-        if self.lock_level() < ffi::LOCK_EXCLUSIVE {
+        if self.lock.believed() < Level::Exclusive {
             let hold_off = locked(&self.hold_off).take();
             drop(hold_off);
         }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use duralite_journal::figures::Counter;
 use duralite_journal::home::{DatabaseFile, Header, Homed};
 use duralite_journal::{JournalError, Log};
+use duralite_locks::file::Level;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_medium::{Guarantee, MediumError};
 use duralite_sqlite_ffi as ffi;
@@ -80,7 +81,7 @@ impl Db {
         match self.header()? {
             DatabaseHeader::Guarded { kind, log_id, .. } => {
                 let is_its = log_id == attachment.id();
-                if is_its && self.lock_level() >= ffi::LOCK_SHARED && !self.is_outside() {
+                if is_its && self.lock.believed() >= Level::Shared && !self.is_outside() {
                     attachment.set_guard_kind(Some(kind));
                 }
                 Ok(kind)
@@ -120,7 +121,7 @@ impl Db {
     /// Refuses to read what may have a hot rollback journal in a log that is not attached: the guard has come since
     /// the database was opened. The next transaction looks for it.
     fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
-        if kind == JournalKind::Wal || self.lock_level() < ffi::LOCK_SHARED || self.attached().is_some() {
+        if kind == JournalKind::Wal || self.lock.believed() < Level::Shared || self.attached().is_some() {
             return Ok(());
         }
         self.saw_rollback_guard.store(true, Ordering::Relaxed);
@@ -194,7 +195,7 @@ impl Db {
     /// Whether SQLite may write over what is where the guard would be, with no log attached. Over a provisional one it may: a power
     /// loss has brought back the rollback journal of a transaction from before there was a log, which has no commits.
     fn may_overwrite_guard(&self) -> Result<bool, Failure> {
-        let has_all = self.lock_level() >= ffi::LOCK_EXCLUSIVE;
+        let has_all = self.lock.sqlites_exclusive().is_some();
         let header = self.header()?;
         Ok(match header {
             DatabaseHeader::Guarded { provisional, .. } => provisional && has_all,
@@ -298,7 +299,7 @@ impl Db {
     /// log is in memory that a power loss takes, what is left is what has been checkpointed: that is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
-            log.locks().has_waiters() || self.lock_level() >= ffi::LOCK_EXCLUSIVE && self.has_index();
+            log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.has_index();
         begun_later && log.log().guarantee() != Guarantee::ProcessCrash
     }
 

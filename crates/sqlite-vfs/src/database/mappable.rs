@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use duralite_journal::JournalError;
 use duralite_journal::home::{DatabaseFile, HomeKind, memory};
 use duralite_medium::Nvm;
-use duralite_sqlite_ffi as ffi;
 
 use super::Db;
 use crate::sqlite::base::BaseFile;
@@ -44,10 +43,10 @@ impl Db {
         if !memory::is_left_open(file) {
             return;
         }
-        if self.base.lock(ffi::LOCK_SHARED) == ffi::OK && self.base.lock(ffi::LOCK_EXCLUSIVE) == ffi::OK {
+        let Ok(mut own) = self.lock.own() else { return };
+        if matches!(own.held_mut().exclusive(|_| false), Ok(Some(_))) {
             memory::close_left(file);
         }
-        self.base.unlock(ffi::LOCK_NONE);
     }
 }
 

@@ -15,6 +15,6 @@ pub mod strict;
 pub mod super_journal;
 pub mod waiting;
 
-pub use db::{Db, Names, Serving, named_file};
+pub use db::{Db, Names, Prepared, Serving, named_file};
 pub use journal_store::JournalStore;
 pub use mappable::Mappable;

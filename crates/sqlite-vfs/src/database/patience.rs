@@ -4,8 +4,8 @@
 //! none. Others wait that long, as for a mutex, and no longer: a busy timeout keeps its meaning. What is waited is
 //! counted over all tries of a connection until one succeeds.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// In all, until something succeeds.
 const LIMIT: Duration = Duration::from_millis(250);
@@ -16,20 +16,22 @@ const LONGEST: Duration = Duration::from_millis(2);
 #[derive(Default)]
 pub struct Patience {
     waited_us: AtomicU64,
-    /// Whether somebody was in the way of attaching the log, so that it is still to be waited for.
-    refused: AtomicBool,
 }
 
 impl Patience {
     /// Sleeps before try number `tries`, counted from 0; `false` when there is no patience left.
     pub fn pause(&self, tries: u32) -> bool {
+        self.sleep(FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST))
+    }
+
+    /// Sleeps for so long; `false` when there is no patience left.
+    pub fn sleep(&self, pause: Duration) -> bool {
         let left = self.left();
         if left.is_zero() {
             return false;
         }
-        let pause = FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST).min(left);
-        let start = std::time::Instant::now();
-        std::thread::sleep(pause);
+        let start = Instant::now();
+        std::thread::sleep(pause.min(left));
         self.spend(start.elapsed());
         true
     }
@@ -47,20 +49,7 @@ impl Patience {
 
     /// What was waited for has come.
     pub fn renew(&self) {
-        self.refused.store(false, Ordering::Relaxed);
         self.waited_us.store(0, Ordering::Relaxed);
-    }
-
-    /// The log could not be attached: that SHARED comes, with which every try begins, is not what is waited for.
-    pub fn refuse(&self) {
-        self.refused.store(true, Ordering::Relaxed);
-    }
-
-    /// SHARED has come.
-    pub fn renew_at_shared(&self) {
-        if !self.refused.load(Ordering::Relaxed) {
-            self.renew();
-        }
     }
 }
 
@@ -75,19 +64,6 @@ mod tests {
         assert!(patience.pause(3));
         assert!(!patience.pause(0));
         patience.renew();
-        assert!(patience.pause(0));
-    }
-
-    #[test]
-    fn it_lasts_over_all_tries_to_attach_a_log() {
-        let patience = Patience::default();
-        patience.spend(LIMIT);
-        patience.refuse();
-        patience.renew_at_shared();
-        assert!(!patience.pause(0), "the next try waits as long again");
-        patience.renew();
-        patience.spend(LIMIT);
-        patience.renew_at_shared();
         assert!(patience.pause(0));
     }
 }

@@ -9,6 +9,7 @@
 
 use std::path::Path;
 
+use duralite_locks::file::Level;
 use duralite_logfmt::guard::{DatabaseHeader, VERSIONS};
 use duralite_sqlite_ffi as ffi;
 
@@ -68,14 +69,14 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
 
 /// Refuses a rollback journal, unless `PRAGMA journal_mode=WAL` may need it: that takes EXCLUSIVE before.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
-    let is_transaction = db.strict && db.lock_level() == ffi::LOCK_RESERVED && !db.keeps_rollback_journals();
+    let is_transaction = db.strict && db.lock.believed() == Level::Reserved && !db.keeps_rollback_journals();
     if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. What SQLite
 /// writes to roll back afterwards is what is there already.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
-    if !db.strict || !db.in_rollback_transaction() || db.has_journal() || db.makes_database() {
+    if !db.strict || !db.lock.in_rollback_transaction() || db.has_journal() || db.makes_database() {
         return Ok(());
     }
     let stays_wal = match data.get(VERSIONS).filter(|_| offset == 0) {

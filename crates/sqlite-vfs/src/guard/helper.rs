@@ -17,7 +17,6 @@ use std::time::Duration;
 use duralite_medium::FileSegment;
 use duralite_sqlite_ffi as ffi;
 
-use super::opening;
 use crate::database::Db;
 use crate::errors::Failure;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
@@ -50,22 +49,15 @@ fn helping<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Opens a connection that may write beside a read-only one, which has nothing but SHARED; `None` when this user
-/// may not write either, or when this is such a connection itself.
+/// Opens a connection that may write beside a read-only one, which holds no lock of the file; `None` when this user may not
+/// write either, or when this is such a connection itself.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
-    if HELPING.get() || !may_write(db) || opening::go_back(db, ffi::LOCK_NONE).is_err() {
+    if HELPING.get() || !may_write(db) {
         return None;
     }
     let parameters = db.settings().parameters();
     let opened = uri_of(&db.path, &parameters).and_then(|uri| helping(|| open(db.sqlite, &uri, purpose)));
-    let locked = opening::take_shared(db);
-    match (opened, locked) {
-        (Ok(own), Ok(())) => Some(own),
-        (Err(failure), _) | (_, Err(failure)) => {
-            db.sqlite.report(ffi::NOTICE, &failure.message);
-            None
-        }
-    }
+    opened.inspect_err(|failure| db.sqlite.report(ffi::NOTICE, &failure.message)).ok()
 }
 
 fn may_write(db: &Db) -> bool {

@@ -8,11 +8,16 @@
 use std::sync::Arc;
 
 use duralite_journal::rollback::{RollbackJournal, counts};
+use duralite_locks::file::Level;
 use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind};
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 
-use super::{Attempt, attach, is_guarded_by, lift, opening, raise};
+use super::header::is_guarded_by;
+use super::lifting::lift;
+use super::places::attach;
+use super::raising::{Raised, raise};
+use super::waits::{cannot_lock, in_use, pending};
 use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
@@ -103,7 +108,7 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<bool, Failure> {
         return Ok(false);
     }
     db.set_journal(Some(JournalStore::Memory(Vec::new())));
-    if db.lock_level() >= ffi::LOCK_EXCLUSIVE
+    if db.lock.believed() >= Level::Exclusive
         && let Err(failure) = raise_for_journal(db)
     {
         db.set_journal(None);
@@ -136,9 +141,10 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     }
     if db.attached().is_none() {
         let log_dir = db.log_dir().map_err(Failure::cannot_open)?;
-        match raise(db, log_dir)? {
-            Attempt::Raised(attachment) => db.attach(attachment.enter(Entering::Journal)?, Serving::Journal),
-            Attempt::LookAgain => return Err(opening::in_use(db)),
+        let alone = db.lock.sqlites_exclusive().ok_or_else(|| in_use(db))?;
+        match raise(db, &alone, log_dir)? {
+            Raised::Log(attachment) => db.attach(attachment.enter(Entering::Journal)?, Serving::Journal),
+            Raised::LookAgain => return Err(in_use(db)),
         }
     }
     let journal = db.attached().and_then(|attachment| attachment.rollback_journal());
@@ -168,9 +174,7 @@ pub fn close(db: &Db) {
     if attachment.may_be_replaced() && !is_guarded_by(db, attachment.id()).unwrap_or(true) {
         return;
     }
-    let lifted = lift_if_last(db, &attachment);
-    db.base.unlock(ffi::LOCK_NONE);
-    match lifted {
+    match lift_if_last(db, &attachment) {
         Ok(true) => {
             if let Some(maintenance) = attachment.maintenance() {
                 maintenance.stop();
@@ -184,12 +188,15 @@ pub fn close(db: &Db) {
 
 /// Whether it was the last.
 fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
-    let is_alone = attachment.take_alone(SegmentUse::Any)?;
-    if !is_alone || db.base.lock(ffi::LOCK_SHARED) != ffi::OK || !opening::take_exclusive(db)? {
+    if !attachment.take_alone(SegmentUse::Any)? {
         return Ok(false);
     }
+    let Ok(mut own) = db.lock.own() else { return Ok(false) };
+    let Some(alone) = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))? else {
+        return Ok(false);
+    };
     if attachment.holds_anything()? || !is_guarded_by(db, attachment.id())? {
         return Ok(true);
     }
-    lift(db, attachment).map(|()| true)
+    lift(db, &alone, attachment).map(|()| true)
 }

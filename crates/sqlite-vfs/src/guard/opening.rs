@@ -1,173 +1,413 @@
-//! Having the database alone for a moment, to open its log: beside the threads and processes that want the same.
+//! Opening the log of a database (invariants 1, 2 and 44).
+//!
+//! To make a log takes the database alone for a moment, and so does putting an ordinary `-wal` home that a program without
+//! Duralite has left. Two connections that want the database alone have to let go of it in turns. SQLite cannot: what it has read
+//! under SHARED it believes until it gives SHARED back. So all of that is done in [`begin`], when SQLite asks for SHARED
+//! and believes nothing yet. When SQLite opens the WAL, under the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
+//!
+//! [`look`] decides, and changes nothing:
+//!
+//! | the file's header | what it needs |
+//! | --- | --- |
+//! | plain, rollback mode | nothing: SQLite's own files serve it |
+//! | plain, WAL mode, with a hot rollback journal | nothing: SQLite first plays the journal back |
+//! | plain, WAL mode, and no log can be made | nothing: SQLite's own `-wal` serves it |
+//! | plain, WAL mode, read-only connection | a connection that may write, to make the log |
+//! | plain, WAL mode, with an ordinary `-wal` | stock SQLite puts the `-wal` home, if nobody uses it |
+//! | plain, WAL mode | a new log |
+//! | guard of rollback mode | nothing: the log is attached when SQLite looks for the journal |
+//! | guard of WAL mode, and the log can be attached | that log |
+//! | the same, but the log has nothing and does not fit | the log is put away |
+//! | a provisional guard without its log | the guard is forgotten; by a connection that may write |
+//! | a guard without its log, or a damaged one | an error says so |
+//!
+//! What lapses while the lock is not held is looked at again, or ends in `SQLITE_BUSY`.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use duralite_medium::process::PerProcess;
+use duralite_journal::LogDirectory;
+use duralite_locks::file::{Concluded, Held, Level, Own};
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind};
+use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 
-use crate::database::Db;
+use super::gate::{Gate, Turn};
+use super::header::{Alone, check_journal, is_guarded_by, is_provisional};
+use super::lifting::{forget, lift};
+use super::places::{self, attach};
+use super::raising::{Raised, raise};
+use super::waits::{cannot_lock, in_use, pending};
+use super::{absorb, helper, journal};
+use crate::attachment::{Attachment, Entering, Use};
+use crate::background::worker;
+use crate::database::{Db, Prepared, Serving, lock};
 use crate::errors::Failure;
+use crate::sqlite::base::BaseFile;
+use crate::sqlite::connection::OwnConnection;
 
-/// How long a pending EXCLUSIVE waits, at most, for those it keeps from starting.
-const PENDING: Duration = Duration::from_millis(50);
-const PENDING_PAUSE: Duration = Duration::from_micros(100);
+/// How often a database is looked at under one lock: a log is put away, then another one is made.
+const LOOKS: u32 = 4;
 
-/// Lets one thread at a time open the log of a database.
-#[derive(Default)]
-struct Gate {
-    taken: Mutex<bool>,
-    freed: Condvar,
-}
-
-impl Gate {
-    fn taken(&self) -> MutexGuard<'_, bool> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+/// `xLock`. Under EXCLUSIVE SQLite goes on to change the database: then its rollback journal is in its place.
+pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
+    let before = db.lock.believed();
+    if before == Level::None && level == Level::Shared {
+        return begin(db);
     }
-}
-
-/// The databases whose logs this process is opening, by inode and birth time.
-type Gates = HashMap<(u64, u64), Weak<Gate>>;
-static GATES: PerProcess<Mutex<Gates>> = PerProcess::new();
-
-fn gate_of(db: &Db) -> Result<Arc<Gate>, Failure> {
-    let identity = db.identity()?;
-    let mut gates = GATES.get().lock().unwrap_or_else(PoisonError::into_inner);
-    gates.retain(|_, gate| gate.strong_count() > 0);
-    let place = gates.entry((identity.inode, identity.birth_ns)).or_default();
-    Ok(place.upgrade().unwrap_or_else(|| {
-        let new = Arc::default();
-        *place = Arc::downgrade(&new);
-        new
-    }))
-}
-
-/// Whose turn it is to open the log of a database, among the threads of this process.
-pub enum Turn {
-    /// This thread's, until it is dropped.
-    Own(OwnTurn),
-    /// It was another's: look again.
-    Waited,
-}
-
-/// The turn.
-pub struct OwnTurn(Arc<Gate>);
-
-impl Drop for OwnTurn {
-    fn drop(&mut self) {
-        *self.0.taken() = false;
-        self.0.freed.notify_all();
+    let code = lock::lock(db, level);
+    if code == ffi::OK
+        && level >= Level::Exclusive
+        && let Err(failure) = journal::raise_for_journal(db)
+    {
+        lock::refuse_exclusive(db, before);
+        return Err(failure);
     }
+    Ok(code)
 }
 
-/// Takes the turn, or lets go of SHARED and waits for whoever has it, who needs EXCLUSIVE.
-pub fn turn(db: &Db) -> Result<Turn, Failure> {
-    let gate = gate_of(db)?;
-    let mut taken = gate.taken();
-    if !*taken {
-        *taken = true;
-        drop(taken);
-        return Ok(Turn::Own(OwnTurn(gate)));
-    }
-    drop(taken);
-    release_shared(db)?;
-    let start = Instant::now();
-    let limit = db.patience.left();
-    drop(gate.freed.wait_timeout_while(gate.taken(), limit, |taken| *taken));
-    db.patience.spend(start.elapsed());
-    take_shared(db)?;
-    Ok(Turn::Waited)
+/// What a database needs before SQLite may read it.
+enum Need<'h, 'd> {
+    /// Nothing more: this serves its WAL, if SQLite opens one.
+    Served(Concluded<'h, Prepared>),
+    /// Nothing: its log is attached when SQLite looks for the rollback journal.
+    Journal,
+    /// Nothing yet: SQLite first plays the rollback journal back that is there, for this reason not to go on without.
+    Playback(Failure),
+    /// A new log, made there.
+    NewLog(&'d LogDirectory),
+    /// That the ordinary `-wal` goes home.
+    Absorb,
+    /// A connection that may write. With the reason why the log that the guard names cannot be attached, where one does.
+    Writer(Option<Failure>),
+    /// That a provisional guard goes whose log is not what it was; with the reason why that cannot be attached.
+    Forget(LogId, Failure),
+    /// That a log goes which has nothing, and is not what the database needs.
+    PutAway(Arc<Attachment>),
+    /// Another look: the guard has changed just now.
+    Look,
 }
 
-/// Gives SHARED up for a moment: two that want EXCLUSIVE would block each other for ever. SQLite
-/// reads nothing before the WAL is open, and what it knew is looked at again afterwards.
-pub fn step_back(db: &Db, tries: u32) -> Result<(), Failure> {
-    release_shared(db)?;
-    // Not in step with the other one.
-    let spread = Instant::now().elapsed().subsec_nanos() ^ std::process::id();
-    if !db.patience.pause(tries + spread % 4) {
-        take_shared(db)?;
-        return Err(in_use(db));
-    }
-    take_shared(db)
-}
-
-fn release_shared(db: &Db) -> Result<(), Failure> {
-    if db.lock_level() > ffi::LOCK_SHARED {
-        return Err(in_use(db));
-    }
-    go_back(db, ffi::LOCK_NONE)
-}
-
-pub fn take_shared(db: &Db) -> Result<(), Failure> {
-    for tries in 0.. {
-        match db.base.lock(ffi::LOCK_SHARED) {
-            ffi::OK => return Ok(()),
-            code if code & 0xff == ffi::BUSY => {}
-            code => return Err(Failure::new(code, format!("cannot lock {}", db.path.display()))),
+/// Finds out what the database needs (the table above). Changes nothing but the log that it attaches.
+fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>, Failure> {
+    let base = || Need::Served(held.conclude(Prepared::Base));
+    Ok(match db.header()? {
+        DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Need::Journal,
+        DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
+            Ok(attachment)
+                if attachment.log().page_bytes() != page_bytes || is_outdated(db, &attachment)? =>
+            {
+                Need::PutAway(attachment)
+            }
+            Ok(attachment) => Need::Served(held.conclude(Prepared::Log(attachment.enter(Entering::Wal)?))),
+            // Its last user has just closed it, or another log has taken the place of this, past SQLite's locks.
+            Err(_) if !is_guarded_by(db, log_id)? => Need::Look,
+            Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => return Err(failure),
+            Err(failure) if db.read_only => Need::Writer(Some(failure)),
+            Err(failure) => Need::Forget(log_id, failure),
+        },
+        DatabaseHeader::Damaged => return Err(places::damaged(db)),
+        DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
+            match (db.log_dir(), check_journal(db)) {
+                (Err(_), _) => base(),
+                (Ok(_), Err(hot)) => Need::Playback(hot),
+                _ if db.read_only => Need::Writer(None),
+                _ if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => Need::Absorb,
+                (Ok(log_dir), _) => Need::NewLog(log_dir),
+            }
         }
-        if !db.patience.pause(tries) {
-            break;
+        _ => base(),
+    })
+}
+
+/// Takes SHARED for SQLite, which has no lock and relies on nothing, and sees to the database's log before.
+/// `SQLITE_BUSY` where somebody is in the way for longer than [`crate::database::Db::patience`] lasts.
+pub fn begin(db: &Db) -> Result<c_int, Failure> {
+    let mut opening = Opening { db, turn: None, writer: None };
+    for tries in 0.. {
+        match db.lock.own() {
+            Ok(own) => {
+                if opening.step(own, tries)? == Step::Begun {
+                    db.patience.renew();
+                    return Ok(ffi::OK);
+                }
+            }
+            // Somebody opens or closes the log just now, and is done in a moment.
+            Err(code) if code & 0xff == ffi::BUSY && may_be_opening(db) && db.patience.pause(tries) => {}
+            Err(code) => return Ok(code),
         }
     }
     Err(in_use(db))
 }
 
-/// Returns to a weaker lock.
-pub fn go_back(db: &Db, level: c_int) -> Result<(), Failure> {
-    match db.base.unlock(level) {
-        ffi::OK => Ok(()),
-        code => Err(Failure::new(code, format!("cannot unlock {}", db.path.display()))),
-    }
+/// Whether whoever is in the way may be opening or closing the log. With a rollback journal EXCLUSIVE is also how SQLite
+/// commits: then who has the log attached already is busy, as without one.
+fn may_be_opening(db: &Db) -> bool {
+    db.is_capable()
+        && match db.header() {
+            Ok(DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. }) => db.attached().is_none(),
+            Ok(DatabaseHeader::Guarded { .. } | DatabaseHeader::Plain { wal: true, .. }) => true,
+            _ => false,
+        }
 }
 
-/// Runs `work` under EXCLUSIVE and returns to the lock before. `None`: somebody is in the way.
-pub fn under_exclusive<T>(db: &Db, work: impl FnOnce() -> T) -> Result<Option<T>, Failure> {
-    let before = db.lock_level();
-    if before >= ffi::LOCK_EXCLUSIVE {
-        return Ok(Some(work()));
-    }
-    if !take_exclusive(db)? {
-        return Ok(None);
-    }
-    let result = work();
-    go_back(db, before.max(ffi::LOCK_SHARED))?;
-    Ok(Some(result))
+/// What became of a step towards SHARED for SQLite.
+#[derive(PartialEq, Eq)]
+enum Step {
+    /// SQLite has SHARED.
+    Begun,
+    /// The lock was given back. What was known is to be looked at again.
+    Again,
 }
 
-/// Takes EXCLUSIVE (invariant 2), from SHARED on. Who holds PENDING keeps others from starting, and waits for
-/// those that are about to step back.
-pub fn take_exclusive(db: &Db) -> Result<bool, Failure> {
-    let start = Instant::now();
-    loop {
-        match db.base.lock(ffi::LOCK_EXCLUSIVE) {
-            ffi::OK => return Ok(true),
-            code if code & 0xff == ffi::BUSY => {}
-            code => {
-                db.base.unlock(ffi::LOCK_SHARED);
-                return Err(Failure::new(code, format!("cannot lock {}", db.path.display())));
+/// A database whose log is being opened, while SQLite believes to have no lock.
+struct Opening<'d> {
+    db: &'d Db,
+    /// Among the threads of this process.
+    turn: Option<Turn>,
+    /// The connection that may write, once one was asked for.
+    writer: Option<Option<OwnConnection<'static>>>,
+}
+
+impl Opening<'_> {
+    /// Does what the database needs, and passes the lock on to SQLite where that is nothing.
+    fn step(&mut self, own: Own<'_, BaseFile>, tries: u32) -> Result<Step, Failure> {
+        let db = self.db;
+        if !db.is_capable() {
+            return Ok(pass(own));
+        }
+        if db.attached().is_some() {
+            journal::renew(db)?;
+            if !opens_wal_next(db)? {
+                return Ok(pass(own));
             }
         }
-        let pending = db.base.lock_state().is_none_or(|state| state >= ffi::LOCK_PENDING);
-        if !pending || start.elapsed() >= PENDING.min(db.patience.left()) {
-            break;
+        match look(db, own.held())? {
+            Need::Served(prepared) => {
+                db.prepare(prepared.keep());
+                return Ok(pass(own));
+            }
+            Need::Journal | Need::Playback(_) => return Ok(pass(own)),
+            Need::Writer(refused) => return self.with_writer(own, refused),
+            Need::Look => drop(own),
+            Need::Forget(id, refused) => return self.forget(own, id, refused, tries),
+            Need::PutAway(attachment) => {
+                let mut own = own;
+                put_away(db, own.held_mut(), attachment)?;
+            }
+            Need::Absorb => self.absorb(own)?,
+            Need::NewLog(log_dir) => {
+                if let Some(own) = self.make_log(own, log_dir)? {
+                    return Ok(pass(own));
+                }
+            }
         }
-        std::thread::sleep(PENDING_PAUSE);
+        self.again(tries)
     }
-    db.patience.spend(start.elapsed());
-    db.base.unlock(ffi::LOCK_SHARED);
-    Ok(false)
+
+    /// Nothing is held: waits a little before the next step.
+    fn again(&self, tries: u32) -> Result<Step, Failure> {
+        // Not in step with another one that wants the same.
+        let spread = std::process::id() % 4;
+        if self.db.patience.pause(tries + spread) { Ok(Step::Again) } else { Err(in_use(self.db)) }
+    }
+
+    /// Takes the turn among the threads of this process, or gives the lock back, which is in the way of the thread that has the
+    /// turn, and waits for that one.
+    fn with_turn<'l>(&mut self, own: Own<'l, BaseFile>) -> Result<Option<Own<'l, BaseFile>>, Failure> {
+        if self.turn.is_some() {
+            return Ok(Some(own));
+        }
+        let gate = Gate::of(self.db)?;
+        self.turn = gate.enter();
+        if self.turn.is_some() {
+            return Ok(Some(own));
+        }
+        drop(own);
+        let start = Instant::now();
+        gate.wait(self.db.patience.left());
+        self.db.patience.spend(start.elapsed());
+        Ok(None)
+    }
+
+    /// Makes a log; the lock again, if there is one now.
+    fn make_log<'l>(
+        &mut self,
+        own: Own<'l, BaseFile>,
+        log_dir: &LogDirectory,
+    ) -> Result<Option<Own<'l, BaseFile>>, Failure> {
+        let db = self.db;
+        let Some(mut own) = self.with_turn(own)? else { return Ok(None) };
+        let Some(alone) = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))? else {
+            return Ok(None);
+        };
+        let Raised::Log(attachment) = raise(db, &alone, log_dir)? else { return Ok(None) };
+        // From here on SHARED keeps the guard on.
+        drop(alone);
+        db.prepare(Prepared::Log(attachment.enter(Entering::Wal)?));
+        Ok(Some(own))
+    }
+
+    /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite has left. Only one that nobody uses: a
+    /// live one stays as it is. The checkpoint is another connection's, so this one holds nothing meanwhile.
+    fn absorb(&mut self, own: Own<'_, BaseFile>) -> Result<(), Failure> {
+        let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
+        let is_unused = own.held_mut().exclusive(pending(self.db)).map_err(cannot_lock(self.db))?.is_some();
+        drop(own);
+        if is_unused { absorb::checkpoint_base_wal(self.db) } else { Ok(()) }
+    }
+
+    /// For who may not write, where no log could be attached: a connection that may write makes one, if this user may, and this
+    /// connection shares the log. `refused` says why one that is named could not be attached.
+    fn with_writer(&mut self, own: Own<'_, BaseFile>, refused: Option<Failure>) -> Result<Step, Failure> {
+        let db = self.db;
+        match (&self.writer, refused) {
+            (None, _) => {
+                drop(own);
+                let writer = db.log_dir().is_ok().then(|| helper::writer(db, "cannot open the log"));
+                self.writer = Some(writer.flatten());
+                Ok(Step::Again)
+            }
+            // Others may use that log: a WAL of the base's would be beside it.
+            (Some(_), Some(refused)) => Err(refused),
+            (Some(_), None) => {
+                db.prepare(own.held().conclude(Prepared::Base).keep());
+                Ok(pass(own))
+            }
+        }
+    }
+
+    /// Takes a provisional guard off whose log is not what it was.
+    fn forget(
+        &self,
+        mut own: Own<'_, BaseFile>,
+        id: LogId,
+        refused: Failure,
+        tries: u32,
+    ) -> Result<Step, Failure> {
+        let db = self.db;
+        if let Some(alone) = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))? {
+            forget(db, &alone, id)?;
+            return Ok(Step::Again);
+        }
+        drop(own);
+        // Somebody uses it with other settings, or is about to do the same.
+        self.again(tries).or_else(|in_use| Err(if is_guarded_by(db, id)? { refused } else { in_use }))
+    }
 }
 
-pub fn in_use(db: &Db) -> Failure {
-    Failure::new(
-        ffi::BUSY,
-        format!(
-            "{} is open in another program, or another connection, without this log; close that one, or open \
-             it with the same settings",
-            db.path.display()
-        ),
-    )
+/// Whether SQLite is about to open the WAL, of a database whose log has kept rollback journals for this connection until now.
+fn opens_wal_next(db: &Db) -> Result<bool, Failure> {
+    match db.attached_for(Serving::Journal) {
+        Some(attachment) => Ok(db.guard_kind(&attachment)? == JournalKind::Wal),
+        None => Ok(false),
+    }
+}
+
+fn pass(own: Own<'_, BaseFile>) -> Step {
+    own.pass_to_sqlite();
+    Step::Begun
+}
+
+/// Takes a log away that has nothing, and is not what the database needs: it was made for pages of another size (with a rollback
+/// journal SQLite can change that size, which a WAL depends on), or [`is_outdated`]. Another log takes its place.
+fn put_away(db: &Db, held: &mut Held<'_, BaseFile>, attachment: Arc<Attachment>) -> Result<(), Failure> {
+    let used = attachment.enter(Entering::Wal)?;
+    drop(attachment);
+    let old = used.attachment().clone();
+    db.attach(used, Serving::Journal);
+    let lifted = match held.exclusive(pending(db)) {
+        Ok(Some(alone)) => lift_empty(db, &old, &alone),
+        Ok(None) => Ok(()),
+        Err(code) => Err(cannot_lock(db)(code)),
+    };
+    drop(old);
+    db.detach();
+    lifted
+}
+
+fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failure> {
+    if !old.take_alone(SegmentUse::Wal)? || old.holds_anything()? || !is_guarded_by(db, old.id())? {
+        return Ok(());
+    }
+    lift(db, alone, old)
+}
+
+/// Whether there is a WAL; `None` where the base knows.
+pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
+    match db.prepared_log() {
+        Some(true) => return Ok(Some(true)),
+        // No guard is on, nor goes on under SQLite's lock.
+        Some(false) => return Ok(None),
+        None => {}
+    }
+    if let Some(attachment) = db.attached_for(Serving::Journal) {
+        return db.guard_kind(&attachment).map(|kind| Some(kind == JournalKind::Wal));
+    }
+    Ok(match db.header()? {
+        DatabaseHeader::Guarded { kind, .. } => Some(kind == JournalKind::Wal),
+        _ => None,
+    })
+}
+
+/// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. Whatever would need that lock given back is
+/// `SQLITE_BUSY`: SQLite begins anew, and [`begin`] sees to it.
+pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
+    let mut held = db.lock.sqlites().ok_or_else(|| in_use(db))?;
+    match db.take_prepared() {
+        Some(Prepared::Log(used)) => return serve(db, used),
+        Some(Prepared::Base) => return Ok(Prepared::Base),
+        None => {}
+    }
+    for _ in 0..LOOKS {
+        match look(db, &held)? {
+            Need::Served(prepared) => {
+                return match prepared.keep() {
+                    Prepared::Log(used) => serve(db, used),
+                    Prepared::Base => Ok(Prepared::Base),
+                };
+            }
+            // SQLite opens a WAL where page 1 asks for one.
+            Need::Journal => return Ok(Prepared::Base),
+            Need::Playback(hot) => return Err(hot),
+            Need::NewLog(log_dir) => {
+                let alone = held.exclusive(pending(db)).map_err(cannot_lock(db))?;
+                let Some(alone) = alone else { return Err(in_use(db)) };
+                if let Raised::Log(attachment) = raise(db, &alone, log_dir)? {
+                    return serve(db, attachment.enter(Entering::Wal)?);
+                }
+            }
+            Need::PutAway(attachment) => put_away(db, &mut held, attachment)?,
+            Need::Forget(id, refused) => match held.exclusive(pending(db)).map_err(cannot_lock(db))? {
+                Some(alone) => forget(db, &alone, id)?,
+                None => return Err(refused),
+            },
+            Need::Look => {}
+            Need::Absorb | Need::Writer(_) => return Err(in_use(db)),
+        }
+    }
+    Err(in_use(db))
+}
+
+fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
+    worker::start_if_wanted(db, used.attachment())?;
+    if db.lock.believed() >= Level::Exclusive {
+        // It would be in its own way.
+        db.leave_journal();
+        if !used.take_alone(SegmentUse::Wal)? {
+            return Err(in_use(db));
+        }
+    }
+    Ok(Prepared::Log(used))
+}
+
+/// Whether commits are in an ordinary `-wal` while the log has none. There is no such file when a guard is put on, nor can there be
+/// one under it: the guard was lifted by a process that died before that was durable, stock SQLite has used the database, and
+/// a power loss has brought the guard back. The log was retired before.
+fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
+    let may_be = !db.read_only && attachment.outside().is_none();
+    let has_none = may_be && (!attachment.log().was_begun() || is_provisional(db, attachment)?);
+    Ok(has_none && db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }

@@ -1,16 +1,18 @@
 //! Where the log of a database is, and what is done with one that does not fit, before SQLite sees the database.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use duralite_journal::directory::{self, Claim, FoundLog};
 use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
 use duralite_journal::offline::{self, Afterwards};
-use duralite_journal::{DatabaseIdentity, JournalError, LogDirectory, engines};
+use duralite_journal::{DatabaseIdentity, JournalError, Log, LogDirectory, engines};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_sqlite_ffi as ffi;
 
-use super::opening;
+use super::waits::{cannot_lock, in_use, pending};
+use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, Settings};
@@ -98,29 +100,17 @@ fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
 }
 
 fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -> Result<(), Failure> {
-    let failed = |code: i32| Failure::new(code, format!("cannot lock {}", db.path.display()));
-    match db.base.lock(ffi::LOCK_SHARED) {
-        ffi::OK => {}
-        code => return Err(failed(code)),
+    let mut own = db.lock.own().map_err(cannot_lock(db))?;
+    let alone = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))?;
+    if alone.is_none() {
+        return Err(in_use(db));
     }
-    let checkpointed = opening::take_exclusive(db).and_then(|alone| {
-        if !alone {
-            return Err(opening::in_use(db));
-        }
-        let pause = |tries| db.patience.pause(tries);
-        offline::checkpoint_into(
-            &db.mappable(),
-            &log.log_dir,
-            identity,
-            log.id,
-            adopt,
-            Afterwards::Delete,
-            &pause,
-        )
-        .map_err(|error| Failure::of(&error, During::Open))
-    });
-    db.base.unlock(ffi::LOCK_NONE);
-    let checkpointed = checkpointed?;
+    let pause = |tries| db.patience.pause(tries);
+    let (file, log_dir) = (db.mappable(), &log.log_dir);
+    let checkpointed =
+        offline::checkpoint_into(&file, log_dir, identity, log.id, adopt, Afterwards::Delete, &pause)
+            .map_err(|error| Failure::of(&error, During::Open))?;
+    drop(alone);
     let message =
         format!("{}: {} pages put home from {}", db.path.display(), checkpointed.pages, log.path.display());
     db.sqlite.report(ffi::NOTICE, &message);
@@ -168,6 +158,18 @@ fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogDirect
         }
     }
     log_dirs
+}
+
+/// Attaches the log that the database names.
+pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
+    let identity = db.identity()?;
+    let settings = db.settings().clone();
+    let log_dir = find(db, &identity, id)?.log_dir;
+    let pause = |tries| db.patience.pause(tries);
+    // Who may not write the database leaves recovery to SQLite.
+    let attach = if db.read_only { Log::attach } else { duralite_journal::recover };
+    let attach = || attach(&db.mappable(), &log_dir, &settings.options, &identity, id, &pause);
+    Attachment::get(&identity, id, &settings, &pause, attach)
 }
 
 /// The log that a database names.

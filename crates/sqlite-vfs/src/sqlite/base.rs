@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use duralite_locks::file::{Code, Level, LockedFile};
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods, Vfs};
 
 /// Calls a method of the base, or answers `$missing` where the base has none.
@@ -95,24 +96,6 @@ impl BaseFile {
         if rc == ffi::OK { u64::try_from(size).map_err(|_| ffi::IOERR_FSTAT) } else { Err(rc) }
     }
 
-    pub fn lock(self, level: c_int) -> c_int {
-        self.methods().map_or(ffi::IOERR_LOCK, |m| call!(m, lock, ffi::IOERR_LOCK, self.0, level))
-    }
-
-    pub fn unlock(self, level: c_int) -> c_int {
-        self.methods().map_or(ffi::IOERR_UNLOCK, |m| call!(m, unlock, ffi::IOERR_UNLOCK, self.0, level))
-    }
-
-    /// The lock the base believes to hold; `None` where it does not tell.
-    pub fn lock_state(self) -> Option<c_int> {
-        let mut state: c_int = -1;
-        let at = (&raw mut state).cast::<c_void>();
-        let rc = self.methods().map_or(ffi::NOTFOUND, |m| {
-            call!(m, file_control, ffi::NOTFOUND, self.0, ffi::FCNTL_LOCKSTATE, at)
-        });
-        (rc == ffi::OK && state >= 0).then_some(state)
-    }
-
     /// Whether the file's name leads elsewhere by now; `false` where the base does not tell.
     pub fn has_moved(self) -> bool {
         let mut moved: c_int = 0;
@@ -129,6 +112,31 @@ impl BaseFile {
 
     pub fn device_characteristics(self) -> c_int {
         self.methods().map_or(0, |m| call!(m, device_characteristics, 0, self.0))
+    }
+}
+
+/// The base's locks, of which it keeps the account for this process.
+impl LockedFile for BaseFile {
+    fn lock(&self, level: Level) -> Result<(), Code> {
+        let code =
+            self.methods().map_or(ffi::IOERR_LOCK, |m| call!(m, lock, ffi::IOERR_LOCK, self.0, level.code()));
+        if code == ffi::OK { Ok(()) } else { Err(code) }
+    }
+
+    fn unlock(&self, level: Level) -> Result<(), Code> {
+        let code = self
+            .methods()
+            .map_or(ffi::IOERR_UNLOCK, |m| call!(m, unlock, ffi::IOERR_UNLOCK, self.0, level.code()));
+        if code == ffi::OK { Ok(()) } else { Err(code) }
+    }
+
+    fn level(&self) -> Option<Level> {
+        let mut state: c_int = -1;
+        let at = (&raw mut state).cast::<c_void>();
+        let rc = self.methods().map_or(ffi::NOTFOUND, |m| {
+            call!(m, file_control, ffi::NOTFOUND, self.0, ffi::FCNTL_LOCKSTATE, at)
+        });
+        (rc == ffi::OK && state >= 0).then(|| Level::of_code(state))
     }
 }
 

@@ -65,7 +65,7 @@ fn inv03_a_wrong_log_directory_does_not_open_a_guarded_database() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_deleted_fails_the_open_before_there_is_a_log() {
+fn a_journal_that_cannot_be_looked_at_fails_the_open_before_there_is_a_log() {
     let fixture = Fixture::new();
     plain(&fixture, "p.db");
     // It leads to itself: for SQLite there is none, and opening it is an error.

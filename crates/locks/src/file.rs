@@ -1,0 +1,503 @@
+//! The lock of the database file: what SQLite believes to hold, what is held, and what may be concluded from it
+//! (invariant 44).
+//!
+//! SQLite takes SHARED before it reads, and everything it concludes counts until it gives that lock back. So as long as SQLite
+//! believes in SHARED, or in EXCLUSIVE, the file holds it, without a gap: this type has no operation that gives it back. (RESERVED
+//! only announces a transaction; nobody else can commit one under SHARED: [`FileLock::refuse_exclusive`].) What has to let go of the file, because
+//! somebody else needs it alone, is done while SQLite believes to hold nothing, under an [`Own`] lock.
+//!
+//! What this library itself concludes under a lock borrows from it: a [`Concluded`] value cannot outlive the lock under
+//! which it was drawn. The compiler refuses to use one after the lock was given back:
+//!
+//! ```compile_fail,E0505
+//! # use duralite_locks::file::{FileLock, LockedFile};
+//! # fn example<F: LockedFile>(lock: &FileLock<F>) -> Result<(), i32> {
+//! let own = lock.own()?;
+//! let in_wal_mode = own.held().conclude(true);
+//! drop(own); // another process may change the mode from here on
+//! assert!(*in_wal_mode);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Nor does one outlast a stretch of EXCLUSIVE, in which its owner may change what was concluded:
+//!
+//! ```compile_fail,E0502
+//! # use duralite_locks::file::{FileLock, LockedFile};
+//! # fn example<F: LockedFile>(lock: &FileLock<F>) -> Result<(), i32> {
+//! let mut own = lock.own()?;
+//! let in_wal_mode = own.held().conclude(true);
+//! drop(own.held_mut().exclusive(|_| false)?);
+//! assert!(*in_wal_mode);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Under the lock it counts:
+//!
+//! ```
+//! # use duralite_locks::file::{FileLock, LockedFile};
+//! # fn example<F: LockedFile>(lock: &FileLock<F>) -> Result<(), i32> {
+//! let own = lock.own()?;
+//! let in_wal_mode = own.held().conclude(true);
+//! assert!(*in_wal_mode);
+//! own.pass_to_sqlite();
+//! # Ok(())
+//! # }
+//! ```
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// SQLite's result code for an operation that failed.
+pub type Code = i32;
+
+/// SQLite's locks of a database file, from weak to strong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// No lock: what was read may have changed.
+    None,
+    /// Others read as well, and nobody changes the file.
+    Shared,
+    /// One connection is about to write; others read.
+    Reserved,
+    /// A connection waits for EXCLUSIVE: nobody begins to read.
+    Pending,
+    /// Nobody else has the file.
+    Exclusive,
+}
+
+impl Level {
+    /// The lock of this number in SQLite's interface; anything beyond is [`Level::Exclusive`].
+    #[must_use]
+    pub fn of_code(level: i32) -> Self {
+        match level {
+            i32::MIN..=0 => Self::None,
+            1 => Self::Shared,
+            2 => Self::Reserved,
+            3 => Self::Pending,
+            _ => Self::Exclusive,
+        }
+    }
+
+    /// The number of this lock in SQLite's interface.
+    #[must_use]
+    pub fn code(self) -> i32 {
+        i32::from(self as u8)
+    }
+}
+
+/// A file that can be locked as SQLite locks databases: `xLock`, `xUnlock`, `SQLITE_FCNTL_LOCKSTATE`.
+pub trait LockedFile {
+    /// Takes a lock. From [`Level::None`] only SHARED can be had.
+    ///
+    /// # Errors
+    /// SQLite's code. After a refused EXCLUSIVE the file may hold PENDING.
+    fn lock(&self, level: Level) -> Result<(), Code>;
+
+    /// Gives back what is stronger than SHARED, or all of it.
+    ///
+    /// # Errors
+    /// SQLite's code; the file holds what it held then, or more than asked for.
+    fn unlock(&self, level: Level) -> Result<(), Code>;
+
+    /// The lock that the file holds; `None` where the file does not tell.
+    fn level(&self) -> Option<Level>;
+}
+
+/// The lock of one open database file.
+#[derive(Debug)]
+pub struct FileLock<F> {
+    file: F,
+    /// What SQLite believes to hold.
+    believed: AtomicU8,
+    /// What was taken last and not given back, for a file that does not tell.
+    taken: AtomicU8,
+    /// Whether SQLite has taken RESERVED since it had SHARED.
+    reserved: AtomicBool,
+}
+
+fn level_of(word: &AtomicU8) -> Level {
+    Level::of_code(i32::from(word.load(Ordering::Relaxed)))
+}
+
+impl<F: LockedFile> FileLock<F> {
+    /// Of a file that is not locked.
+    pub fn new(file: F) -> Self {
+        let none = || AtomicU8::new(Level::None as u8);
+        Self { file, believed: none(), taken: none(), reserved: AtomicBool::new(false) }
+    }
+
+    /// The lock that SQLite believes to hold.
+    #[inline]
+    pub fn believed(&self) -> Level {
+        level_of(&self.believed)
+    }
+
+    /// The lock that the file holds.
+    pub fn held(&self) -> Level {
+        self.file.level().unwrap_or_else(|| level_of(&self.taken))
+    }
+
+    /// Whether SQLite writes with a rollback journal: neither WAL mode nor rolling back what another process has left
+    /// ever takes RESERVED.
+    pub fn in_rollback_transaction(&self) -> bool {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    fn believe(&self, level: Level) {
+        self.believed.store(level as u8, Ordering::Relaxed);
+        if level <= Level::Reserved {
+            self.reserved.store(level == Level::Reserved, Ordering::Relaxed);
+        }
+        debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
+    }
+
+    /// Whether the file holds what somebody relies on who believes in this lock.
+    fn is_held(&self, level: Level) -> bool {
+        self.held() >= if level == Level::Exclusive { level } else { level.min(Level::Shared) }
+    }
+
+    fn take(&self, level: Level) -> Result<(), Code> {
+        self.file.lock(level)?;
+        self.taken.fetch_max(level as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn give_back(&self, level: Level) -> Result<(), Code> {
+        self.file.unlock(level)?;
+        self.taken.fetch_min(level as u8, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// `xLock`: takes a lock for SQLite, which believes in it if this succeeds.
+    ///
+    /// # Errors
+    /// SQLite's code; what SQLite held it holds still.
+    pub fn lock_for_sqlite(&self, level: Level) -> Result<(), Code> {
+        self.take(level)?;
+        self.believe(level.max(self.believed()));
+        Ok(())
+    }
+
+    /// `xUnlock`: SQLite gives a lock back.
+    ///
+    /// # Errors
+    /// SQLite's code. SQLite believes to have given the lock back all the same, and the file may hold more than that.
+    pub fn unlock_for_sqlite(&self, level: Level) -> Result<(), Code> {
+        let given_back = self.give_back(level);
+        self.believe(level.min(self.believed()));
+        given_back
+    }
+
+    /// SQLite is told that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken, and believes in what it had
+    /// before. It keeps SHARED all the time, so nobody commits. RESERVED somebody else may take meanwhile, who cannot commit
+    /// before SQLite here has ended its transaction, nor can SQLite here before that one has.
+    pub fn refuse_exclusive(&self, before: Level) {
+        if before < Level::Exclusive && self.give_back(Level::Shared).is_ok() && before > Level::Shared {
+            let _ = self.take(Level::Reserved);
+        }
+        self.believe(before);
+    }
+
+    /// The lock that SQLite holds; `None` where it holds none, or where the file holds less than SQLite believes in. Then
+    /// nothing may be concluded: SQLite has to begin anew (`SQLITE_BUSY`).
+    pub fn sqlites(&self) -> Option<Held<'_, F>> {
+        self.is_held(self.believed().max(Level::Shared)).then_some(Held { lock: self })
+    }
+
+    /// EXCLUSIVE as SQLite holds it; `None` where the file does not hold EXCLUSIVE, whatever SQLite believes.
+    pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
+        (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
+    }
+
+    /// Takes SHARED for this library, while SQLite believes to hold nothing. Dropping the value gives the lock back.
+    ///
+    /// # Errors
+    /// SQLite's code, `SQLITE_MISUSE` where SQLite believes in a lock; nothing is held that was not held before.
+    pub fn own(&self) -> Result<Own<'_, F>, Code> {
+        const MISUSE: Code = 21;
+        if self.believed() > Level::None {
+            return Err(MISUSE);
+        }
+        self.take(Level::Shared)?;
+        Ok(Own { held: Held { lock: self }, is_passed_on: false })
+    }
+}
+
+/// SHARED at least, held without a gap since this value was made.
+#[derive(Debug)]
+pub struct Held<'l, F: LockedFile> {
+    lock: &'l FileLock<F>,
+}
+
+impl<F: LockedFile> Held<'_, F> {
+    /// What was found out under the lock, for as long as the lock lasts.
+    pub fn conclude<T>(&self, value: T) -> Concluded<'_, T> {
+        Concluded { value, lock: PhantomData }
+    }
+
+    /// Takes EXCLUSIVE; `None` where somebody is in the way. PENDING keeps others from starting; as long as `wait` says
+    /// so, after sleeping, those who are just finishing are waited for. What was concluded before does not outlast this.
+    ///
+    /// # Errors
+    /// SQLite's code. The lock that there was is held in any case.
+    pub fn exclusive(&mut self, mut wait: impl FnMut(u32) -> bool) -> Result<Option<Exclusive<'_, F>>, Code> {
+        const BUSY: Code = 5;
+        let before = self.lock.held();
+        if before >= Level::Exclusive {
+            return Ok(Some(Exclusive { lock: self.lock, goes_back: false }));
+        }
+        for tries in 0.. {
+            let refused = match self.lock.take(Level::Exclusive) {
+                Ok(()) => return Ok(Some(Exclusive { lock: self.lock, goes_back: before <= Level::Shared })),
+                Err(code) => code,
+            };
+            let is_busy = refused & 0xff == BUSY;
+            let is_pending = self.lock.file.level().is_none_or(|level| level >= Level::Pending);
+            if is_busy && is_pending && wait(tries) {
+                continue;
+            }
+            if before <= Level::Shared {
+                // What cannot be given back is held on top of what is needed.
+                let _ = self.lock.give_back(Level::Shared);
+            }
+            if !is_busy {
+                return Err(refused);
+            }
+            break;
+        }
+        Ok(None)
+    }
+}
+
+/// SHARED, taken by this library while SQLite believes to hold nothing.
+#[derive(Debug)]
+pub struct Own<'l, F: LockedFile> {
+    held: Held<'l, F>,
+    is_passed_on: bool,
+}
+
+impl<'l, F: LockedFile> Own<'l, F> {
+    /// The lock, to conclude from.
+    pub fn held(&self) -> &Held<'l, F> {
+        &self.held
+    }
+
+    /// The lock, to take EXCLUSIVE from.
+    pub fn held_mut(&mut self) -> &mut Held<'l, F> {
+        &mut self.held
+    }
+
+    /// SQLite gets the lock, without a gap.
+    pub fn pass_to_sqlite(mut self) {
+        self.is_passed_on = true;
+        self.held.lock.believe(Level::Shared);
+    }
+}
+
+impl<F: LockedFile> Drop for Own<'_, F> {
+    fn drop(&mut self) {
+        if !self.is_passed_on {
+            // What cannot be given back is in the way of others, and of nothing that SQLite believes in.
+            let _ = self.held.lock.give_back(Level::None);
+        }
+    }
+}
+
+/// EXCLUSIVE. Dropping the value gives back what was taken for it, down to SHARED.
+#[derive(Debug)]
+pub struct Exclusive<'h, F: LockedFile> {
+    lock: &'h FileLock<F>,
+    goes_back: bool,
+}
+
+impl<F: LockedFile> Drop for Exclusive<'_, F> {
+    fn drop(&mut self) {
+        if self.goes_back {
+            // What cannot be given back is held on top of what is needed.
+            let _ = self.lock.give_back(Level::Shared);
+        }
+    }
+}
+
+/// What was found out under a lock, which lasts at least as long as this value.
+#[derive(Debug, Clone, Copy)]
+pub struct Concluded<'h, T> {
+    value: T,
+    lock: PhantomData<&'h ()>,
+}
+
+impl<'h, T> Concluded<'h, T> {
+    /// The value, for who forgets it before the lock is given back.
+    pub fn keep(self) -> T {
+        self.value
+    }
+
+    /// What follows from it, under the same lock.
+    pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Concluded<'h, U> {
+        Concluded { value: then(self.value), lock: PhantomData }
+    }
+}
+
+impl<T> Deref for Concluded<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    const BUSY: Code = 5;
+    const FAILED: Code = 10;
+
+    /// What every process holds of one file.
+    type Locks = Rc<RefCell<Vec<Level>>>;
+
+    /// The file as one process sees it, with the rules of SQLite's unix VFS.
+    struct File {
+        locks: Locks,
+        process: usize,
+        tells: bool,
+        fails: RefCell<bool>,
+    }
+
+    impl LockedFile for File {
+        fn lock(&self, level: Level) -> Result<(), Code> {
+            let mut locks = self.locks.borrow_mut();
+            let own = locks[self.process];
+            if own >= level {
+                return Ok(());
+            }
+            if self.fails.replace(false) {
+                return Err(FAILED);
+            }
+            assert!(own >= Level::Shared || level == Level::Shared, "only SHARED from nothing");
+            let strongest = |locks: &[Level]| {
+                let others = locks.iter().enumerate().filter(|(process, _)| *process != self.process);
+                others.map(|(_, level)| *level).max().unwrap_or(Level::None)
+            };
+            let others = strongest(&locks);
+            if others >= Level::Pending || level >= Level::Reserved && others >= Level::Reserved {
+                return Err(BUSY);
+            }
+            if level == Level::Exclusive && others > Level::None {
+                locks[self.process] = Level::Pending;
+                return Err(BUSY);
+            }
+            locks[self.process] = level;
+            Ok(())
+        }
+
+        fn unlock(&self, level: Level) -> Result<(), Code> {
+            if self.fails.replace(false) {
+                return Err(FAILED);
+            }
+            let mut locks = self.locks.borrow_mut();
+            locks[self.process] = locks[self.process].min(level);
+            Ok(())
+        }
+
+        fn level(&self) -> Option<Level> {
+            self.tells.then(|| self.locks.borrow()[self.process])
+        }
+    }
+
+    fn processes(count: usize, tells: bool) -> (Locks, Vec<FileLock<File>>) {
+        let locks = Locks::new(RefCell::new(vec![Level::None; count]));
+        let file = |process| File { locks: Rc::clone(&locks), process, tells, fails: RefCell::new(false) };
+        let all = (0..count).map(|process| FileLock::new(file(process))).collect();
+        (locks, all)
+    }
+
+    #[test]
+    fn inv44_an_own_lock_is_taken_only_while_sqlite_believes_in_none() {
+        for tells in [true, false] {
+            let (locks, all) = processes(1, tells);
+            drop(all[0].own().unwrap());
+            assert_eq!(locks.borrow()[0], Level::None);
+            assert!(all[0].sqlites().is_none(), "nobody holds anything");
+            all[0].own().unwrap().pass_to_sqlite();
+            assert_eq!((locks.borrow()[0], all[0].believed()), (Level::Shared, Level::Shared));
+            assert_eq!(all[0].own().err(), Some(21));
+            assert!(all[0].sqlites().is_some() && all[0].sqlites_exclusive().is_none());
+            all[0].unlock_for_sqlite(Level::None).unwrap();
+            assert_eq!((locks.borrow()[0], all[0].believed()), (Level::None, Level::None));
+        }
+    }
+
+    #[test]
+    fn inv44_a_refused_exclusive_leaves_shared_and_lets_others_begin() {
+        for tells in [true, false] {
+            let (locks, all) = processes(3, tells);
+            let mut own = all[0].own().unwrap();
+            let other = all[1].own().unwrap();
+            let mut waited = 0;
+            let is_refused = own.held_mut().exclusive(|tries| {
+                waited = tries + 1;
+                assert!(all[2].own().is_err(), "PENDING lets nobody begin");
+                tries < 2
+            });
+            assert!(is_refused.unwrap().is_none());
+            assert_eq!((waited, locks.borrow()[0]), (3, Level::Shared));
+            drop(all[2].own().unwrap());
+            drop(other);
+            let alone = own.held_mut().exclusive(|_| false).unwrap().unwrap();
+            assert_eq!(locks.borrow()[0], Level::Exclusive);
+            drop(alone);
+            assert_eq!(locks.borrow()[0], Level::Shared);
+        }
+    }
+
+    #[test]
+    fn inv44_what_sqlite_believes_in_stays_held_whatever_is_done_with_it() {
+        let (locks, all) = processes(2, true);
+        all[0].own().unwrap().pass_to_sqlite();
+        all[1].own().unwrap().pass_to_sqlite();
+        for level in [Level::Shared, Level::Reserved] {
+            all[0].lock_for_sqlite(level).unwrap();
+            assert!(matches!(all[0].sqlites().unwrap().exclusive(|_| false), Ok(None)));
+            assert!(locks.borrow()[0] >= level);
+        }
+        all[1].unlock_for_sqlite(Level::None).unwrap();
+        all[0].lock_for_sqlite(Level::Exclusive).unwrap();
+        drop(all[0].sqlites().unwrap().exclusive(|_| false).unwrap().unwrap());
+        assert_eq!(locks.borrow()[0], Level::Exclusive, "not taken for that, not given back with that");
+        all[0].refuse_exclusive(Level::Reserved);
+        assert_eq!((locks.borrow()[0], all[0].believed()), (Level::Reserved, Level::Reserved));
+        assert!(all[0].in_rollback_transaction());
+    }
+
+    #[test]
+    fn inv44_a_file_that_holds_less_than_sqlite_believes_in_serves_nothing() {
+        let (locks, all) = processes(1, true);
+        all[0].own().unwrap().pass_to_sqlite();
+        all[0].lock_for_sqlite(Level::Exclusive).unwrap();
+        locks.borrow_mut()[0] = Level::Shared;
+        assert!(all[0].sqlites().is_none() && all[0].sqlites_exclusive().is_none());
+        locks.borrow_mut()[0] = Level::None;
+        assert!(all[0].sqlites().is_none());
+    }
+
+    #[test]
+    fn a_failed_call_leaves_what_was_held() {
+        let (locks, all) = processes(1, true);
+        let mut own = all[0].own().unwrap();
+        all[0].file.fails.replace(true);
+        assert_eq!(own.held_mut().exclusive(|_| true).err(), Some(FAILED));
+        assert_eq!(locks.borrow()[0], Level::Shared);
+        own.pass_to_sqlite();
+        all[0].file.fails.replace(true);
+        assert_eq!(all[0].unlock_for_sqlite(Level::None), Err(FAILED));
+        assert_eq!((all[0].believed(), all[0].held()), (Level::None, Level::Shared));
+    }
+}

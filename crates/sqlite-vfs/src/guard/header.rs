@@ -1,0 +1,81 @@
+//! The guard as it stands in the first page of the database file.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+
+use duralite_locks::file::Exclusive;
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES};
+use duralite_sqlite_ffi as ffi;
+
+use crate::attachment::Attachment;
+use crate::database::Db;
+use crate::errors::Failure;
+use crate::sqlite::base::BaseFile;
+
+/// That the database is this connection's alone, as who puts a guard on or takes one off has to show (invariant 2).
+pub type Alone<'h> = Exclusive<'h, BaseFile>;
+
+pub fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
+    Ok(matches!(db.header()?, DatabaseHeader::Guarded { log_id, .. } if log_id == id))
+}
+
+/// Whether the guard that is on is provisional: the log has no commits then, and nothing in it or in the database waits for a
+/// sync. Once it is not, it never is again; but that it is not does not say that it is durable.
+pub fn is_provisional(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
+    if attachment.is_hardened() {
+        return Ok(false);
+    }
+    let header = db.header()?;
+    let id = attachment.id();
+    Ok(matches!(header, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
+}
+
+/// Refuses a database beside which is a file of the name that SQLite gives to rollback journals, unless it is empty or begins with
+/// a zero, as a journal does that counts for nothing. Whether there is such a file.
+pub fn check_journal(db: &Db) -> Result<bool, Failure> {
+    let name = db.beside("-journal");
+    let failed =
+        |code: i32, what: &str| Failure::new(code, format!("cannot delete {}: {what}", name.display()));
+    let mut first = [0];
+    match File::open(&name).and_then(|journal| journal.read_at(&mut first, 0)) {
+        Ok(0) => Ok(true),
+        Ok(_) if first == [0] => Ok(true),
+        Ok(_) => Err(failed(ffi::BUSY, "a transaction is in progress that uses it, or a crash has left it")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(ffi::IOERR_DELETE, &error.to_string())),
+    }
+}
+
+/// Writes and syncs the header as it is to be on disk; everything else in the file is durable.
+///
+/// SQLite goes on as the header reads now, whatever is answered, so a sync that failed is tried again:
+/// with the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back.
+/// A second sync proves something here, because the bytes are written anew before it. If that fails too,
+/// this connection gets no rollback journal any more.
+pub fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    put_header(db, header)?;
+    if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
+        return Ok(());
+    }
+    let synced = put_header(db, header).and_then(|()| sync(db));
+    if synced.is_err() {
+        db.set_header_in_doubt();
+    }
+    synced
+}
+
+fn sync(db: &Db) -> Result<(), Failure> {
+    match db.sync_file(ffi::SYNC_FULL) {
+        ffi::OK => Ok(()),
+        code => Err(Failure::new(code, format!("cannot sync {}", db.path.display()))),
+    }
+}
+
+pub fn put_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    match db.base.write(header, 0) {
+        ffi::OK => Ok(()),
+        code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
+    }
+}

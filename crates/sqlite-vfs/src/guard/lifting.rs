@@ -1,0 +1,217 @@
+//! Taking the guard off (invariants 1, 2 and 6).
+
+use std::ffi::c_int;
+
+use duralite_journal::{JournalError, Log};
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind, VERSIONS};
+use duralite_medium::SegmentUse;
+use duralite_sqlite_ffi as ffi;
+
+use super::header::{Alone, is_provisional, write_header};
+use super::places::attach;
+use crate::attachment::{Attachment, Entering};
+use crate::database::{Db, Serving};
+use crate::errors::{During, Failure};
+
+/// Where the header says how many bytes at the end of each page are not SQLite's.
+const RESERVED_BYTES: u64 = 20;
+
+/// Takes a provisional guard off whose log is not what it was, or not there any more. Nobody uses it, so it has no
+/// commits, and a power loss has left this of it.
+pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
+    let (mut header, len) = db.raw_header()?;
+    let found = guard::inspect(&header[..len]);
+    if matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id) {
+        guard::lift(&mut header);
+        write_header(db, &header)?;
+    }
+    Ok(())
+}
+
+/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1). One that stays at the
+/// last close is left as it is until SQLite has shown whether it closes: [`lift_kept`].
+/// `false` when the database is not guarded, and the deletion is the base's.
+pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
+    let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
+        db.detach_lingering();
+        return Ok(false);
+    };
+    if db.attached().is_none_or(|attachment| attachment.id() != log_id) {
+        db.leave_journal();
+        db.attach(attach(db, log_id)?.enter(Entering::WalAlone)?, Serving::Lingering);
+    }
+    if db.lock.sqlites_exclusive().is_some() && !provisional && db.keep_log() {
+        return Ok(true);
+    }
+    lift_and_detach(db)
+}
+
+/// SQLite goes on with a database after it has deleted the WAL whose log was kept: it was no close, but leaves WAL
+/// mode. EXCLUSIVE is held still, so the guard comes off now. If it cannot, it stays, as where [`delete_wal`] fails.
+#[cold]
+pub fn lift_kept(db: &Db) {
+    if db.end_keeping()
+        && let Err(failure) = lift_and_detach(db)
+    {
+        db.sqlite.report(ffi::WARNING, &failure.message);
+    }
+}
+
+/// As [`lift_kept`], before SQLite opens a rollback journal, which never meets the guard.
+pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
+    lift_kept(db);
+    match db.header()? {
+        DatabaseHeader::Guarded { .. } => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "the guard of {} could not be lifted; nothing is lost: open the database again",
+                db.path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Lifts the guard of the attached log and lets go of it, lifted or not; `false` where none is attached.
+fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
+    let Some(attachment) = db.attached() else { return Ok(false) };
+    let lifted = match db.lock.sqlites_exclusive() {
+        None => {
+            Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
+        }
+        Some(alone) if attachment.take_alone(SegmentUse::Wal)? => lift(db, &alone, &attachment),
+        Some(_) => Err(Failure::new(ffi::BUSY, "another connection uses the log; guard and log stay")),
+    };
+    if lifted.is_ok()
+        && let Some(maintenance) = attachment.maintenance()
+    {
+        maintenance.stop();
+    }
+    // The last reference goes with the turn that `detach` takes.
+    drop(attachment);
+    db.detach();
+    lifted.map(|()| true)
+}
+
+/// After SQLite has checkpointed: takes the guard off and deletes the log. Idle connections that have had
+/// rollback journals in it may have it attached still: they are told, and look at the guard before they begin
+/// anything.
+pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
+    if attachment.take_alone(SegmentUse::Any)? {
+        return lift_alone(db, alone, attachment);
+    }
+    attachment.set_replaced();
+    // After an error they find the guard as it was.
+    lift_alone(db, alone, attachment)
+}
+
+fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
+    let failed = |error: JournalError| Failure::of(&error, During::Delete);
+    if attachment.has_hot_journal()? {
+        let message = format!("a crash has left a rollback journal of {}: open it again", db.path.display());
+        return Err(Failure::new(ffi::IOERR_DELETE, message));
+    }
+    let provisional = is_provisional(db, attachment)?;
+    let mut log = attachment.log();
+    let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
+    // A log in which no transaction has ever begun has nothing to forget: it was only read through. One that has no commits any more
+    // may have what a process had written that died: it must never be found again.
+    let holds_anything =
+        !provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
+    if holds_anything {
+        db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
+    }
+    if db.drain()? {
+        // Now in the file itself, as those find it who come without the home.
+        find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
+    }
+    // One that is left is worth nothing, as PERSIST leaves it.
+    if let Some(journal) = attachment.rollback_journal() {
+        journal.delete().map_err(failed)?;
+    }
+    if holds_anything {
+        log.retire().map_err(failed)?;
+    }
+    // What a home has held of it is there now too.
+    let (mut header, _) = db.raw_header()?;
+    guard::lift(&mut header);
+    if let Some(versions) = versions {
+        header[VERSIONS].copy_from_slice(&versions);
+    }
+    let lifted = write_header(db, &header);
+    // A provisional guard may come back, and needs no log then.
+    if lifted.is_ok() || provisional {
+        log.unlink().map_err(failed)?;
+    }
+    lifted
+}
+
+/// Finds every committed page in what `read` reads of the database; the versions that page 1 has in the log, if it
+/// is there.
+fn find_all(
+    db: &Db,
+    log: &mut Log,
+    read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
+) -> Result<Option<[u8; 2]>, Failure> {
+    match compare(db, log, read)? {
+        Comparison::Same { versions } => Ok(versions),
+        Comparison::Differs { page_number } => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: \
+                 open the database again, or run `duralite checkpoint`",
+                db.path.display()
+            ),
+        )),
+    }
+}
+
+/// Whether the database file holds what the log holds.
+enum Comparison {
+    /// Every committed page. `versions` are those of page 1, where the log has it.
+    Same { versions: Option<[u8; 2]> },
+    /// All before this one.
+    Differs { page_number: u32 },
+}
+
+/// Looks for every committed page in the database file.
+///
+/// The versions of page 1 are not compared: the guard stands in their place, and the log may say that
+/// the database is not in WAL mode. When the guard could not be lifted for a change of the journal mode,
+/// SQLite finds the WAL still there, opens it again, and commits the new mode through it.
+fn compare(
+    db: &Db,
+    log: &mut Log,
+    read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
+) -> Result<Comparison, Failure> {
+    let failed = |error: JournalError| Failure::of(&error, During::Read);
+    let pages = log.committed_pages().map_err(failed)?;
+    let page_bytes = log.page_bytes() as usize;
+    let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
+    let mut versions = None;
+    // What a VFS above this one keeps at the end of pages (checksums, say) it may change on the way home.
+    let mut reserved = [0];
+    if !matches!(read(&mut reserved, RESERVED_BYTES)?, ffi::OK | ffi::IOERR_SHORT_READ) {
+        return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));
+    }
+    let used = page_bytes - usize::from(reserved[0]).min(page_bytes);
+    for (page_number, frame) in pages {
+        log.read_page(&db.base, frame, &mut logged).map_err(failed)?;
+        let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
+        match read(&mut home, offset)? {
+            ffi::OK => {}
+            ffi::IOERR_SHORT_READ => return Ok(Comparison::Differs { page_number }),
+            code => return Err(Failure::new(code, format!("cannot read {}", db.path.display()))),
+        }
+        if page_number == 1 {
+            guard::unmask(0, &mut home);
+            home[VERSIONS].copy_from_slice(&logged[VERSIONS]);
+            versions = Some([logged[VERSIONS.start], logged[VERSIONS.start + 1]]);
+        }
+        if home[..used] != logged[..used] {
+            return Ok(Comparison::Differs { page_number });
+        }
+    }
+    Ok(Comparison::Same { versions })
+}

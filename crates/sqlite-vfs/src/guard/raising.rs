@@ -1,0 +1,147 @@
+//! Putting the guard on (invariants 1 and 2).
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use duralite_journal::directory::sync_names;
+use duralite_journal::{Log, LogDirectory};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_sqlite_ffi as ffi;
+
+use super::header::{Alone, check_journal, put_header, write_header};
+use super::places;
+use crate::attachment::Attachment;
+use crate::database::Db;
+use crate::errors::{During, Failure};
+
+/// What became of one attempt to put the guard on.
+pub enum Raised {
+    /// It is on, and this is the log.
+    Log(Arc<Attachment>),
+    /// The database is not what it was; look again.
+    LookAgain,
+}
+
+/// Makes a log and puts the guard on, that of the mode that the database is in.
+pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Raised, Failure> {
+    match db.base_wal_bytes()? {
+        None => {}
+        Some(0) => match db.sqlite.parent.delete(db.names.wal.as_ptr(), 1) {
+            ffi::OK => {}
+            code => {
+                return Err(Failure::new(code, format!("cannot delete the -wal of {}", db.path.display())));
+            }
+        },
+        Some(_) => return Ok(Raised::LookAgain),
+    }
+    // SQLite's own wal-index is nobody's now, and the log has one of its own.
+    drop(std::fs::remove_file(db.beside("-shm")));
+    let (plain, len) = db.raw_header()?;
+    let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&plain[..len]) else {
+        return Ok(Raised::LookAgain);
+    };
+    let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Raised::LookAgain) };
+    // What is read here may not be durable, if whoever lifted the guard has died. The guard that a power loss then brings back names
+    // a log that is there still, and holds nothing: making a log deletes it only after the header has been made durable.
+    remove_leftover_journal(db)?;
+    let identity = db.identity()?;
+    let settings = db.settings().clone();
+    let mut log = Log::create(&db.mappable(), log_dir, &settings.options, &identity, page_bytes)
+        .map_err(|error| Failure::of(&error, During::Open))?;
+    for (from, to) in log.moved() {
+        let (from, to) = (from.display(), to.display());
+        let message =
+            format!("{from} is the log of another database, or of an earlier one: it is kept as {to}");
+        db.sqlite.report(ffi::WARNING, &message);
+    }
+    let id = log.id();
+    let mut masked = plain;
+    let guarded = if log.is_provisional() {
+        guard::mask_provisionally(kind, &mut masked, id);
+        put_header(db, &masked)
+    } else {
+        guard::mask_as(kind, 0, &mut masked, id);
+        sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
+    };
+    if let Err(failure) = guarded {
+        // The log may go only if the database does not name it.
+        if write_header(db, &plain).is_ok()
+            && let Err(error) = log.unlink()
+        {
+            db.sqlite.fail(&Failure::of(&error, During::Delete));
+        }
+        return Err(failure);
+    }
+    let is_provisional = log.is_provisional();
+    let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
+    raised.set_guard_kind(Some(kind));
+    if !is_provisional {
+        raised.home_synced(raised.home_writes());
+        raised.set_hardened();
+    }
+    Ok(Raised::Log(raised))
+}
+
+/// Makes durable which files the database's directory has, unless it is the log's, for which that has been done. The rollback
+/// journal under which the database came to be in WAL mode is deleted, but its name may come back with a power loss, and SQLite
+/// would roll the guard back.
+fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
+    if db.path.parent() == log.path().parent() {
+        return Ok(());
+    }
+    sync_names(&db.path).map_err(|error| Failure::of(&error, During::Write))
+}
+
+/// Puts a guard on for good that is provisional, after its log has been made durable: before the first frame is accepted, by
+/// whoever holds WRITE. Durable on return (invariant 1).
+pub fn harden(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
+    let mut log = attachment.log();
+    log.harden().map_err(|error| Failure::of(&error, During::Write))?;
+    sync_names_beside(db, &log)?;
+    drop(log);
+    let (mut header, len) = db.raw_header()?;
+    let DatabaseHeader::Guarded { log_id, kind, .. } = guard::inspect(&header[..len]) else {
+        return Err(places::damaged(db));
+    };
+    guard::mask_as(kind, 0, &mut header, log_id);
+    put_for_good(db, attachment, &header)
+}
+
+/// Writes the guard once more that is on for good. Whoever put it on may have seen its syncs fail, or have died before: what shows it
+/// then need not be on the disk, nor be written back by another sync. Durable on return.
+pub fn put_again(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
+    let (header, len) = db.raw_header()?;
+    let found = guard::inspect(&header[..len]);
+    if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
+        put_for_good(db, attachment, &header)?;
+    }
+    Ok(())
+}
+
+fn put_for_good(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    // Should this process die before the sync, the next one syncs what it finds.
+    attachment.home_in_doubt();
+    let writes = attachment.home_writes();
+    write_header(db, header)?;
+    attachment.home_synced(writes);
+    attachment.set_hardened();
+    Ok(())
+}
+
+/// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss
+/// could bring back what it held. Emptying it again would not do, since a sync may have failed before
+/// (invariant 6); its name is gone for good with the sync of names that follows.
+fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
+    if !check_journal(db)? {
+        return Ok(());
+    }
+    let name = db.beside("-journal");
+    let failed =
+        |what: String| Failure::new(ffi::IOERR_DELETE, format!("cannot delete {}: {what}", name.display()));
+    let c_name = CString::new(name.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
+    match db.sqlite.parent.delete(c_name.as_ptr(), 0) {
+        ffi::OK => Ok(()),
+        code => Err(failed(format!("code {code}"))),
+    }
+}
