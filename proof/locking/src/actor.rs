@@ -1,0 +1,186 @@
+//! The program of a process: SQL, and what the process then knows to be acknowledged.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::SeqCst;
+
+use rusqlite::{Connection, Error, OpenFlags, ffi};
+
+use crate::board::board;
+use crate::call::Call;
+use crate::clock;
+use crate::scenario::{Actor, Via};
+
+/// How long SQLite's own busy handler waits, in the process's own time.
+const BUSY_MS: u64 = 30;
+/// How often an operation is tried.
+const TRIES: u32 = 3;
+/// So many rows are there when a schedule begins, at most, and so many are a process's own.
+const ROWS_BEFORE: usize = 4;
+const ROWS: usize = 10;
+
+/// The first row of a process of a schedule.
+pub fn first_row(process: usize) -> usize {
+    ROWS_BEFORE + process * ROWS
+}
+
+struct Run {
+    process: usize,
+    actor: Actor,
+    connection: Option<Connection>,
+    next_row: usize,
+    /// Rows inserted by the transaction that is open.
+    pending: u64,
+    /// What had been acknowledged when the open transaction first read.
+    began: Option<u64>,
+}
+
+/// Runs the program of a process of a schedule.
+pub fn run(process: usize, actor: Actor, first_row: usize) {
+    let mut run = Run { process, actor, connection: None, next_row: first_row, pending: 0, began: None };
+    for (number, operation) in actor.program.iter().enumerate() {
+        board().note(process, Call::Operation, number as i32, 0);
+        let code = run.operation_with_retries(operation);
+        board().note(process, Call::Ended, number as i32, code);
+        board().operation_ended(process);
+    }
+    // Without `close` at its end the program ends as if killed.
+    std::mem::forget(run.connection.take());
+}
+
+impl Run {
+    fn operation_with_retries(&mut self, operation: &str) -> i32 {
+        for tries in 1.. {
+            let code = match self.operation(operation) {
+                Ok(()) => ffi::SQLITE_OK,
+                Err(error) => code_of(&error),
+            };
+            if code & 0xff == ffi::SQLITE_BUSY && tries < TRIES && !self.actor.is_auditor {
+                clock::sleep(self.process, 1_000_000);
+                continue;
+            }
+            if !self.is_expected(code) {
+                board().finding(self.process, format_args!("`{operation}` ends with code {code}"));
+            }
+            return code;
+        }
+        unreachable!()
+    }
+
+    /// Whether a correct VFS may answer this while others work on the database.
+    fn is_expected(&self, code: i32) -> bool {
+        match code & 0xff {
+            ffi::SQLITE_OK => true,
+            _ if self.actor.is_auditor => false,
+            ffi::SQLITE_BUSY => true,
+            // The guard refuses it; an error that a connection has met stays with its transaction.
+            ffi::SQLITE_NOTADB => self.actor.via == Via::Stock,
+            ffi::SQLITE_READONLY | ffi::SQLITE_CANTOPEN => self.actor.read_only,
+            _ => false,
+        }
+    }
+
+    fn operation(&mut self, operation: &str) -> Result<(), Error> {
+        match operation {
+            "open" => self.open(),
+            "close" => {
+                if let Some(connection) = self.connection.take() {
+                    connection.close().map_err(|(connection, error)| {
+                        self.connection = Some(connection);
+                        error
+                    })?;
+                }
+                Ok(())
+            }
+            "yield" => {
+                board().pause(self.process, Call::Sleep, 0);
+                Ok(())
+            }
+            "nap" => {
+                board().pause(self.process, Call::Nap, 0);
+                Ok(())
+            }
+            "insert" => self.insert(),
+            "read" => self.read(),
+            sql => self.sql(sql),
+        }
+    }
+
+    fn open(&mut self) -> Result<(), Error> {
+        let mut uri = self.actor.uri();
+        if self.actor.read_only {
+            uri.push_str("&mode=ro");
+        }
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(uri, flags)?;
+        connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    fn sql(&mut self, sql: &str) -> Result<(), Error> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let mut statement = connection.prepare(sql)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            if sql == "PRAGMA integrity_check" && row.get::<_, String>(0)? != "ok" {
+                let text: String = row.get(0)?;
+                board().finding(self.process, format_args!("integrity_check: {text}"));
+            }
+        }
+        drop(rows);
+        drop(statement);
+        if connection.is_autocommit() {
+            if sql == "COMMIT" {
+                board().acknowledged.fetch_or(self.pending, SeqCst);
+            }
+            self.pending = 0;
+            self.began = None;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self) -> Result<(), Error> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let row = self.next_row;
+        let inserted = connection.execute("INSERT INTO t VALUES(?1, zeroblob(10))", [row as u32]);
+        if inserted.is_err() && connection.is_autocommit() {
+            self.pending = 0;
+        }
+        inserted?;
+        self.next_row += 1;
+        if connection.is_autocommit() {
+            board().acknowledged.fetch_or(1 << row, SeqCst);
+        } else {
+            self.pending |= 1 << row;
+        }
+        Ok(())
+    }
+
+    /// Each row that was acknowledged before the transaction began is there.
+    fn read(&mut self) -> Result<(), Error> {
+        let Some(connection) = &self.connection else { return Ok(()) };
+        let before = board().acknowledged.load(SeqCst);
+        let before = self.began.unwrap_or(before) | self.pending;
+        let mut statement = connection.prepare("SELECT v FROM t")?;
+        let seen: Result<BTreeSet<u32>, Error> = statement.query_map([], |row| row.get(0))?.collect();
+        let seen = seen?;
+        if !connection.is_autocommit() && self.began.is_none() {
+            self.began = Some(before);
+        }
+        let missing: Vec<u32> = (0..64).filter(|row| before >> row & 1 == 1 && !seen.contains(row)).collect();
+        if !missing.is_empty() {
+            board().finding(self.process, format_args!("acknowledged rows {missing:?} are not there"));
+        }
+        Ok(())
+    }
+}
+
+/// SQLite's extended result code; 1 for what is not SQLite's.
+fn code_of(error: &Error) -> i32 {
+    match error {
+        Error::SqliteFailure(failure, _) => failure.extended_code,
+        Error::SqlInputError { error, .. } => error.extended_code,
+        _ => ffi::SQLITE_ERROR,
+    }
+}

@@ -1,0 +1,82 @@
+//! The calls that a schedule consists of.
+
+use std::fmt;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($value:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum $name { $($value,)* }
+
+        impl $name {
+            /// The value of this number, the first for a number that none has.
+            pub fn of(number: u8) -> Self {
+                const ALL: &[$name] = &[$($name::$value,)*];
+                ALL.get(usize::from(number)).copied().unwrap_or(ALL[0])
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $(Self::$value => $text,)* })
+            }
+        }
+    };
+}
+
+words! {
+    /// What a process does.
+    Call {
+        Other = "other",
+        Open = "open",
+        Close = "close",
+        Read = "read",
+        Write = "write",
+        Truncate = "truncate",
+        Lock = "lock",
+        Unlock = "unlock",
+        CheckReserved = "check reserved",
+        Control = "control",
+        ShmMap = "shm map",
+        ShmLock = "shm lock",
+        ShmUnmap = "shm unmap",
+        Access = "access",
+        Delete = "delete",
+        Sleep = "sleep",
+        Nap = "nap",
+        Operation = "operation",
+        Ended = "ended",
+        Finding = "FINDING",
+    }
+}
+
+words! {
+    /// Which file a call is about.
+    Kind {
+        None = "",
+        Database = "db",
+        Wal = "-wal",
+        Journal = "-journal",
+        Shm = "-shm",
+        Elsewhere = "other file",
+    }
+}
+
+impl Kind {
+    /// The kind of a file with this path.
+    pub fn of_path(path: &[u8]) -> Self {
+        let ends = |end: &[u8]| path.ends_with(end);
+        if ends(b"-wal") {
+            Self::Wal
+        } else if ends(b"-journal") {
+            Self::Journal
+        } else if ends(b"-shm") {
+            Self::Shm
+        } else if ends(b"/db") {
+            Self::Database
+        } else {
+            Self::Elsewhere
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Time in a process of a schedule: it passes only while the process sleeps, so that no schedule depends on the
+//! machine's speed. Sleeps are steps.
+//!
+//! The functions here take the place of the C library's in this program: the linker prefers them.
+#![allow(unsafe_code)] // functions of the C library
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use libc::{clockid_t, timespec};
+
+use crate::board::board;
+use crate::call::{Call, Kind};
+use crate::watch;
+
+/// Which process of a schedule this is, and 1; 0 for the leader.
+static PROCESS: AtomicUsize = AtomicUsize::new(0);
+
+/// A sleep takes no less: waits by looking again at short intervals end sooner by that.
+const SHORTEST_NS: u64 = 1_000_000;
+const START_NS: u64 = 1_000_000_000_000;
+
+/// The process of a schedule that this is; `None` for the leader.
+pub fn process() -> Option<usize> {
+    PROCESS.load(SeqCst).checked_sub(1)
+}
+
+/// This is a process of a schedule from now on.
+pub fn become_process(number: usize) {
+    PROCESS.store(number + 1, SeqCst);
+}
+
+/// Sleeps for so long, in the process's own time.
+pub fn sleep(process: usize, ns: u64) {
+    board().processes[process].clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst);
+    board().pause(process, Call::Sleep, i32::try_from(ns / 1000).unwrap_or(i32::MAX));
+}
+
+fn sleep_as_asked(asked: *const timespec) -> c_int {
+    // SAFETY: the caller passes how long it wants to sleep.
+    let asked = unsafe { &*asked };
+    let ns = (asked.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(asked.tv_nsec as u64);
+    match process() {
+        Some(process) => {
+            sleep(process, ns);
+            0
+        }
+        // SAFETY: the kernel's own call, with the caller's argument.
+        None => unsafe {
+            libc::syscall(libc::SYS_nanosleep, std::ptr::from_ref(asked), std::ptr::null_mut::<timespec>())
+                as c_int
+        },
+    }
+}
+
+/// In place of the C library's.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nanosleep(asked: *const timespec, _left: *mut timespec) -> c_int {
+    sleep_as_asked(asked)
+}
+
+/// In place of the C library's. Nothing here sleeps until a time.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_nanosleep(
+    _clock: clockid_t,
+    _flags: c_int,
+    asked: *const timespec,
+    _left: *mut timespec,
+) -> c_int {
+    sleep_as_asked(asked)
+}
+
+/// In place of the C library's.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
+    let Some(process) = process().filter(|_| clock == libc::CLOCK_MONOTONIC) else {
+        // SAFETY: the kernel's own call, with the caller's arguments.
+        return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, to) as c_int };
+    };
+    let ns = START_NS + board().processes[process].clock_ns.load(SeqCst);
+    // SAFETY: the caller passes where it wants the time.
+    unsafe {
+        (*to).tv_sec = (ns / 1_000_000_000) as i64;
+        (*to).tv_nsec = (ns % 1_000_000_000) as i64;
+    }
+    0
+}
+
+/// In place of the C library's: SQLite's own VFS and the guard delete files by it.
+///
+/// # Safety
+/// As that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    let entry = process().map(|process| {
+        // SAFETY: the caller passes a path.
+        let name = unsafe { std::ffi::CStr::from_ptr(path) };
+        let kind = Kind::of_path(name.to_bytes());
+        let entry = board().step(process, Call::Delete, kind, 0);
+        watch::deletes(process, kind, name);
+        entry
+    });
+    // SAFETY: the kernel's own call, with the caller's argument.
+    let code = unsafe { libc::syscall(libc::SYS_unlink, path) as c_int };
+    if let Some(entry) = entry {
+        entry.code.store(
+            if code == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1) },
+            SeqCst,
+        );
+    }
+    code
+}

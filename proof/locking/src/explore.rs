@@ -1,0 +1,157 @@
+//! Many schedules of a scenario: all with few deviations, else a sample of them that a seed draws, and random ones.
+
+use std::collections::BTreeMap;
+
+use crate::call::Call;
+use crate::lead::{Outcome, Rig, Step};
+use crate::plan::{Action, Draw, Plan};
+
+/// How far an exploration goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Preemptions in a schedule at most.
+    pub preemptions: usize,
+    /// Deaths in a schedule at most.
+    pub deaths: usize,
+    /// Schedules with the same number of deviations at most; of more, so many are drawn.
+    pub limit: usize,
+    /// Random schedules besides.
+    pub random: u64,
+    pub seed: u64,
+}
+
+/// What an exploration came to.
+#[derive(Default)]
+pub struct Report {
+    pub schedules: u64,
+    pub steps: u64,
+    pub deaths: u64,
+    /// Of how many schedules within the bounds these are a sample; the same as `schedules` where none was left out.
+    pub possible: u64,
+    /// Schedules that did not begin like the one that they were made of.
+    pub diverged: u64,
+    /// Each kind of finding, with the shortest schedule that showed it first, and how many did.
+    pub findings: BTreeMap<String, (Plan, u64)>,
+}
+
+/// A schedule to be run, and how the one that it was made of began.
+struct Candidate {
+    plan: Plan,
+    begins: u64,
+}
+
+/// So many are kept of all that come by, each with the same chance.
+struct Sample {
+    kept: Vec<Candidate>,
+    limit: usize,
+    seen: u64,
+}
+
+impl Sample {
+    fn offer(&mut self, random: &mut fastrand::Rng, candidate: impl FnOnce() -> Candidate) {
+        self.seen += 1;
+        if self.kept.len() < self.limit {
+            self.kept.push(candidate());
+        } else {
+            let at = random.u64(0..self.seen);
+            if let Some(place) = usize::try_from(at).ok().and_then(|at| self.kept.get_mut(at)) {
+                *place = candidate();
+            }
+        }
+    }
+}
+
+/// How a schedule begins, in a number.
+fn beginning(steps: &[Step]) -> u64 {
+    steps.iter().fold(0xcbf2_9ce4_8422_2325, |hash, step| {
+        let word = u64::from(step.process) << 16 | (step.call as u64) << 8 | step.kind as u64;
+        (hash ^ word).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn orders(processes: u8) -> Vec<Vec<u8>> {
+    (0..processes).fold(vec![Vec::new()], |orders, one| {
+        let with = |order: &Vec<u8>, at: usize| {
+            let mut order = order.clone();
+            order.insert(at, one);
+            order
+        };
+        orders.iter().flat_map(|order| (0..=order.len()).map(move |at| with(order, at))).collect()
+    })
+}
+
+/// Explores a scenario.
+pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
+    let mut report = Report::default();
+    let mut random = fastrand::Rng::with_seed(bounds.seed);
+    let plans = orders(rig.processes()).into_iter().map(|order| Plan { order, deviations: Vec::new() });
+    let mut level: Vec<Candidate> = plans.map(|plan| Candidate { plan, begins: 0 }).collect();
+    report.possible = level.len() as u64;
+    while !level.is_empty() {
+        let mut next = Sample { kept: Vec::new(), limit: bounds.limit, seen: 0 };
+        for candidate in &level {
+            let outcome = rig.follow(&candidate.plan);
+            let last = candidate.plan.deviations.last().map(|deviation| deviation.step as usize);
+            if let Some(last) = last
+                && outcome.steps.get(..last).map(beginning) != Some(candidate.begins)
+            {
+                report.diverged += 1;
+            }
+            report.take(&candidate.plan, &outcome);
+            if outcome.findings.is_empty() {
+                extend(&candidate.plan, &outcome.steps, bounds, &mut next, &mut random);
+            }
+        }
+        report.possible += next.seen;
+        level = next.kept;
+    }
+    for seed in 0..bounds.random {
+        let seed = bounds.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
+        let mut order: Vec<u8> = (0..rig.processes()).collect();
+        fastrand::Rng::with_seed(seed).shuffle(&mut order);
+        let mut draw = Draw::new(seed, bounds.deaths as u32);
+        let outcome = rig.run(&order, &mut draw);
+        report.take(&Plan { order, deviations: draw.drawn }, &outcome);
+        report.possible += 1;
+    }
+    report
+}
+
+/// Offers every schedule that is this one with one more deviation.
+fn extend(plan: &Plan, steps: &[Step], bounds: Bounds, next: &mut Sample, random: &mut fastrand::Rng) {
+    let kills = plan.kills();
+    let may_kill = kills < bounds.deaths;
+    let may_preempt = plan.deviations.len() - kills < bounds.preemptions;
+    let first = plan.deviations.last().map_or(0, |deviation| deviation.step as usize + 1);
+    for at in first..steps.len() {
+        let step = steps[at];
+        let mut offer = |action| {
+            next.offer(random, || Candidate {
+                plan: plan.with(at as u32, action),
+                begins: beginning(&steps[..at]),
+            });
+        };
+        if may_kill {
+            offer(Action::Kill);
+        }
+        // Behind a sleep the next process runs anyway.
+        if may_preempt && step.call != Call::Nap {
+            for to in (0..8).filter(|to| step.ready >> to & 1 == 1 && *to != step.process) {
+                offer(Action::Preempt(to));
+                offer(Action::Stall(to));
+            }
+        }
+    }
+}
+
+impl Report {
+    fn take(&mut self, plan: &Plan, outcome: &Outcome) {
+        self.schedules += 1;
+        self.steps += outcome.steps.len() as u64;
+        self.deaths += plan.kills() as u64;
+        for finding in &outcome.findings {
+            let (_, count) = self.findings.entry(finding.clone()).or_insert_with(|| (plan.clone(), 0));
+            *count += 1;
+        }
+    }
+}

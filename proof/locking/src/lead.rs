@@ -1,0 +1,322 @@
+//! One schedule: the processes are made anew, one of them runs at a time, and at the end auditors look at what is
+//! left.
+#![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tempfile::TempDir;
+
+use crate::actor;
+use crate::board::{Stop, board};
+use crate::call::{Call, Kind};
+use crate::clock;
+use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
+use crate::scenario::{Actor, Scenario, Start, auditor};
+use crate::watch;
+
+/// How long a process may take to its next stop. It is no part of any schedule: one that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A step that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    pub process: u8,
+    pub call: Call,
+    pub kind: Kind,
+    /// The processes that could have taken it.
+    pub ready: u8,
+}
+
+/// What came of a schedule.
+pub struct Outcome {
+    /// Of the processes, without the auditors'.
+    pub steps: Vec<Step>,
+    pub findings: Vec<String>,
+}
+
+/// Where schedules of a scenario run: in a directory in memory, which is the working directory from then on.
+pub struct Rig {
+    pub scenario: &'static Scenario,
+    /// What is there when a schedule begins.
+    files: Vec<(String, Vec<u8>)>,
+    /// The rows that are acknowledged then.
+    acknowledged: u64,
+    _dir: TempDir,
+}
+
+struct Child {
+    process: usize,
+    pid: Pid,
+}
+
+/// The rows of the process that makes a scenario's files, and of the one that is interrupted then.
+const MADE: usize = 0;
+const INTERRUPTED: usize = 3;
+
+/// Starts a process of a schedule, whose rows begin at `first_row`. It waits for its turn.
+fn start(process: usize, actor: Actor, first_row: usize) -> Child {
+    board().processes[process].alive.store(true, SeqCst);
+    // SAFETY: this program has one thread. What the child calls is SQLite and Duralite.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
+    if let Some(pid) = Pid::from_raw(pid) {
+        return Child { process, pid };
+    }
+    clock::become_process(process);
+    watch::begin();
+    board().begin(process);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| actor::run(process, actor, first_row))) {
+        let text = panic.downcast_ref::<String>().map_or("a panic", String::as_str);
+        board().finding(process, format_args!("{text}"));
+    }
+    board().done(process);
+    // SAFETY: ends the child.
+    unsafe { libc::_exit(0) }
+}
+
+impl Child {
+    fn reap(&self) {
+        board().processes[self.process].alive.store(false, SeqCst);
+        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+    }
+
+    fn kill(&self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+        self.reap();
+    }
+}
+
+/// Runs a process by itself to its end.
+fn run_alone(process: usize, actor: Actor, first_row: usize) {
+    lead(&[process as u8], &[start(process, actor, first_row)], &mut Follow { left: &[] });
+}
+
+/// Processes that are led.
+struct Led<'a> {
+    order: &'a [u8],
+    children: &'a [Child],
+    alive: u8,
+    /// Those that stand still until another one has ended an operation.
+    stalled: u8,
+}
+
+impl Led<'_> {
+    fn ready(&mut self) -> u8 {
+        if self.alive & !self.stalled == 0 {
+            self.stalled = 0;
+        }
+        self.alive & !self.stalled
+    }
+
+    /// Who follows this one.
+    fn next(&mut self, process: u8) -> u8 {
+        let ready = self.ready();
+        let at = self.order.iter().position(|one| *one == process).unwrap_or(0);
+        let behind = self.order.iter().cycle().skip(at + 1).take(self.order.len());
+        behind.copied().find(|one| ready >> one & 1 == 1).unwrap_or(process)
+    }
+
+    fn child(&self, process: u8) -> &Child {
+        self.children.iter().find(|child| child.process == usize::from(process)).unwrap()
+    }
+
+    fn gone(&mut self, process: u8) {
+        self.alive &= !(1 << process);
+        self.stalled = 0;
+    }
+
+    fn act(&mut self, process: u8, action: Action) -> u8 {
+        let is_ready = |led: &mut Self, to: u8| to < 8 && led.ready() >> to & 1 == 1;
+        match action {
+            Action::Preempt(to) if is_ready(self, to) => to,
+            Action::Stall(to) if is_ready(self, to) && to != process => {
+                self.stalled |= 1 << process;
+                to
+            }
+            Action::Kill => {
+                self.child(process).kill();
+                self.gone(process);
+                self.next(process)
+            }
+            _ => process,
+        }
+    }
+}
+
+/// Leads processes to their ends.
+fn lead(order: &[u8], children: &[Child], chooser: &mut impl Chooser) {
+    let alive = order.iter().fold(0, |alive, process| alive | 1 << process);
+    let mut led = Led { order, children, alive, stalled: 0 };
+    let mut current = order[0];
+    while led.alive != 0 {
+        let ready = led.ready();
+        if ready >> current & 1 == 0 {
+            current = led.next(current);
+        }
+        board().set_ready(ready, led.stalled != 0);
+        let process = current;
+        match board().run(usize::from(process), chooser.limit(), PATIENCE) {
+            None => {
+                board().finding(usize::from(process), format_args!("it hangs, or has crashed"));
+                break;
+            }
+            Some(Stop::Limit) => {
+                if let Some(action) = chooser.decide(board().steps(), process, ready) {
+                    current = led.act(process, action);
+                }
+            }
+            Some(Stop::Yield) => current = led.next(process),
+            Some(Stop::Nap) => {
+                led.stalled |= 1 << process;
+                current = led.next(process);
+            }
+            Some(Stop::Operation) => led.stalled = 0,
+            Some(Stop::Done) => {
+                led.child(process).reap();
+                led.gone(process);
+                current = led.next(process);
+            }
+        }
+        if board().is_full() {
+            board().finding(usize::from(process), format_args!("the schedule does not end"));
+            break;
+        }
+    }
+    for process in order.iter().filter(|process| led.alive >> **process & 1 == 1) {
+        led.child(*process).kill();
+    }
+}
+
+fn steps() -> Vec<Step> {
+    let taken = board().trace().iter().filter(|entry| entry.step.load(SeqCst) != u32::MAX);
+    taken
+        .map(|entry| Step {
+            process: entry.process.load(SeqCst),
+            call: Call::of(entry.call.load(SeqCst)),
+            kind: Kind::of(entry.kind.load(SeqCst)),
+            ready: entry.ready.load(SeqCst),
+        })
+        .collect()
+}
+
+impl Rig {
+    /// Makes the directory, and what is there when a schedule of this scenario begins.
+    pub fn new(scenario: &'static Scenario) -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("duralite-locking-").tempdir_in(parent).unwrap();
+        std::env::set_current_dir(dir.path()).unwrap();
+        let mut rig = Self { scenario, files: Vec::new(), acknowledged: 0, _dir: dir };
+        rig.make(scenario.start);
+        rig
+    }
+
+    fn make(&mut self, start_of: Start) {
+        board().clear();
+        std::fs::write("db", "").unwrap();
+        run_alone(0, start_of.maker(), MADE);
+        assert_eq!(board().findings(), Vec::<String>::new(), "the scenario does not begin");
+        self.acknowledged = board().acknowledged.load(SeqCst);
+        self.take_files();
+        if let Some(interrupted) = start_of.interrupted() {
+            // Once to find out where, and once to die there.
+            let from = board().steps();
+            run_alone(1, interrupted, INTERRUPTED);
+            let at = steps().iter().rposition(|step| (step.call, step.kind) == (Call::Delete, Kind::Journal));
+            let at = at.filter(|at| *at >= from as usize).unwrap() as u32;
+            self.put_files();
+            board().clear();
+            let dies = [Deviation { step: at - from, action: Action::Kill }];
+            lead(&[1], &[start(1, interrupted, INTERRUPTED)], &mut Follow { left: &dies });
+            self.take_files();
+        }
+    }
+
+    fn take_files(&mut self) {
+        let files =
+            std::fs::read_dir(".").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        self.files = files.map(|name| (name.clone(), std::fs::read(&name).unwrap())).collect();
+    }
+
+    fn put_files(&self) {
+        for entry in std::fs::read_dir(".").unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
+        }
+        for (name, bytes) in &self.files {
+            std::fs::write(name, bytes).unwrap();
+        }
+    }
+
+    /// Runs a schedule in which the processes follow each other in this order.
+    pub fn run(&self, order: &[u8], chooser: &mut impl Chooser) -> Outcome {
+        self.put_files();
+        board().clear();
+        board().acknowledged.store(self.acknowledged, SeqCst);
+        let actors = self.scenario.actors;
+        let mut next = actors.len();
+        if let Some(before) = self.scenario.before {
+            run_alone(next, before, actor::first_row(next));
+            next += 1;
+        }
+        let children: Vec<Child> = actors
+            .iter()
+            .enumerate()
+            .map(|(process, actor)| start(process, *actor, actor::first_row(process)))
+            .collect();
+        let offset = board().steps();
+        lead(order, &children, &mut Shifted { chooser, offset });
+        let steps = steps().split_off(offset as usize);
+        for via in self.scenario.auditors {
+            run_alone(next, auditor(*via), actor::first_row(next));
+            next += 1;
+        }
+        Outcome { steps, findings: board().findings() }
+    }
+
+    /// Runs a schedule by its plan.
+    pub fn follow(&self, plan: &Plan) -> Outcome {
+        self.run(&plan.order, &mut Follow { left: &plan.deviations })
+    }
+
+    /// How many processes there are.
+    pub fn processes(&self) -> u8 {
+        self.scenario.actors.len() as u8
+    }
+}
+
+/// Counts steps from where the processes of the schedule begin.
+struct Shifted<'a, C> {
+    chooser: &'a mut C,
+    offset: u32,
+}
+
+impl<C: Chooser> Chooser for Shifted<'_, C> {
+    fn limit(&self) -> u32 {
+        self.chooser.limit().saturating_add(self.offset)
+    }
+
+    fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action> {
+        self.chooser.decide(step - self.offset, process, ready)
+    }
+}
+
+/// The schedule that was run last, a line for each step and note.
+pub fn tell() {
+    let mut offset = None;
+    for entry in board().trace() {
+        let (step, process) = (entry.step.load(SeqCst), entry.process.load(SeqCst));
+        let (call, kind) = (Call::of(entry.call.load(SeqCst)), Kind::of(entry.kind.load(SeqCst)));
+        let (argument, code) = (entry.argument.load(SeqCst), entry.code.load(SeqCst));
+        let number = if step == u32::MAX {
+            String::new()
+        } else {
+            (i64::from(step) - i64::from(*offset.get_or_insert(0))).to_string()
+        };
+        let indent = usize::from(process) * 34;
+        println!("{number:>5} {:indent$}{process}: {call} {kind} {argument} -> {code}", "");
+    }
+}

@@ -1,0 +1,94 @@
+//! Explores what processes do with the locks of one database file, with Duralite and without.
+//!
+//! ```text
+//! duralite-locking list
+//! duralite-locking explore SCENARIO [preemptions=1] [deaths=1] [limit=400] [random=100] [seed=1] [engine=waldio]
+//! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
+//! ```
+//!
+//! Every process is a real one and runs the real code, over a VFS below that stops before each call that others can notice.
+//! One process runs at a time, and time passes only in sleeps: a schedule is the list of choices who goes on, and its
+//! text repeats it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure ends the program, and the test sees it
+
+mod actor;
+mod board;
+mod call;
+mod clock;
+mod explore;
+mod lead;
+mod plan;
+mod scenario;
+mod shim;
+mod watch;
+
+use std::process::ExitCode;
+
+use explore::{Bounds, Report};
+use lead::Rig;
+use plan::Plan;
+use scenario::{ENGINE, SCENARIOS, Scenario};
+
+fn setting<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
+    arguments.iter().find_map(|argument| argument.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn number(arguments: &[String], name: &str, default: u64) -> u64 {
+    setting(arguments, name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn scenario_of(arguments: &[String]) -> &'static Scenario {
+    let name = arguments.get(1).expect("which scenario? `duralite-locking list` shows them");
+    scenario::named(name).unwrap_or_else(|| panic!("no scenario {name}; `duralite-locking list` shows them"))
+}
+
+fn explore_scenario(arguments: &[String]) -> bool {
+    let bounds = Bounds {
+        preemptions: number(arguments, "preemptions", 1) as usize,
+        deaths: number(arguments, "deaths", 1) as usize,
+        limit: number(arguments, "limit", 400) as usize,
+        random: number(arguments, "random", 100),
+        seed: number(arguments, "seed", 1),
+    };
+    let scenario = scenario_of(arguments);
+    let report = explore::explore(&Rig::new(scenario), bounds);
+    tell(scenario, &report, bounds.seed);
+    report.findings.is_empty()
+}
+
+fn tell(scenario: &Scenario, report: &Report, seed: u64) {
+    let Report { schedules, steps, deaths, possible, diverged, findings } = report;
+    println!(
+        "{}: {schedules} schedules of {possible}, {steps} steps, {deaths} deaths, {diverged} diverged, seed {seed}",
+        scenario.name
+    );
+    for (finding, (plan, count)) in findings {
+        println!("{}: {count} times: {finding}: replay '{plan}'", scenario.name);
+    }
+}
+
+fn replay(arguments: &[String]) -> bool {
+    let plan: Plan = arguments.get(2).expect("which schedule?").parse().unwrap();
+    let outcome = Rig::new(scenario_of(arguments)).follow(&plan);
+    lead::tell();
+    for finding in &outcome.findings {
+        println!("{finding}");
+    }
+    outcome.findings.is_empty()
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    ENGINE.get_or_init(|| setting(&arguments, "engine").unwrap_or("waldio").to_owned());
+    shim::register();
+    let is_good = match arguments.first().map(String::as_str) {
+        Some("list") => {
+            SCENARIOS.iter().for_each(|scenario| println!("{}: {}", scenario.name, scenario.about));
+            true
+        }
+        Some("explore") => explore_scenario(&arguments),
+        Some("replay") => replay(&arguments),
+        _ => panic!("list, explore or replay?"),
+    };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,169 @@
+//! Schedules as texts: the order in which processes follow each other, and where a schedule leaves it.
+//!
+//! `order=1,0,2 57>0 80|2 91x`: process 1 begins, and who pauses or ends is followed by the next in that order. Before step 57
+//! process 0 goes on instead; before step 80 process 2 does, and the one before stands still until another one
+//! has ended an operation; before step 91 whoever was to take that step is killed.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What happens instead of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// This process goes on.
+    Preempt(u8),
+    /// This process goes on, and the one before stands still for a while.
+    Stall(u8),
+    /// Who was to take the step is killed.
+    Kill,
+}
+
+/// Where a schedule leaves its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deviation {
+    /// Before this step.
+    pub step: u32,
+    pub action: Action,
+}
+
+/// A schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub order: Vec<u8>,
+    /// By rising steps.
+    pub deviations: Vec<Deviation>,
+}
+
+impl Plan {
+    /// This plan with one more deviation behind the others.
+    pub fn with(&self, step: u32, action: Action) -> Self {
+        let mut plan = self.clone();
+        plan.deviations.push(Deviation { step, action });
+        plan
+    }
+
+    /// How many processes it kills.
+    pub fn kills(&self) -> usize {
+        self.deviations.iter().filter(|deviation| deviation.action == Action::Kill).count()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order: Vec<String> = self.order.iter().map(u8::to_string).collect();
+        write!(f, "order={}", order.join(","))?;
+        for Deviation { step, action } in &self.deviations {
+            match action {
+                Action::Preempt(to) => write!(f, " {step}>{to}")?,
+                Action::Stall(to) => write!(f, " {step}|{to}")?,
+                Action::Kill => write!(f, " {step}x")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn deviation(word: &str) -> Option<Deviation> {
+    let at = word.find(|c: char| !c.is_ascii_digit())?;
+    let (step, rest) = (word[..at].parse().ok()?, &word[at + 1..]);
+    let action = match &word[at..=at] {
+        ">" => Action::Preempt(rest.parse().ok()?),
+        "|" => Action::Stall(rest.parse().ok()?),
+        "x" if rest.is_empty() => Action::Kill,
+        _ => return None,
+    };
+    Some(Deviation { step, action })
+}
+
+impl FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text} is no schedule; one reads like `order=0,1 57>1 80|0 91x`");
+        let mut words = text.split_whitespace();
+        let order = words.next().and_then(|word| word.strip_prefix("order=")).ok_or_else(wrong)?;
+        let order: Result<Vec<u8>, _> = order.split(',').map(str::parse).collect();
+        let deviations: Option<Vec<Deviation>> = words.map(deviation).collect();
+        Ok(Self { order: order.map_err(|_| wrong())?, deviations: deviations.ok_or_else(wrong)? })
+    }
+}
+
+/// Who decides.
+pub trait Chooser {
+    /// The step before which it wants to decide next.
+    fn limit(&self) -> u32;
+    /// Decides about the step: `process` would take it, and those in `ready` could.
+    fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action>;
+}
+
+/// Follows a plan.
+pub struct Follow<'a> {
+    pub left: &'a [Deviation],
+}
+
+impl Chooser for Follow<'_> {
+    fn limit(&self) -> u32 {
+        self.left.first().map_or(u32::MAX, |deviation| deviation.step)
+    }
+
+    fn decide(&mut self, _step: u32, _process: u8, _ready: u8) -> Option<Action> {
+        let (first, left) = self.left.split_first()?;
+        self.left = left;
+        Some(first.action)
+    }
+}
+
+/// Draws deviations.
+pub struct Draw {
+    random: fastrand::Rng,
+    next: u32,
+    kills: u32,
+    /// What was drawn.
+    pub drawn: Vec<Deviation>,
+}
+
+impl Draw {
+    /// By this seed, with at most so many deaths.
+    pub fn new(seed: u64, kills: u32) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let next = random.u32(0..60);
+        Self { random, next, kills, drawn: Vec::new() }
+    }
+}
+
+impl Chooser for Draw {
+    fn limit(&self) -> u32 {
+        self.next
+    }
+
+    fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action> {
+        self.next =
+            step + 1 + if self.random.bool() { self.random.u32(0..12) } else { self.random.u32(0..80) };
+        let others: Vec<u8> = (0..8).filter(|one| ready >> one & 1 == 1 && *one != process).collect();
+        let action = match self.random.u32(0..16) {
+            0 if self.kills > 0 => {
+                self.kills -= 1;
+                Action::Kill
+            }
+            _ if others.is_empty() => return None,
+            kind => {
+                let to = others[self.random.usize(0..others.len())];
+                if kind < 10 { Action::Preempt(to) } else { Action::Stall(to) }
+            }
+        };
+        self.drawn.push(Deviation { step, action });
+        Some(action)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_what_its_text_says() {
+        let text = "order=1,0,2 57>0 80|2 91x";
+        assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
+        assert!("order=1 57?0".parse::<Plan>().is_err());
+    }
+}

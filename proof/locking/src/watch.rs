@@ -1,0 +1,352 @@
+//! The rules that every step is held against.
+//!
+//! 1. What SQLite believes to hold of the database file is never more than what the base VFS holds, when a call
+//!    returns to SQLite and while one reads or writes the file for it.
+//! 2. At each commit there is one log in force: no ordinary `-wal` with frames beside a guard, no commit through an
+//!    ordinary `-wal` under a header that says something else, none through a `-wal` that its path leads to no more.
+//! 3. Nobody deletes a `-wal` or `-shm` that another living process has open.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+
+use rusqlite::ffi::{
+    SQLITE_FCNTL_COMMIT_PHASETWO, SQLITE_LOCK_NONE, SQLITE_NOTFOUND, SQLITE_OK, SQLITE_SHM_LOCK,
+};
+
+use crate::board::{Entry, FILES, PROCESSES, board};
+use crate::call::{Call, Kind};
+use crate::clock;
+
+/// Which of the two VFSs a file belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layer {
+    /// Below everything, over SQLite's own.
+    Base,
+    /// Above Duralite's.
+    Top,
+}
+
+/// An open file of one of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Seat {
+    pub layer: Layer,
+    pub kind: Kind,
+    /// Counted in its layer, from 0.
+    pub handle: usize,
+}
+
+/// What SQLite believes of a database that it has opened through Duralite.
+#[derive(Debug, Clone, Copy)]
+struct Belief {
+    held: i32,
+    /// The base's file below.
+    base: Option<usize>,
+    /// One finding for each is enough.
+    is_found: bool,
+}
+
+thread_local! {
+    static BELIEFS: RefCell<Vec<Belief>> = const { RefCell::new(Vec::new()) };
+    /// The call of SQLite's that has not returned yet.
+    static CURRENT: Cell<Option<(usize, Call)>> = const { Cell::new(None) };
+    /// The database that is being opened above, whose file of the base comes next.
+    static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Logs that SQLite has open as its `-wal`, ordinary ones among them.
+    static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
+    /// The database file, for looking at its header; never closed, since that would give locks back.
+    static HEADER: RefCell<Option<File>> = const { RefCell::new(None) };
+}
+
+/// Opens what the rules look at, before SQLite opens anything.
+pub fn begin() {
+    HEADER.with_borrow_mut(|header| *header = File::open("db").ok());
+}
+
+fn inode(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |found| found.ino())
+}
+
+/// A file is about to be opened: its seat.
+pub fn opening(layer: Layer, kind: Kind) -> Seat {
+    let handle = match (layer, clock::process()) {
+        (Layer::Base, Some(process)) => {
+            let handle = board().processes[process].opened.fetch_add(1, SeqCst) as usize;
+            assert!(handle < FILES, "a process opens more files than there is room for");
+            handle
+        }
+        (Layer::Base, None) => 0,
+        (Layer::Top, _) if kind == Kind::Database => BELIEFS.with_borrow_mut(|beliefs| {
+            beliefs.push(Belief { held: SQLITE_LOCK_NONE, base: None, is_found: false });
+            beliefs.len() - 1
+        }),
+        (Layer::Top, _) => 0,
+    };
+    let seat = Seat { layer, kind, handle };
+    if kind == Kind::Database {
+        match layer {
+            Layer::Top => OPENING.set(Some(handle)),
+            Layer::Base => {
+                if let Some(above) = OPENING.take() {
+                    BELIEFS.with_borrow_mut(|beliefs| beliefs[above].base = Some(handle));
+                }
+            }
+        }
+    }
+    seat
+}
+
+/// It has been opened.
+pub fn opened(seat: Seat, path: &CStr) {
+    match (seat.layer, clock::process()) {
+        (Layer::Base, Some(process)) => {
+            let file = &board().processes[process].files[seat.handle];
+            file.inode.store(inode(Path::new(OsStr::from_bytes(path.to_bytes()))), SeqCst);
+            file.kind.store(seat.kind as u8, SeqCst);
+        }
+        (Layer::Top, _) if seat.kind == Kind::Wal => WALS_ABOVE.set(WALS_ABOVE.get() + 1),
+        _ => {}
+    }
+}
+
+/// Whether others can tell when this call happens.
+fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
+    match (call, seat.kind) {
+        (Call::Lock | Call::Unlock | Call::CheckReserved, Kind::Database) => true,
+        (Call::Truncate, Kind::Database | Kind::Wal | Kind::Journal) => true,
+        (Call::Read | Call::Write, Kind::Database) => argument < 100,
+        (Call::Read | Call::Write, Kind::Wal) => argument < 32,
+        (Call::Read | Call::Write, Kind::Journal) => argument < 28,
+        (Call::ShmMap, _) => argument == 0,
+        (Call::ShmLock | Call::ShmUnmap, _) => true,
+        (Call::Control, Kind::Database) => argument == i64::from(SQLITE_FCNTL_COMMIT_PHASETWO),
+        _ => false,
+    }
+}
+
+/// A call begins.
+pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
+    let process = clock::process()?;
+    if seat.layer == Layer::Top {
+        if seat.kind == Kind::Database {
+            CURRENT.set(Some((seat.handle, call)));
+        }
+        return None;
+    }
+    let argument_of_step = i32::try_from(argument).unwrap_or(i32::MAX);
+    let entry =
+        is_step(seat, call, argument).then(|| board().step(process, call, seat.kind, argument_of_step));
+    if matches!(call, Call::Read | Call::Write) && seat.kind == Kind::Database {
+        check_held_by(process, seat.handle, call);
+    }
+    if call == Call::Write && seat.kind == Kind::Wal && argument == 0 {
+        check_wal_is_there(process, seat.handle);
+    }
+    entry
+}
+
+/// A call has returned; `held` is the base's lock now.
+pub fn after(seat: Seat, entry: Option<&Entry>, call: Call, argument: i64, code: i32, held: Option<i32>) {
+    let Some(process) = clock::process() else { return };
+    if let Some(entry) = entry {
+        entry.code.store(code, SeqCst);
+    }
+    match seat.layer {
+        Layer::Base => after_base(process, seat, call, code, held),
+        Layer::Top => after_top(process, seat, call, argument, code),
+    }
+    let is_commit = call == Call::Control && argument == i64::from(SQLITE_FCNTL_COMMIT_PHASETWO);
+    let is_topmost = seat.layer == Layer::Top || !is_below(seat.handle);
+    if is_commit && is_topmost && seat.kind == Kind::Database && matches!(code, SQLITE_OK | SQLITE_NOTFOUND) {
+        check_commit(process);
+    }
+}
+
+fn after_base(process: usize, seat: Seat, call: Call, code: i32, held: Option<i32>) {
+    let file = &board().processes[process].files[seat.handle];
+    if let Some(held) = held {
+        file.held.store(held, SeqCst);
+    }
+    match call {
+        Call::ShmMap if code == SQLITE_OK => file.shm.store(inode(Path::new("db-shm")), SeqCst),
+        Call::ShmUnmap => file.shm.store(0, SeqCst),
+        Call::Close => {
+            file.kind.store(0, SeqCst);
+            file.held.store(SQLITE_LOCK_NONE, SeqCst);
+            file.shm.store(0, SeqCst);
+        }
+        _ => {}
+    }
+}
+
+fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
+    if seat.kind == Kind::Wal && call == Call::Close {
+        WALS_ABOVE.set(WALS_ABOVE.get() - 1);
+    }
+    if seat.kind != Kind::Database {
+        return check_beliefs(process, call);
+    }
+    CURRENT.set(None);
+    let level = i32::try_from(argument).unwrap_or(i32::MAX);
+    BELIEFS.with_borrow_mut(|beliefs| {
+        let belief = &mut beliefs[seat.handle];
+        match call {
+            Call::Lock if code == SQLITE_OK => belief.held = belief.held.max(level),
+            Call::Unlock => belief.held = belief.held.min(level),
+            Call::Close => belief.base = None,
+            _ => {}
+        }
+    });
+    check_beliefs(process, call);
+}
+
+/// A call of the VFS above that is about no open database has returned.
+pub fn returned(call: Call) {
+    OPENING.set(None);
+    if let Some(process) = clock::process() {
+        check_beliefs(process, call);
+    }
+}
+
+fn is_below(handle: usize) -> bool {
+    BELIEFS.with_borrow(|beliefs| beliefs.iter().any(|belief| belief.base == Some(handle)))
+}
+
+/// Rule 1, when a call returns.
+fn check_beliefs(process: usize, call: Call) {
+    let count = BELIEFS.with_borrow(Vec::len);
+    for at in 0..count {
+        check_belief(process, at, format_args!("after `{call}`"));
+    }
+}
+
+/// Rule 1, while SQLite reads or writes.
+fn check_held_by(process: usize, handle: usize, call: Call) {
+    let Some((above, Call::Read | Call::Write)) = CURRENT.get() else { return };
+    if BELIEFS.with_borrow(|beliefs| beliefs[above].base == Some(handle)) {
+        check_belief(process, above, format_args!("in `{call}`"));
+    }
+}
+
+fn check_belief(process: usize, at: usize, when: std::fmt::Arguments<'_>) {
+    let belief = BELIEFS.with_borrow(|beliefs| beliefs[at]);
+    let Some(base) = belief.base.filter(|_| !belief.is_found) else { return };
+    let held = board().processes[process].files[base].held.load(SeqCst);
+    if belief.held > held {
+        BELIEFS.with_borrow_mut(|beliefs| beliefs[at].is_found = true);
+        let (believed, held) = (level_name(belief.held), level_name(held));
+        board().finding(
+            process,
+            format_args!("SQLite believes to hold {believed} {when}, and the base holds {held}"),
+        );
+    }
+}
+
+fn level_name(level: i32) -> &'static str {
+    ["nothing", "SHARED", "RESERVED", "PENDING", "EXCLUSIVE"]
+        .get(level as usize)
+        .unwrap_or(&"an unknown lock")
+}
+
+/// The path of an ordinary `-wal` leads to the one that this process has open.
+fn check_wal_is_there(process: usize, handle: usize) {
+    let open = board().processes[process].files[handle].inode.load(SeqCst);
+    if inode(Path::new("db-wal")) != open {
+        board().finding(process, format_args!("it writes to a -wal that has been deleted"));
+    }
+}
+
+/// Rule 3.
+pub fn deletes(process: usize, kind: Kind, path: &CStr) {
+    let gone = inode(Path::new(OsStr::from_bytes(path.to_bytes())));
+    if gone == 0 {
+        return;
+    }
+    for other in (0..PROCESSES).filter(|other| *other != process) {
+        let state = &board().processes[other];
+        let files = state.files.iter().take(state.opened.load(SeqCst) as usize);
+        let uses = |file: &crate::board::OpenFile| match kind {
+            Kind::Wal => file.kind.load(SeqCst) == Kind::Wal as u8 && file.inode.load(SeqCst) == gone,
+            Kind::Shm => file.shm.load(SeqCst) == gone,
+            _ => false,
+        };
+        if state.alive.load(SeqCst) && files.into_iter().any(uses) {
+            board().finding(process, format_args!("it deletes the {kind} that process {other} uses"));
+        }
+    }
+}
+
+/// What the header of the database file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Header {
+    Rollback,
+    Wal,
+    Guard,
+    GuardOfRollback,
+    Other([u8; 2]),
+}
+
+fn header() -> Header {
+    let mut versions = [0; 2];
+    HEADER.with_borrow(|header| {
+        let file = header.as_ref();
+        let _ = file.map(|file| file.read_exact_at(&mut versions, 18));
+    });
+    match versions {
+        [1, 1] => Header::Rollback,
+        [2, 2] => Header::Wal,
+        [0xd7, 0xd7] => Header::Guard,
+        [0xd8, 0xd8] => Header::GuardOfRollback,
+        other => Header::Other(other),
+    }
+}
+
+/// Rule 2.
+fn check_commit(process: usize) {
+    let header = header();
+    let wal = std::fs::metadata("db-wal").ok().filter(|wal| wal.len() > 0).map(|wal| wal.ino());
+    let files = &board().processes[process].files;
+    let own = files.iter().find(|file| file.kind.load(SeqCst) == Kind::Wal as u8);
+    let own = own.map(|file| file.inode.load(SeqCst));
+    let ours = WALS_ABOVE.get() > 0 && own.is_none();
+    match (own, wal) {
+        (Some(own), wal) => {
+            if wal != Some(own) {
+                board().finding(process, format_args!("it commits to a -wal that has been deleted"));
+            }
+            if header != Header::Wal {
+                board().finding(
+                    process,
+                    format_args!("it commits to an ordinary -wal, and the header says {header:?}"),
+                );
+            }
+        }
+        (None, Some(_)) => {
+            let what = if ours { "a log" } else { "a rollback journal" };
+            board()
+                .finding(process, format_args!("it commits with {what} beside an ordinary -wal with frames"));
+        }
+        (None, None) => {
+            if ours && header != Header::Guard {
+                board().finding(process, format_args!("it commits to a log, and the header says {header:?}"));
+            }
+            if !ours && matches!(header, Header::Guard | Header::Other(_)) {
+                board().finding(
+                    process,
+                    format_args!("it commits with a rollback journal, and the header says {header:?}"),
+                );
+            }
+        }
+    }
+}
+
+/// What a lock of the wal-index is asked for, in a number for the trace: the slot, ten times; and 1 for taking it, 2 for an
+/// exclusive lock.
+pub fn shm_argument(offset: i32, count: i32, flags: i32) -> i64 {
+    let takes = i32::from(flags & SQLITE_SHM_LOCK != 0);
+    i64::from(offset * 100 + count * 10 + takes + (flags & 8) / 4)
+}
