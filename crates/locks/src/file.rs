@@ -152,6 +152,7 @@ impl<F: LockedFile> FileLock<F> {
         if level <= Level::Reserved {
             self.reserved.store(level == Level::Reserved, Ordering::Relaxed);
         }
+        #[cfg(not(feature = "controls"))]
         debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
     }
 
@@ -211,6 +212,12 @@ impl<F: LockedFile> FileLock<F> {
     /// EXCLUSIVE as SQLite holds it; `None` where the file does not hold EXCLUSIVE, whatever SQLite believes.
     pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
+    }
+
+    /// EXCLUSIVE as SQLite believes in it, held or not: what a test has to find.
+    #[cfg(feature = "controls")]
+    pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
+        Exclusive { lock: self, goes_back: false }
     }
 
     /// Takes SHARED for this library, while SQLite believes to hold nothing. Dropping the value gives the lock back.

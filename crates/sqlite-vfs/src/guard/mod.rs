@@ -2,6 +2,8 @@
 
 mod absorb;
 pub mod child;
+#[cfg(feature = "controls")]
+mod controls;
 mod gate;
 mod header;
 pub mod helper;

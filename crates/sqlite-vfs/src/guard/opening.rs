@@ -184,6 +184,10 @@ impl Opening<'_> {
                 return Ok(pass(own));
             }
         }
+        #[cfg(feature = "controls")]
+        if super::controls::leaves_log_for_later(db)? {
+            return Ok(pass(own));
+        }
         match look(db, own.held())? {
             Need::Served(prepared) => {
                 db.prepare(prepared.keep());
@@ -256,7 +260,14 @@ impl Opening<'_> {
         let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
         let is_unused = own.held_mut().exclusive(pending(self.db)).map_err(cannot_lock(self.db))?.is_some();
         drop(own);
-        if is_unused { absorb::checkpoint_base_wal(self.db) } else { Ok(()) }
+        if !is_unused {
+            return Ok(());
+        }
+        match absorb::checkpoint_base_wal(self.db) {
+            // Another process has done it and had a log by then, whose guard stock SQLite has met.
+            Err(failure) if failure.code & 0xff == ffi::NOTADB => Ok(()),
+            absorbed => absorbed,
+        }
     }
 
     /// For who may not write, where no log could be attached: a connection that may write makes one, if this user may, and this
@@ -355,6 +366,10 @@ pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
 /// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. Whatever would need that lock given back is
 /// `SQLITE_BUSY`: SQLite begins anew, and [`begin`] sees to it.
 pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
+    #[cfg(feature = "controls")]
+    if let Some(served) = super::controls::open_wal(db)? {
+        return Ok(served);
+    }
     let mut held = db.lock.sqlites().ok_or_else(|| in_use(db))?;
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),

@@ -1,0 +1,122 @@
+//! Mends of this module taken back one by one, so that the exploration of schedules has to find each fault again. Only in
+//! builds with the feature `controls`, which nothing that users load has.
+//!
+//! `LOCKING_CONTROL` names the mend:
+//!
+//! | value | what is taken back |
+//! | --- | --- |
+//! | `lapse` | as SQLite opens the WAL, SHARED is given up in SQLite's place, and what the header then says decides |
+//! | `absorb` | an ordinary `-wal` is put home as SQLite opens the WAL, EXCLUSIVE is given up meanwhile, and believed in afterwards |
+//! | `unlocked` | a read-only connection gives SHARED up as SQLite opens the WAL, and goes on whether or not it gets SHARED back |
+
+use std::time::Duration;
+
+use duralite_locks::file::{Level, LockedFile};
+use duralite_logfmt::guard::DatabaseHeader;
+
+use super::raising::{Raised, raise};
+use super::waits::in_use;
+use super::{absorb, helper};
+use crate::attachment::Entering;
+use crate::database::{Db, Prepared};
+use crate::errors::Failure;
+
+/// A mend that is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Control {
+    Lapse,
+    Absorb,
+    Unlocked,
+}
+
+fn control() -> Option<Control> {
+    match std::env::var("LOCKING_CONTROL").ok()?.as_str() {
+        "lapse" => Some(Control::Lapse),
+        "absorb" => Some(Control::Absorb),
+        "unlocked" => Some(Control::Unlocked),
+        _ => None,
+    }
+}
+
+fn is_in_wal_mode(db: &Db) -> Result<bool, Failure> {
+    Ok(matches!(db.header()?, DatabaseHeader::Plain { wal: true, .. }))
+}
+
+fn has_base_wal(db: &Db) -> Result<bool, Failure> {
+    Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
+}
+
+/// Whether SQLite gets SHARED without a log: the log is opened when SQLite opens the WAL.
+pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
+    if !is_in_wal_mode(db)? {
+        return Ok(false);
+    }
+    Ok(match control() {
+        Some(Control::Lapse) => !db.read_only && !has_base_wal(db)?,
+        Some(Control::Absorb) => !db.read_only && has_base_wal(db)?,
+        Some(Control::Unlocked) => db.read_only,
+        None => false,
+    })
+}
+
+/// What serves the WAL, with the fault; `None` where the control has nothing to do with it.
+pub fn open_wal(db: &Db) -> Result<Option<Prepared>, Failure> {
+    let served = match control() {
+        Some(Control::Lapse) if !db.read_only => lapse(db)?,
+        Some(Control::Absorb) if !db.read_only && db.lock.believed() == Level::Exclusive => {
+            absorb_unlocked(db)?
+        }
+        Some(Control::Unlocked) if db.read_only && is_in_wal_mode(db)? => {
+            let _ = db.base.unlock(Level::None);
+            let writer = helper::writer(db, "cannot open the log");
+            let is_locked = lock_again(db);
+            if writer.is_some() && is_locked { None } else { Some(Prepared::Base) }
+        }
+        _ => None,
+    };
+    Ok(served)
+}
+
+fn lock_again(db: &Db) -> bool {
+    (0..5).any(|_| {
+        let is_locked = db.base.lock(Level::Shared).is_ok();
+        if !is_locked {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        is_locked
+    })
+}
+
+fn lapse(db: &Db) -> Result<Option<Prepared>, Failure> {
+    if !is_in_wal_mode(db)? || has_base_wal(db)? {
+        return Ok(None);
+    }
+    let _ = db.base.unlock(Level::None);
+    std::thread::sleep(Duration::from_millis(1));
+    if !lock_again(db) {
+        return Err(in_use(db));
+    }
+    let header = db.header()?;
+    Ok(matches!(header, DatabaseHeader::Plain { wal: false, .. }).then_some(Prepared::Base))
+}
+
+fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
+    if !is_in_wal_mode(db)? {
+        return Ok(None);
+    }
+    if has_base_wal(db)? && db.base.level() == Some(Level::Exclusive) {
+        let _ = db.base.unlock(Level::Shared);
+        absorb::checkpoint_base_wal(db)?;
+        let _ = db.base.lock(Level::Exclusive);
+        return Err(in_use(db));
+    }
+    // What SQLite believes in, whatever is held.
+    let Ok(log_dir) = db.log_dir() else { return Ok(None) };
+    for name in ["-wal", "-shm"] {
+        drop(std::fs::remove_file(db.beside(name)));
+    }
+    match raise(db, &db.lock.believed_exclusive(), log_dir)? {
+        Raised::Log(attachment) => Ok(Some(Prepared::Log(attachment.enter(Entering::WalAlone)?))),
+        Raised::LookAgain => Err(in_use(db)),
+    }
+}
