@@ -1,0 +1,139 @@
+//! What is in each of the two databases, one numbered transaction, and what every snapshot has to show.
+//!
+//! Accounts, whose sum transfers do not change; a row for each commit of each writer, whose numbers have no holes; the newest
+//! number of each writer; and a counter of all commits.
+
+use std::collections::HashMap;
+
+use rusqlite::{Connection, Result};
+
+/// How the databases are called in SQL.
+pub(crate) const SCHEMAS: [&str; 2] = ["main", "two"];
+const ACCOUNTS: i64 = 24;
+const BALANCE: i64 = 1000;
+/// The most bytes that a row of a commit has beside its numbers.
+const FILLER: i64 = 400;
+
+/// Makes what a database has in it.
+pub(crate) fn create(conn: &Connection) -> Result<()> {
+    conn.execute_batch(&format!(
+        "BEGIN;
+         CREATE TABLE account(id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, filler BLOB);
+         CREATE TABLE done(writer INTEGER, seq INTEGER, filler BLOB, PRIMARY KEY(writer, seq)) WITHOUT ROWID;
+         CREATE TABLE newest(writer INTEGER PRIMARY KEY, seq INTEGER NOT NULL);
+         CREATE TABLE counter(id INTEGER PRIMARY KEY CHECK(id = 1), n INTEGER NOT NULL);
+         INSERT INTO counter VALUES(1, 0);
+         WITH RECURSIVE c(id) AS (VALUES(1) UNION ALL SELECT id + 1 FROM c WHERE id < {ACCOUNTS})
+         INSERT INTO account SELECT id, {BALANCE}, zeroblob(300) FROM c;
+         COMMIT;"
+    ))
+}
+
+/// What one snapshot of a database shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) counter: i64,
+    pub(crate) sum: i64,
+    /// The newest number of each writer.
+    pub(crate) newest: HashMap<i64, i64>,
+    /// Rows of commits, and of those the writers whose numbers have a hole; where they were counted.
+    pub(crate) rows: Option<(i64, i64)>,
+}
+
+impl View {
+    /// Reads, in the transaction that is open. `all`: every row of a commit is looked at.
+    pub(crate) fn of(conn: &Connection, database: usize, all: bool) -> Result<Self> {
+        Self::of_schema(conn, SCHEMAS[database], all)
+    }
+
+    /// Reads everything of the database that is a connection's main one.
+    pub(crate) fn of_main(conn: &Connection) -> Result<Self> {
+        Self::of_schema(conn, SCHEMAS[0], true)
+    }
+
+    fn of_schema(conn: &Connection, schema: &str, all: bool) -> Result<Self> {
+        let (counter, sum) = conn
+            .prepare_cached(&format!(
+                "SELECT (SELECT n FROM {schema}.counter), (SELECT sum(balance) FROM {schema}.account)"
+            ))?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut newest = conn.prepare_cached(&format!("SELECT writer, seq FROM {schema}.newest"))?;
+        let newest = newest.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_>>()?;
+        let rows = if all { Some(Self::rows(conn, schema)?) } else { None };
+        Ok(Self { counter, sum, newest, rows })
+    }
+
+    fn rows(conn: &Connection, schema: &str) -> Result<(i64, i64)> {
+        conn.prepare_cached(&format!(
+            "SELECT coalesce(sum(c), 0), coalesce(sum(c <> high OR low <> 1), 0)
+             FROM (SELECT count(*) c, max(seq) high, min(seq) low FROM {schema}.done GROUP BY writer)"
+        ))?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    /// What is wrong in it by itself.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let Self { counter, sum, newest, rows } = self;
+        if *sum != ACCOUNTS * BALANCE {
+            return Some(format!("the accounts sum up to {sum}, not to {}", ACCOUNTS * BALANCE));
+        }
+        let numbers: i64 = newest.values().sum();
+        if numbers != *counter {
+            return Some(format!(
+                "lost: the counter shows {counter} commits, the writers' numbers {numbers}"
+            ));
+        }
+        match rows {
+            Some((count, _)) if count != counter => {
+                Some(format!("lost: the counter shows {counter} commits, and there are {count} rows of them"))
+            }
+            Some((_, holes)) if *holes > 0 => {
+                Some(format!("lost: the numbers of {holes} writers have holes"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The newest number of a writer.
+pub(crate) fn newest_of(conn: &Connection, database: usize, writer: i64) -> Result<i64> {
+    let schema = SCHEMAS[database];
+    conn.prepare_cached(&format!("SELECT coalesce(max(seq), 0) FROM {schema}.newest WHERE writer = ?"))?
+        .query_row([writer], |row| row.get(0))
+}
+
+/// Makes the changes of commit `seq` of a writer, in the transaction that is open.
+pub(crate) fn change(
+    conn: &Connection,
+    database: usize,
+    writer: i64,
+    seq: i64,
+    rng: &mut fastrand::Rng,
+) -> Result<()> {
+    let schema = SCHEMAS[database];
+    let (from, to, amount) = (rng.i64(1..=ACCOUNTS), rng.i64(1..=ACCOUNTS), rng.i64(1..50));
+    let transfer = format!("UPDATE {schema}.account SET balance = balance + ? WHERE id = ?");
+    conn.prepare_cached(&transfer)?.execute([-amount, from])?;
+    conn.prepare_cached(&transfer)?.execute([amount, to])?;
+    conn.prepare_cached(&format!("INSERT INTO {schema}.done VALUES(?, ?, randomblob(?))"))?.execute([
+        writer,
+        seq,
+        rng.i64(0..FILLER),
+    ])?;
+    conn.prepare_cached(&format!("INSERT OR REPLACE INTO {schema}.newest VALUES(?, ?)"))?
+        .execute([writer, seq])?;
+    conn.prepare_cached(&format!("UPDATE {schema}.counter SET n = n + 1"))?.execute([])?;
+    Ok(())
+}
+
+/// Changes every account in a way that keeps the sum only at its end.
+pub(crate) fn reshuffle(conn: &Connection, database: usize, amount: i64) -> Result<()> {
+    let schema = SCHEMAS[database];
+    for statement in [
+        format!("UPDATE {schema}.account SET balance = balance + ?, filler = randomblob(300)"),
+        format!("UPDATE {schema}.account SET balance = balance - ?, filler = randomblob(300)"),
+    ] {
+        conn.prepare_cached(&statement)?.execute([amount])?;
+    }
+    Ok(())
+}

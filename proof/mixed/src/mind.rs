@@ -1,0 +1,87 @@
+//! What one thread remembers of the databases, over all its connections, and holds against every snapshot.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, ensure};
+
+use crate::acks::{Acks, Place};
+use crate::bank::{SCHEMAS, View};
+
+/// The memory of a thread.
+pub(crate) struct Mind {
+    /// Under which number it commits.
+    pub(crate) writer: i64,
+    pub(crate) acks: Acks,
+    /// The newest number of each writer that it has seen, whether it was acknowledged or not.
+    seen: HashMap<Place, i64>,
+    counters: [i64; 2],
+    /// Its own newest commit that is certain, in each database, and the newest one that it has tried.
+    certain: [i64; 2],
+    tried: [i64; 2],
+}
+
+impl Mind {
+    pub(crate) fn new(writer: i64, acks: Acks) -> Self {
+        Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
+    }
+
+    /// What every snapshot shows that begins after this call.
+    pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
+        Ok(self.acks.refresh()?.clone())
+    }
+
+    /// Compares a snapshot with what was acknowledged before it began, and with what this thread has seen before.
+    pub(crate) fn compare(
+        &mut self,
+        database: usize,
+        view: &View,
+        floors: &HashMap<Place, i64>,
+    ) -> Result<()> {
+        let name = SCHEMAS[database];
+        for ((_, writer), floor) in floors.iter().filter(|((of, _), _)| *of == database) {
+            let found = view.newest.get(writer).copied().unwrap_or(0);
+            ensure!(
+                found >= *floor,
+                "lost: commit {floor} of writer {writer} in {name} was acknowledged, and {found} is its newest"
+            );
+        }
+        for ((_, writer), seen) in self.seen.iter().filter(|((of, _), _)| *of == database) {
+            let found = view.newest.get(writer).copied().unwrap_or(0);
+            ensure!(
+                found >= *seen,
+                "lost: commit {seen} of writer {writer} in {name} was seen here, and {found} is its newest"
+            );
+        }
+        let counter = self.counters[database];
+        ensure!(view.counter >= counter, "lost: {name} goes back from commit {counter} to {}", view.counter);
+        if let Some(contradiction) = view.contradiction() {
+            anyhow::bail!("{contradiction}, in {name}");
+        }
+        self.counters[database] = view.counter;
+        for (writer, seq) in &view.newest {
+            self.seen.insert((database, *writer), *seq);
+        }
+        Ok(())
+    }
+
+    /// The number of the next commit, where `found` is this writer's newest one. A commit that failed may be there.
+    pub(crate) fn next(&mut self, database: usize, found: i64) -> Result<i64> {
+        let (certain, tried) = (self.certain[database], self.tried[database]);
+        ensure!(
+            found >= certain,
+            "lost: commit {certain} of this writer, {}, in {}, was acknowledged, and {found} is its newest",
+            self.writer,
+            SCHEMAS[database]
+        );
+        ensure!(found <= tried, "writer {} finds commit {found}, and has tried {tried}", self.writer);
+        self.certain[database] = found;
+        self.tried[database] = found + 1;
+        Ok(found + 1)
+    }
+
+    /// A commit of this writer has been acknowledged.
+    pub(crate) fn acknowledge(&mut self, database: usize, seq: i64) -> Result<()> {
+        self.certain[database] = seq;
+        self.acks.record((database, self.writer), seq)
+    }
+}

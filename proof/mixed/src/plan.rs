@@ -1,0 +1,216 @@
+//! What a round is to do.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use duralite_testkit::Engine;
+
+/// When a writer acknowledges a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// When `COMMIT` has returned.
+    AfterCommit,
+    /// Before `COMMIT`, which is wrong: to prove that a loss is found.
+    BeforeCommit,
+}
+
+/// What a round is to do. Its text, `name=value` with spaces between, can be parsed again by [`Plan::parse`]; the seed decides
+/// all but the moments at which the system lets processes run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where Duralite's logs go; none in the control, where all processes are stock SQLite's.
+    pub engine: Option<Engine>,
+    /// Of all random decisions.
+    pub seed: u64,
+    /// How long the round lasts.
+    pub millis: u64,
+    /// Processes of Duralite.
+    pub ours: u32,
+    /// Processes of stock SQLite.
+    pub stock: u32,
+    /// Threads of each process.
+    pub threads: u32,
+    /// Whether every second thread of a process of Duralite uses stock SQLite.
+    pub both: bool,
+    /// Whether processes are killed.
+    pub kills: bool,
+    /// Whether processes are stopped for a while.
+    pub stops: bool,
+    /// Whether anybody changes the journal mode at any time.
+    pub modes: bool,
+    /// Whether some connections have `locking_mode=EXCLUSIVE`.
+    pub exclusive: bool,
+    /// Whether some connections are read-only.
+    pub onlookers: bool,
+    /// Whether some connections attach a second database, and commit in both.
+    pub second: bool,
+    /// Whether databases are vacuumed.
+    pub vacuum: bool,
+    /// How long a slice of time is, in which one side may keep away.
+    pub slice_ms: u64,
+    /// More URI parameters of Duralite.
+    pub settings: String,
+    /// Of the databases.
+    pub page_bytes: u32,
+    /// Where the directory of the databases is made; the temporary directory if there is none.
+    pub directory: Option<PathBuf>,
+    /// When a transaction is acknowledged.
+    pub acknowledge: Acknowledge,
+}
+
+/// The engine's name in a plan of the control.
+const CONTROL: &str = "stock";
+/// Settings that a seed chooses from.
+const NVWAL: [&str; 4] = ["", "", "sync=eager", "cache_bytes=0"];
+const WALDIO: [&str; 4] = ["", "", "layout=embedded", "background_checkpoint=60"];
+const PPL: [&str; 4] = ["", "", "overflow_bytes=0", "background_checkpoint=1"];
+const SCRATCHPAD: [&str; 3] = ["", "", "home_sync=wt"];
+/// By engine.
+const CHOICES: [(&str, &[&str]); 4] =
+    [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
+
+impl Plan {
+    /// A plan in which the seed chooses what takes part.
+    #[must_use]
+    pub fn varied(engine: Option<Engine>, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let name = engine.map_or(CONTROL, Engine::name);
+        let choices =
+            CHOICES.iter().find(|(of, _)| *of == name).map_or([""].as_slice(), |(_, choices)| choices);
+        let mut plan = Self {
+            engine,
+            seed,
+            millis: 1500,
+            ours: rng.u32(1..=2),
+            stock: rng.u32(1..=2),
+            threads: rng.u32(1..=3),
+            both: engine.is_some() && rng.u32(..4) == 0,
+            // Each for itself loses commits where the other does not.
+            kills: rng.u32(..3) > 0,
+            stops: rng.u32(..3) == 0,
+            modes: rng.u32(..4) > 0,
+            exclusive: rng.bool(),
+            onlookers: rng.u32(..3) > 0,
+            second: rng.bool(),
+            vacuum: rng.bool(),
+            slice_ms: rng.u64(10..120),
+            settings: choices[rng.usize(..choices.len())].to_owned(),
+            page_bytes: [4096, 4096, 1024][rng.usize(..3)],
+            directory: None,
+            acknowledge: Acknowledge::AfterCommit,
+        };
+        if engine.is_none() {
+            (plan.ours, plan.stock) = (0, plan.ours + plan.stock);
+        }
+        plan
+    }
+
+    /// Reads `name=value` arguments; what is not given is as [`Plan::varied`] chooses for `engine` and `seed`.
+    ///
+    /// # Errors
+    /// An unknown name or value.
+    pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        let pairs = arguments
+            .into_iter()
+            .map(|argument| argument.split_once('=').with_context(|| format!("{argument} is not name=value")))
+            .collect::<Result<Vec<_>>>()?;
+        let find = |name: &str| pairs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
+        let engine = engine_named(find("engine").unwrap_or("nvwal"))?;
+        let seed = find("seed").unwrap_or("1");
+        let mut plan = Self::varied(engine, seed.parse().with_context(|| format!("seed={seed}"))?);
+        for (name, value) in pairs {
+            plan.set(name, value).with_context(|| format!("{name}={value}"))?;
+        }
+        Ok(plan)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "engine" | "seed" => {}
+            "millis" => self.millis = value.parse()?,
+            "ours" => self.ours = value.parse()?,
+            "stock" => self.stock = value.parse()?,
+            "threads" => self.threads = value.parse()?,
+            "both" => self.both = value.parse()?,
+            "kills" => self.kills = value.parse()?,
+            "stops" => self.stops = value.parse()?,
+            "modes" => self.modes = value.parse()?,
+            "exclusive" => self.exclusive = value.parse()?,
+            "onlookers" => self.onlookers = value.parse()?,
+            "second" => self.second = value.parse()?,
+            "vacuum" => self.vacuum = value.parse()?,
+            "slice_ms" => self.slice_ms = value.parse()?,
+            "settings" => value.clone_into(&mut self.settings),
+            "page_bytes" => self.page_bytes = value.parse()?,
+            "directory" => self.directory = Some(value.into()),
+            "acknowledge" => {
+                self.acknowledge = match value {
+                    "after" => Acknowledge::AfterCommit,
+                    "before" => Acknowledge::BeforeCommit,
+                    _ => bail!("choose after or before"),
+                }
+            }
+            _ => bail!("unknown name"),
+        }
+        Ok(())
+    }
+
+    /// The name of the engine, or of the control.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        self.engine.map_or(CONTROL, Engine::name)
+    }
+
+    /// As arguments of a process.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let acknowledge = match self.acknowledge {
+            Acknowledge::AfterCommit => "after",
+            Acknowledge::BeforeCommit => "before",
+        };
+        let mut arguments = vec![
+            format!("engine={}", self.engine_name()),
+            format!("seed={}", self.seed),
+            format!("millis={}", self.millis),
+            format!("ours={}", self.ours),
+            format!("stock={}", self.stock),
+            format!("threads={}", self.threads),
+            format!("both={}", self.both),
+            format!("kills={}", self.kills),
+            format!("stops={}", self.stops),
+            format!("modes={}", self.modes),
+            format!("exclusive={}", self.exclusive),
+            format!("onlookers={}", self.onlookers),
+            format!("second={}", self.second),
+            format!("vacuum={}", self.vacuum),
+            format!("slice_ms={}", self.slice_ms),
+            format!("settings={}", self.settings),
+            format!("page_bytes={}", self.page_bytes),
+            format!("acknowledge={acknowledge}"),
+        ];
+        arguments.extend(self.directory.iter().map(|path| format!("directory={}", path.display())));
+        arguments
+    }
+}
+
+fn engine_named(name: &str) -> Result<Option<Engine>> {
+    if name == CONTROL {
+        return Ok(None);
+    }
+    let names = || Engine::all().iter().map(|engine| engine.name()).collect::<Vec<_>>();
+    let known = Engine::all().into_iter().find(|engine| engine.name() == name);
+    known.map(Some).with_context(|| format!("engine={name}: choose {} or {CONTROL}", names().join(", ")))
+}
+
+impl fmt::Display for Plan {
+    /// As a shell takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted: Vec<String> = self
+            .arguments()
+            .into_iter()
+            .map(|argument| if argument.contains(['&', ' ']) { format!("'{argument}'") } else { argument })
+            .collect();
+        f.write_str(&quoted.join(" "))
+    }
+}

@@ -1,0 +1,58 @@
+//! Which errors a process may get, and what it does then.
+
+use rusqlite::ffi;
+
+/// What a process reaches the database through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Duralite's VFS.
+    Ours,
+    /// SQLite's own VFS.
+    Stock,
+}
+
+impl Side {
+    /// Its name in arguments and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Stock => "stock",
+        }
+    }
+
+    /// The side with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Ours, Self::Stock].into_iter().find(|side| side.name() == name)
+    }
+}
+
+/// What an error means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Somebody is in the way: the connection tries again.
+    Again,
+    /// The connection is of no use any more: the process closes it, waits, and opens another one.
+    Reopen,
+    /// Stock SQLite gives no such error here.
+    Failure,
+}
+
+/// What an extended result code means to a connection of one side. `read_only` is one that was opened so; `guarded` says
+/// whether there are processes of Duralite, whose guard refuses stock SQLite.
+#[must_use]
+pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict {
+    let meets_guard = side == Side::Stock && guarded;
+    match code & 0xff {
+        // PROTOCOL: a process that is stopped holds the lock under which SQLite recovers the wal-index.
+        ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => Verdict::Again,
+        ffi::SQLITE_NOTADB if meets_guard => Verdict::Reopen,
+        // SQLite remembers the guard's write version from page 1 until it reads page 1 anew.
+        ffi::SQLITE_READONLY if meets_guard => Verdict::Reopen,
+        // Who may not write cannot roll back or recover what a dead process has left, nor make the files that are missing.
+        ffi::SQLITE_READONLY if read_only && code != ffi::SQLITE_READONLY => Verdict::Reopen,
+        ffi::SQLITE_CANTOPEN if read_only => Verdict::Reopen,
+        _ => Verdict::Failure,
+    }
+}

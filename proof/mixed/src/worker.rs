@@ -1,0 +1,143 @@
+//! The processes of a round.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::acks::Acks;
+use crate::life::Life;
+use crate::mind::Mind;
+use crate::site::Paths;
+use crate::slices::Slices;
+use crate::{Plan, Side, audit};
+
+/// How to start a process that calls [`worker_main`].
+#[derive(Debug, Clone)]
+pub struct Worker {
+    /// The program.
+    pub program: PathBuf,
+    /// Arguments before those that [`worker_main`] is given.
+    pub arguments: Vec<OsString>,
+}
+
+/// What a process is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    Create,
+    Work,
+    Audit,
+}
+
+impl Task {
+    const ALL: [(Self, &str); 3] = [(Self::Create, "create"), (Self::Work, "work"), (Self::Audit, "audit")];
+
+    fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// What a process is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Orders {
+    pub(crate) task: Task,
+    pub(crate) side: Side,
+    pub(crate) parent: u32,
+    /// Which process of the round this is, of all that are started.
+    pub(crate) number: u32,
+    pub(crate) start_ns: u64,
+    pub(crate) paths: Paths,
+}
+
+impl Orders {
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![
+            self.task.name().into(),
+            self.side.name().into(),
+            self.parent.to_string().into(),
+            self.number.to_string().into(),
+            self.start_ns.to_string().into(),
+        ];
+        arguments.extend([&self.paths.dir, &self.paths.log_dir].map(|path| path.clone().into_os_string()));
+        arguments
+    }
+
+    fn parse(arguments: &[String]) -> Result<(Self, Plan)> {
+        let [task, side, parent, number, start_ns, dir, log_dir, plan @ ..] = arguments else {
+            bail!("a worker is started by the rig, with 7 arguments and a plan");
+        };
+        let known = Task::ALL.iter().find(|(_, name)| name == task);
+        let orders = Self {
+            task: known.with_context(|| format!("{task} is no task"))?.0,
+            side: Side::named(side).with_context(|| format!("{side} is no side"))?,
+            parent: parent.parse()?,
+            number: number.parse()?,
+            start_ns: start_ns.parse()?,
+            paths: Paths { dir: dir.into(), log_dir: log_dir.into() },
+        };
+        Ok((orders, Plan::parse(plan.iter().map(String::as_str))?))
+    }
+}
+
+/// Under which number a thread commits: it tells its side too.
+fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
+    (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
+}
+
+/// The side of a writer.
+pub(crate) fn side_of(writer: i64) -> Side {
+    if writer % 2 == 1 { Side::Stock } else { Side::Ours }
+}
+
+/// Runs one process of a round until it is killed or the round is over.
+#[must_use]
+pub fn worker_main(arguments: &[String]) -> ExitCode {
+    match Orders::parse(arguments).and_then(|(orders, plan)| work(&orders, &plan)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("failure: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(orders: &Orders, plan: &Plan) -> Result<()> {
+    // No process is left behind, whatever becomes of the one that started it.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal")?;
+    let parent = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+    ensure!(parent == Some(orders.parent), "the process that started this one is gone");
+    match orders.task {
+        Task::Create => audit::create(plan, &orders.paths),
+        Task::Audit => audit::audit(plan, &orders.paths, orders.side),
+        Task::Work => {
+            std::thread::scope(|scope| {
+                for thread in 0..plan.threads {
+                    scope.spawn(move || live(orders, plan, thread));
+                }
+            });
+            Ok(())
+        }
+    }
+}
+
+/// One thread. Its failure ends the process at once, with every connection as it is.
+fn live(orders: &Orders, plan: &Plan, thread: u32) {
+    // In some processes of Duralite a thread uses stock SQLite.
+    let side = if plan.both && thread % 2 == 1 { Side::Stock } else { orders.side };
+    let writer = writer_of(orders.number, thread, side);
+    let lived = Acks::open(&orders.paths.acks()).and_then(|acks| {
+        let trace =
+            File::options().append(true).create(true).open(orders.paths.traces().join(writer.to_string()))?;
+        let rng =
+            fastrand::Rng::with_seed(plan.seed ^ writer.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let slices = Slices::new(plan, orders.start_ns);
+        Life { plan, side, paths: &orders.paths, slices, rng, mind: Mind::new(writer, acks), trace }.run()
+    });
+    if let Err(error) = lived {
+        eprintln!("failure: writer {writer}: {error:#}");
+        std::process::exit(1);
+    }
+}

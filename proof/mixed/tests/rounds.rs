@@ -1,0 +1,105 @@
+//! Stock SQLite and Duralite use one database at the same time, and nothing acknowledged is lost (invariants 1, 2, 7).
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+use duralite_mixed::{Acknowledge, Engine, Plan, Report, Side, Verdict, Worker, run, verdict};
+use rusqlite::ffi;
+
+fn worker() -> Worker {
+    Worker { program: env!("CARGO_BIN_EXE_duralite-mixed").into(), arguments: vec!["worker".into()] }
+}
+
+fn seed() -> u64 {
+    std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
+}
+
+/// Two rounds: one with kills, and one in which nobody is killed or stopped.
+fn rounds(engine: Option<Engine>) {
+    let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
+    let killed = Plan { kills: true, stops: true, exclusive: true, vacuum: true, ..all.clone() };
+    let calm = Plan { kills: false, stops: false, seed: seed() + 1, ..all };
+    let mut total = Report::default();
+    for plan in [killed, calm] {
+        let report = run(&plan, &worker()).unwrap_or_else(|error| panic!("{error:#}"));
+        eprintln!("{plan}: {report}");
+        total.add(&report);
+    }
+    assert!(total.kills > 0 && total.stops > 0 && total.stock > 0, "{total}");
+    let mixed = engine.is_none() || (total.ours > 0 && total.refusals() > 0);
+    assert!(mixed, "the two did not meet: {total}");
+}
+
+#[test]
+fn stock_sqlite_alone_loses_nothing() {
+    rounds(None);
+}
+
+#[test]
+fn inv02_stock_sqlite_beside_nvwal() {
+    rounds(Some(Engine::NVWAL));
+}
+
+#[test]
+fn inv02_stock_sqlite_beside_waldio() {
+    rounds(Some(Engine::WALDIO));
+}
+
+#[test]
+fn inv02_stock_sqlite_beside_ppl() {
+    rounds(Some(Engine::PPL));
+}
+
+#[test]
+fn inv02_stock_sqlite_beside_scratchpad() {
+    rounds(Some(Engine::SCRATCHPAD));
+}
+
+/// Nobody could lose anything and these tests pass: a writer that acknowledges too early is found.
+#[test]
+fn an_early_acknowledgement_is_found() {
+    let plan =
+        Plan { acknowledge: Acknowledge::BeforeCommit, kills: true, millis: 20_000, ..Plan::varied(None, 3) };
+    let Err(error) = run(&plan, &worker()) else { panic!("nobody noticed") };
+    let message = format!("{error:#}");
+    assert!(message.contains("lost: "), "another failure: {message}");
+    assert!(message.contains("to repeat: ") && message.contains("seed=3"), "{message}");
+    // The message names what was kept.
+    for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-mixed-")) {
+        let _ = std::fs::remove_dir_all(kept);
+    }
+}
+
+#[test]
+fn the_text_of_a_plan_repeats_it() {
+    for seed in 0..20 {
+        for engine in [None, Some(Engine::WALDIO)] {
+            let plan = Plan {
+                directory: (seed % 3 == 0).then(|| "/somewhere".into()),
+                ..Plan::varied(engine, seed)
+            };
+            // As a shell takes it.
+            let text = plan.to_string().replace('\'', "");
+            assert_eq!(Plan::parse(text.split(' ')).unwrap().arguments(), plan.arguments());
+        }
+    }
+    assert!(Plan::parse(["seed"]).is_err());
+    assert!(Plan::parse(["colour=red"]).is_err());
+    assert!(Plan::parse(["engine=none"]).is_err());
+}
+
+#[test]
+fn only_errors_that_stock_sqlite_gives_are_excused() {
+    let damage = [ffi::SQLITE_CORRUPT, ffi::SQLITE_IOERR_DELETE, ffi::SQLITE_IOERR_READ, ffi::SQLITE_FULL];
+    for side in [Side::Ours, Side::Stock] {
+        for code in damage {
+            assert_eq!(verdict(side, true, true, code), Verdict::Failure);
+        }
+        assert_eq!(verdict(side, false, true, ffi::SQLITE_CANTOPEN), Verdict::Failure);
+        assert_eq!(verdict(side, false, true, ffi::SQLITE_BUSY_SNAPSHOT), Verdict::Again);
+        // Without Duralite nobody is refused.
+        assert_eq!(verdict(side, false, false, ffi::SQLITE_NOTADB), Verdict::Failure);
+        assert_eq!(verdict(side, true, true, ffi::SQLITE_READONLY_RECOVERY), Verdict::Reopen);
+    }
+    assert_eq!(verdict(Side::Stock, false, true, ffi::SQLITE_NOTADB), Verdict::Reopen);
+    assert_eq!(verdict(Side::Ours, false, true, ffi::SQLITE_NOTADB), Verdict::Failure);
+    assert_eq!(verdict(Side::Ours, false, true, ffi::SQLITE_READONLY), Verdict::Failure);
+}
