@@ -36,17 +36,17 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-#[test]
-fn a_wal_that_a_stock_program_left_is_taken_over() {
-    let fixture = Fixture::new();
+/// Leaves a database as a killed process would: the committed rows are in the `-wal` only.
+fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
-    // As a killed process would leave them: the committed rows are in the -wal only.
     for suffix in ["", "-wal"] {
         std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("left.db{suffix}")))
             .unwrap();
     }
-    let conn = connect(&fixture.uri("left.db", "")).unwrap();
+}
+
+fn takes_the_wal_over(fixture: &Fixture, conn: rusqlite::Connection) {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
     assert!(fixture.is_guarded("left.db"));
     assert!(!fixture.path("left.db-wal").exists());
@@ -57,8 +57,25 @@ fn a_wal_that_a_stock_program_left_is_taken_over() {
 }
 
 #[test]
-fn a_hot_rollback_journal_is_rolled_back_first() {
+fn a_wal_that_a_stock_program_left_is_taken_over() {
     let fixture = Fixture::new();
+    leave_wal(&fixture);
+    takes_the_wal_over(&fixture, connect(&fixture.uri("left.db", "")).unwrap());
+}
+
+/// By the first statement of an exclusive connection too, without a busy handler.
+#[test]
+fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode() {
+    let fixture = Fixture::new();
+    leave_wal(&fixture);
+    let conn = connect(&fixture.uri("left.db", "")).unwrap();
+    conn.busy_timeout(std::time::Duration::ZERO).unwrap();
+    assert_eq!(one::<String>(&conn, "PRAGMA locking_mode=EXCLUSIVE"), "exclusive");
+    takes_the_wal_over(&fixture, conn);
+}
+
+/// Leaves a database and its rollback journal as a process would that was killed in a large transaction.
+fn leave_journal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs
         .execute_batch(
@@ -70,8 +87,32 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
         std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("hot.db{suffix}")))
             .unwrap();
     }
+}
+
+#[test]
+fn a_hot_rollback_journal_is_rolled_back_first() {
+    let fixture = Fixture::new();
+    leave_journal(&fixture);
     let conn = fixture.open("hot.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
     conn.close().unwrap();
     fixture.assert_plain("hot.db");
+}
+
+/// SQLite plays it back also where the database says that it is in WAL mode, which a log is made for.
+#[test]
+fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
+    let fixture = Fixture::new();
+    leave_journal(&fixture);
+    let mut database = std::fs::read(fixture.path("hot.db")).unwrap();
+    database[18..20].fill(2);
+    std::fs::write(fixture.path("hot.db"), database).unwrap();
+    let conn = connect(&fixture.uri("hot.db", "")).unwrap();
+    conn.busy_timeout(std::time::Duration::ZERO).unwrap();
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
+    assert!(!fixture.path("hot.db-journal").exists());
+    run(&conn, "INSERT INTO t VALUES(3, 3)").unwrap();
+    conn.close().unwrap();
+    fixture.assert_plain("hot.db");
+    assert_eq!(one::<i64>(&stock(&fixture.path("hot.db")), "SELECT sum(a) FROM t"), 6);
 }
