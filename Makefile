@@ -6,10 +6,10 @@ FUZZ_SECONDS ?= 60
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench storebench build lint install packages docs release deny fuzz proof soak compat clean
+.PHONY: help demo test test-long bench storebench build lint install packages docs release deny fuzz proof soak compat clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 build: ## build libduralite.so, its preload library and the duralite command into target/release
 	@scripts/setup build
@@ -22,9 +22,13 @@ demo: ## the main job on real input, with a kill -9 in the middle; table and out
 	cargo run --release --quiet -p duralite-demo
 	cargo run --release -p duralite-store --example bank -- 1
 
-test: ## lints and every test; the last line counts them
+test: ## the lints and the tests to run before a commit; the last line counts them
 	@scripts/setup test
-	@scripts/test
+	@scripts/test short
+
+test-long: ## all other tests: every engine, aarch64, programs of others, packages, fuzzing
+	@scripts/setup test
+	@scripts/test long
 
 bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.svg
 	@scripts/setup bench
