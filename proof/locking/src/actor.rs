@@ -39,6 +39,7 @@ pub fn run(process: usize, actor: Actor, first_row: usize) {
     let mut run = Run { process, actor, connection: None, next_row: first_row, pending: 0, began: None };
     for (number, operation) in actor.program.iter().enumerate() {
         board().note(process, Call::Operation, number as i32, 0);
+        clock::operation_begins(process);
         let code = run.operation_with_retries(operation);
         board().note(process, Call::Ended, number as i32, code);
         board().operation_ended(process);
@@ -72,8 +73,11 @@ impl Run {
             ffi::SQLITE_OK => true,
             _ if self.actor.is_auditor => false,
             ffi::SQLITE_BUSY => true,
-            // The guard refuses it; an error that a connection has met stays with its transaction.
-            ffi::SQLITE_NOTADB => self.actor.via == Via::Stock,
+            // Whoever recovers the wal-index stands still for long.
+            ffi::SQLITE_PROTOCOL => true,
+            // By the guard.
+            ffi::SQLITE_NOTADB if self.actor.via == Via::Stock => true,
+            ffi::SQLITE_READONLY if self.actor.via == Via::Stock => true,
             ffi::SQLITE_READONLY | ffi::SQLITE_CANTOPEN => self.actor.read_only,
             _ => false,
         }
@@ -119,7 +123,9 @@ impl Run {
     }
 
     fn sql(&mut self, sql: &str) -> Result<(), Error> {
-        let Some(connection) = &self.connection else { return Ok(()) };
+        // Without a transaction where it could not begin.
+        let goes = |connection: &&Connection| sql != "COMMIT" || !connection.is_autocommit();
+        let Some(connection) = self.connection.as_ref().filter(goes) else { return Ok(()) };
         let mut statement = connection.prepare(sql)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {

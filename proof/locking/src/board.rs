@@ -20,7 +20,7 @@ pub const PROCESSES: usize = 6;
 /// Files that a process has open during its life at most.
 pub const FILES: usize = 64;
 /// Steps and notes of a schedule at most.
-const ENTRIES: usize = 1 << 14;
+const ENTRIES: usize = 1 << 17;
 const TEXT: usize = 1 << 14;
 
 /// Why a process has handed its turn over.
@@ -74,6 +74,8 @@ pub struct Process {
     pub opened: AtomicU32,
     /// Time that has passed for it.
     pub clock_ns: AtomicU64,
+    /// The same when its operation began.
+    pub began_ns: AtomicU64,
 }
 
 /// A step, or a note between steps.
@@ -137,6 +139,7 @@ impl Board {
                 file.held.store(0, SeqCst);
             }
             process.clock_ns.store(0, SeqCst);
+            process.began_ns.store(0, SeqCst);
         }
         for word in [&self.step, &self.entries, &self.text_bytes, &self.findings] {
             word.store(0, SeqCst);
@@ -204,6 +207,10 @@ impl Board {
     /// A process sleeps, or naps: a step, behind which others run.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         self.step(process, call, Kind::None, argument);
+        if call == Call::Sleep && self.ready.load(SeqCst) == 1 << process {
+            // Nobody else can run.
+            return;
+        }
         self.hand_over(process, if call == Call::Nap { Stop::Nap } else { Stop::Yield });
     }
 

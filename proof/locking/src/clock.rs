@@ -5,35 +5,42 @@
 #![allow(unsafe_code)] // functions of the C library
 
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use libc::{clockid_t, timespec};
 
 use crate::board::board;
 use crate::call::{Call, Kind};
+use crate::me::process;
 use crate::watch;
 
-/// Which process of a schedule this is, and 1; 0 for the leader.
-static PROCESS: AtomicUsize = AtomicUsize::new(0);
-
 /// A sleep takes no less: waits by looking again at short intervals end sooner by that.
-const SHORTEST_NS: u64 = 1_000_000;
+const SHORTEST_NS: u64 = 250_000;
+/// What an operation waits for in all, at most: the busy handler of its connection gives up sooner by far.
+const LONGEST_NS: u64 = 10_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
-/// The process of a schedule that this is; `None` for the leader.
-pub fn process() -> Option<usize> {
-    PROCESS.load(SeqCst).checked_sub(1)
-}
-
-/// This is a process of a schedule from now on.
-pub fn become_process(number: usize) {
-    PROCESS.store(number + 1, SeqCst);
-}
-
-/// Sleeps for so long, in the process's own time.
+/// Sleeps for so long, in the process's own time. An operation that waits for too long in all is a finding, and ends
+/// its process.
 pub fn sleep(process: usize, ns: u64) {
-    board().processes[process].clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst);
+    let state = &board().processes[process];
+    let now = state.clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst) + ns.max(SHORTEST_NS);
+    if now - state.began_ns.load(SeqCst) > LONGEST_NS {
+        board().finding(
+            process,
+            format_args!("an operation waits for more than {} s", LONGEST_NS / 1_000_000_000),
+        );
+        board().done(process);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) }
+    }
     board().pause(process, Call::Sleep, i32::try_from(ns / 1000).unwrap_or(i32::MAX));
+}
+
+/// An operation begins.
+pub fn operation_begins(process: usize) {
+    let state = &board().processes[process];
+    state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
 }
 
 fn sleep_as_asked(asked: *const timespec) -> c_int {

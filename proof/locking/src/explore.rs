@@ -18,6 +18,8 @@ pub struct Bounds {
     /// Random schedules besides.
     pub random: u64,
     pub seed: u64,
+    /// Ends with the first schedule that breaks a rule.
+    pub only_first: bool,
 }
 
 /// What an exploration came to.
@@ -90,6 +92,9 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
     while !level.is_empty() {
         let mut next = Sample { kept: Vec::new(), limit: bounds.limit, seen: 0 };
         for candidate in &level {
+            if report.is_enough(bounds) {
+                return report;
+            }
             let outcome = rig.follow(&candidate.plan);
             let last = candidate.plan.deviations.last().map(|deviation| deviation.step as usize);
             if let Some(last) = last
@@ -106,6 +111,9 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
         level = next.kept;
     }
     for seed in 0..bounds.random {
+        if report.is_enough(bounds) {
+            return report;
+        }
         let seed = bounds.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
         let mut order: Vec<u8> = (0..rig.processes()).collect();
         fastrand::Rng::with_seed(seed).shuffle(&mut order);
@@ -145,6 +153,10 @@ fn extend(plan: &Plan, steps: &[Step], bounds: Bounds, next: &mut Sample, random
 }
 
 impl Report {
+    fn is_enough(&self, bounds: Bounds) -> bool {
+        bounds.only_first && !self.findings.is_empty()
+    }
+
     fn take(&mut self, plan: &Plan, outcome: &Outcome) {
         self.schedules += 1;
         self.steps += outcome.steps.len() as u64;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::actor;
 use crate::board::{Stop, board};
 use crate::call::{Call, Kind};
-use crate::clock;
+use crate::me;
 use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
 use crate::watch;
@@ -65,7 +65,7 @@ fn start(process: usize, actor: Actor, first_row: usize) -> Child {
     if let Some(pid) = Pid::from_raw(pid) {
         return Child { process, pid };
     }
-    clock::become_process(process);
+    me::become_process(process);
     watch::begin();
     board().begin(process);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| actor::run(process, actor, first_row))) {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! duralite-locking list
-//! duralite-locking explore SCENARIO [preemptions=1] [deaths=1] [limit=400] [random=100] [seed=1] [engine=waldio]
+//! duralite-locking explore SCENARIO [preemptions=1] [deaths=1] [limit=400] [random=100] [seed=1] [first=0] [engine=waldio]
+//! duralite-locking all [the same]
 //! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
 //! ```
 //!
@@ -17,12 +18,14 @@ mod call;
 mod clock;
 mod explore;
 mod lead;
+mod me;
 mod plan;
 mod scenario;
 mod shim;
 mod watch;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use explore::{Bounds, Report};
 use lead::Rig;
@@ -42,24 +45,52 @@ fn scenario_of(arguments: &[String]) -> &'static Scenario {
     scenario::named(name).unwrap_or_else(|| panic!("no scenario {name}; `duralite-locking list` shows them"))
 }
 
-fn explore_scenario(arguments: &[String]) -> bool {
-    let bounds = Bounds {
+fn bounds(arguments: &[String]) -> Bounds {
+    Bounds {
         preemptions: number(arguments, "preemptions", 1) as usize,
         deaths: number(arguments, "deaths", 1) as usize,
         limit: number(arguments, "limit", 400) as usize,
         random: number(arguments, "random", 100),
         seed: number(arguments, "seed", 1),
-    };
+        only_first: number(arguments, "first", 0) == 1,
+    }
+}
+
+fn explore_scenario(arguments: &[String]) -> bool {
     let scenario = scenario_of(arguments);
-    let report = explore::explore(&Rig::new(scenario), bounds);
-    tell(scenario, &report, bounds.seed);
+    let report = explore::explore(&Rig::new(scenario), bounds(arguments));
+    tell(scenario, &report);
     report.findings.is_empty()
 }
 
-fn tell(scenario: &Scenario, report: &Report, seed: u64) {
+/// Explores all scenarios, and sums up in a row of the table of docs/fault-model.md.
+fn explore_all(arguments: &[String]) -> bool {
+    let (start, mut sum, mut broken) = (Instant::now(), Report::default(), 0);
+    for scenario in SCENARIOS {
+        let report = explore::explore(&Rig::new(scenario), bounds(arguments));
+        tell(scenario, &report);
+        if report.findings.is_empty() == scenario.is_control {
+            broken += 1;
+        }
+        sum.schedules += report.schedules;
+        sum.steps += report.steps;
+        sum.deaths += report.deaths;
+    }
+    let Report { schedules, steps, deaths, .. } = sum;
+    let engine = ENGINE.get().map_or("", String::as_str);
+    let result = if broken == 0 { "no rule broken".to_owned() } else { format!("{broken} BROKEN") };
+    println!(
+        "| {engine} | schedules of the locks of the database file | {schedules} schedules of {} scenarios, {steps} steps, {deaths} deaths; {result} | {} |",
+        SCENARIOS.len(),
+        start.elapsed().as_secs()
+    );
+    broken == 0
+}
+
+fn tell(scenario: &Scenario, report: &Report) {
     let Report { schedules, steps, deaths, possible, diverged, findings } = report;
     println!(
-        "{}: {schedules} schedules of {possible}, {steps} steps, {deaths} deaths, {diverged} diverged, seed {seed}",
+        "{}: {schedules} schedules of {possible}, {steps} steps, {deaths} deaths, {diverged} diverged",
         scenario.name
     );
     for (finding, (plan, count)) in findings {
@@ -86,9 +117,10 @@ fn main() -> ExitCode {
             SCENARIOS.iter().for_each(|scenario| println!("{}: {}", scenario.name, scenario.about));
             true
         }
+        Some("all") => explore_all(&arguments),
         Some("explore") => explore_scenario(&arguments),
         Some("replay") => replay(&arguments),
-        _ => panic!("list, explore or replay?"),
+        _ => panic!("list, explore, all or replay?"),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

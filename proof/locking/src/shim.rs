@@ -15,6 +15,7 @@ use rusqlite::ffi::{
 use crate::board::board;
 use crate::call::{Call, Kind};
 use crate::clock;
+use crate::me;
 use crate::watch::{self, Layer, Seat};
 
 /// The file of the VFS below comes behind it.
@@ -24,7 +25,7 @@ struct Head {
     seat: Seat,
 }
 
-const _: () = assert!(size_of::<Head>() % 8 == 0);
+const _: () = assert!(size_of::<Head>().is_multiple_of(8));
 
 fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
     file.wrapping_byte_add(size_of::<Head>())
@@ -133,7 +134,7 @@ unsafe fn open_by(
     unsafe {
         let seat = watch::opening(layer, kind);
         ptr::write(file.cast::<Head>(), Head { methods: ptr::null(), seat });
-        let process = clock::process().filter(|_| layer == Layer::Base && kind != Kind::Elsewhere);
+        let process = me::process().filter(|_| layer == Layer::Base && kind != Kind::Elsewhere);
         let entry = process.map(|process| board().step(process, Call::Open, kind, flags & 7));
         let code = (*vfs).xOpen.map_or(SQLITE_ERROR, |open| open(vfs, name, below(file), flags, out));
         if let Some(entry) = entry {
@@ -182,7 +183,7 @@ unsafe extern "C" fn access(
 ) -> c_int {
     // SAFETY: SQLite passes a name.
     let kind = Kind::of_path(unsafe { CStr::from_ptr(name) }.to_bytes());
-    let process = clock::process().filter(|_| kind != Kind::Elsewhere);
+    let process = me::process().filter(|_| kind != Kind::Elsewhere);
     let entry = process.map(|process| board().step(process, Call::Access, kind, flags));
     // SAFETY: its own VFS stays registered; SQLite's own arguments.
     let code = unsafe {
@@ -197,7 +198,7 @@ unsafe extern "C" fn access(
 }
 
 unsafe extern "C" fn sleep(_vfs: *mut sqlite3_vfs, microseconds: c_int) -> c_int {
-    if let Some(process) = clock::process() {
+    if let Some(process) = me::process() {
         clock::sleep(process, u64::try_from(microseconds).unwrap_or(0).saturating_mul(1000));
     }
     microseconds
@@ -205,7 +206,7 @@ unsafe extern "C" fn sleep(_vfs: *mut sqlite3_vfs, microseconds: c_int) -> c_int
 
 /// The same bytes each time.
 unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c_char) -> c_int {
-    let process = clock::process().map_or(99, |process| process as u8);
+    let process = me::process().map_or(99, |process| process as u8);
     for at in 0..bytes {
         // SAFETY: SQLite passes where it wants so many bytes.
         unsafe { *to.add(at as usize) = (at as u8).wrapping_mul(37).wrapping_add(process) as c_char };

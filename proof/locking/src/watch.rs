@@ -20,7 +20,7 @@ use rusqlite::ffi::{
 
 use crate::board::{Entry, FILES, PROCESSES, board};
 use crate::call::{Call, Kind};
-use crate::clock;
+use crate::me;
 
 /// Which of the two VFSs a file belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn inode(path: &Path) -> u64 {
 
 /// A file is about to be opened: its seat.
 pub fn opening(layer: Layer, kind: Kind) -> Seat {
-    let handle = match (layer, clock::process()) {
+    let handle = match (layer, me::process()) {
         (Layer::Base, Some(process)) => {
             let handle = board().processes[process].opened.fetch_add(1, SeqCst) as usize;
             assert!(handle < FILES, "a process opens more files than there is room for");
@@ -102,7 +102,7 @@ pub fn opening(layer: Layer, kind: Kind) -> Seat {
 
 /// It has been opened.
 pub fn opened(seat: Seat, path: &CStr) {
-    match (seat.layer, clock::process()) {
+    match (seat.layer, me::process()) {
         (Layer::Base, Some(process)) => {
             let file = &board().processes[process].files[seat.handle];
             file.inode.store(inode(Path::new(OsStr::from_bytes(path.to_bytes()))), SeqCst);
@@ -130,7 +130,7 @@ fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
 
 /// A call begins.
 pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
-    let process = clock::process()?;
+    let process = me::process()?;
     if seat.layer == Layer::Top {
         if seat.kind == Kind::Database {
             CURRENT.set(Some((seat.handle, call)));
@@ -151,7 +151,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
 
 /// A call has returned; `held` is the base's lock now.
 pub fn after(seat: Seat, entry: Option<&Entry>, call: Call, argument: i64, code: i32, held: Option<i32>) {
-    let Some(process) = clock::process() else { return };
+    let Some(process) = me::process() else { return };
     if let Some(entry) = entry {
         entry.code.store(code, SeqCst);
     }
@@ -207,7 +207,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
 /// A call of the VFS above that is about no open database has returned.
 pub fn returned(call: Call) {
     OPENING.set(None);
-    if let Some(process) = clock::process() {
+    if let Some(process) = me::process() {
         check_beliefs(process, call);
     }
 }
