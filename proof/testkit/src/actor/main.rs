@@ -3,6 +3,7 @@
 
 mod family;
 mod follow;
+mod halting;
 mod sql;
 mod stepping;
 mod stopping;
@@ -22,6 +23,7 @@ fn main() {
             let _gate = Gate::new(Path::new(gate)).before(Path::new(logs));
             sql::serve(uri);
         }
+        ["halting", uri, lock] => halting::serve(uri, lock.parse().unwrap()),
         ["stepping", uri] => stepping::serve(uri),
         ["stopping", uri, log_dir] => stopping::serve(uri, log_dir),
         ["write", uri, acknowledgements, reopen_every] => {

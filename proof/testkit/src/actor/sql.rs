@@ -3,6 +3,7 @@
 use std::io::{BufRead, Write};
 
 use duralite_testkit::{connect, run};
+use rusqlite::Connection;
 use rusqlite::types::Value;
 
 pub fn serve(uri: &str) {
@@ -19,12 +20,17 @@ pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
             if takes(&line) {
                 return Ok(String::new());
             }
-            let rows = run(conn, &line).map_err(|error| error.to_string())?;
-            Ok(rows.iter().map(|row| text(row)).collect::<Vec<_>>().join(" "))
+            answer(conn, &line)
         });
         writeln!(out, "{}", answer.unwrap_or_else(|error| format!("error: {error}"))).unwrap();
         out.flush().unwrap();
     }
+}
+
+/// The rows of a statement in one line, or what SQLite says.
+pub fn answer(conn: &Connection, statement: &str) -> Result<String, String> {
+    let rows = run(conn, statement).map_err(|error| error.to_string())?;
+    Ok(rows.iter().map(|row| text(row)).collect::<Vec<_>>().join(" "))
 }
 
 fn text(row: &[Value]) -> String {

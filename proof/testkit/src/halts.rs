@@ -1,0 +1,56 @@
+//! Processes that stop themselves before a lock of their choice.
+#![allow(unsafe_code)] // replaces a function that SQLite calls
+
+use std::ffi::{c_int, c_void};
+use std::io::Write as _;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::ffi;
+use rustix::process::{Signal, getpid, kill_process};
+
+/// Locks until the one before which this process stops; 0 for none.
+static LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// A lock is about to be taken or given back.
+fn lock() {
+    let left = LEFT.load(Ordering::SeqCst);
+    if left == 0 {
+        return;
+    }
+    LEFT.store(left - 1, Ordering::SeqCst);
+    if left == 1 {
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "halted").and_then(|()| out.flush());
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}
+
+/// Prints `halted` and stops this process before SQLite's own VFS takes or gives back the `number`-th lock of a file from now on.
+pub fn halt_before_lock(number: u64) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(replace_call);
+    LEFT.store(number, Ordering::SeqCst);
+}
+
+unsafe extern "C" fn lock_and_fcntl(file: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    if command == libc::F_SETLK {
+        lock();
+    }
+    // SAFETY: SQLite's own arguments.
+    unsafe { libc::fcntl(file, command, argument) }
+}
+
+type Fcntl = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
+
+fn replace_call() {
+    // SAFETY: SQLite calls it with two or three arguments, which Linux hands over in the same registers whether the function takes any
+    // number of them or not; a third one that is not given is handed on and not looked at. SQLite's default VFS stays registered.
+    unsafe {
+        let vfs = ffi::sqlite3_vfs_find(ptr::null());
+        let call = std::mem::transmute::<Fcntl, unsafe extern "C" fn()>(lock_and_fcntl);
+        let code = (*vfs).xSetSystemCall.map(|set| set(vfs, c"fcntl".as_ptr(), Some(call)));
+        assert_eq!(code, Some(ffi::SQLITE_OK), "SQLite took no other fcntl");
+    }
+}

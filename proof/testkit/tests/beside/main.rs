@@ -1,0 +1,155 @@
+//! Stock SQLite gets its turn at each moment at which a process of Duralite has given up a lock, or is about to take one
+//! (invariants 1, 2, 7).
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
+
+mod place;
+
+use place::{at_every_lock, insert};
+
+/// Whose answer it is.
+const STOCK: bool = true;
+const OURS: bool = false;
+
+/// SQLite goes on with outdated pages of its cache where a connection leaves WAL mode.
+const FORGET: &str = "PRAGMA shrink_memory";
+const LEAVE: &str = "PRAGMA journal_mode=DELETE";
+/// Changes more than a small cache holds, so that the database is changed before the commit.
+const CHANGE_ALL: &str = "UPDATE pair SET a = a + 1";
+
+/// Stock SQLite leaves WAL mode while Duralite opens the WAL, and has a transaction open when that goes on.
+#[test]
+fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
+    at_every_lock("", 4, |place, ours| {
+        let mut stock = place.stock();
+        stock.run("SELECT count(*) FROM t");
+        let (n, of_stock) = (place.next(), place.next());
+        let mut begun = String::new();
+        let answer = ours.run(&insert(n), || {
+            stock.run(FORGET);
+            stock.run(LEAVE);
+            begun = stock.run("BEGIN IMMEDIATE");
+            begun += &stock.run(&insert(of_stock));
+        });
+        place.answered(n, &answer, OURS);
+        let closed = ours.run(".close", || {});
+        place.may_say(&closed, OURS);
+        if begun.is_empty() {
+            let committed = stock.run("COMMIT");
+            place.answered(of_stock, &committed, STOCK);
+        }
+        stock.run("ROLLBACK");
+        let rows = stock.run("SELECT n FROM t");
+        if rows.starts_with("error: ") {
+            place.may_say(&rows, STOCK);
+        } else {
+            place.has_all(&rows, "stock SQLite");
+        }
+        stock.finish();
+    });
+}
+
+/// Stock SQLite leaves WAL mode, returns to it, and dies before the rollback journal of its return is gone.
+#[test]
+fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
+    at_every_lock("", 4, |place, ours| {
+        let mut stock = place.mortal();
+        stock.run("SELECT count(*) FROM t");
+        let (n, of_stock) = (place.next(), place.next());
+        let mut inserted = String::from("not tried");
+        let answer = ours.run(&insert(n), || {
+            stock.run(FORGET);
+            stock.run(LEAVE);
+            inserted = stock.run(&insert(of_stock));
+            // The journal's header and page, its count, the page of the database, and then the journal's deletion.
+            stock.run("die 5");
+            stock.run_or_end("PRAGMA journal_mode=WAL");
+        });
+        place.answered(n, &answer, OURS);
+        if inserted != "not tried" {
+            place.answered(of_stock, &inserted, STOCK);
+        }
+        drop(stock);
+        place.insert_by(ours);
+        let closed = ours.run(".close", || {});
+        place.may_say(&closed, OURS);
+    });
+}
+
+/// A killed program has left an ordinary `-wal`, which Duralite has checkpointed, with `locking_mode=EXCLUSIVE`; stock SQLite
+/// opens the database while that happens.
+#[test]
+fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
+    at_every_lock("", 4, |place, ours| {
+        let mut dead = place.stock();
+        place.insert(&mut dead, STOCK);
+        dead.kill();
+        let mut stock = place.stock();
+        let exclusive = ours.run("PRAGMA locking_mode=EXCLUSIVE", || {});
+        assert_eq!(exclusive, "exclusive");
+        let n = place.next();
+        let of_stock = place.next();
+        let mut inserted = None;
+        let answer = ours.run(&insert(n), || inserted = Some(stock.run(&insert(of_stock))));
+        place.answered(n, &answer, OURS);
+        if let Some(inserted) = inserted {
+            place.answered(of_stock, &inserted, STOCK);
+        }
+        for _ in 0..2 {
+            place.insert(&mut stock, STOCK);
+            // The first try may checkpoint what stock SQLite has just written, the second may take that for what nobody needs.
+            for _ in 0..3 {
+                place.insert_by(ours);
+            }
+        }
+        let closed = ours.run(".close", || {});
+        place.may_say(&closed, OURS);
+        place.insert(&mut stock, STOCK);
+        stock.finish();
+    });
+}
+
+/// Stock SQLite takes EXCLUSIVE and changes the database in place while Duralite opens it read-only.
+#[test]
+fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
+    at_every_lock("mode=ro", 40, |place, ours| {
+        let mut stock = place.stock();
+        stock.run("PRAGMA cache_size=3");
+        stock.run("SELECT count(*) FROM t");
+        let mut changed = None;
+        let one_state = "SELECT count(DISTINCT a) FROM pair";
+        let answer = ours.run(one_state, || {
+            stock.run("PRAGMA locking_mode=EXCLUSIVE");
+            stock.run(FORGET);
+            let left = stock.run(LEAVE);
+            // Half of the pairs once more, so that a reader who sees what is in the file sees half a transaction.
+            let steps = ["BEGIN IMMEDIATE", CHANGE_ALL, "UPDATE pair SET a = a + 1 WHERE id <= 20"];
+            changed = (left == "delete").then(|| steps.map(|step| stock.run(step)).concat());
+            if changed.is_none() {
+                // Somebody is in the way of who would stay connected.
+                stock = place.stock();
+            }
+        });
+        place.sees_one_state(&answer);
+        if changed.is_some_and(|said| said.is_empty()) {
+            let finished = stock.run("UPDATE pair SET a = a + 1 WHERE id > 20");
+            place.may_say(&finished, STOCK);
+            let committed = stock.run("COMMIT");
+            place.may_say(&committed, STOCK);
+        }
+        stock.run("ROLLBACK");
+        for _ in 0..3 {
+            place.insert(&mut stock, STOCK);
+            let rows = ours.run("SELECT n FROM t", || {});
+            if rows.starts_with("error: ") {
+                place.may_say(&rows, OURS);
+            } else {
+                place.has_all(&rows, "a reader");
+            }
+        }
+        let again = ours.run(one_state, || {});
+        place.sees_one_state(&again);
+        let closed = ours.run(".close", || {});
+        place.may_say(&closed, OURS);
+        stock.finish();
+    });
+}

@@ -1,0 +1,181 @@
+//! A process of Duralite that is stopped before one lock after the other, what a process of stock SQLite does meanwhile, and what
+//! must be there in the end.
+
+use std::collections::BTreeSet;
+
+use duralite_testkit::{Actor, Fixture};
+
+const NAME: &str = "t.db";
+/// Enough for a few times all that an opening that has to wait does again and again.
+const LOCKS: u64 = 48;
+
+/// One database, what has been acknowledged, and what was wrong.
+pub struct Place {
+    pub fixture: Fixture,
+    acknowledged: BTreeSet<i64>,
+    next: i64,
+    pub wrong: Vec<String>,
+}
+
+impl Place {
+    /// A database in WAL mode that nobody has open. `rows` begin the table.
+    fn new(rows: i64) -> Self {
+        let place =
+            Self { fixture: Fixture::new(), acknowledged: BTreeSet::new(), next: 1, wrong: Vec::new() };
+        let mut stock = place.stock();
+        stock.run("PRAGMA journal_mode=WAL");
+        stock.run("CREATE TABLE t(n INTEGER PRIMARY KEY, filler)");
+        stock.run("CREATE TABLE pair(id INTEGER PRIMARY KEY, a, filler)");
+        stock.run(&format!(
+            "WITH RECURSIVE c(id) AS (VALUES(1) UNION ALL SELECT id + 1 FROM c WHERE id < {rows})
+             INSERT INTO pair SELECT id, 0, zeroblob(900) FROM c"
+        ));
+        stock.finish();
+        place
+    }
+
+    /// A process of stock SQLite.
+    pub fn stock(&self) -> Actor {
+        Actor::sql(&format!("file:{}?vfs=unix", self.fixture.path(NAME).display()))
+    }
+
+    /// One that is told at which step to die.
+    pub fn mortal(&self) -> Actor {
+        Actor::start(&["stepping", &format!("file:{}?vfs=unix", self.fixture.path(NAME).display())])
+    }
+
+    /// Inserts a row, which is acknowledged if there is no error. Returns what the process has said.
+    pub fn insert(&mut self, who: &mut Actor, stock: bool) -> String {
+        let n = self.next();
+        let answer = who.run(&insert(n));
+        self.answered(n, &answer, stock);
+        answer
+    }
+
+    /// The same by the process of Duralite that may have been stopped.
+    pub fn insert_by(&mut self, ours: &mut Halting) {
+        let n = self.next();
+        let answer = ours.run(&insert(n), || {});
+        self.answered(n, &answer, false);
+    }
+
+    /// What a reader of Duralite says to how many values all rows of the pairs have.
+    pub fn sees_one_state(&mut self, answer: &str) {
+        self.may_say(answer, false);
+        if !answer.starts_with("error: ") && answer != "1" {
+            self.wrong.push(format!("a reader sees half a transaction: {answer} values of a"));
+        }
+    }
+
+    pub fn next(&mut self) -> i64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// What became of the insertion of a row.
+    pub fn answered(&mut self, n: i64, answer: &str, stock: bool) {
+        if answer.is_empty() {
+            self.acknowledged.insert(n);
+        } else {
+            self.may_say(answer, stock);
+        }
+    }
+
+    /// An error has to be one that somebody in the way explains; stock SQLite may meet the guard too.
+    pub fn may_say(&mut self, answer: &str, stock: bool) {
+        let guard = ["file is not a database", "attempt to write a readonly database"];
+        let excused = !answer.starts_with("error: ")
+            || answer.contains("is locked")
+            // A process that is stopped has the lock under which SQLite recovers the wal-index.
+            || answer.contains("locking protocol")
+            || (stock && guard.iter().any(|text| answer.contains(text)));
+        if !excused {
+            let whose = if stock { "stock SQLite" } else { "Duralite" };
+            self.wrong.push(format!("{whose} says {answer}"));
+        }
+    }
+
+    /// Checks a reader's answer to `SELECT n FROM t`: every row that was acknowledged is there.
+    pub fn has_all(&mut self, answer: &str, who: &str) {
+        let found: BTreeSet<i64> = answer.split_whitespace().filter_map(|row| row.parse().ok()).collect();
+        let lost: Vec<_> = self.acknowledged.difference(&found).collect();
+        if !lost.is_empty() {
+            self.wrong.push(format!("{who} does not find {lost:?}, which were acknowledged, but {answer}"));
+        }
+    }
+
+    /// When all have closed: once more by Duralite, and then by stock SQLite.
+    fn audit(&mut self) {
+        for (who, uri) in [
+            ("Duralite, in the end,", self.fixture.uri(NAME, "")),
+            ("stock SQLite, in the end,", format!("file:{}?vfs=unix", self.fixture.path(NAME).display())),
+        ] {
+            let mut reader = Actor::sql(&uri);
+            let rows = reader.run("SELECT n FROM t");
+            self.has_all(&rows, who);
+            let sound = reader.run("PRAGMA integrity_check");
+            if sound != "ok" {
+                self.wrong.push(format!("{who} finds it unsound: {sound}"));
+            }
+            let pairs = reader.run("SELECT count(DISTINCT a) FROM pair");
+            if pairs != "1" {
+                self.wrong.push(format!("{who} finds half a transaction: {pairs} values of a"));
+            }
+            reader.finish();
+        }
+    }
+}
+
+pub fn insert(n: i64) -> String {
+    format!("INSERT INTO t VALUES({n}, randomblob(100))")
+}
+
+/// A process of Duralite that stops once.
+pub struct Halting {
+    actor: Actor,
+    halted: bool,
+}
+
+impl Halting {
+    /// Runs a statement. If the process stops meanwhile, `meanwhile` is done before it goes on.
+    pub fn run(&mut self, statement: &str, meanwhile: impl FnOnce()) -> String {
+        self.actor.tell(statement);
+        let line = self.actor.line();
+        if line != "halted" {
+            return line;
+        }
+        self.halted = true;
+        self.actor.until_stopped();
+        meanwhile();
+        self.actor.go_on();
+        self.actor.line()
+    }
+}
+
+/// Does `case` with a process of Duralite that is stopped before its first lock, then with one that is stopped before its second, and
+/// so on. The case closes all that it opens. Fails with all that was wrong.
+///
+/// # Panics
+/// When something was wrong.
+pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting)) {
+    let (mut wrong, mut tried) = (Vec::new(), 0);
+    for lock in 1..=LOCKS {
+        let mut place = Place::new(rows);
+        let uri = place.fixture.uri(NAME, parameters);
+        let actor = Actor::start(&["halting", &uri, &lock.to_string()]);
+        let mut halting = Halting { actor, halted: false };
+        case(&mut place, &mut halting);
+        let halted = halting.halted;
+        halting.actor.finish();
+        place.audit();
+        tried = lock;
+        if !place.wrong.is_empty() {
+            wrong.push(format!("before lock {lock}: {}", place.wrong.join("; ")));
+        }
+        if !halted {
+            break;
+        }
+    }
+    assert!(tried > 8, "there are only {tried} locks: nobody was stopped where it matters");
+    assert!(wrong.is_empty(), "wrong at {} of {tried} locks:\n{}", wrong.len(), wrong.join("\n"));
+}
