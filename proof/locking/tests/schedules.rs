@@ -97,6 +97,7 @@ fn control_stock_sqlite_leaves_wal_mode() {
 
 /// SHARED is given up while the log is opened, and what SQLite has read before is not looked at again.
 #[test]
+#[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_lapse() {
     let what = "commits to an ordinary -wal, and the header says Rollback";
     finds("leaving_wal_while_a_log_is_opened", Some("lapse"), what);
@@ -104,12 +105,14 @@ fn control_lapse() {
 
 /// EXCLUSIVE is given up while an ordinary `-wal` is checkpointed, and it is not said that it is gone.
 #[test]
+#[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_absorb() {
     finds("exclusive_over_an_ordinary_wal", Some("absorb"), "deletes the -wal that process 1 uses");
 }
 
 /// Who may only read goes on without SHARED where it did not come back.
 #[test]
+#[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_unlocked() {
     let what = "believes to hold SHARED after `open`, and the base holds nothing";
     finds("reading_while_another_is_exclusive", Some("unlocked"), what);
