@@ -138,6 +138,13 @@ pub enum JournalError {
         /// Who, and what to do.
         what: &'static str,
     },
+    /// Somebody has deleted the log while it was in use (invariant 9).
+    #[error(
+        "log {} was deleted while it was in use: nothing more is committed, since nothing would be left of it; what was committed goes \
+         into the database file: end all transactions and close every connection to the database, then open it again",
+        .0.display()
+    )]
+    Deleted(PathBuf),
     /// Other processes use the log with other settings.
     #[error(
         "another process uses the log with another durability or group_synch, or as another kind of memory \
@@ -230,9 +237,11 @@ impl JournalError {
             Self::Medium { source: MediumError::NotDax { .. } | MediumError::Unsupported { .. }, .. } => {
                 ErrorKind::CantOpen
             }
-            Self::BaseVfs { .. } | Self::Medium { .. } | Self::Unexpected(_) | Self::Poisoned(_) => {
-                ErrorKind::Io
-            }
+            Self::BaseVfs { .. }
+            | Self::Medium { .. }
+            | Self::Unexpected(_)
+            | Self::Deleted(_)
+            | Self::Poisoned(_) => ErrorKind::Io,
         }
     }
 

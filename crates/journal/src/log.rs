@@ -543,6 +543,12 @@ impl Log {
         directory::where_now(&self.path, &self.file, self.id())
     }
 
+    /// Whether somebody has deleted it while it is in use here.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        directory::is_deleted(&self.file)
+    }
+
     /// How much of it is in use, as of the last operation, and whether it is to start over before long.
     #[must_use]
     pub fn fill(&self) -> (Fill, bool) {

@@ -4,6 +4,7 @@
 mod attach;
 mod boot;
 mod create;
+mod deleted;
 mod files;
 mod find;
 mod head;
@@ -29,6 +30,8 @@ pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::{collect_leftovers, create};
+pub(crate) use deleted::is_deleted;
+pub use deleted::{DeletedLog, find_deleted};
 pub(crate) use files::{is_in_place, make_file, publish, remove, sync};
 pub use find::{Claim, FoundLog, claim, made_for};
 use head::Head;
@@ -45,7 +48,7 @@ pub use waiting::{Pause, pause_for};
 pub use watch::{Glance, Watch};
 pub use words::{
     ACKNOWLEDGED, GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET,
-    PINS_OFFSET, READABLE, RESTART_UNTIL,
+    LOG_DELETED, PINS_OFFSET, READABLE, RESTART_UNTIL,
 };
 
 impl LogDirectory {

@@ -39,6 +39,9 @@ pub const HOME_SYNCED: u64 = 64;
 /// Not 0 once it is known that log and guard are durable, and that the guard is none that is provisional.
 pub const HARDENED: u64 = 80;
 
+/// Not 0 once somebody has seen that the log was deleted while it was in use: nobody commits to it any more.
+pub const LOG_DELETED: u64 = 88;
+
 /// By which start of the system the words are ([`super::boot`]); 0 where it is not known.
 pub(super) const BOOT: u64 = 72;
 

@@ -2,7 +2,10 @@
 
 pub mod bound;
 mod figures;
+mod found;
+mod home_state;
 mod index_header;
+mod looks;
 pub mod maintenance;
 pub mod room;
 mod turn;
@@ -13,10 +16,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
-use duralite_journal::directory::{
-    GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause,
-    READABLE,
-};
+use duralite_journal::directory::{GUARD_KIND, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE};
 use duralite_journal::engine::{DurabilityWaiter, Ticket};
 use duralite_journal::figures::Figures as Counts;
 use duralite_journal::home::Home;
@@ -33,6 +33,7 @@ use crate::account::{self, Accounted, Figures};
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
 use bound::Bound;
+use looks::Looks;
 use maintenance::Maintenance;
 use room::Room;
 use turn::RestartTurn;
@@ -99,6 +100,7 @@ pub struct Attachment {
     usage: Mutex<Usage>,
     bound: Bound,
     room: Room,
+    looks: Looks,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
     /// The longest that an acknowledged commit stays where it is not durable, if it may.
@@ -148,7 +150,7 @@ impl Attachment {
         id: LogId,
         settings: &Settings,
         pause: Pause<'_>,
-        attach: impl FnOnce() -> Result<Log, JournalError>,
+        attach: impl FnOnce() -> Result<Log, Failure>,
     ) -> Result<Arc<Self>, Failure> {
         let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log: id };
         let slot = Arc::clone(attached().entry(key).or_default());
@@ -165,7 +167,7 @@ impl Attachment {
             }
             return conflict.map_or(Ok(found), |message| Err(Failure::cannot_open(message)));
         }
-        let mut log = attach().map_err(|error| Failure::of(&error, During::Open))?;
+        let mut log = attach()?;
         log.limit_size(settings.size_limit);
         let outside = log.outside().cloned();
         if outside.is_some() && settings.read_durable {
@@ -189,6 +191,7 @@ impl Attachment {
             usage: Mutex::default(),
             bound: Bound::default(),
             room,
+            looks: Looks::default(),
             maintenance: OnceLock::new(),
             flush_interval: settings.flush_interval(log.engine()),
             log: Mutex::new(log),
@@ -207,6 +210,7 @@ impl Attachment {
     /// is waited for here, where it holds up nobody who reads.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, JournalError> {
         self.check_home()?;
+        self.check_found()?;
         let Some(committer) = self.durability_waiter() else { return Ok(self.log()) };
         committer.make_room()?;
         let log = self.log();
@@ -371,59 +375,6 @@ impl Attachment {
 
     fn check_home(&self) -> Result<(), JournalError> {
         self.home_cut.get().map_or(Ok(()), |why| Err(JournalError::Poisoned(why.clone())))
-    }
-
-    /// How often syncing the database has failed since all was written to it anew, in any process.
-    pub fn home_failures(&self) -> u64 {
-        self.segment.load(HOME_FAILURES)
-    }
-
-    /// Notes that syncing the database has failed (invariant 6).
-    pub fn home_failed(&self) {
-        self.segment.fetch_add(HOME_FAILURES, 1);
-    }
-
-    /// Notes that the database file has been written to. A process that dies in between has not finished its checkpoint,
-    /// and the next one writes the page again.
-    pub fn home_written(&self) {
-        self.segment.fetch_add(HOME_WRITES, 1);
-    }
-
-    /// For [`Self::home_synced`], before a sync begins.
-    pub fn home_writes(&self) -> u64 {
-        self.segment.load(HOME_WRITES)
-    }
-
-    /// Notes that the database file has been synced, as it was after so many writes, or later.
-    pub fn home_synced(&self, writes: u64) {
-        self.segment.store(HOME_SYNCED, writes + 1);
-    }
-
-    /// Notes that something is about to be written to it that is synced at once: until then it is not.
-    pub fn home_in_doubt(&self) {
-        self.segment.store(HOME_SYNCED, 0);
-    }
-
-    /// Whether everything in the database file is durable, the guard with it. Whoever begins the shared memory anew does not
-    /// know: a process may have died before its sync.
-    pub fn home_is_synced(&self) -> bool {
-        self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
-    }
-
-    /// Whether log and guard are known to be durable, and the guard is not provisional.
-    pub fn is_hardened(&self) -> bool {
-        self.segment.load(HARDENED) != 0
-    }
-
-    /// Notes that they are.
-    pub fn set_hardened(&self) {
-        self.segment.store(HARDENED, 1);
-    }
-
-    /// Notes that everything in the log has been written to the database anew and synced, if syncing has not
-    /// failed since it had failed for the `failures`-th time.
-    pub fn home_settled(&self, failures: u64) {
-        let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
     }
 
     /// What is known of the log's size.

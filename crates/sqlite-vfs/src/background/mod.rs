@@ -2,6 +2,7 @@
 //! starts an outgrown log over.
 
 pub mod restart;
+pub mod save;
 pub mod worker;
 
 use std::time::Duration;

@@ -11,6 +11,7 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use super::file::{BESIDE_DATABASE, to_fill, to_write};
 use crate::attachment::{Attachment, Use};
+use crate::background::save;
 use crate::database::{Db, Serving};
 use crate::errors::{During, Failure};
 use crate::guard;
@@ -75,6 +76,10 @@ impl Wal {
 
     /// Takes the header that the WAL begins with.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
+        self.attachment.look_for_log_now(|| self.db.has_no_name());
+        if self.attachment.is_deleted() {
+            return Ok(self.take(0, data));
+        }
         if guard::is_provisional(&self.db, &self.attachment)? {
             let code = self.take(0, data);
             if code == ffi::OK {
@@ -90,6 +95,9 @@ impl Wal {
 
     fn take(&self, offset: u64, data: &[u8]) -> c_int {
         let written = self.db.write_log(&self.attachment, offset, data);
+        if let Err(JournalError::Deleted(_)) = written {
+            save::put_home(&self.db, &self.attachment);
+        }
         self.answer(During::Write, written.map(|()| ffi::OK))
     }
 

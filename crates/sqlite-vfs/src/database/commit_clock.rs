@@ -18,11 +18,15 @@ pub struct CommitClock {
 impl CommitClock {
     /// SQLite writes at this offset of the WAL. Only the first time after the last commit asks for the time, and where what had been written
     /// is written over: it was rolled back, of which SQLite says nothing in exclusive locking mode.
-    pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) {
-        if self.began.load(Ordering::Relaxed) == 0 || offset <= self.offset.load(Ordering::Relaxed) {
-            self.began.store(clock_ns(), Ordering::Relaxed);
-            self.offset.store(offset, Ordering::Relaxed);
+    /// Returns the time if it has asked for it: a transaction begins to commit.
+    pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
+        if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
+            return None;
         }
+        let now_ns = clock_ns();
+        self.began.store(now_ns, Ordering::Relaxed);
+        self.offset.store(offset, Ordering::Relaxed);
+        Some(now_ns)
     }
 
     /// What was written is committed: when that began.

@@ -245,7 +245,7 @@ impl Db {
     }
 
     /// Whether nothing leads to the file any more but those that have it open.
-    fn has_no_name(&self) -> bool {
+    pub fn has_no_name(&self) -> bool {
         let links = self.file.as_ref().and_then(|file| rustix::fs::fstat(file).ok());
         links.is_some_and(|stat| stat.st_nlink == 0)
     }
@@ -472,7 +472,9 @@ impl Db {
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only
     /// after [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
-        self.commit_clock.written(offset, || attachment.clock_ns());
+        if let Some(now_ns) = self.commit_clock.written(offset, || attachment.clock_ns()) {
+            attachment.look_for_log(now_ns, || self.has_no_name());
+        }
         let mut log = attachment.log_for_write(data.len())?;
         let before = log.version();
         if let Err(error) = log.write(&self.base, offset, data) {
@@ -507,6 +509,7 @@ impl Db {
         if let Some(ticket) = sealed.ticket {
             attachment.wait(ticket).map_err(|error| Failure::of(&error, During::Sync))?;
         }
+        attachment.check_found().map_err(|error| Failure::of(&error, During::Sync))?;
         attachment.acknowledge(sealed.commit, self.commit_clock.committed(), sealed.fill);
         Ok(())
     }

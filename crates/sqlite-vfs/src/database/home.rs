@@ -275,6 +275,7 @@ impl Db {
     pub fn checkpointed(&self) {
         if let Some(attachment) = self.active() {
             attachment.count(Counter::Checkpoints);
+            attachment.look_for_log_now(|| self.has_no_name());
         }
         if let Some(home) = self.attached_home() {
             // What fails here fails again where somebody can be told.
@@ -377,6 +378,17 @@ impl Db {
             attachment.home_settled(failures);
         }
         Ok(())
+    }
+
+    /// Writes everything committed in a log that was deleted to the database file, and syncs it, in exclusive locking mode: no other
+    /// connection can, and nobody reads an older state.
+    pub fn save_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
+        attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
+        self.write_all_home(attachment, &mut attachment.log())?;
+        match self.sync(ffi::SYNC_FULL) {
+            ffi::OK => Ok(()),
+            code => Err(Failure::new(code, format!("cannot sync {}", self.path.display()))),
+        }
     }
 
     /// Writes every committed page to the database file. SQLite has done so before, and nobody reads an older

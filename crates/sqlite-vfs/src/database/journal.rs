@@ -17,6 +17,15 @@ use super::Db;
 use super::journal_store::JournalStore;
 use crate::errors::{During, Failure};
 
+/// The smallest header with which SQLite begins a journal, of a sector. When it syncs the journal, or leaves it with its first bytes
+/// zeroed, it writes less at its beginning.
+const HEADER_BYTES: usize = 512;
+
+/// Whether this write begins a journal.
+fn begins_journal(data: &[u8], offset: u64) -> bool {
+    offset == 0 && data.len() >= HEADER_BYTES
+}
+
 impl Db {
     fn open_journal(&self) -> MutexGuard<'_, Option<JournalStore>> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
@@ -80,7 +89,17 @@ impl Db {
 
     /// Writes to the journal; durable after [`Db::sync_journal`].
     pub fn write_journal(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        if begins_journal(data, offset) {
+            self.check_log()?;
+        }
         self.with_journal(During::Write, |store| store.write(data, offset))
+    }
+
+    /// Refuses to begin a transaction whose rollback journal would be in a log that was deleted: nothing could take it back after a crash.
+    fn check_log(&self) -> Result<(), Failure> {
+        let Some(attachment) = self.attached() else { return Ok(()) };
+        attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
+        attachment.check_found().map_err(|error| Failure::of(&error, During::Write))
     }
 
     /// Cuts the journal; durable on return.

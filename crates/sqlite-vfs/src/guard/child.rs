@@ -99,7 +99,10 @@ impl ChildJournal {
                 }
             };
             let pause = pause_for(std::time::Duration::from_millis(250));
-            let attach = || Log::attach(&database_file, &log_dir, &settings.options, &identity, id, &pause);
+            let attach = || {
+                Log::attach(&database_file, &log_dir, &settings.options, &identity, id, &pause)
+                    .map_err(failed)
+            };
             let attachment = Attachment::get(&identity, id, &settings, &pause, attach)?;
             let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
             let used = attachment.enter(Entering::Journal)?;

@@ -72,7 +72,11 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
         )));
     }
     let identity = db.identity()?;
-    let log = find(db, &identity, log_id)?;
+    let log = match find(db, &identity, log_id) {
+        // It was deleted, and this process has it still.
+        Err(_) if Attachment::is_here_deleted(&identity, log_id) => return Ok(()),
+        found => found?,
+    };
     match directory::claim(&log, &identity) {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
@@ -164,11 +168,17 @@ fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogDirect
 pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let identity = db.identity()?;
     let settings = db.settings().clone();
-    let log_dir = find(db, &identity, id)?.log_dir;
+    let log_dir = match find(db, &identity, id) {
+        Err(missing) if !Attachment::is_here_deleted(&identity, id) => return Err(missing),
+        found => found.map(|found| found.log_dir),
+    };
     let pause = |tries| db.patience.pause(tries);
     // Who may not write the database leaves recovery to SQLite.
     let attach = if db.read_only { Log::attach } else { duralite_journal::recover };
-    let attach = || attach(&db.mappable(), &log_dir, &settings.options, &identity, id, &pause);
+    let attach = || {
+        attach(&db.mappable(), &log_dir?, &settings.options, &identity, id, &pause)
+            .map_err(|error| Failure::of(&error, During::Open))
+    };
     Attachment::get(&identity, id, &settings, &pause, attach)
 }
 

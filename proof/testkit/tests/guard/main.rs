@@ -2,6 +2,7 @@
 //! comes to: a clear error, nothing changed, nothing lost.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod deleted;
 mod directory;
 mod exclusion;
 mod identity;

@@ -1,0 +1,63 @@
+//! Whether the log still is where those find it who open the database next.
+//!
+//! People delete files. A process that has a log open goes on with it, and all that it commits goes with it when it dies. So
+//! each process looks now and then whether its log has a name. Who sees that it has none tells the others by a word of the segment, which
+//! everybody loads before a write: nothing more is committed or acknowledged (invariant 9). Readers, checkpoints and the last close go
+//! on, so that everything committed gets into the database file.
+
+use std::sync::Arc;
+
+use duralite_journal::directory::LOG_DELETED;
+use duralite_journal::{DatabaseIdentity, JournalError};
+use duralite_logfmt::LogId;
+use duralite_medium::Segment as _;
+
+use super::{Attachment, Key, attached};
+
+impl Attachment {
+    /// Whether this process has this log attached, which was deleted.
+    pub fn is_here_deleted(identity: &DatabaseIdentity, log: LogId) -> bool {
+        let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log };
+        let slot = attached().get(&key).map(Arc::clone);
+        let here = slot.and_then(|slot| slot.try_lock().ok().and_then(|place| place.upgrade()));
+        here.is_some_and(|attachment| attachment.is_deleted())
+    }
+
+    /// Looks whether the log has been deleted, unless this process has done so within the last tenth of a second. That of a database which
+    /// `has_no_name` itself goes with its last user, as SQLite's files do.
+    pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
+        if self.looks.is_due(now_ns) {
+            self.look_for_log_now(has_no_name);
+        }
+    }
+
+    /// The same in any case.
+    pub fn look_for_log_now(&self, has_no_name: impl FnOnce() -> bool) {
+        if self.outside.is_none() && self.log().is_deleted() && !has_no_name() {
+            self.segment.store(LOG_DELETED, 1);
+        }
+    }
+
+    /// Whether it is known to have been deleted.
+    #[inline]
+    pub fn is_deleted(&self) -> bool {
+        self.segment.load(LOG_DELETED) != 0
+    }
+
+    /// Refuses to commit to a log that is known to have been deleted.
+    #[inline]
+    pub fn check_found(&self) -> Result<(), JournalError> {
+        if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn deleted(&self) -> JournalError {
+        JournalError::Deleted(self.log().path().to_path_buf())
+    }
+
+    /// Whether this thread is to put home what is in a log that was deleted: each time that somebody is refused, but not more often than
+    /// the log is looked for, since readers may have been in the way.
+    pub fn is_to_be_saved(&self) -> bool {
+        self.looks.is_to_be_saved(self.clock_ns())
+    }
+}

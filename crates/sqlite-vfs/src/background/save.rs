@@ -1,0 +1,36 @@
+//! Putting home what is in a log that was deleted while it is in use, as soon as that is seen: should this process die, there is
+//! nothing else left of it.
+
+use std::time::Duration;
+
+use duralite_sqlite_ffi as ffi;
+
+use crate::attachment::Attachment;
+use crate::database::Db;
+use crate::errors::Failure;
+use crate::sqlite::VFS_NAME;
+use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
+
+/// Writes what is committed to the database file and syncs it, as far as readers allow: the last close does the rest. Its failures go to
+/// SQLite's error log; whoever calls this tells its own reason. The caller holds none of this library's locks; it may hold WRITE.
+#[cold]
+pub fn put_home(db: &Db, attachment: &Attachment) {
+    if !attachment.is_to_be_saved() {
+        return;
+    }
+    let saved =
+        if db.lock.sqlites_exclusive().is_some() { db.save_alone(attachment) } else { checkpoint(db) };
+    if let Err(failure) = saved {
+        db.sqlite.report(ffi::WARNING, &failure.message);
+    }
+}
+
+/// A connection of the VFS's own checkpoints, and syncs.
+fn checkpoint(db: &Db) -> Result<(), Failure> {
+    let uri = uri_of(&db.path, &db.settings().parameters())?;
+    let (wait, purpose) =
+        (BusyWait::polling(Duration::ZERO), "cannot put home what is in a log that was deleted");
+    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, purpose)?;
+    own.run(c"PRAGMA synchronous=FULL")?;
+    own.run(c"PRAGMA wal_checkpoint(PASSIVE)").map(|_| ())
+}
