@@ -85,7 +85,8 @@ impl Holder {
         }
     }
 
-    /// Takes `count` locks from `first` on exclusively, or none.
+    /// Takes `count` locks from `first` on exclusively, or none. All read marks but the first are had only with CHECKPOINT, which
+    /// comes and goes with them where this connection has not got it (invariant 45).
     ///
     /// # Errors
     /// `Busy` when somebody holds one of them, or WRITE is due to another that waits; `Medium`.
@@ -106,6 +107,12 @@ impl Holder {
             (held.ticket, held.ahead) = (0, Duration::ZERO);
         }
         Ok(())
+    }
+
+    /// Whether another connection holds CHECKPOINT: then the log does not start over.
+    #[must_use]
+    pub fn others_checkpoint(&self) -> bool {
+        self.table.others_checkpoint(self.id)
     }
 
     /// Gives exclusive locks back, those that are held.

@@ -28,6 +28,11 @@
 //! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
 //! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
 //!
+//! **Starting the log over** takes CHECKPOINT along with the read marks (invariant 45). SQLite before 3.51.3 does not mind if the
+//! log starts over between a checkpoint's look at its header and its work: it then writes home what it has not got, and counts
+//! commits as written home that are not. So nobody starts the log over while another connection checkpoints, and
+//! nobody begins to checkpoint meanwhile.
+//!
 //! **Readers who may not write** the segment have no word. They hold their marks in the kernel; see [`outside`].
 
 #![forbid(unsafe_code)]
@@ -84,6 +89,8 @@ struct Local {
     exclusive: [Option<u64>; SLOTS],
     /// Whether the holder of WRITE has it reserved only.
     reserved: bool,
+    /// Whether the holder of CHECKPOINT has it only along with the marks that it starts the log over under.
+    is_starting_over: bool,
 }
 
 /// The locks of one database, as a process of its segment sees them.
@@ -179,6 +186,16 @@ impl Table {
             count += u32::from(self.has_outside(mark, 1)?);
         }
         Ok((count, Duration::from_nanos(oldest)))
+    }
+
+    /// Whether anybody else than this connection holds CHECKPOINT, as far as is known without asking who lives.
+    fn others_checkpoint(&self, holder: u64) -> bool {
+        let own = self.segment.process_slot();
+        let by_others = |process: usize| {
+            process != own && self.segment.load(self.process_slot(process)) & 1 << CHECKPOINT << HELD != 0
+        };
+        self.local().exclusive[CHECKPOINT].is_some_and(|other| other != holder)
+            || (0..self.high()).any(by_others)
     }
 
     /// Whether another living process holds a read mark.
@@ -414,11 +431,13 @@ impl Table {
                 local.exclusive[WRITE] = None;
             }
         }
+        let with_checkpoint = is_start_over(first, count) && local.exclusive[CHECKPOINT] != Some(holder);
+        let along = if with_checkpoint { CHECKPOINT..CHECKPOINT + 1 } else { 0..0 };
         let taken = |slot: usize| self.shares.any(slot) || local.exclusive[slot].is_some();
-        if slots.clone().any(taken) {
+        if slots.clone().chain(along.clone()).any(taken) {
             return self.busy();
         }
-        let mask = ((1 << count) - 1) << first;
+        let mask = slots.clone().chain(along.clone()).fold(0, |mask, slot| mask | 1 << slot);
         let begins_to_read = first >= FIRST_READ && local.exclusive[CHECKPOINT] != Some(holder);
         self.segment.fetch_or(self.own(), mask << CLAIMED);
         let looked = match self.look(mask, true, queued || begins_to_read) {
@@ -431,9 +450,10 @@ impl Table {
         }
         self.segment.fetch_or(self.own(), mask << HELD);
         self.segment.fetch_and(self.own(), !(mask << CLAIMED));
-        for slot in slots {
+        for slot in slots.chain(along) {
             local.exclusive[slot] = Some(holder);
         }
+        local.is_starting_over |= with_checkpoint;
         Ok(())
     }
 
@@ -444,7 +464,12 @@ impl Table {
         }
         let mut local = self.local();
         let mut mask = 0;
-        for slot in first..first + count {
+        let marks = FIRST_READ + 1..SLOTS;
+        let ends =
+            first <= marks.start && first + count == SLOTS && local.exclusive[marks.start] == Some(holder);
+        let along = if ends && local.is_starting_over { CHECKPOINT..CHECKPOINT + 1 } else { 0..0 };
+        local.is_starting_over &= along.is_empty();
+        for slot in along.chain(first..first + count) {
             if local.exclusive[slot] == Some(holder) {
                 local.exclusive[slot] = None;
                 mask |= 1 << HELD << slot;
@@ -489,6 +514,13 @@ impl Table {
         self.segment.fetch_or(self.own(), RESERVED);
         Ok(true)
     }
+}
+
+/// Whether these locks, taken exclusively, are those under which SQLite starts the log over, and for nothing else: all read
+/// marks but the first. A checkpoint and recovery set marks one by one.
+#[must_use]
+pub const fn is_start_over(first: usize, count: usize) -> bool {
+    first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
 }
 
 impl fmt::Debug for Table {

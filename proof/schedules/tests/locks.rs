@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
+use duralite_locks::{CHECKPOINT, Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
@@ -156,4 +156,34 @@ fn inv11_a_process_that_dies_at_any_operation_leaves_no_lock_behind() {
     let at = AtomicU64::new(0);
     // Every schedule kills it somewhere else.
     shuttle::check_random(move || a_process_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
+}
+
+/// Some start the log over, some checkpoint; they are never inside at once.
+fn nobody_starts_over_beside_a_checkpoint() {
+    let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
+    let inside = Arc::new(AtomicU32::new(0));
+    let threads: Vec<_> = (0..3)
+        .map(|index| {
+            let (memory, inside) = (Arc::clone(&memory), Arc::clone(&inside));
+            shuttle::thread::spawn(move || {
+                let holder = Table::with_turn(memory.join(index, None), 0, TURN).holder();
+                for round in 0..3 {
+                    let (first, count) = if (index + round) % 2 == 0 { (CHECKPOINT, 1) } else { (READ, 4) };
+                    if holder.lock_exclusive(first, count).is_ok() {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "a log that starts over");
+                        shuttle::thread::yield_now();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        holder.unlock_exclusive(first, count);
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("a process"));
+}
+
+#[test]
+fn inv45_nobody_starts_the_log_over_beside_a_checkpoint() {
+    shuttle::check_random(nobody_starts_over_beside_a_checkpoint, rounds(10000));
+    shuttle::check_pct(nobody_starts_over_beside_a_checkpoint, rounds(10000), 3);
 }

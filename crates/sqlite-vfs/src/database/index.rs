@@ -10,7 +10,7 @@ use duralite_journal::JournalError;
 use duralite_journal::directory::Outside;
 use duralite_journal::engine::DurabilityWaiter;
 use duralite_journal::figures::Counter;
-use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE};
+use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE, is_start_over};
 use duralite_logfmt::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
@@ -156,10 +156,12 @@ impl Db {
                 return Some(ffi::BUSY);
             }
         }
+        let starts_over = !shared && is_start_over(first, count);
+        let turn = if starts_over { restart::outlast_checkpoint(attachment, holder) } else { None };
         let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
+        restart::resume_checkpoints(attachment, turn);
         Some(match locked {
-            // All read marks but the first are taken only to start the log over.
-            Ok(()) if (first, count) == (FIRST_READ + 1, SLOTS - FIRST_READ - 1) && !shared => {
+            Ok(()) if starts_over => {
                 let code = self.before_start_over(attachment);
                 if code != ffi::OK {
                     holder.unlock_exclusive(first, count);
