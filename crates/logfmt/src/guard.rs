@@ -1,7 +1,8 @@
 //! The guard in the first page of a database whose committed data lives in a Duralite log.
 //!
-//! Stock SQLite refuses a database whose read and write versions (bytes 18 and 19) are above 2:
-//! "file is not a database". The guard makes a program without Duralite stop there instead of
+//! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". The write version (byte
+//! 18) stays as SQLite has it: one above 2 makes a connection take the database for read-only until it is closed,
+//! also when the guard is gone. Earlier builds raised both, which is read as a guard too. The guard makes a program without Duralite stop there instead of
 //! reading a stale database (invariant 1). The 20 bytes from 72, which SQLite reserves
 //! and leaves zero, name the log.
 //!
@@ -9,7 +10,7 @@
 //! commits yet. What a power loss leaves of such a log may be nothing, and is nothing that anybody needs. It is made
 //! final, durably, before the first commit.
 //!
-//! It has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for one with
+//! The guard has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for one with
 //! rollback journals. Programs that are outside of a transaction hold no lock of the latter, and what they have read of
 //! it counts as long as the change counter stays what it was. So under that guard the counter is masked as well: they
 //! read page 1 again, and stop there (invariant 22).
@@ -22,9 +23,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of a database header.
 pub const HEADER_BYTES: usize = 100;
-/// What bytes 18 and 19 hold on disk while the log of a database in WAL mode is attached.
+/// What byte 19 holds on disk while the log of a database in WAL mode is attached.
 pub const GUARD: u8 = 0xD7;
-/// What they hold while a database with rollback journals has its journal in a log.
+/// What it holds while a database with rollback journals has its journal in a log.
 pub const ROLLBACK_GUARD: u8 = 0xD8;
 /// The end of the bytes that differ between disk and what SQLite sees.
 pub const MASKED_END: u64 = 92;
@@ -69,16 +70,17 @@ impl JournalKind {
     #[must_use]
     pub fn of_guard(versions: &[u8]) -> Option<Self> {
         match versions {
-            [GUARD, GUARD] => Some(Self::Wal),
-            [ROLLBACK_GUARD, ROLLBACK_GUARD] => Some(Self::Rollback),
+            [WAL_VERSION | GUARD, GUARD] => Some(Self::Wal),
+            [ROLLBACK_VERSION | ROLLBACK_GUARD, ROLLBACK_GUARD] => Some(Self::Rollback),
             _ => None,
         }
     }
 
-    fn guard(self) -> u8 {
+    /// What stands in the place of both versions.
+    fn guard(self) -> [u8; 2] {
         match self {
-            Self::Wal => GUARD,
-            Self::Rollback => ROLLBACK_GUARD,
+            Self::Wal => [WAL_VERSION, GUARD],
+            Self::Rollback => [ROLLBACK_VERSION, ROLLBACK_GUARD],
         }
     }
 
@@ -143,7 +145,13 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
             DatabaseHeader::Damaged
         };
     }
-    if versions.contains(&GUARD) || versions.contains(&ROLLBACK_GUARD) {
+    // SQLite leaves the id's place zero. A version that is none, beside an id that checks, was a guard.
+    let names_log = || {
+        let check = array(header, ID).map(|id| id_check(LogId(id)));
+        check.is_some_and(|check| [check, !check].contains(&u32_le(header, ID_CHECK)))
+    };
+    let raised = versions.iter().any(|version| *version > WAL_VERSION);
+    if versions.contains(&GUARD) || versions.contains(&ROLLBACK_GUARD) || raised && names_log() {
         return DatabaseHeader::Damaged;
     }
     DatabaseHeader::Plain { page_bytes, wal: JournalKind::of_versions(versions) == Some(JournalKind::Wal) }
@@ -175,7 +183,7 @@ pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
 
 /// The same under the guard of this kind.
 pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
-    overlay(offset, buf, VERSIONS.start, &[kind.guard(); 2]);
+    overlay(offset, buf, VERSIONS.start, &kind.guard());
     overlay(offset, buf, ID, &id.0);
     overlay(offset, buf, ID_CHECK, &id_check(id).to_le_bytes());
     mask_counter(kind, offset, buf);
@@ -384,6 +392,31 @@ mod tests {
         assert_eq!(lifted, plain());
         mask_as(JournalKind::Wal, 0, &mut disk, id);
         assert_eq!(inspect(&disk), guarded(false));
+    }
+
+    #[test]
+    fn inv01_the_write_version_stays_and_a_guard_of_earlier_builds_is_one() {
+        let id = LogId([0x5A; 16]);
+        for (kind, original, raised) in
+            [(JournalKind::Wal, plain(), GUARD), (JournalKind::Rollback, in_rollback_mode(), ROLLBACK_GUARD)]
+        {
+            let mut disk = original;
+            mask_as(kind, 0, &mut disk, id);
+            assert_eq!(disk[VERSIONS], [original[18], raised]);
+            let mut earlier = disk;
+            earlier[VERSIONS.start] = raised;
+            assert_eq!(inspect(&earlier), inspect(&disk));
+            assert!(matches!(inspect(&earlier), DatabaseHeader::Guarded { .. }));
+            for offset in 0..HEADER_BYTES {
+                for end in offset..HEADER_BYTES {
+                    let mut piece = earlier[offset..end].to_vec();
+                    unmask_as(kind, offset as u64, &mut piece);
+                    assert_eq!(piece, original[offset..end], "{offset}..{end}");
+                }
+            }
+            lift(&mut earlier);
+            assert_eq!(earlier, original);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use duralite_logfmt::guard::{GUARD, VERSIONS};
+use duralite_logfmt::guard::{JournalKind, VERSIONS};
 
 use crate::event::{Event, FileId, FileKind, Recording};
 use crate::failure::Violation;
@@ -200,7 +200,7 @@ fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
     for (nth, event) in recording.events.iter().enumerate() {
         match event {
             Event::Write { file, at: 0, bytes } if is_database(file) && bytes.len() >= VERSIONS.end => {
-                let guards = bytes[VERSIONS] == [GUARD; 2];
+                let guards = JournalKind::of_guard(&bytes[VERSIONS]) == Some(JournalKind::Wal);
                 lifted = (lifted || guarded) && !guards;
                 guarded = guards;
             }

@@ -15,10 +15,10 @@ use crate::{Engine, SideFile, sql};
 /// The bytes of a database's header that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
 /// What stands there while a log holds the newest commits.
-pub const GUARD: [u8; 2] = [0xd7; 2];
+pub const GUARD: [u8; 2] = [2, 0xd7];
 
 /// What stands there while a log has the rollback journal.
-pub const ROLLBACK_GUARD: [u8; 2] = [0xd8; 2];
+pub const ROLLBACK_GUARD: [u8; 2] = [1, 0xd8];
 
 /// Databases and logs of one test, deleted with it.
 pub struct Fixture {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use duralite_logfmt::guard;
+use duralite_logfmt::guard::{self, JournalKind};
 use duralite_logfmt::page_change::{self, ChangeKind};
 use duralite_logfmt::ppl::{Extent, SLOT_HEADER_BYTES, SlotHeader};
 
@@ -119,7 +119,9 @@ impl Store {
     ) -> Result<(), JournalError> {
         let count = file.read(page, self.page_offset(page_number))?;
         page[count..].fill(0);
-        if page_number == 1 && page.get(guard::VERSIONS) == Some(&[guard::GUARD; 2]) {
+        if page_number == 1
+            && page.get(guard::VERSIONS).and_then(JournalKind::of_guard) == Some(JournalKind::Wal)
+        {
             guard::unmask(0, page);
         }
         Ok(())
