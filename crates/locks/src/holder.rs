@@ -109,12 +109,6 @@ impl Holder {
         Ok(())
     }
 
-    /// Whether another connection holds CHECKPOINT: then the log does not start over.
-    #[must_use]
-    pub fn others_checkpoint(&self) -> bool {
-        self.table.others_checkpoint(self.id)
-    }
-
     /// Gives exclusive locks back, those that are held.
     pub fn unlock_exclusive(&self, first: usize, count: usize) {
         let mut held = self.held();

@@ -188,16 +188,6 @@ impl Table {
         Ok((count, Duration::from_nanos(oldest)))
     }
 
-    /// Whether anybody else than this connection holds CHECKPOINT, as far as is known without asking who lives.
-    fn others_checkpoint(&self, holder: u64) -> bool {
-        let own = self.segment.process_slot();
-        let by_others = |process: usize| {
-            process != own && self.segment.load(self.process_slot(process)) & 1 << CHECKPOINT << HELD != 0
-        };
-        self.local().exclusive[CHECKPOINT].is_some_and(|other| other != holder)
-            || (0..self.high()).any(by_others)
-    }
-
     /// Whether another living process holds a read mark.
     ///
     /// # Errors

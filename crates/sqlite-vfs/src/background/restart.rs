@@ -69,8 +69,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     attachment.restart_turn().end(turn);
     match restarted {
         Ok(true) => {
-            // Whether it does shows in the frames: should whoever writes next be kept from it, it is tried again.
-            bound.postpone(false);
+            bound.committed(0);
             room.made();
             return true;
         }
@@ -90,29 +89,6 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
 /// for nothing, and one of those that every commit tries would always be there.
 pub fn yields(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
-}
-
-/// Before a writer starts the log over, for which nobody else may checkpoint (invariant 45): lets a checkpoint end that is about to,
-/// since all frames are home, and keeps the next one from beginning, or one connection that checkpoints without end would keep
-/// the log from ever starting over. What to end by [`resume_checkpoints`] once the locks are had, or not.
-pub fn outlast_checkpoint(attachment: &Attachment, holder: &Holder) -> Option<u64> {
-    if RESTARTING.get() || !holder.others_checkpoint() {
-        return None;
-    }
-    // Whoever has the turn checkpoints, and waits for the lock of this writer.
-    let turn = attachment.restart_turn().take(TURN_NS)?;
-    let start = Instant::now();
-    while holder.others_checkpoint() && start.elapsed() < TRY_FOR {
-        std::thread::sleep(PAUSE / 10);
-    }
-    Some(turn)
-}
-
-/// Lets others checkpoint again, after [`outlast_checkpoint`].
-pub fn resume_checkpoints(attachment: &Attachment, turn: Option<u64>) {
-    if let Some(turn) = turn {
-        attachment.restart_turn().end(turn);
-    }
 }
 
 /// Whether a transaction that has just got WRITE had better wait: the log is nearly full, and can soon start over, since nobody

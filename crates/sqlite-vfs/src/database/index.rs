@@ -157,9 +157,7 @@ impl Db {
             }
         }
         let starts_over = !shared && is_start_over(first, count);
-        let turn = if starts_over { restart::outlast_checkpoint(attachment, holder) } else { None };
         let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
-        restart::resume_checkpoints(attachment, turn);
         Some(match locked {
             Ok(()) if starts_over => {
                 let code = self.before_start_over(attachment);
