@@ -1,14 +1,15 @@
-//! `duralite info`.
+//! `duralite info`: what people look for first stands first.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::{directory, offline};
+use duralite_journal::directory::{self, Looked, Reading};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::{Map, Value, json};
 
-use crate::locate;
+use crate::holders;
+use crate::locate::{self, Place};
 use crate::target::Target;
 
 /// The figures of a log that say what is in it.
@@ -30,52 +31,76 @@ const SHOWN: [&str; 15] = [
     "slots",
 ];
 
+/// Names and values, in the order in which they are shown.
+type Facts = Vec<(&'static str, Value)>;
+
 pub(crate) fn run(target: &Target) -> Result<ExitCode> {
-    let mut facts = Map::new();
-    if !locate::is_log(&target.path) {
-        let header = offline::inspect(&target.path)?;
-        facts.insert("database".into(), json!(target.path.display().to_string()));
-        facts.insert("state".into(), json!(locate::describe(header)));
-        match header {
-            DatabaseHeader::Plain { page_bytes, .. } => {
-                facts.insert("page_bytes".into(), json!(page_bytes));
-            }
-            DatabaseHeader::Guarded { page_bytes, log_id, provisional, .. } => {
-                facts.insert("page_bytes".into(), json!(page_bytes));
-                facts.insert("log_id".into(), json!(log_id.to_string()));
-                match locate::find(target, log_id) {
-                    Some(log) => add_log(&mut facts, &log.path)?,
-                    None if provisional => {}
-                    None => drop(facts.insert("log".into(), json!(locate::missing(target, log_id)))),
-                }
-            }
-            _ => {}
-        }
-    } else {
+    let mut facts = Facts::new();
+    if locate::is_log(&target.path) {
         add_log(&mut facts, &target.path)?;
+    } else {
+        add_database(&mut facts, target)?;
     }
     if target.json {
-        print_json(&Value::Object(facts))?;
+        let object: Map<String, Value> =
+            facts.into_iter().map(|(name, value)| (name.into(), value)).collect();
+        print_json(&Value::Object(object))?;
     } else {
-        let line = |(name, value): (&String, &Value)| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            format!("{name:<17} {text}\n")
+        let line = |(name, value): &(&str, Value)| match value {
+            Value::Array(values) if values.is_empty() => format!("{name:<17} nobody\n"),
+            Value::Array(values) => {
+                values.iter().map(|value| line(name, &holders::in_words(value))).collect()
+            }
+            Value::String(text) => line(name, text),
+            other => line(name, &other.to_string()),
         };
         print_text(&facts.iter().map(line).collect::<String>())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn add_log(facts: &mut Map<String, Value>, path: &std::path::Path) -> Result<()> {
+fn line(name: &str, value: &str) -> String {
+    format!("{name:<17} {value}\n")
+}
+
+fn add_database(facts: &mut Facts, target: &Target) -> Result<()> {
+    let (header, place) = locate::place(target)?;
+    facts.push(("state", json!(locate::describe(header))));
+    facts.push(("database", json!(target.path.display().to_string())));
+    match place {
+        Place::Log(log) => add_log(facts, &log)?,
+        Place::Missing(why) => facts.push(("log", json!(why))),
+        Place::NoLog => {}
+    }
+    if let DatabaseHeader::Plain { page_bytes, .. } | DatabaseHeader::Guarded { page_bytes, .. } = header {
+        facts.push(("page_bytes", json!(page_bytes)));
+    }
+    if let DatabaseHeader::Guarded { log_id, .. } = header {
+        facts.push(("log_id", json!(log_id.to_string())));
+    }
+    Ok(())
+}
+
+fn add_log(facts: &mut Facts, path: &std::path::Path) -> Result<()> {
     let about = directory::describe(path)?;
-    let log = directory::open_log_read_only(path)?;
-    facts.insert("log".into(), json!(path.display().to_string()));
-    facts.insert("log_of".into(), json!(about.database.display().to_string()));
-    facts.insert("engine".into(), json!(about.engine.name));
+    let looked = directory::look(path, &mut |reading| match reading {
+        Reading::Along(mut engine) => {
+            engine.refresh()?;
+            let metrics = engine.metrics();
+            Ok(engine.is_current().then_some(metrics))
+        }
+        Reading::Unused(path) => Ok(Some(directory::open_log_read_only(path)?.metrics())),
+    })?;
+    let Looked { found: metrics, in_use } = looked;
+    let holders = if in_use { holders::of(path)? } else { Vec::new() };
+    facts.push(("open_in", Value::Array(holders.iter().map(holders::Holder::as_json).collect())));
+    facts.push(("engine", json!(about.engine.name)));
+    facts.push(("log", json!(path.display().to_string())));
+    facts.push(("log_of", json!(about.database.display().to_string())));
     for name in SHOWN {
-        if let Some((_, value)) = log.metrics().into_iter().find(|(metric, _)| *metric == name) {
+        if let Some((_, value)) = metrics.iter().find(|(metric, _)| *metric == name) {
             let number = value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number));
-            facts.insert((*name).into(), number);
+            facts.push((name, number));
         }
     }
     Ok(())

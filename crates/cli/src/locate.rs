@@ -1,6 +1,7 @@
 //! Finding the log that a database names.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use duralite_journal::directory::{self, FoundLog};
@@ -66,18 +67,55 @@ pub(crate) fn is_log(path: &Path) -> bool {
     directory::is_log_name(path) && directory::describe(path).is_ok()
 }
 
+/// Where the newest commits of a database are.
+pub(crate) enum Place {
+    /// In this log.
+    Log(PathBuf),
+    /// In a log that is not found; what to say.
+    Missing(String),
+    /// In the database file.
+    NoLog,
+}
+
+/// For so long a log is looked for again that goes or comes at that moment.
+const TRIES: u32 = 50;
+const BETWEEN: Duration = Duration::from_millis(10);
+
+/// What a database's header says, and where its newest commits are. Programs may open and close the database meanwhile, so what
+/// would be bad news is looked at again.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
+    let mut last = None;
+    for _ in 0..TRIES {
+        let header = offline::inspect(&target.path)?;
+        let place = match header {
+            DatabaseHeader::Guarded { log_id, provisional, .. } => match find(target, log_id) {
+                Some(log) => return Ok((header, Place::Log(log.path))),
+                None if provisional => Place::NoLog,
+                None => Place::Missing(missing(target, log_id)),
+            },
+            DatabaseHeader::Damaged => Place::NoLog,
+            _ => return Ok((header, Place::NoLog)),
+        };
+        if last.replace(header) == Some(header) {
+            return Ok((header, place));
+        }
+        std::thread::sleep(BETWEEN);
+    }
+    bail!("{} is opened and closed faster than it can be looked at", target.path.display())
+}
+
 /// The log file of a target: itself, or the one that the database names.
 pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
     if is_log(&target.path) {
         return Ok(target.path.clone());
     }
-    match offline::inspect(&target.path)? {
-        header @ DatabaseHeader::Guarded { log_id, provisional, .. } => match find(target, log_id) {
-            Some(log) => Ok(log.path),
-            None if provisional => bail!("{} has no log: it is {}", target.path.display(), describe(header)),
-            None => bail!(missing(target, log_id)),
-        },
-        header => bail!("{} has no log: it is {}", target.path.display(), describe(header)),
+    match place(target)? {
+        (_, Place::Log(log)) => Ok(log),
+        (_, Place::Missing(why)) => bail!(why),
+        (header, Place::NoLog) => bail!("{} has no log: it is {}", target.path.display(), describe(header)),
     }
 }
 

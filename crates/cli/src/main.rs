@@ -8,6 +8,7 @@
 mod checkpoint;
 mod doctor;
 mod generate;
+mod holders;
 mod info;
 mod launch;
 mod locate;

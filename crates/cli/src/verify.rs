@@ -1,13 +1,15 @@
 //! `duralite verify`: would this log recover?
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::directory;
+use duralite_journal::directory::{self, Looked};
 use duralite_journal::home::DatabaseAt;
-use duralite_journal::walk::WalkedTransaction;
+use duralite_journal::walk::{WalkSummary, WalkedTransaction};
+use duralite_journal::{ErrorKind, JournalError};
 use serde_json::{Value, json};
 
 use crate::locate;
@@ -18,39 +20,37 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
     let log = directory::describe(&path)?;
     let database = DatabaseAt::new(if path == target.path { &log.database } else { &target.path });
-    let mut transactions = Vec::new();
+    let (mut transactions, mut text) = (Vec::new(), String::new());
     let walked = AtomicU64::new(0);
     let how_far = || HowFar::counted(walked.load(Ordering::Relaxed), "transactions");
-    let walk = || {
-        directory::walk(&path, &database, &mut |transaction| {
+    let found = RefCell::new((&mut transactions, &mut text));
+    // Nothing is printed before all is read: where others write the log, it may have to be read again.
+    let result = progress::with("verifying", how_far, || {
+        let mut begin = || {
+            let (transactions, text) = &mut *found.borrow_mut();
+            transactions.clear();
+            text.clear();
+            walked.store(0, Ordering::Relaxed);
+        };
+        directory::look_through(&path, &database, &mut begin, &mut |transaction| {
             walked.fetch_add(1, Ordering::Relaxed);
+            let (transactions, text) = &mut *found.borrow_mut();
             if target.json {
                 transactions.push(as_json(transaction, frames));
             } else {
-                // A failure to print is reported by the verdict's own print.
-                let _ = print_text(&as_text(transaction, frames));
+                text.push_str(&as_text(transaction, frames));
             }
         })
+    });
+    print_text(&text)?;
+    let in_use = match &result {
+        Ok(looked) => looked.in_use,
+        // While others change it nothing is known, which is no verdict.
+        Err(error) if error.kind() == ErrorKind::Busy => bail!("{error}"),
+        Err(_) => false,
     };
-    let result = if target.json {
-        progress::with("verifying", how_far, walk)
-    } else {
-        progress::with_output("verifying", how_far, walk)
-    };
-    let verdict = match &result {
-        Ok(summary) if summary.mismatch.is_none() => format!(
-            "would recover: {} transactions, {} frames{}",
-            summary.transactions,
-            summary.frames,
-            if summary.retired { "; retired, all of it is in the database file" } else { "" }
-        ),
-        Ok(summary) => format!(
-            "would not recover whole: pages up to frame {} do not match SQLite's checksum",
-            summary.mismatch.unwrap_or_default()
-        ),
-        Err(error) => format!("would not recover: {error}"),
-    };
-    let sound = result.as_ref().is_ok_and(|summary| summary.mismatch.is_none());
+    let verdict = verdict(&result);
+    let sound = result.as_ref().is_ok_and(|looked| looked.found.mismatch.is_none());
     if target.json {
         print_json(&json!({
             "log": path.display().to_string(),
@@ -58,6 +58,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
             "log_id": log.id.to_string(),
             "database": log.database.display().to_string(),
             "transactions": transactions,
+            "in_use": in_use,
             "recovers": sound,
             "verdict": verdict,
         }))?;
@@ -67,12 +68,31 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn verdict(result: &Result<Looked<WalkSummary>, JournalError>) -> String {
+    match result {
+        Ok(Looked { found, .. }) if found.mismatch.is_some() => format!(
+            "would not recover whole: pages up to frame {} do not match SQLite's checksum",
+            found.mismatch.unwrap_or_default()
+        ),
+        Ok(Looked { found, in_use }) => format!(
+            "would recover: {} transactions, {} frames{}{}",
+            found.transactions,
+            found.frames,
+            if found.retired { "; retired, all of it is in the database file" } else { "" },
+            if *in_use { "; programs have it open, and this is what it held at that moment" } else { "" },
+        ),
+        Err(error) => format!("would not recover: {error}"),
+    }
+}
+
 fn as_text(transaction: &WalkedTransaction, frames: bool) -> String {
     let bytes: u64 = transaction.records.iter().map(|record| u64::from(record.record_bytes)).sum();
+    // Beside its users a log's places are not told.
+    let at = |offset| if offset == 0 { String::new() } else { format!(" at {offset}") };
     let mut text = format!(
-        "transaction {} at {}: frames {}..={}, {} pages in the database, {} bytes in {} records, {}\n",
+        "transaction {}{}: frames {}..={}, {} pages in the database, {} bytes in {} records, {}\n",
         transaction.sequence,
-        transaction.offset,
+        at(transaction.offset),
         transaction.first_frame,
         transaction.last_frame,
         transaction.db_pages,
@@ -82,9 +102,9 @@ fn as_text(transaction: &WalkedTransaction, frames: bool) -> String {
     );
     for record in transaction.records.iter().filter(|_| frames) {
         text.push_str(&format!(
-            "  frame {} at {}: page {}, {} bytes, {} ranges{}\n",
+            "  frame {}{}: page {}, {} bytes, {} ranges{}\n",
             record.frame,
-            record.offset,
+            at(record.offset),
             record.page_number,
             record.record_bytes,
             record.ranges,

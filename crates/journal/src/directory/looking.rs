@@ -1,0 +1,214 @@
+//! Looking at a log from outside, whether or not others use it at that moment: nothing is written, no lock is taken, and nobody
+//! waits for it.
+//!
+//! What is read while others write may be of two states at once. So a reading counts only if nothing moved on under it:
+//! beside living users it is made by the memory that they share, and the log must not have started over meanwhile;
+//! where nobody uses the log, nobody may have come meanwhile. Otherwise the log is read again. What contradicts itself is
+//! damage only where nobody uses the log (invariant 12).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use duralite_logfmt::FormatError;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, MediumError, Segment as _};
+
+use super::files::{is_in_place, open_segment_read_only};
+use super::head::Head;
+use super::open::open_log;
+use super::words::{ENGINE_OFFSET, INCARNATION, MAGIC, figures_of, is_complete};
+use super::{DatabaseIdentity, names};
+use crate::descriptor::{AttachingOutside, OpenFile};
+use crate::engine::Engine;
+use crate::home::DatabaseFile;
+use crate::stream::WalStream;
+use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
+use crate::{EngineOptions, JournalError};
+
+/// For so long a log is read again that others change under it.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two readings.
+const PAUSE: Duration = Duration::from_millis(2);
+/// In the place of an offset or an order that only the walk of an unused log tells.
+const LIVE: &str = "in use";
+
+/// How a log is looked at.
+pub enum Reading<'a> {
+    /// Others use it: this engine reads along with them.
+    Along(Box<dyn Engine>),
+    /// Nobody does.
+    Unused(&'a Path),
+}
+
+/// What a log was when it was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Looked<T> {
+    /// What was read.
+    pub found: T,
+    /// Whether processes had the log open.
+    pub in_use: bool,
+}
+
+/// Looks at a log by a function that reads it, as often as it takes until nothing has moved on meanwhile: the function says `None`
+/// where it has found that itself.
+///
+/// # Errors
+/// That of the function, where nobody uses the log; `Busy` where its users change it faster than it can be read, or what
+/// is read contradicts itself as long as they use it; `Io`, `Medium`, `Format`, `Owner`.
+pub fn look<T>(
+    path: &Path,
+    read: &mut dyn FnMut(Reading<'_>) -> Result<Option<T>, JournalError>,
+) -> Result<Looked<T>, JournalError> {
+    let start = Instant::now();
+    loop {
+        let file = open_log(path, false)?;
+        let head = Head::read(path, &file)?;
+        let before = Users::of(path, &head)?;
+        let (in_use, is_settled) = (before.living.is_some(), before.is_settled);
+        let result = match (is_settled, in_use) {
+            (false, _) => Ok(None),
+            (true, true) => read_along(path, &file, &head, read),
+            (true, false) => read(Reading::Unused(path)),
+        };
+        let is_same = is_settled && Users::of(path, &head)? == before && is_in_place(path, &file)?;
+        match result {
+            Ok(Some(found)) if is_same => return Ok(Looked { found, in_use }),
+            Err(error) if is_same && !in_use => return Err(error),
+            Err(error) if start.elapsed() > PATIENCE => return Err(undecided(path, Some(&error))),
+            _ if start.elapsed() > PATIENCE => return Err(undecided(path, None)),
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Reads by the memory that the users of the log share; `None` when the log has moved on meanwhile.
+fn read_along<T>(
+    path: &Path,
+    file: &OwnFile,
+    head: &Head,
+    read: &mut dyn FnMut(Reading<'_>) -> Result<Option<T>, JournalError>,
+) -> Result<Option<T>, JournalError> {
+    let segment_path = names::segment(path, head.log_id);
+    let shared = open_segment_read_only(&segment_path, &DatabaseIdentity::of(path)?)?;
+    let (_, bytes) = figures_of(head.engine.shared.all);
+    let failed = |source| JournalError::Medium { path: segment_path.clone(), source };
+    let segment = Arc::new(FileSegment::join_read_only(shared, &segment_path, bytes).map_err(failed)?);
+    let engine = (head.engine.attach_outside)(AttachingOutside {
+        options: &EngineOptions::default(),
+        file: OpenFile { path, file },
+        shared: Some(Arc::clone(&segment)),
+        base: ENGINE_OFFSET,
+    })?;
+    let found = read(Reading::Along(engine))?;
+    Ok(found.filter(|_| segment.load(0) == MAGIC))
+}
+
+/// Who uses a log, and by which beginning of the memory that they share.
+#[derive(PartialEq, Eq)]
+struct Users {
+    /// The beginning and how often it was joined; of processes that live, and share complete memory.
+    living: Option<u64>,
+    /// The same where nobody lives: whoever comes and goes meanwhile changes it.
+    left: Option<u64>,
+    /// Whether nobody is attaching the log, which may take a recovery.
+    is_settled: bool,
+}
+
+impl Users {
+    fn of(path: &Path, head: &Head) -> Result<Self, JournalError> {
+        let segment_path = names::segment(path, head.log_id);
+        let Ok(file) = OwnFile::open(|| std::fs::File::open(&segment_path)) else {
+            return Ok(Self { living: None, left: None, is_settled: true });
+        };
+        // After what was read.
+        fence(Ordering::SeqCst);
+        let failed = |source: MediumError| JournalError::Medium { path: segment_path.clone(), source };
+        let living = FileSegment::has_processes(&file).map_err(failed)?;
+        let mut word = [0; 8];
+        let read = std::os::unix::fs::FileExt::read_at(&*file, &mut word, INCARNATION);
+        let incarnation = matches!(read, Ok(8)).then(|| u64::from_le_bytes(word));
+        let (living, left) = if living { (incarnation, None) } else { (None, incarnation) };
+        Ok(Self { living, left, is_settled: left.is_some() || living.is_none() || is_complete(&file) })
+    }
+}
+
+fn undecided(path: &Path, error: Option<&JournalError>) -> JournalError {
+    let what = match error {
+        None => "its users change the log faster than it can be read; it was not found to be damaged",
+        Some(_) => {
+            "what is read of its log contradicts itself while programs write it, which is no damage yet: close them, \
+             and look again"
+        }
+    };
+    JournalError::Busy { path: path.to_path_buf(), what }
+}
+
+/// Visits every committed transaction of a log in order, and checks SQLite's checksums, whether or not others use the log
+/// meanwhile. Whenever it has to be read again, `begin` is called, and what was visited before counts no more. Beside users of the
+/// log the places of records and the order of commits are not told.
+///
+/// # Errors
+/// As [`look`], and the one that recovery would fail with.
+pub fn look_through(
+    path: &Path,
+    database: &dyn DatabaseFile,
+    begin: &mut dyn FnMut(),
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<Looked<WalkSummary>, JournalError> {
+    look(path, &mut |reading| {
+        begin();
+        match reading {
+            Reading::Along(engine) => walk_along(engine, database, visit),
+            Reading::Unused(path) => super::walk(path, database, visit).map(Some),
+        }
+    })
+}
+
+/// As [`super::walk`], of an engine that reads along with the users of the log. `None` when the log has moved on meanwhile.
+fn walk_along(
+    mut engine: Box<dyn Engine>,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<Option<WalkSummary>, JournalError> {
+    let missing = || JournalError::Unexpected("a frame number");
+    engine.refresh()?;
+    let mut sequence = 0;
+    while let Some(found) = engine.transaction_after(sequence) {
+        sequence = found.sequence;
+        let mut records = Vec::new();
+        for number in found.first_frame..=found.last_frame {
+            let frame = engine.frame(number).ok_or_else(missing)?;
+            records.push(WalkedRecord {
+                offset: 0,
+                frame: number,
+                page_number: frame.page_number,
+                record_bytes: frame.record_bytes.unwrap_or_default(),
+                ranges: 0,
+                whole: false,
+            });
+        }
+        visit(&WalkedTransaction {
+            sequence,
+            offset: 0,
+            first_frame: found.first_frame,
+            last_frame: found.last_frame,
+            db_pages: found.db_pages,
+            order: LIVE,
+            records,
+        });
+    }
+    let (generation, transactions) = (engine.origin().generation, engine.transactions());
+    let frames = engine.committed();
+    let mut stream = WalStream::new(engine);
+    let mismatch = stream.find_checksum_mismatch(database);
+    if !stream.engine().is_current() {
+        return Ok(None);
+    }
+    if let Some(frame) = mismatch? {
+        let what = FormatError::Damaged { what: "a page rebuilt from the log" };
+        return Err(JournalError::Corrupt { offset: u64::from(frame), what });
+    }
+    Ok(Some(WalkSummary { generation, transactions, frames, retired: false, mismatch: None }))
+}
