@@ -34,19 +34,26 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// As environment variables.
+    /// By name, as a URI of a database has them.
     ///
     /// # Errors
-    /// What is no setting, or no value of one, with what was probably meant.
-    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>> {
+    /// What is not of the form `NAME=VALUE`.
+    pub(crate) fn pairs(&self) -> Result<Vec<(&str, &str)>> {
         let named = [("journal", &self.journal), ("nvram", &self.nvram), ("sync", &self.sync)];
         let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
         let others = self.others.iter().map(|pair| {
             pair.split_once('=').with_context(|| format!("--set takes NAME=VALUE, and {pair} has no ="))
         });
+        named.map(Ok).chain(others).collect()
+    }
+
+    /// As environment variables.
+    ///
+    /// # Errors
+    /// What is no setting, or no value of one, with what was probably meant.
+    pub(crate) fn variables(&self) -> Result<Vec<(String, String)>> {
         let mut variables = Vec::new();
-        for pair in named.map(Ok).chain(others) {
-            let (name, value) = pair?;
+        for (name, value) in self.pairs()? {
             let variable = check_setting(name, value).map_err(anyhow::Error::msg)?;
             variables.push((variable, value.to_owned()));
         }

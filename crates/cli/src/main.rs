@@ -5,6 +5,7 @@
 //! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage; of `run` and `shell` the
 //! program's own, 126 if it cannot be run so, 127 if it is not there.
 
+mod backup;
 mod checkpoint;
 mod doctor;
 mod generate;
@@ -67,6 +68,11 @@ enum Command {
         #[arg(long)]
         frames: bool,
     },
+    /// Copy a database into one ordinary SQLite file, also while programs write it
+    ///
+    /// The copy has every commit that was acknowledged when it began, and nothing later. No writer waits for it in WAL mode. OUT
+    /// appears under its name when it is whole and durable; one that is there already is not touched.
+    Backup(backup::Arguments),
     /// Write a log home and make its database one plain SQLite file again
     Checkpoint {
         #[command(flatten)]
@@ -110,6 +116,7 @@ fn main() -> ExitCode {
         Command::Info(target) => info::run(&target),
         Command::Top(arguments) => top::run(arguments),
         Command::Verify { target, frames } => verify::run(&target, frames),
+        Command::Backup(arguments) => backup::run(&arguments),
         Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
         Command::Reclaim(arguments) => reclaim::run(&arguments),
         Command::Store(command) => store::run(&command),

@@ -126,6 +126,7 @@ fn every_command_has_a_man_page_and_completions() {
         "-info",
         "-verify",
         "-checkpoint",
+        "-backup",
         "-store",
     ] {
         let page = std::fs::read_to_string(place.path(&format!("man/duralite{command}.1"))).unwrap();

@@ -1,0 +1,187 @@
+//! `duralite backup`: one ordinary SQLite file of a database, whoever uses it.
+//!
+//! SQLite's backup API copies from a connection on Duralite's VFS, so it sees every commit, those in the log too. The copy
+//! grows under a temporary name. It gets its own once it is whole and synced, and the name is synced then: whatever ends
+//! this earlier leaves no OUT.
+
+use std::cmp::Ordering::{Greater, Less};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::Args;
+use duralite_cli::output::{print_json, print_text};
+use duralite_cli::progress::{self, HowFar};
+use duralite_journal::{directory, offline};
+use duralite_logfmt::guard::DatabaseHeader;
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use crate::launch::Settings;
+use crate::locate;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    settings: Settings,
+    /// The database
+    database: PathBuf,
+    /// The copy: a file that is not there yet
+    out: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Pages that are copied between two looks at how far it is.
+const STEP: i32 = 256;
+/// With rollback journals a writer waits for a reader: so long it may write between two steps.
+const TURN: Duration = Duration::from_millis(5);
+/// A copy with rollback journals begins anew when somebody has written; after so many beginnings it is made in one go.
+const BEGINNINGS: u32 = 4;
+/// For so long a lock of somebody else is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a first look whether programs without Duralite have it.
+const SHORTLY: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Arguments { database, out, .. } = arguments;
+    check(database, out)?;
+    duralite::register().map_err(|error| anyhow!("{error}"))?;
+    let source = open(database, &arguments.settings)?;
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let temporary = tempfile::Builder::new()
+        .prefix(".duralite-backup-")
+        .tempfile_in(parent)
+        .with_context(|| format!("make a file in {}", parent.display()))?;
+    let pages = copy(&source, temporary.path()).map_err(|error| reason(error, database, out))?;
+    source.close().map_err(|(_, error)| reason(error.into(), database, out))?;
+    publish(temporary, database, out)?;
+    if arguments.json {
+        print_json(&json!({ "outcome": "backed up", "backup": out.display().to_string(), "pages": pages }))?;
+    } else {
+        print_text(&format!("{} is one ordinary SQLite file of {pages} pages\n", out.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses what is no database, and a copy that is there.
+fn check(database: &Path, out: &Path) -> Result<()> {
+    if out.symlink_metadata().is_ok() {
+        bail!("{} is there already, and was not touched; name another file, or move it away", out.display());
+    }
+    match offline::inspect(database)? {
+        header @ (DatabaseHeader::NotSqlite | DatabaseHeader::Damaged) => {
+            bail!("{} is {}", database.display(), locate::describe(header))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A connection that sees every commit. While programs without Duralite have a plain database open, Duralite is refused, and
+/// nothing is in a log: then SQLite's own VFS sees them all.
+fn open(database: &Path, settings: &Settings) -> Result<Connection> {
+    settings.variables()?;
+    let mut given = settings.pairs()?;
+    given.push(("strict", "off"));
+    let path = std::path::absolute(database)?;
+    let through = duralite::uri(&path, &given);
+    let plain = through.replacen("vfs=duralite", "vfs=unix", 1);
+    if matches!(offline::inspect(database)?, DatabaseHeader::Plain { .. }) {
+        let opened = try_open(&through, SHORTLY).or_else(|_| try_open(&plain, SHORTLY));
+        if let Ok(conn) = opened {
+            return Ok(conn);
+        }
+    }
+    try_open(&through, PATIENCE).map_err(|error| {
+        let refused = duralite::last_error().unwrap_or_else(|| error.to_string());
+        anyhow!("{}: {refused}", database.display())
+    })
+}
+
+fn try_open(uri: &str, patience: Duration) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(uri, flags)?;
+    conn.busy_timeout(patience)?;
+    conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+    conn.busy_timeout(PATIENCE)?;
+    Ok(conn)
+}
+
+/// Copies all pages; returns their number.
+fn copy(source: &Connection, to: &Path) -> Result<u64> {
+    let mut copy = Connection::open_with_flags(
+        duralite::uri(std::path::absolute(to)?, &[("strict", "off")]).replacen("vfs=duralite", "vfs=unix", 1),
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI,
+    )?;
+    // What is not whole has no name: one sync at the end is enough.
+    copy.execute_batch("PRAGMA synchronous=OFF; PRAGMA journal_mode=OFF")?;
+    let mode: String = source.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
+    let is_wal = mode == "wal";
+    let (done, all) = (AtomicU64::new(0), AtomicU64::new(0));
+    let how_far = || HowFar::of(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed), "pages");
+    progress::with("copying", how_far, || -> Result<()> {
+        if is_wal {
+            // One snapshot for all steps. It is in no writer's way; only the log does not start over meanwhile.
+            hold(source)?;
+        }
+        let backup = Backup::new(source, &mut copy)?;
+        let (mut beginnings, mut left, mut since) = (1, i32::MAX, Instant::now());
+        loop {
+            let step = backup.step(if beginnings > BEGINNINGS { -1 } else { STEP })?;
+            let seen = backup.progress();
+            all.store(u64::from(seen.pagecount.unsigned_abs()), Ordering::Relaxed);
+            done.store(u64::from((seen.pagecount - seen.remaining).unsigned_abs()), Ordering::Relaxed);
+            match step {
+                StepResult::Done => return Ok(()),
+                StepResult::More => {
+                    match seen.remaining.cmp(&left) {
+                        Greater => beginnings += 1,
+                        Less => since = Instant::now(),
+                        _ => {}
+                    }
+                    left = seen.remaining;
+                }
+                _ if since.elapsed() > PATIENCE => bail!("the database is locked; nothing was copied"),
+                _ => {}
+            }
+            if !is_wal || step != StepResult::More {
+                std::thread::sleep(TURN);
+            }
+        }
+    })?;
+    if is_wal {
+        source.execute_batch("COMMIT")?;
+    }
+    Ok(all.into_inner())
+}
+
+/// Begins a transaction that sees one snapshot.
+fn hold(source: &Connection) -> Result<()> {
+    source.execute_batch("BEGIN")?;
+    Ok(source.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?)
+}
+
+/// Gives the copy the database's rights and its name, all of it durable.
+fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> {
+    let failed = || format!("write {}", out.display());
+    let mode = database.metadata().with_context(failed)?.permissions().mode() & 0o777;
+    let file = temporary.as_file();
+    file.set_permissions(Permissions::from_mode(mode)).with_context(failed)?;
+    file.sync_all().with_context(failed)?;
+    temporary.persist_noclobber(out).with_context(failed)?;
+    Ok(directory::sync_names(out)?)
+}
+
+/// SQLite's words, with Duralite's own where it has refused something.
+fn reason(error: anyhow::Error, database: &Path, out: &Path) -> anyhow::Error {
+    let own = duralite::last_error().map_or_else(String::new, |own| format!(" ({own})"));
+    anyhow!("copy {} into {}: {error}{own}", database.display(), out.display())
+}
