@@ -1,20 +1,35 @@
 //! `duralite checkpoint`: back to one plain SQLite file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use duralite_cli::output::{print_json, print_text};
 use duralite_journal::directory::{self, Claim, FoundLog};
-use duralite_journal::{DatabaseIdentity, offline};
+use duralite_journal::home::DatabaseAt;
+use duralite_journal::{DatabaseIdentity, ErrorKind, offline};
+use duralite_logfmt::LogId;
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::json;
 
+use crate::discard::{self, Lost};
 use crate::locate;
 use crate::target::Target;
 use duralite_cli::progress::{self, HowFar};
 
-pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
+/// What is to become of the log.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// A copy of the database may have it.
+    pub(crate) adopt: bool,
+    /// It is given up.
+    pub(crate) discard_log: bool,
+    /// Nobody is asked first.
+    pub(crate) yes: bool,
+}
+
+pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
+    let Wanted { adopt, discard_log, yes } = wanted;
     if locate::is_log(&target.path) {
         return of_log(target, adopt, discard_log);
     }
@@ -27,14 +42,16 @@ pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<Exi
                 let text = format!("{} is a plain SQLite database now", path.display());
                 return done(target, "checkpointed", &text);
             }
-            None if discard_log => return discard(target),
+            None if discard_log => return discard(target, Some(log_id), None, yes),
             None => bail!(locate::missing(target, log_id)),
         },
         // The header does not say which log it is, but the log may say that it is this file's.
         header @ (DatabaseHeader::Damaged | DatabaseHeader::NotSqlite) => match locate::find_by_owner(target)
         {
             Some(log) => log,
-            None if discard_log && header == DatabaseHeader::Damaged => return discard(target),
+            None if discard_log && header == DatabaseHeader::Damaged => {
+                return discard(target, None, None, yes);
+            }
             None => bail!("{} is {}", path.display(), locate::describe(header)),
         },
         header @ DatabaseHeader::Plain { .. } => {
@@ -44,7 +61,17 @@ pub(crate) fn run(target: &Target, adopt: bool, discard_log: bool) -> Result<Exi
         header => bail!("{} is {}", path.display(), locate::describe(header)),
     };
     if discard_log {
-        bail!("the log is not lost: it is {}; checkpoint it, without --discard-log", log.path.display());
+        let database = DatabaseAt::new(path);
+        let walked = directory::look_through(&log.path, &database, &mut || (), &mut |_| ());
+        if walked.as_ref().is_ok_and(|looked| looked.found.mismatch.is_none()) {
+            bail!("the log is not lost: it is {}; checkpoint it, without --discard-log", log.path.display());
+        }
+        if let Err(error) = walked
+            && error.kind() == ErrorKind::Busy
+        {
+            bail!(error);
+        }
+        return discard(target, Some(log.id), Some(log.path), yes);
     }
     checkpoint(target, path, &log, adopt)
 }
@@ -89,9 +116,9 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     done(target, "checkpointed", &text)
 }
 
-fn discard(target: &Target) -> Result<ExitCode> {
-    offline::discard_log(&target.path)?;
-    done(target, "discarded", "guard lifted; check the database with PRAGMA integrity_check")
+fn discard(target: &Target, id: Option<LogId>, damaged: Option<PathBuf>, yes: bool) -> Result<ExitCode> {
+    let text = discard::discard(target, &Lost { id, damaged }, yes)?;
+    done(target, "discarded", &text)
 }
 
 fn done(target: &Target, outcome: &str, text: &str) -> Result<ExitCode> {

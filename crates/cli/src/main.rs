@@ -7,6 +7,7 @@
 
 mod backup;
 mod checkpoint;
+mod discard;
 mod doctor;
 mod generate;
 mod holders;
@@ -80,9 +81,12 @@ enum Command {
         /// Let a copy of the original database take over its log
         #[arg(long)]
         adopt: bool,
-        /// The log is lost: lift the guard and go back to the last checkpoint
+        /// The log is lost or damaged: say which commits are lost, ask, keep copies, and go back to the last checkpoint
         #[arg(long, conflicts_with = "adopt")]
         discard_log: bool,
+        /// Do not ask
+        #[arg(long, requires = "discard_log")]
+        yes: bool,
     },
     /// Show what logs have of the regions in a directory (scratchpad), and give back what deleted ones have had
     Reclaim(reclaim::Arguments),
@@ -117,7 +121,9 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(arguments),
         Command::Verify { target, frames } => verify::run(&target, frames),
         Command::Backup(arguments) => backup::run(&arguments),
-        Command::Checkpoint { target, adopt, discard_log } => checkpoint::run(&target, adopt, discard_log),
+        Command::Checkpoint { target, adopt, discard_log, yes } => {
+            checkpoint::run(&target, checkpoint::Wanted { adopt, discard_log, yes })
+        }
         Command::Reclaim(arguments) => reclaim::run(&arguments),
         Command::Store(command) => store::run(&command),
         Command::Bench(arguments) => proof::run("bench", &arguments),

@@ -160,3 +160,74 @@ fn tools_serve(fixture: &Fixture) {
     assert!(said.starts_with("2 pages written; "), "{said}");
     assert_home(fixture);
 }
+
+fn kept(fixture: &Fixture) -> Vec<std::path::PathBuf> {
+    let names = [fixture.path(""), fixture.log_dir().to_path_buf()];
+    let entries = names.iter().flat_map(|dir| std::fs::read_dir(dir).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.to_string_lossy().contains(".before-discard-")).collect()
+}
+
+#[test]
+fn a_log_that_no_setting_names_is_found_and_not_discarded() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    writer(&fixture).kill();
+    let (done, said) = checkpoint(&["--discard-log", "--yes"], &fixture.path("c.db"));
+    let log = fixture.log().display().to_string();
+    assert!(!done && said.contains("the log is not lost") && said.contains(&log), "{said}");
+    assert!(fixture.is_guarded("c.db") && kept(&fixture).is_empty());
+    let (done, said) = checkpoint(&["--log-dir", fixture.log_dir().to_str().unwrap()], &fixture.path("c.db"));
+    assert!(done, "{said}");
+    assert_home(&fixture);
+}
+
+#[test]
+fn what_a_lost_log_takes_along_is_said_and_agreed_to_first() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    writer(&fixture).kill();
+    std::fs::remove_file(fixture.log()).unwrap();
+    let path = fixture.path("c.db");
+    let before = std::fs::read(&path).unwrap();
+    let (done, said) = checkpoint(&["--discard-log"], &path);
+    assert!(!done && said.contains("Every commit since is lost") && said.contains("--yes"), "{said}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert!(kept(&fixture).is_empty());
+    let (done, said) = checkpoint(&["--discard-log", "--yes"], &path);
+    let kept = kept(&fixture);
+    assert!(done && said.contains(&kept[0].display().to_string()), "{said}");
+    assert_eq!(std::fs::read(&kept[0]).unwrap(), before);
+    fixture.assert_plain("c.db");
+}
+
+#[test]
+fn a_damaged_log_is_given_up_with_what_is_lost_and_kept() {
+    let fixture = Fixture::on(Engine::NVWAL);
+    let mut actor = writer(&fixture);
+    assert_eq!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
+    for _ in 0..5 {
+        assert_eq!(actor.run("INSERT INTO t VALUES(4)"), "");
+    }
+    actor.kill();
+    let (path, log) = (fixture.path("c.db"), fixture.log());
+    let logs = fixture.log_dir().to_str().unwrap().to_owned();
+    let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", &logs], &path);
+    assert!(!done && said.contains("the log is not lost"), "{said}");
+    let mut bytes = std::fs::read(&log).unwrap();
+    // Not of the newest transaction, which alone a crash may have torn.
+    let walked =
+        Command::new(env!("CARGO_BIN_EXE_duralite")).arg("verify").arg("--json").arg(&log).output().unwrap();
+    let facts: serde_json::Value = serde_json::from_slice(&walked.stdout).unwrap();
+    let at = facts["transactions"][2]["offset"].as_u64().unwrap() as usize;
+    bytes[at..at + 16].fill(0x5a);
+    std::fs::write(&log, &bytes).unwrap();
+    let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", &logs], &path);
+    assert!(
+        done && said.contains(": 2 can be read before the damage (") && said.contains("are of t and 0 pages"),
+        "{said}"
+    );
+    let kept = kept(&fixture);
+    assert_eq!(kept.len(), 2, "{said}");
+    assert!(kept.iter().all(|path| said.contains(&path.display().to_string())), "{said}");
+    assert!(kept.iter().any(|path| std::fs::read(path).unwrap() == bytes));
+    assert_eq!(one::<i64>(&stock(&path), "SELECT sum(a) FROM t"), 6);
+}

@@ -141,6 +141,18 @@ pub fn checkpoint_into(
     Ok(Checkpointed { pages, db_pages, kept })
 }
 
+/// Whether no process has the database open just now.
+///
+/// # Errors
+/// `Io`.
+pub fn is_unused(database: &Path) -> Result<bool, JournalError> {
+    match open_alone(database) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Lifts the guard of a database whose log is lost: it is then what the last checkpoint left,
 /// without later commits, and possibly torn if that checkpoint was interrupted.
 ///

@@ -1,0 +1,240 @@
+//! `duralite checkpoint --discard-log`: giving up a log that is lost or damaged.
+//!
+//! Commits are lost by it, so it comes last: first the log is looked for where no setting names it; then is said what
+//! is lost, and asked; then the database file is copied, and what there is of the log; then the guard is lifted.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use duralite_cli::progress::{self, HowFar};
+use duralite_journal::directory::{self, sync_names};
+use duralite_journal::home::DatabaseAt;
+use duralite_journal::offline;
+use duralite_logfmt::LogId;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::locate;
+use crate::target::Target;
+
+/// Where logs are looked for that are in no usual place, besides the directories around the database.
+const ROOTS: [&str; 10] =
+    ["/dev/shm", "/mnt", "/media", "/srv", "/var", "/tmp", "/run", "/home", "/opt", "/root"];
+/// The search ends after so long, and so deep.
+const LONGEST: Duration = Duration::from_secs(5);
+const DEPTH: u32 = 4;
+
+/// What is to be given up.
+pub(crate) struct Lost {
+    /// The log that the database names, where its header says so.
+    pub(crate) id: Option<LogId>,
+    /// The log, where it is there and damaged.
+    pub(crate) damaged: Option<PathBuf>,
+}
+
+/// Says what is lost, asks, keeps copies, and lifts the guard; returns what to say at the end.
+///
+/// # Errors
+/// When the log is found after all; without consent; `Busy` when a process has the database open.
+pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
+    let database = &target.path;
+    // Before anybody is asked in vain.
+    if !offline::is_unused(database)? {
+        bail!("{}: a process has the database open; close it first", database.display());
+    }
+    if let (Some(id), None) = (lost.id, &lost.damaged)
+        && let Some(log) = search(database, id)
+    {
+        let dir = log.parent().unwrap_or(Path::new("/"));
+        bail!(
+            "the log is not lost: it is {}; `duralite checkpoint --log-dir {} {}` puts it home",
+            log.display(),
+            dir.display(),
+            database.display()
+        );
+    }
+    let losses = losses(target, lost)?;
+    eprintln!("{losses}");
+    consent(yes)?;
+    let mut kept = vec![keep(database)?];
+    for log in remains(target, lost) {
+        kept.push(keep(&log)?);
+    }
+    offline::discard_log(database)?;
+    let kept: Vec<_> = kept.iter().map(|path| path.display().to_string()).collect();
+    Ok(format!(
+        "guard lifted; as they were are kept: {}; check the database with PRAGMA integrity_check",
+        kept.join(", ")
+    ))
+}
+
+/// What will be gone, in words.
+fn losses(target: &Target, lost: &Lost) -> Result<String> {
+    let database = &target.path;
+    let mut text = format!(
+        "{} goes back to its last checkpoint; the file was written last at {}.",
+        database.display(),
+        when(database)
+    );
+    let Some(log) = &lost.damaged else {
+        let id = lost.id.map_or_else(|| "not known".to_owned(), |id| id.to_string());
+        let dirs: Vec<_> = locate::candidates(target).iter().map(|dir| dir.display().to_string()).collect();
+        text.push_str(&format!(
+            "\nEvery commit since is lost. How many there are and of which tables cannot be told: their log ({id}) is in none of {}, \
+             nor was it found in {}. If it is on a disk that is not mounted, or in a backup, bring it back instead.",
+            dirs.join(", "),
+            ROOTS.join(", ")
+        ));
+        return Ok(text);
+    };
+    let (mut commits, mut pages) = (0, BTreeSet::new());
+    let walked = directory::walk(log, &DatabaseAt::new(database), &mut |transaction| {
+        commits += 1;
+        pages.extend(transaction.records.iter().map(|record| record.page_number));
+    });
+    let why = walked
+        .map_or_else(|error| error.to_string(), |_| "its pages do not match their checksums".to_owned());
+    text.push_str(&format!(
+        "\nLost are the commits since, until {}, in {}: {commits} can be read before the damage ({why}); how many are behind it \
+         cannot be told.",
+        when(log),
+        log.display()
+    ));
+    if !pages.is_empty() {
+        let tables = tables(database, &pages).unwrap_or_else(|_| format!("{} pages", pages.len()));
+        text.push_str(&format!(" Those that can be read are of {tables}."));
+    }
+    Ok(text)
+}
+
+/// Which tables and indexes pages belong to, as of the last checkpoint.
+fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
+    let parent = database.canonicalize()?.parent().map(Path::to_path_buf).unwrap_or_default();
+    // The guard is lifted on a copy: SQLite refuses the database itself.
+    let copy = tempfile::Builder::new().prefix(".duralite-look-").tempfile_in(parent)?;
+    fs::copy(database, copy.path())?;
+    offline::discard_log(copy.path())?;
+    let uri = duralite::uri(copy.path(), &[("immutable", "1"), ("strict", "off")]);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let conn = Connection::open_with_flags(uri.replacen("vfs=duralite", "vfs=unix", 1), flags)?;
+    let mut rows = conn.prepare("SELECT name, pageno FROM dbstat")?;
+    let rows = rows.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?)))?;
+    let (mut names, mut new) = (BTreeSet::new(), pages.clone());
+    for row in rows {
+        let (name, page) = row?;
+        if new.remove(&page) {
+            names.insert(name);
+        }
+    }
+    let names: Vec<_> = names.into_iter().collect();
+    Ok(format!("{} and {} pages that are new since", names.join(", "), new.len()))
+}
+
+/// When a file was written last, in UTC.
+fn when(path: &Path) -> String {
+    let seconds = || {
+        let modified = fs::metadata(path).ok()?.modified().ok()?;
+        i64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
+    };
+    let text = || {
+        let conn = Connection::open_in_memory().ok()?;
+        conn.query_row("SELECT datetime(?1, 'unixepoch')", [seconds()?], |row| row.get::<_, String>(0)).ok()
+    };
+    text().map_or_else(|| "an unknown time".to_owned(), |text| format!("{text} UTC"))
+}
+
+fn consent(yes: bool) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        bail!("nothing was changed; --yes says that this is meant");
+    }
+    eprint!("Give them up? Type yes: ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    if answer.trim() != "yes" {
+        bail!("nothing was changed");
+    }
+    Ok(())
+}
+
+/// What there is of the log: itself, or what is called like it in the usual places.
+fn remains(target: &Target, lost: &Lost) -> Vec<PathBuf> {
+    let mut found: BTreeSet<PathBuf> = lost.damaged.iter().cloned().collect();
+    if let Some(name) = target.path.file_name() {
+        let names = log_names(name, lost.id);
+        let paths = locate::candidates(target)
+            .into_iter()
+            .flat_map(|dir| names.iter().map(move |name| dir.join(name)).collect::<Vec<_>>());
+        found.extend(paths.filter(|path| path.is_file()));
+    }
+    found.into_iter().collect()
+}
+
+fn log_names(database: &std::ffi::OsStr, id: Option<LogId>) -> Vec<OsString> {
+    let mut plain = database.to_owned();
+    plain.push("-duralite");
+    let with_id = id.map(|id| {
+        let mut name = plain.clone();
+        name.push(format!("-{id}"));
+        name
+    });
+    with_id.into_iter().chain([plain]).collect()
+}
+
+/// Copies a file beside itself, durably, under a name that is not taken.
+fn keep(path: &Path) -> Result<PathBuf> {
+    let failed = || format!("keep a copy of {}", path.display());
+    for number in 1..1000 {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".before-discard-{number}"));
+        let copy = PathBuf::from(name);
+        match File::create_new(&copy) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            made => drop(made.with_context(failed)?),
+        }
+        progress::with("keeping a copy", HowFar::default, || fs::copy(path, &copy)).with_context(failed)?;
+        File::open(&copy).and_then(|file| file.sync_all()).with_context(failed)?;
+        sync_names(&copy)?;
+        return Ok(copy);
+    }
+    bail!("{} has too many copies already", path.display())
+}
+
+/// The log of this id in a place that no setting names.
+fn search(database: &Path, id: LogId) -> Option<PathBuf> {
+    let near = database.canonicalize().ok();
+    let near = near.iter().flat_map(|path| path.ancestors().skip(1).take(3));
+    let roots = near.filter(|dir| dir.parent().is_some()).map(Path::to_path_buf);
+    let roots: Vec<_> = roots.chain(ROOTS.iter().map(PathBuf::from)).collect();
+    let deadline = Instant::now() + LONGEST;
+    progress::with("looking for the log", HowFar::default, || {
+        roots.iter().find_map(|root| search_below(root, id, DEPTH, deadline))
+    })
+}
+
+fn search_below(dir: &Path, id: LogId, depth: u32, deadline: Instant) -> Option<PathBuf> {
+    let mut below = Vec::new();
+    for entry in fs::read_dir(dir).ok()?.flatten() {
+        if Instant::now() > deadline {
+            return None;
+        }
+        let Ok(kind) = entry.file_type() else { continue };
+        let path = entry.path();
+        let is_named = || entry.file_name().as_bytes().windows(9).any(|word| word == b"-duralite");
+        if kind.is_file() && is_named() && directory::describe(&path).is_ok_and(|about| about.id == id) {
+            return Some(path);
+        }
+        if kind.is_dir() && depth > 0 {
+            below.push(path);
+        }
+    }
+    below.iter().find_map(|dir| search_below(dir, id, depth - 1, deadline))
+}
