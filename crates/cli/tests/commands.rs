@@ -107,6 +107,9 @@ fn the_doctor_says_what_there_is_and_leaves_nothing() {
     let advice = said.out.find("\nadvice\n").expect("a section of advice");
     assert!(said.out.find("\n  append_4096_fdatasync ").is_some_and(|at| at < advice), "{said:?}");
     assert!(said.out[advice..].contains("\n  why "), "{said:?}");
+    std::fs::write(place.path("a.db"), "").unwrap();
+    let said = place.duralite(&["doctor", "a.db"]);
+    assert!(said.code == 1 && said.err.contains("a.db is a file: name the directory"), "{said:?}");
     let said = place.duralite(&["doctor", "missing"]);
     assert!(said.code == 1 && said.err.contains("missing: No such file"), "{said:?}");
 }

@@ -3,14 +3,14 @@
 //! How durable writes are fastest is the project's own probe, and what serves a database is asked of a database that is
 //! made in the directory for a moment: nothing is decided here that is decided elsewhere.
 
-mod appends;
 mod device;
 mod hosts;
+mod writes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_cli::output::{print_json, print_text};
 use duralite_journal::media::SHARED_MEMORY_DIR;
@@ -37,6 +37,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dir = &arguments.dir;
     let dir = dir.canonicalize().with_context(|| format!("{}", dir.display()))?;
+    if !dir.is_dir() {
+        bail!(
+            "{} is a file: name the directory of databases; `duralite info` says what a database is",
+            dir.display()
+        );
+    }
     // In the order in which people read them: what to do stands last, where a terminal shows it.
     let facts = [
         ("directory", json!(dir.display().to_string())),
@@ -96,20 +102,11 @@ fn file_system(dir: &Path) -> Value {
     }
 }
 
-/// Medians; `null` where that way to write does not exist.
+/// Medians of now, without ways that do not work here; and what Duralite does, which it may have measured hours ago.
 fn durable_writes(dir: &Path) -> Value {
-    let us = |ns: Option<u64>| ns.map(|ns| ns / 1000);
-    let found = probe(dir);
-    let appends = appends::measure(dir);
-    json!({
-        "overwrite_4096_buffered_fdatasync": us(found.buffered_ns),
-        "overwrite_4096_direct_fdatasync": us(found.direct_ns),
-        "overwrite_4096_direct_dsync": us(found.direct_dsync_ns),
-        "overwrite_512_direct_fdatasync": us(found.small_ns),
-        "append_4096_fdatasync": us(appends.map(|appends| appends.fdatasync_ns)),
-        "append_4096_fsync": us(appends.map(|appends| appends.fsync_ns)),
-        "verdict": found.reason,
-    })
+    let mut facts = writes::measure(dir);
+    facts.insert("verdict".to_owned(), json!(probe(dir).reason));
+    Value::Object(facts)
 }
 
 fn memory(dir: &Path) -> Value {
