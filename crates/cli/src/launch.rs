@@ -13,6 +13,8 @@ use crate::program;
 
 const LIBRARY: &str = "libduralite.so";
 const PRELOAD: &str = "libduralite_preload.so";
+/// Where Duralite says what it refuses.
+const LOG: &str = "DURALITE_LOG";
 /// The dynamic linker's own.
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -68,6 +70,8 @@ pub(crate) struct Orders {
     pub(crate) wal: bool,
     /// Nothing is said at the end.
     pub(crate) quiet: bool,
+    /// Duralite says on standard error why it refuses something: SQLite's own text is mostly "unable to open database file".
+    pub(crate) reasons: bool,
 }
 
 /// The command that runs a program so. The process that becomes it is meant to be this one.
@@ -91,6 +95,9 @@ pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Resu
         .env("DURALITE_MAKE_DEFAULT", "1")
         .env("DURALITE_RUN", words)
         .env(LD_PRELOAD, preloaded(&preload)?);
+    if orders.reasons && env::var_os(LOG).is_none() {
+        command.env(LOG, "stderr");
+    }
     Ok(command)
 }
 
@@ -108,15 +115,22 @@ fn preloaded(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// One of the project's libraries: beside the one that `DURALITE_LIBRARY` names, beside this command, or where packages
+/// One of the project's libraries: beside the one that `DURALITE_LIBRARY` names, else beside this command, or where packages
 /// put it.
 fn library(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let named = env::var_os("DURALITE_LIBRARY").map(PathBuf::from);
     let named = named.map(|named| if name == LIBRARY { named } else { named.with_file_name(name) });
+    // What is named is meant: another version in its place would be no help.
+    if let Some(named) = named.filter(|named| !named.as_os_str().is_empty()) {
+        let found = named.canonicalize().ok().filter(|path| path.is_file());
+        return found.with_context(|| {
+            format!("DURALITE_LIBRARY names {}, and there is no such file", named.display())
+        });
+    }
     let usual = ["", "../lib/duralite", "../lib"].map(|dir| beside.join(dir).join(name));
-    let places: Vec<PathBuf> = named.into_iter().chain(usual).collect();
+    let places: Vec<PathBuf> = usual.into_iter().collect();
     let found = places.iter().find(|place| place.is_file());
     let Some(found) = found else {
         let searched: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();

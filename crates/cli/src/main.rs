@@ -45,23 +45,35 @@ enum Command {
     /// The program is not changed: a library is preloaded that makes Duralite the default VFS of every SQLite that the
     /// program links dynamically. Databases in WAL mode are served; at its end the program says on standard error what
     /// became of each. A program that cannot be reached so (statically linked, with another user's rights) is not started.
+    #[command(after_help = "Example:\n  duralite run --wal -- python3 app.py")]
     Run(run::Arguments),
     /// Open a database in SQLite's own shell, sqlite3, with Duralite under it
+    #[command(
+        after_help = "Examples:\n  duralite shell app.db\n  duralite shell app.db 'SELECT count(*) FROM t' -header"
+    )]
     Shell(run::ShellArguments),
     /// Put a database into WAL mode, and say what serves it here
+    #[command(after_help = "Example:\n  duralite enable --create app.db")]
     Enable(mode::EnableArguments),
     /// Take a database out of WAL mode: a plain file with a rollback journal
+    #[command(after_help = "Example:\n  duralite disable app.db")]
     Disable(mode::DisableArguments),
     /// Show what this machine, and a directory on it, can give, and which settings to take
+    #[command(after_help = "Example:\n  duralite doctor /srv")]
     Doctor(doctor::Arguments),
     /// Show what a database or log file is, and where its newest commits are
+    #[command(
+        after_help = "Examples:\n  duralite info app.db\n  duralite info --log-dir /srv/logs --json app.db"
+    )]
     Info(Target),
     /// Show what the processes do that have a database open: commits, their latencies, log, checkpoints, locks
     ///
     /// Reads the memory that they share, without a lock, and keeps nobody waiting. In a terminal the view is live (q ends it); elsewhere
     /// it is written once, as with --once.
+    #[command(after_help = "Examples:\n  duralite top app.db\n  duralite top --listen 127.0.0.1:9187 app.db")]
     Top(top::Arguments),
     /// Walk a log, report every transaction, and decide whether it would recover
+    #[command(after_help = "Examples:\n  duralite verify app.db\n  duralite verify --frames app.db-duralite")]
     Verify {
         #[command(flatten)]
         target: Target,
@@ -73,8 +85,10 @@ enum Command {
     ///
     /// The copy has every commit that was acknowledged when it began, and nothing later. No writer waits for it in WAL mode. OUT
     /// appears under its name when it is whole and durable; one that is there already is not touched.
+    #[command(after_help = "Example:\n  duralite backup app.db \"app-$(date +%F).db\"")]
     Backup(backup::Arguments),
     /// Write a log home and make its database one plain SQLite file again
+    #[command(after_help = "Examples:\n  duralite checkpoint app.db\n  duralite checkpoint --adopt copy.db")]
     Checkpoint {
         #[command(flatten)]
         target: Target,
@@ -89,9 +103,10 @@ enum Command {
         yes: bool,
     },
     /// Show what logs have of the regions in a directory (scratchpad), and give back what deleted ones have had
+    #[command(after_help = "Example:\n  duralite reclaim /dev/shm")]
     Reclaim(reclaim::Arguments),
     /// Look at a transactional store, check it, copy its rows, back it up and restore it
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  duralite store backup STORE BACKUP")]
     Store(store::Command),
     /// Measure, and reproduce the papers' tables and figures
     #[command(disable_help_flag = true)]
@@ -106,7 +121,10 @@ enum Command {
     #[command(disable_help_flag = true)]
     Crashtest(proof::Arguments),
     /// Write the man pages, or the completions of shells
-    #[command(subcommand, hide = true)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  duralite generate man /usr/share/man/man1\n  duralite generate completions ."
+    )]
     Generate(generate::What),
 }
 

@@ -100,13 +100,13 @@ fn check_exists(database: &Path, hint: &str) -> Result<()> {
 /// What SQLite says; a mode that it did not take.
 pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<Status> {
     let sql = format!("PRAGMA journal_mode={mode}; SELECT count(*) FROM sqlite_schema; PRAGMA duralite;");
-    let output = launch::command(OsStr::new(SHELL), settings, Orders { wal: false, quiet: true })
-        .context("sqlite3, SQLite's own shell, does this (Debian's package sqlite3)")?
-        .args(["-batch", "-bail", "-init", "/dev/null"])
-        .arg(std::path::absolute(database)?)
-        .arg(sql)
-        .env("DURALITE_LOG", "stderr")
-        .output()?;
+    let output =
+        launch::command(OsStr::new(SHELL), settings, Orders { wal: false, quiet: true, reasons: true })
+            .context("sqlite3, SQLite's own shell, does this (Debian's package sqlite3)")?
+            .args(["-batch", "-bail", "-init", "/dev/null"])
+            .arg(std::path::absolute(database)?)
+            .arg(sql)
+            .output()?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if !output.status.success() {
         bail!("{}: {said}", database.display());

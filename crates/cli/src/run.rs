@@ -48,14 +48,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Ok(ExitCode::from(WRONG_USAGE));
     };
-    let orders = Orders { wal: arguments.wal, quiet: arguments.quiet };
+    let orders = Orders { wal: arguments.wal, quiet: arguments.quiet, reasons: false };
     become_program(program, rest, &arguments.settings, orders)
 }
 
 /// Becomes SQLite's own shell.
 pub(crate) fn shell(arguments: &ShellArguments) -> Result<ExitCode> {
     let rest: Vec<OsString> = [&arguments.database].into_iter().chain(&arguments.rest).cloned().collect();
-    become_program(OsStr::new(SHELL), &rest, &arguments.settings, Orders { wal: false, quiet: true })
+    let orders = Orders { wal: false, quiet: true, reasons: true };
+    become_program(OsStr::new(SHELL), &rest, &arguments.settings, orders)
 }
 
 fn become_program(name: &OsStr, rest: &[OsString], settings: &Settings, orders: Orders) -> Result<ExitCode> {

@@ -115,6 +115,40 @@ fn the_doctor_says_what_there_is_and_leaves_nothing() {
 }
 
 #[test]
+fn every_command_has_an_example_in_its_help() {
+    let place = Place::new();
+    let help = place.duralite(&["--help"]).out;
+    assert!(help.contains("\n  generate "), "{help}");
+    for command in [
+        "run",
+        "shell",
+        "enable",
+        "disable",
+        "doctor",
+        "info",
+        "top",
+        "verify",
+        "backup",
+        "checkpoint",
+        "reclaim",
+        "generate",
+        "store",
+    ] {
+        let help = place.duralite(&[command, "--help"]).out;
+        assert!(help.contains(&format!(":\n  duralite {command} ")), "{command}: {help}");
+    }
+}
+
+/// SQLite's own text for it is that it cannot open the file.
+#[test]
+fn the_shell_says_why_duralite_refuses_a_database() {
+    let place = Place::new();
+    place.wal_database("r.db");
+    let said = place.duralite(&["shell", "--journal", "nvwal", "r.db", "SELECT 1 FROM t"]);
+    assert!(said.code != 0 && said.err.contains("journal=nvwal needs NVRAM"), "{said:?}");
+}
+
+#[test]
 fn every_command_has_a_man_page_and_completions() {
     let place = Place::new();
     assert_eq!(place.duralite(&["generate", "man", "man"]).code, 0);

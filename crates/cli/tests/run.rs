@@ -54,6 +54,9 @@ fn what_was_served_is_said_and_what_was_not() {
     assert_eq!(place.stock("d.db", "PRAGMA journal_mode").out, "wal\n");
     let said = place.duralite(&["run", "--", "sqlite3", ":memory:", "SELECT 1"]);
     assert!(said.err.contains("opened no database file"), "{said:?}");
+    let said = place.duralite(&["run", "--", "sqlite3", "missing/w.db", "SELECT 1"]);
+    let why = "this program could open no database: SQLite's error 14";
+    assert!(said.err.contains(why) && !said.err.contains("opened no database file"), "{said:?}");
     let said =
         place.duralite(&["run", "--journal", "off", "--", "sqlite3", "w.db", "INSERT INTO t VALUES(3)"]);
     assert!(said.err.contains("/w.db: plain SQLite: journal=off\n"), "{said:?}");
@@ -364,4 +367,14 @@ fn a_database_in_memory_files_is_served_with_the_guarantee_of_memory() {
     let said = place.duralite(&nvwal);
     assert!(said.err.contains("engine nvwal, guarantee process-crash, commits 1"), "{said:?}");
     assert_eq!(place.stock("m.db", "SELECT sum(a) FROM t").out, "3\n");
+}
+
+#[test]
+fn a_library_that_is_named_and_not_there_is_an_error() {
+    let place = Place::new();
+    let mut command = place.command(COMMAND);
+    let output = command.args(["run", "--", "true"]).env("DURALITE_LIBRARY", "/nope").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(126), "{said}");
+    assert!(said.contains("DURALITE_LIBRARY names /nope, and there is no such file"), "{said}");
 }

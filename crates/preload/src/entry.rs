@@ -86,6 +86,9 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
         return unsafe { (sqlite.open_v2)(c":memory:".as_ptr(), db, ffi::OPEN_READWRITE, FAILED.as_ptr()) };
     }
     let code = open(&sqlite);
+    if code != ffi::OK {
+        report::note_failure(code);
+    }
     if code == ffi::OK && orders().wal && !db.is_null() {
         // SAFETY: SQLite has put an open connection there.
         set_wal(&sqlite, unsafe { *db });

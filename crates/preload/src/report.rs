@@ -1,9 +1,19 @@
 //! What a process says on standard error: at its end what became of its databases, and what failed before.
 
+use std::ffi::c_int;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::library;
 use crate::orders::orders;
+
+/// SQLite's code of the last open that failed, else 0.
+static FAILED: AtomicI32 = AtomicI32::new(0);
+
+/// Notes that an open has failed with SQLite's code.
+pub fn note_failure(code: c_int) {
+    FAILED.store(code, Ordering::Relaxed);
+}
 
 /// Says a line, in one write; standard error may be closed.
 pub fn say(line: &str) {
@@ -26,6 +36,14 @@ pub fn at_exit() {
         return;
     }
     if orders.pid == Some(std::process::id()) {
+        let failed = FAILED.load(Ordering::Relaxed);
+        if failed != 0 {
+            let why =
+                library::if_loaded().map(|library| library::said(library.last_error)).unwrap_or_default();
+            let why = if why.is_empty() { format!("SQLite's error {failed}") } else { why };
+            say(&format!("this program could open no database: {why}"));
+            return;
+        }
         say(
             "this program opened no database file through a SQLite that can be reached (one that it links dynamically, \
              or exports); what its children did, they say themselves",

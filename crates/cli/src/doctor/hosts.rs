@@ -76,7 +76,11 @@ pub(super) fn programs() -> Value {
             let output = command.output().ok()?;
             Some(String::from_utf8_lossy(&output.stdout).trim() == "1")
         };
-        let run = launch::command(OsStr::new(name), &Settings::default(), Orders { wal: false, quiet: true });
+        let run = launch::command(
+            OsStr::new(name),
+            &Settings::default(),
+            Orders { wal: false, quiet: true, reasons: false },
+        );
         let facts = json!({
             "loads_extensions": answer(Command::new(&path).args(*loads)),
             "duralite_run_reaches_it": run.ok().and_then(|mut command| answer(command.args(*served))),

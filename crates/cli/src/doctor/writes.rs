@@ -18,13 +18,16 @@ const ROUNDS: usize = 11;
 const FILE_BYTES: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
+/// What makes a write durable.
+type Sync = fn(&File) -> io::Result<()>;
+
 /// A way to write durably.
 struct Way {
     name: &'static str,
     file: File,
     bytes: usize,
     /// `None` where each write is synced by itself.
-    sync: Option<fn(&File) -> io::Result<()>>,
+    sync: Option<Sync>,
     /// Where the next write goes: a file that is overwritten begins again at its end.
     at: u64,
     is_append: bool,
@@ -50,7 +53,7 @@ pub(super) fn measure(dir: &Path) -> Map<String, Value> {
 
 fn ways(dir: &Path) -> Vec<Way> {
     let direct = OFlags::DIRECT;
-    let all: [(_, _, _, Option<fn(&File) -> io::Result<()>>, _); 6] = [
+    let all: [(_, _, _, Option<Sync>, _); 6] = [
         ("overwrite_4096_buffered_fdatasync", OFlags::empty(), BLOCK, Some(File::sync_data), false),
         ("overwrite_4096_direct_fdatasync", direct, BLOCK, Some(File::sync_data), false),
         ("overwrite_4096_direct_dsync", direct | OFlags::DSYNC, BLOCK, None, false),
