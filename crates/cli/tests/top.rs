@@ -261,7 +261,7 @@ fn what_has_no_duralite_is_told_so() {
         let said = said(name);
         assert!(said.code == 1 && said.err.contains(why) && said.out.is_empty(), "{said:?}");
     }
-    for wrong in [["--interval", "0"], ["--listen", "0.0.0.0:0"], ["--listen", "80"]] {
+    for wrong in [["--interval", "0"], ["--listen", "80"]] {
         assert_eq!(place.duralite(&[&["top", "wal.db"], &wrong[..]].concat()).code, 2, "{wrong:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The page for Prometheus by HTTP, on the loopback interface: one request at a time, each answered by a look of its own.
+//! The page for Prometheus by HTTP, one request at a time, each answered by a look of its own.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,6 +19,9 @@ const LONGEST_REQUEST: u64 = 16 << 10;
 /// Serves until the program is ended.
 pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+    if let Some(warning) = warning(address) {
+        eprintln!("duralite: {warning}");
+    }
     print_text(&format!("http://{}/metrics\n", listener.local_addr()?))?;
     loop {
         // What is wrong with one connection is its own affair.
@@ -26,6 +29,12 @@ pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode
             let _ = answer(source, stream);
         }
     }
+}
+
+/// What to say where others than this machine's processes reach the port.
+fn warning(address: SocketAddr) -> Option<String> {
+    let why = "is not on the loopback interface: whoever reaches it sees the figures, without a password and unencrypted";
+    (!address.ip().is_loopback()).then(|| format!("{address} {why}"))
 }
 
 /// What somebody asks, as long as there is patience for all of it.
@@ -76,4 +85,20 @@ fn read_request(mut request: impl BufRead) -> std::io::Result<String> {
         line.clear();
     }
     Ok(first)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_others_reach_is_warned_of() {
+        let of = |text: &str| warning(text.parse().unwrap());
+        assert!(
+            of("0.0.0.0:9187").is_some_and(|text| text.starts_with("0.0.0.0:9187 is not on the loopback"))
+        );
+        assert!(of("[::]:9187").is_some());
+        assert_eq!((of("127.0.0.1:9187"), of("[::1]:9187")), (None, None));
+    }
 }

@@ -38,8 +38,9 @@ pub(crate) struct Arguments {
     /// Print once what there is, in the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     prometheus: bool,
-    /// Serve that by HTTP, on a port of the loopback interface; 127.0.0.1:0 takes any that is free, and says which
-    #[arg(long, value_name = "ADDRESS", value_parser = loopback, conflicts_with_all = ["json", "interval", "once", "prometheus"])]
+    /// Serve that by HTTP; 127.0.0.1:0 takes any port that is free, and says which. Elsewhere than on the loopback interface whoever
+    /// reaches the port sees the figures
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["json", "interval", "once", "prometheus"])]
     listen: Option<SocketAddr>,
 }
 
@@ -51,12 +52,8 @@ fn interval(text: &str) -> Result<Duration, String> {
     Err("from 0.01 to 86400 seconds".to_owned())
 }
 
-fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let address = text.parse::<SocketAddr>().map_err(|error| format!("{error}; 127.0.0.1:9187, for one"))?;
-    if address.ip().is_loopback() {
-        return Ok(address);
-    }
-    Err("only an address of the loopback interface: whoever reaches it sees the figures".to_owned())
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse::<SocketAddr>().map_err(|error| format!("{error}; 127.0.0.1:9187, for one"))
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
