@@ -39,6 +39,18 @@ function variablesOf(settings) {
   );
 }
 
+/** The library knows options as variables; who gave an option looks for that. */
+function inOptions(message, settings) {
+  const isGiven = (variable) => Object.keys(settings).some((name) => name.toUpperCase() === variable);
+  return message.replace(
+    /environment variable DURALITE_(\w+)(; did you mean )?(?:DURALITE_(\w+))?/g,
+    (text, variable, asks, meant) => {
+      if (!isGiven(variable)) return text;
+      return `option ${variable.toLowerCase()}${asks ?? ''}${meant?.toLowerCase() ?? ''}`;
+    },
+  );
+}
+
 /** Whether a database that is opened so has a log: it is a file, and may be written. */
 function takesALog(filename, { readonly, readOnly, memory } = {}, settings = {}) {
   const inMemory = memory || ['', ':memory:', 'undefined'].includes(String(filename));
@@ -69,6 +81,7 @@ function opening(Database, filename, options, settings, open) {
     connection?.close();
     const reason = lastError(Database);
     if (reason && reason !== before && !error.message.includes(reason)) error.message += `: ${reason}`;
+    error.message = inOptions(error.message, settings);
     throw error;
   }
 }

@@ -146,6 +146,15 @@ fn the_shell_says_why_duralite_refuses_a_database() {
     place.wal_database("r.db");
     let said = place.duralite(&["shell", "--journal", "nvwal", "r.db", "SELECT 1 FROM t"]);
     assert!(said.code != 0 && said.err.contains("journal=nvwal needs NVRAM"), "{said:?}");
+    // SQLite tries again as long as the timeout lasts, and each try is refused.
+    let program = "
+import sqlite3, subprocess, sys
+conn = sqlite3.connect('r.db', isolation_level=None)
+conn.execute('SELECT * FROM t').fetchall()
+sys.exit(subprocess.run([sys.argv[1], 'shell', 'r.db', '-cmd', '.timeout 300', 'SELECT 1 FROM t']).returncode)
+";
+    let said = place.run(PYTHON, &["-c", program, COMMAND]);
+    assert_eq!(said.err.matches("is open in another program").count(), 1, "{said:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod plain;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::fmt;
 use std::ptr;
+use std::sync::Mutex;
 
 use duralite_sqlite_ffi::{
     self as ffi, ApiRoutines, BusyHandler, Connection, Context, CreateFunction, CreateModule, EntryPoint,
@@ -174,6 +175,9 @@ impl Api {
     }
 }
 
+/// What was said on standard error last.
+static LAST_SAID: Mutex<String> = Mutex::new(String::new());
+
 /// One SQLite, and the VFS that was its default one. Never freed: SQLite may call ours until the process ends.
 pub struct Sqlite {
     pub api: Api,
@@ -187,7 +191,15 @@ impl Sqlite {
         // SAFETY: the format takes one string, which lives across the call.
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
         if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
-            eprintln!("duralite: {message}");
+            // Whoever waits for a lock tries again and again, and is refused for the same reason each time. Nobody waits here: in
+            // a child the lock may be one that another thread had at the fork.
+            let last = LAST_SAID.try_lock().ok();
+            if last.as_ref().is_none_or(|last| **last != message) {
+                eprintln!("duralite: {message}");
+            }
+            if let Some(mut last) = last {
+                message.clone_into(&mut last);
+            }
         }
     }
 
