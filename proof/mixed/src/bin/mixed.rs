@@ -70,8 +70,9 @@ fn attack(arguments: &[String]) -> Result<bool> {
             }
         }
         let verdict = if failed == 0 { "held".to_owned() } else { format!("{failed} rounds BROKEN") };
+        let what = if engine == "stock" { "stock SQLite alone" } else { "stock SQLite beside it" };
         rows += &format!(
-            "| {engine} | stock SQLite beside it | {rounds} rounds {verdict}: {total} | {} |\n",
+            "| {engine} | {what} | {rounds} rounds {verdict}: {total} | {} |\n",
             start.elapsed().as_secs()
         );
     }

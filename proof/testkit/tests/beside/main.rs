@@ -4,7 +4,10 @@
 
 mod place;
 
-use place::{at_every_lock, insert};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use place::{Place, at_every_lock, insert};
 
 /// Whose answer it is.
 const STOCK: bool = true;
@@ -51,6 +54,9 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
 /// Stock SQLite leaves WAL mode, returns to it, and dies before the rollback journal of its return is gone.
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
+    // Its writes are the journal's header, its page in three parts, its count, and the page of the database.
+    const BEFORE_DELETION: u32 = 7;
+    let deaths = Cell::new(0);
     at_every_lock("", 4, |place, ours| {
         let mut stock = place.mortal();
         stock.run("SELECT count(*) FROM t");
@@ -60,9 +66,11 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
             stock.run(FORGET);
             stock.run(LEAVE);
             inserted = stock.run(&insert(of_stock));
-            // The journal's header and page, its count, the page of the database, and then the journal's deletion.
-            stock.run("die 5");
-            stock.run_or_end("PRAGMA journal_mode=WAL");
+            stock.run(&format!("die {BEFORE_DELETION}"));
+            if stock.run_or_end("PRAGMA journal_mode=WAL").is_none() {
+                assert_eq!(place.versions(), [2, 2], "it died before it had changed the database");
+                deaths.set(deaths.get() + 1);
+            }
         });
         place.answered(n, &answer, OURS);
         if inserted != "not tried" {
@@ -73,6 +81,7 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
         let closed = ours.run(".close", || {});
         place.may_say(&closed, OURS);
     });
+    assert!(deaths.get() > 0, "no journal was left");
 }
 
 /// A killed program has left an ordinary `-wal`, which Duralite has checkpointed, with `locking_mode=EXCLUSIVE`; stock SQLite
@@ -96,10 +105,17 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // The first try may checkpoint what stock SQLite has just written, the second may take that for what nobody needs.
-            for _ in 0..3 {
-                place.insert_by(ours);
+            // This may checkpoint what stock SQLite has just written, and what follows take the `-wal` for one that nobody needs.
+            place.insert_by(ours);
+            let n = place.next();
+            let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));
+            place.insert_by(ours);
+            place.insert_by(ours);
+            if begun.is_empty() {
+                let committed = stock.run("COMMIT");
+                place.answered(n, &committed, STOCK);
             }
+            stock.run("ROLLBACK");
         }
         let closed = ours.run(".close", || {});
         place.may_say(&closed, OURS);
@@ -152,4 +168,28 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
         place.may_say(&closed, OURS);
         stock.finish();
     });
+}
+
+/// A program that stays connected keeps a log from being made: a reader does without, soon.
+#[test]
+fn inv13_a_reader_does_not_wait_for_a_program_that_stays_connected() {
+    // What a process waits by itself is a quarter of a second.
+    const LONG: Duration = Duration::from_secs(20);
+    let mut place = Place::new(4);
+    let mut stock = place.stock();
+    place.insert(&mut stock, STOCK);
+    let mut reader = place.reader();
+    let start = Instant::now();
+    let rows = reader.run("SELECT n FROM t");
+    let waited = start.elapsed();
+    if rows.starts_with("error: ") {
+        place.may_say(&rows, OURS);
+    } else {
+        place.has_all(&rows, "a reader");
+    }
+    place.insert(&mut stock, STOCK);
+    reader.finish();
+    stock.finish();
+    assert!(place.wrong.is_empty(), "{:?}", place.wrong);
+    assert!(waited < LONG, "a reader has waited for {waited:?}");
 }

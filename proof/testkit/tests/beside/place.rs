@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use duralite_testkit::{Actor, Fixture};
+use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
 /// Enough for a few times all that an opening that has to wait does again and again.
@@ -11,7 +11,7 @@ const LOCKS: u64 = 48;
 
 /// One database, what has been acknowledged, and what was wrong.
 pub struct Place {
-    pub fixture: Fixture,
+    fixture: Fixture,
     acknowledged: BTreeSet<i64>,
     next: i64,
     pub wrong: Vec<String>,
@@ -19,7 +19,7 @@ pub struct Place {
 
 impl Place {
     /// A database in WAL mode that nobody has open. `rows` begin the table.
-    fn new(rows: i64) -> Self {
+    pub fn new(rows: i64) -> Self {
         let place =
             Self { fixture: Fixture::new(), acknowledged: BTreeSet::new(), next: 1, wrong: Vec::new() };
         let mut stock = place.stock();
@@ -34,9 +34,19 @@ impl Place {
         place
     }
 
+    /// What the database file says of its journal mode: 2 is WAL.
+    pub fn versions(&self) -> Vec<u8> {
+        std::fs::read(self.fixture.path(NAME)).unwrap()[VERSIONS].to_vec()
+    }
+
     /// A process of stock SQLite.
     pub fn stock(&self) -> Actor {
         Actor::sql(&format!("file:{}?vfs=unix", self.fixture.path(NAME).display()))
+    }
+
+    /// A process of Duralite that may only read.
+    pub fn reader(&self) -> Actor {
+        Actor::sql(&self.fixture.uri(NAME, "mode=ro"))
     }
 
     /// One that is told at which step to die.
