@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::mem::ManuallyDrop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use duralite_testkit::register;
@@ -19,6 +19,8 @@ use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 /// delete a log, when it ends.
 type Kept = ManuallyDrop<Connection>;
 
+/// Nobody waits for as long as this, whoever is stopped or in the way.
+const LONG: Duration = Duration::from_secs(10);
 /// How often a commit is tried that is busy.
 const COMMITS: u32 = 40;
 const MODES: [&str; 6] = ["wal", "wal", "wal", "delete", "truncate", "persist"];
@@ -64,7 +66,7 @@ impl Life<'_> {
                 continue;
             }
             self.one_connection()?;
-            let longest = [100, 100, 3000, 15_000][self.rng.usize(..4)];
+            let longest = [100, 100, 1000, 8000][self.rng.usize(..4)];
             self.pause_us(longest);
         }
         Ok(())
@@ -76,7 +78,9 @@ impl Life<'_> {
 
     fn one_connection(&mut self) -> Result<()> {
         let manner = self.draw_manner();
+        let start = Instant::now();
         let opened = self.open(&manner);
+        Self::in_time("opening", start)?;
         let doing = format!("open {}", if manner.read_only { "ro" } else { "rw" });
         let Some(conn) = self.judge(&doing, &manner, opened)?.0 else {
             self.pause_us(5000);
@@ -115,7 +119,7 @@ impl Life<'_> {
         Manner {
             read_only,
             // SQLite asks for EXCLUSIVE then, which the system refuses a file that is open read-only (IOERR_LOCK).
-            exclusive: plan.exclusive && !read_only && rng.u32(..6) == 0,
+            exclusive: plan.exclusive > 0 && !read_only && rng.u32(..plan.exclusive) == 0,
             second: plan.second && rng.u32(..3) == 0,
             busy: Duration::from_millis([0, 5, 30, 100][rng.usize(..4)]),
             pragmas: format!(
@@ -169,6 +173,12 @@ impl Life<'_> {
         }
     }
 
+    fn in_time(doing: &str, start: Instant) -> Result<()> {
+        let took = start.elapsed();
+        ensure!(took < LONG, "hung: {doing} took {} ms", took.as_millis());
+        Ok(())
+    }
+
     fn note(&mut self, doing: &str, outcome: &str) {
         // A trace that cannot be written is missed only by whoever reads it.
         let _ = writeln!(self.trace, "{}\t{}\t{doing}\t{outcome}", now_ns() / 1000, self.side.name());
@@ -180,6 +190,7 @@ impl Life<'_> {
         let both: &[usize] =
             if manner.second { [&[0][..], &[1], &[0, 1]][self.rng.usize(..3)] } else { &[0] };
         let drawn = if manner.read_only { self.rng.u32(10..17) } else { self.rng.u32(..26) };
+        let start = Instant::now();
         let (doing, result) = match drawn {
             0..=9 => ("commit", self.commit(conn, both)),
             10..=14 => ("look", self.look(conn, both, false)),
@@ -197,6 +208,7 @@ impl Life<'_> {
             }
         };
         let (done, next) = self.judge(doing, manner, result)?;
+        Self::in_time(doing, start)?;
         if done.is_some() {
             return Ok(next);
         }

@@ -39,8 +39,10 @@ pub struct Plan {
     pub stops: bool,
     /// Whether anybody changes the journal mode at any time.
     pub modes: bool,
-    /// Whether some connections have `locking_mode=EXCLUSIVE`.
-    pub exclusive: bool,
+    /// The longest time between two of these strikes, in milliseconds.
+    pub longest_ms: u64,
+    /// Of how many connections one has `locking_mode=EXCLUSIVE`; 0 for none.
+    pub exclusive: u32,
     /// Whether some connections are read-only.
     pub onlookers: bool,
     /// Whether some connections attach a second database, and commit in both.
@@ -90,7 +92,8 @@ impl Plan {
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
             modes: rng.u32(..4) > 0,
-            exclusive: rng.bool(),
+            longest_ms: [20, 70, 150][rng.usize(..3)],
+            exclusive: [0, 2, 6][rng.usize(..3)],
             onlookers: rng.u32(..3) > 0,
             second: rng.bool(),
             vacuum: rng.bool(),
@@ -136,6 +139,7 @@ impl Plan {
             "kills" => self.kills = value.parse()?,
             "stops" => self.stops = value.parse()?,
             "modes" => self.modes = value.parse()?,
+            "longest_ms" => self.longest_ms = value.parse()?,
             "exclusive" => self.exclusive = value.parse()?,
             "onlookers" => self.onlookers = value.parse()?,
             "second" => self.second = value.parse()?,
@@ -180,6 +184,7 @@ impl Plan {
             format!("kills={}", self.kills),
             format!("stops={}", self.stops),
             format!("modes={}", self.modes),
+            format!("longest_ms={}", self.longest_ms),
             format!("exclusive={}", self.exclusive),
             format!("onlookers={}", self.onlookers),
             format!("second={}", self.second),

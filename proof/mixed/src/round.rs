@@ -15,8 +15,6 @@ use crate::{Plan, Report, Side, Worker};
 /// How long a process may take to close, after the round.
 const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
-/// Between two strikes, in milliseconds.
-const STRIKES_MS: std::ops::Range<u64> = 3..70;
 const STOPS_MS: std::ops::Range<u64> = 1..150;
 
 /// Carries out a round. Every process that it starts has ended when it returns.
@@ -93,7 +91,7 @@ impl Round<'_> {
     }
 
     fn until_next(&mut self) -> Duration {
-        Duration::from_millis(self.rng.u64(STRIKES_MS))
+        Duration::from_millis(self.rng.u64(3..=self.plan.longest_ms.max(3)))
     }
 
     fn start(&mut self, task: Task, side: Side) -> Result<Member> {

@@ -39,9 +39,13 @@ impl Place {
         std::fs::read(self.fixture.path(NAME)).unwrap()[VERSIONS].to_vec()
     }
 
+    fn stock_uri(&self) -> String {
+        format!("file:{}?vfs=unix", self.fixture.path(NAME).display())
+    }
+
     /// A process of stock SQLite.
     pub fn stock(&self) -> Actor {
-        Actor::sql(&format!("file:{}?vfs=unix", self.fixture.path(NAME).display()))
+        Actor::sql(&self.stock_uri())
     }
 
     /// A process of Duralite that may only read.
@@ -51,7 +55,7 @@ impl Place {
 
     /// One that is told at which step to die.
     pub fn mortal(&self) -> Actor {
-        Actor::start(&["stepping", &format!("file:{}?vfs=unix", self.fixture.path(NAME).display())])
+        Actor::start(&["stepping", &self.stock_uri()])
     }
 
     /// Inserts a row, which is acknowledged if there is no error. Returns what the process has said.
@@ -118,7 +122,7 @@ impl Place {
     fn audit(&mut self) {
         for (who, uri) in [
             ("Duralite, in the end,", self.fixture.uri(NAME, "")),
-            ("stock SQLite, in the end,", format!("file:{}?vfs=unix", self.fixture.path(NAME).display())),
+            ("stock SQLite, in the end,", self.stock_uri()),
         ] {
             let mut reader = Actor::sql(&uri);
             let rows = reader.run("SELECT n FROM t");
@@ -163,15 +167,35 @@ impl Halting {
 }
 
 /// Does `case` with a process of Duralite that is stopped before its first lock, then with one that is stopped before its second, and
-/// so on. The case closes all that it opens. Fails with all that was wrong.
+/// so on. The case closes all that it opens. The control comes first, in which that process is one of stock SQLite too. Fails with
+/// all that was wrong.
 ///
 /// # Panics
 /// When something was wrong.
 pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting)) {
+    for control in [true, false] {
+        let what = if control { "the control, " } else { "" };
+        let (tried, wrong) = at_each_lock(parameters, rows, control, &case);
+        assert!(tried > 4, "{what}there are only {tried} locks: nobody was stopped where it matters");
+        assert!(wrong.is_empty(), "{what}wrong at {} of {tried} locks:\n{}", wrong.len(), wrong.join("\n"));
+    }
+}
+
+/// How many locks there were, and what was wrong.
+fn at_each_lock(
+    parameters: &str,
+    rows: i64,
+    control: bool,
+    case: &impl Fn(&mut Place, &mut Halting),
+) -> (u64, Vec<String>) {
     let (mut wrong, mut tried) = (Vec::new(), 0);
     for lock in 1..=LOCKS {
         let mut place = Place::new(rows);
-        let uri = place.fixture.uri(NAME, parameters);
+        let uri = if control {
+            format!("{}&{parameters}", place.stock_uri())
+        } else {
+            place.fixture.uri(NAME, parameters)
+        };
         let actor = Actor::start(&["halting", &uri, &lock.to_string()]);
         let mut halting = Halting { actor, halted: false };
         case(&mut place, &mut halting);
@@ -186,6 +210,5 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
             break;
         }
     }
-    assert!(tried > 8, "there are only {tried} locks: nobody was stopped where it matters");
-    assert!(wrong.is_empty(), "wrong at {} of {tried} locks:\n{}", wrong.len(), wrong.join("\n"));
+    (tried, wrong)
 }
