@@ -189,7 +189,7 @@ impl Life<'_> {
         let database = usize::from(manner.second && self.rng.bool());
         let both: &[usize] =
             if manner.second { [&[0][..], &[1], &[0, 1]][self.rng.usize(..3)] } else { &[0] };
-        let drawn = if manner.read_only { self.rng.u32(10..17) } else { self.rng.u32(..26) };
+        let drawn = if manner.read_only { self.rng.u32(10..17) } else { self.rng.u32(..28) };
         let start = Instant::now();
         let (doing, result) = match drawn {
             0..=9 => ("commit", self.commit(conn, both)),
@@ -197,11 +197,15 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            21..=22 => ("checkpoint", self.checkpoint(conn, database)),
-            23 if self.plan.vacuum => {
+            // Whoever opens the WAL just now may not have noticed the change when this commit begins.
+            21..=22 if self.plan.modes => {
+                ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
+            }
+            23..=24 => ("checkpoint", self.checkpoint(conn, database)),
+            25 if self.plan.vacuum => {
                 ("vacuum", conn.execute_batch(&format!("VACUUM {}", SCHEMAS[database])).context("VACUUM"))
             }
-            24 if manner.exclusive => ("normal", Self::leave_exclusive(conn)),
+            26 if manner.exclusive => ("normal", Self::leave_exclusive(conn)),
             _ => {
                 self.pause_us(8000);
                 return Ok(Next::GoOn);

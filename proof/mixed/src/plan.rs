@@ -91,8 +91,8 @@ impl Plan {
             // Each for itself loses commits where the other does not.
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
-            modes: rng.u32(..4) > 0,
-            longest_ms: [20, 70, 150][rng.usize(..3)],
+            modes: rng.u32(..8) > 0,
+            longest_ms: [40, 100, 250][rng.usize(..3)],
             exclusive: [0, 2, 6][rng.usize(..3)],
             onlookers: rng.u32(..3) > 0,
             second: rng.bool(),

@@ -15,7 +15,7 @@ fn seed() -> u64 {
 /// Two rounds: one with kills, and one in which nobody is killed or stopped.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
-    let killed = Plan { kills: true, stops: true, exclusive: 3, vacuum: true, ..all.clone() };
+    let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };
     let calm = Plan { kills: false, stops: false, seed: seed() + 1, ..all };
     let mut total = Report::default();
     for plan in [killed, calm] {
