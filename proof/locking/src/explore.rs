@@ -1,13 +1,13 @@
 //! Many schedules of a scenario: all with few deviations, else a sample of them that a seed draws, and random ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::call::Call;
 use crate::lead::{Outcome, Rig, Step};
 use crate::plan::{Action, Draw, Plan};
 
 /// How far an exploration goes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Bounds {
     /// Preemptions in a schedule at most.
     pub preemptions: usize,
@@ -18,8 +18,8 @@ pub struct Bounds {
     /// Random schedules besides.
     pub random: u64,
     pub seed: u64,
-    /// Ends with the first schedule that breaks a rule.
-    pub only_first: bool,
+    /// Ends with the first finding that has this in it.
+    pub until: Option<String>,
 }
 
 /// What an exploration came to.
@@ -63,12 +63,47 @@ impl Sample {
     }
 }
 
-/// How a schedule begins, in a number.
+const NO_STEPS: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn with_step(hash: u64, step: &Step, code: i32) -> u64 {
+    let word = u64::from(step.process) << 16 | (step.call as u64) << 8 | step.kind as u64;
+    (hash ^ word ^ (code as u64) << 24).wrapping_mul(0x0100_0000_01b3)
+}
+
+/// How a schedule begins, in a number. What a call has returned that others are made of is not known yet where its process
+/// is killed.
 fn beginning(steps: &[Step]) -> u64 {
-    steps.iter().fold(0xcbf2_9ce4_8422_2325, |hash, step| {
-        let word = u64::from(step.process) << 16 | (step.call as u64) << 8 | step.kind as u64;
-        (hash ^ word).wrapping_mul(0x0100_0000_01b3)
-    })
+    steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
+}
+
+/// Which steps a schedule may be left at. Who waits does the same between two sleeps over and over: of rounds in which a
+/// process called the same with the same results, while nobody did anything new, only the first counts.
+fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
+    let mut worth = vec![false; steps.len()];
+    // Of each process the round that it is in: its hash, how much was new when it began, and its steps.
+    let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
+    let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
+    let mut end =
+        |process: u8, (hash, known, round): (u64, usize, Vec<usize>), kinds: &mut HashSet<(u8, u64)>| {
+            if seen.insert((process, hash, known)) {
+                round.iter().for_each(|at| worth[*at] = true);
+            }
+            kinds.insert((process, hash));
+        };
+    for (at, step) in steps.iter().enumerate() {
+        let round = rounds.entry(step.process).or_insert_with(|| (NO_STEPS, kinds.len(), Vec::new()));
+        round.0 = with_step(round.0, step, step.code);
+        round.2.push(at);
+        if matches!(step.call, Call::Sleep | Call::Nap)
+            && let Some(round) = rounds.remove(&step.process)
+        {
+            end(step.process, round, &mut kinds);
+        }
+    }
+    for (process, round) in rounds {
+        end(process, round, &mut kinds);
+    }
+    worth
 }
 
 fn orders(processes: u8) -> Vec<Vec<u8>> {
@@ -92,7 +127,7 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
     while !level.is_empty() {
         let mut next = Sample { kept: Vec::new(), limit: bounds.limit, seen: 0 };
         for candidate in &level {
-            if report.is_enough(bounds) {
+            if report.is_enough(&bounds) {
                 return report;
             }
             let outcome = rig.follow(&candidate.plan);
@@ -104,14 +139,14 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
             }
             report.take(&candidate.plan, &outcome);
             if outcome.findings.is_empty() {
-                extend(&candidate.plan, &outcome.steps, bounds, &mut next, &mut random);
+                extend(&candidate.plan, &outcome.steps, &bounds, &mut next, &mut random);
             }
         }
         report.possible += next.seen;
         level = next.kept;
     }
     for seed in 0..bounds.random {
-        if report.is_enough(bounds) {
+        if report.is_enough(&bounds) {
             return report;
         }
         let seed = bounds.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
@@ -126,12 +161,13 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
 }
 
 /// Offers every schedule that is this one with one more deviation.
-fn extend(plan: &Plan, steps: &[Step], bounds: Bounds, next: &mut Sample, random: &mut fastrand::Rng) {
+fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, random: &mut fastrand::Rng) {
     let kills = plan.kills();
     let may_kill = kills < bounds.deaths;
     let may_preempt = plan.deviations.len() - kills < bounds.preemptions;
     let first = plan.deviations.last().map_or(0, |deviation| deviation.step as usize + 1);
-    for at in first..steps.len() {
+    let worth = worth_leaving_at(steps);
+    for at in (first..steps.len()).filter(|at| worth[*at]) {
         let step = steps[at];
         let mut offer = |action| {
             next.offer(random, || Candidate {
@@ -153,8 +189,8 @@ fn extend(plan: &Plan, steps: &[Step], bounds: Bounds, next: &mut Sample, random
 }
 
 impl Report {
-    fn is_enough(&self, bounds: Bounds) -> bool {
-        bounds.only_first && !self.findings.is_empty()
+    fn is_enough(&self, bounds: &Bounds) -> bool {
+        bounds.until.as_ref().is_some_and(|text| self.findings.keys().any(|found| found.contains(text)))
     }
 
     fn take(&mut self, plan: &Plan, outcome: &Outcome) {

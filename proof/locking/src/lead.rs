@@ -26,6 +26,8 @@ pub struct Step {
     pub process: u8,
     pub call: Call,
     pub kind: Kind,
+    /// What the call returned.
+    pub code: i32,
     /// The processes that could have taken it.
     pub ready: u8,
 }
@@ -197,6 +199,7 @@ fn steps() -> Vec<Step> {
             process: entry.process.load(SeqCst),
             call: Call::of(entry.call.load(SeqCst)),
             kind: Kind::of(entry.kind.load(SeqCst)),
+            code: entry.code.load(SeqCst),
             ready: entry.ready.load(SeqCst),
         })
         .collect()

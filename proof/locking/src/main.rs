@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! duralite-locking list
-//! duralite-locking explore SCENARIO [preemptions=1] [deaths=1] [limit=400] [random=100] [seed=1] [first=0] [engine=waldio]
+//! duralite-locking explore SCENARIO [preemptions=1] [deaths=1] [limit=400] [random=100] [seed=1] [until=TEXT] [engine=waldio]
 //! duralite-locking all [the same]
 //! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
 //! ```
@@ -52,7 +52,7 @@ fn bounds(arguments: &[String]) -> Bounds {
         limit: number(arguments, "limit", 400) as usize,
         random: number(arguments, "random", 100),
         seed: number(arguments, "seed", 1),
-        only_first: number(arguments, "first", 0) == 1,
+        until: setting(arguments, "until").map(str::to_owned),
     }
 }
 

@@ -147,7 +147,7 @@ unsafe fn open_by(
             }
         }
         if layer == Layer::Top {
-            watch::returned(Call::Open);
+            watch::returned(code);
         }
         code
     }

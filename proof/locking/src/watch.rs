@@ -1,7 +1,8 @@
 //! The rules that every step is held against.
 //!
-//! 1. What SQLite believes to hold of the database file is never more than what the base VFS holds, when a call
-//!    returns to SQLite and while one reads or writes the file for it.
+//! 1. What SQLite believes to hold of the database file is never more than what the base VFS holds when a call has
+//!    succeeded, nor while one that succeeds reads or writes the file for it. (Behind one that fails SQLite gives its
+//!    lock back, or keeps believing in it, in exclusive locking mode: then no later call may succeed.)
 //! 2. At each commit there is one log in force: no ordinary `-wal` with frames beside a guard, no commit through an
 //!    ordinary `-wal` under a header that says something else, none through a `-wal` that its path leads to no more.
 //! 3. Nobody deletes a `-wal` or `-shm` that another living process has open.
@@ -56,6 +57,8 @@ thread_local! {
     static CURRENT: Cell<Option<(usize, Call)>> = const { Cell::new(None) };
     /// The database that is being opened above, whose file of the base comes next.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Whether the base has read or written for that call under less than SQLite believes to hold.
+    static UNLOCKED: Cell<bool> = const { Cell::new(false) };
     /// Logs that SQLite has open as its `-wal`, ordinary ones among them.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
     /// The database file, for looking at its header; never closed, since that would give locks back.
@@ -134,6 +137,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     if seat.layer == Layer::Top {
         if seat.kind == Kind::Database {
             CURRENT.set(Some((seat.handle, call)));
+            UNLOCKED.set(false);
         }
         return None;
     }
@@ -141,7 +145,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     let entry =
         is_step(seat, call, argument).then(|| board().step(process, call, seat.kind, argument_of_step));
     if matches!(call, Call::Read | Call::Write) && seat.kind == Kind::Database {
-        check_held_by(process, seat.handle, call);
+        look_at_belief(process, seat.handle);
     }
     if call == Call::Write && seat.kind == Kind::Wal && argument == 0 {
         check_wal_is_there(process, seat.handle);
@@ -187,8 +191,12 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     if seat.kind == Kind::Wal && call == Call::Close {
         WALS_ABOVE.set(WALS_ABOVE.get() - 1);
     }
+    let has_succeeded = code == SQLITE_OK && relies_on_lock(call);
     if seat.kind != Kind::Database {
-        return check_beliefs(process, call);
+        if has_succeeded {
+            check_beliefs(process, call);
+        }
+        return;
     }
     CURRENT.set(None);
     let level = i32::try_from(argument).unwrap_or(i32::MAX);
@@ -201,14 +209,34 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
             _ => {}
         }
     });
-    check_beliefs(process, call);
+    if has_succeeded {
+        if UNLOCKED.take() && !BELIEFS.with_borrow(|beliefs| beliefs[seat.handle].is_found) {
+            BELIEFS.with_borrow_mut(|beliefs| beliefs[seat.handle].is_found = true);
+            board().finding(process, format_args!("`{call}` for SQLite under less than it believes to hold"));
+        }
+        check_beliefs(process, call);
+    }
 }
 
-/// A call of the VFS above that is about no open database has returned.
-pub fn returned(call: Call) {
+/// Whether SQLite makes this call under the lock that it believes to hold, and goes on with what it has got.
+fn relies_on_lock(call: Call) -> bool {
+    matches!(
+        call,
+        Call::Open
+            | Call::Read
+            | Call::Write
+            | Call::Truncate
+            | Call::Lock
+            | Call::CheckReserved
+            | Call::ShmMap
+    )
+}
+
+/// The VFS above has opened a file, or could not.
+pub fn returned(code: i32) {
     OPENING.set(None);
-    if let Some(process) = me::process() {
-        check_beliefs(process, call);
+    if let Some(process) = me::process().filter(|_| code == SQLITE_OK) {
+        check_beliefs(process, Call::Open);
     }
 }
 
@@ -216,23 +244,25 @@ fn is_below(handle: usize) -> bool {
     BELIEFS.with_borrow(|beliefs| beliefs.iter().any(|belief| belief.base == Some(handle)))
 }
 
-/// Rule 1, when a call returns.
+/// Rule 1, when a call has succeeded.
 fn check_beliefs(process: usize, call: Call) {
     let count = BELIEFS.with_borrow(Vec::len);
     for at in 0..count {
-        check_belief(process, at, format_args!("after `{call}`"));
+        check_belief(process, at, call);
     }
 }
 
-/// Rule 1, while SQLite reads or writes.
-fn check_held_by(process: usize, handle: usize, call: Call) {
+/// Rule 1, while the base reads or writes for SQLite.
+fn look_at_belief(process: usize, handle: usize) {
     let Some((above, Call::Read | Call::Write)) = CURRENT.get() else { return };
-    if BELIEFS.with_borrow(|beliefs| beliefs[above].base == Some(handle)) {
-        check_belief(process, above, format_args!("in `{call}`"));
+    let belief = BELIEFS.with_borrow(|beliefs| beliefs[above]);
+    let held = board().processes[process].files[handle].held.load(SeqCst);
+    if belief.base == Some(handle) && belief.held > held {
+        UNLOCKED.set(true);
     }
 }
 
-fn check_belief(process: usize, at: usize, when: std::fmt::Arguments<'_>) {
+fn check_belief(process: usize, at: usize, call: Call) {
     let belief = BELIEFS.with_borrow(|beliefs| beliefs[at]);
     let Some(base) = belief.base.filter(|_| !belief.is_found) else { return };
     let held = board().processes[process].files[base].held.load(SeqCst);
@@ -241,7 +271,7 @@ fn check_belief(process: usize, at: usize, when: std::fmt::Arguments<'_>) {
         let (believed, held) = (level_name(belief.held), level_name(held));
         board().finding(
             process,
-            format_args!("SQLite believes to hold {believed} {when}, and the base holds {held}"),
+            format_args!("SQLite believes to hold {believed} after `{call}`, and the base holds {held}"),
         );
     }
 }

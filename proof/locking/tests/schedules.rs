@@ -31,7 +31,7 @@ fn finds_nothing(scenario: &str) {
 
 /// With a fault put back into the guard, or without Duralite at all, something is found.
 fn finds(scenario: &str, control: Option<&str>, what: &str) {
-    let output = explore(scenario, &["limit=400", "random=400"], control);
+    let output = explore(scenario, &["limit=400", "random=400", &format!("until={what}")], control);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.code() == Some(1) && text.contains(what),
