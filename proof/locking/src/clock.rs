@@ -20,6 +20,20 @@ const SHORTEST_NS: u64 = 250_000;
 const LONGEST_NS: u64 = 10_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
+/// That the functions below have taken the place of the C library's, for everything that is linked into this program.
+pub fn check() {
+    let pairs = [
+        (libc::nanosleep as *const (), nanosleep as *const ()),
+        (libc::clock_nanosleep as *const (), clock_nanosleep as *const ()),
+        (libc::clock_gettime as *const (), clock_gettime as *const ()),
+        (libc::unlink as *const (), unlink as *const ()),
+    ];
+    assert!(
+        pairs.iter().all(|(library, ours)| library == ours),
+        "the linker has not taken the functions of this program"
+    );
+}
+
 /// Sleeps for so long, in the process's own time. An operation that waits for too long in all is a finding, and ends
 /// its process.
 pub fn sleep(process: usize, ns: u64) {

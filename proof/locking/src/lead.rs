@@ -67,6 +67,8 @@ fn start(process: usize, actor: Actor, first_row: usize) -> Child {
     if let Some(pid) = Pid::from_raw(pid) {
         return Child { process, pid };
     }
+    // A leader that is killed leaves nobody waiting for a turn.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     me::become_process(process);
     watch::begin();
     board().begin(process);

@@ -111,6 +111,7 @@ fn replay(arguments: &[String]) -> bool {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     ENGINE.get_or_init(|| setting(&arguments, "engine").unwrap_or("waldio").to_owned());
+    clock::check();
     shim::register();
     let is_good = match arguments.first().map(String::as_str) {
         Some("list") => {
