@@ -97,7 +97,7 @@ fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
 fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
     let identity = DatabaseIdentity::of(database)?;
     // A database that was copied with its log has it to itself.
-    let copied = directory::claim(log, &identity) == Claim::Copy;
+    let copied = directory::claim(log, &identity)? == Claim::Copy;
     let checkpointed = progress::with("checkpointing", HowFar::default, || {
         if copied && !adopt {
             offline::checkpoint_copy(&log.log_dir, database, log.id)

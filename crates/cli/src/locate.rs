@@ -38,7 +38,7 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
 pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
     candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|log_dir| {
-        let path = log_dir.find(&database, id)?;
+        let path = log_dir.find(&database, id).ok().flatten()?;
         Some(FoundLog { log_dir, path, id })
     })
 }
@@ -59,7 +59,7 @@ pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
 pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
-    directory::made_for(&log_dirs, &identity)
+    directory::made_for(&log_dirs, &identity).ok().flatten()
 }
 
 /// Whether the path itself is a log file.

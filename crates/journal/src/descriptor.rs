@@ -14,7 +14,7 @@ use duralite_medium::process::OwnFile;
 use crate::JournalError;
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
-use crate::media::{MediaSet, Medium, MemoryKind};
+use crate::media::{MediaSet, Medium, MemoryKind, check_directory};
 use crate::settings::{EngineOptions, EngineSetting};
 use crate::walk::{WalkSummary, WalkedTransaction};
 
@@ -232,10 +232,13 @@ impl LogDirectory {
     /// Why it cannot, and what to do.
     pub fn check(&self) -> Result<(), String> {
         let dir = self.dir.display();
-        if !self.dir.is_dir() {
-            return Err(format!("{dir} is no directory; make it, or name another"));
-        }
-        if self.is_dax() && !duralite_medium::is_dax(&self.dir) {
+        check_directory(&self.dir)?;
+        let has_dax = || {
+            let found = duralite_medium::has_dax(&self.dir);
+            found
+                .map_err(|error| format!("cannot use directory {dir}: {}", duralite_medium::in_words(&error)))
+        };
+        if self.is_dax() && !has_dax()? {
             return Err(format!(
                 "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a \
                  DAX directory, or choose {}=emulate with nvram_dir={dir}",

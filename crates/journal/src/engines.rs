@@ -53,13 +53,17 @@ pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
 /// Where the first engine keeps a log that has all it needs.
 ///
 /// # Errors
-/// Why the last one cannot.
+/// Why the first one cannot whose media the settings name, or the last one if they name none's.
 pub fn choose(media: &MediaSet) -> Result<LogDirectory, String> {
-    let mut why = String::new();
+    let (mut why, mut is_named) = (String::new(), false);
     for engine in all() {
         match LogDirectory::of(engine, media) {
             Ok(directory) => return Ok(directory),
-            Err(message) => why = message,
+            Err(_) if is_named => {}
+            Err(message) => {
+                is_named = engine.needs.iter().all(|medium| media.has(*medium));
+                why = message;
+            }
         }
     }
     Err(why)

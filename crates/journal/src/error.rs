@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use duralite_logfmt::scratchpad::RegionId;
 use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::MediumError;
+use rustix::io::Errno;
 
 /// Everything a log operation can fail with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -166,6 +167,16 @@ pub enum JournalError {
         /// The kind of error.
         kind: std::io::ErrorKind,
     },
+    /// A file could not be opened because too many are open already.
+    #[error("{op} {}: {message}", path.display())]
+    NoDescriptors {
+        /// The operation.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Whose limit it is.
+        message: String,
+    },
     /// SQLite's VFS below this library refused to read or write the database file. SQLite is told its code.
     #[error("SQLite's own VFS answers {code} to {op} of the database file")]
     BaseVfs {
@@ -209,6 +220,14 @@ pub enum ErrorKind {
 }
 
 impl JournalError {
+    /// Whether it says for certain that there is no such file, or that what is called like it is none of ours.
+    pub(crate) fn says_none(&self) -> bool {
+        let is_none = |kind: std::io::ErrorKind| {
+            matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+        };
+        matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
+    }
+
     /// The class of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -223,6 +242,8 @@ impl JournalError {
             | Self::NoRegion { .. }
             | Self::Settings
             | Self::NoFirstPage(_)
+            | Self::NoDescriptors { .. }
+            | Self::Medium { source: MediumError::Io { source: Errno::MFILE | Errno::NFILE, .. }, .. }
             | Self::Owner(_) => ErrorKind::CantOpen,
             Self::Busy { .. } | Self::Medium { source: MediumError::Crowded { .. }, .. } => ErrorKind::Busy,
             Self::Io { kind, .. } => match kind {
@@ -248,6 +269,10 @@ impl JournalError {
     /// A file operation that failed.
     #[must_use]
     pub fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
-        Self::Io { op, path: path.to_path_buf(), message: error.to_string(), kind: error.kind() }
+        let (path, message) = (path.to_path_buf(), duralite_medium::in_words(error));
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE | Errno::NFILE) => Self::NoDescriptors { op, path, message },
+            _ => Self::Io { op, path, message, kind: error.kind() },
+        }
     }
 }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use duralite_medium::block::check_filesystem;
-use duralite_medium::{Latency, PersistenceDomain, Persistency, is_dax, persistence_domain};
+use duralite_medium::{
+    Latency, PersistenceDomain, Persistency, has_dax, in_words, is_dax, persistence_domain,
+};
 
 /// Where emulated NVRAM is kept when nothing else is said.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
@@ -247,10 +249,21 @@ impl MediaSet {
                 Err("no region; set scratchpad=DIR or scratchpad=emulate".to_owned())
             }
             Medium::LogBlocks => match &self.log_blocks {
-                Some(dir) => check_filesystem(dir).map(|_| ()).map_err(|error| error.to_string()),
+                Some(dir) => check_place(dir),
                 None => Err("no directory for blocks".to_owned()),
             },
             Medium::LogMemory | Medium::Scratchpad => Ok(()),
+        }
+    }
+
+    /// Whether the settings name a medium, wherever it is.
+    #[must_use]
+    pub fn has(&self, medium: Medium) -> bool {
+        match medium {
+            Medium::LogMemory => self.log_memory.is_some(),
+            Medium::HomeMemory => self.home_memory.is_some(),
+            Medium::Scratchpad => self.scratchpad.is_some(),
+            Medium::LogBlocks => self.log_blocks.is_some(),
         }
     }
 
@@ -345,13 +358,39 @@ impl MediaSet {
 /// Whether a database in this directory can be mapped as its log's home.
 fn check_home(memory: &Memory) -> Result<(), String> {
     let dir = if memory.dir.as_os_str().is_empty() { Path::new(".") } else { &memory.dir };
-    if memory.kind == MemoryKind::Dax && !is_dax(dir) {
+    check_directory(dir)?;
+    if memory.kind == MemoryKind::Dax && !has_dax(dir).map_err(|error| cannot_use(dir, &error))? {
         return Err(format!(
             "{} is not on a DAX file system, so its databases cannot be mapped as persistent memory: move them to \
              one, or set home=emulate (survives a process crash, not a power loss)",
             dir.display()
         ));
     }
+    check_place(dir)
+}
+
+fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
+    format!("cannot use directory {}: {}", dir.display(), in_words(error))
+}
+
+/// Checks that a directory is there: where it is not, no other medium is the answer.
+pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;
+    if found.is_dir() { Ok(()) } else { Err(format!("{} is not a directory; name another", dir.display())) }
+}
+
+/// Checks that the directory of a file is there.
+///
+/// # Errors
+/// What the system says of it.
+pub fn check_parent(path: &Path) -> Result<(), String> {
+    path.parent().map_or(Ok(()), check_directory)
+}
+
+fn check_place(dir: &Path) -> Result<(), String> {
+    check_directory(dir)?;
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     check_filesystem(dir).map(|_| ()).map_err(|error| error.to_string())
 }
 

@@ -53,6 +53,7 @@ impl Fixture {
     /// What a database may do with the log.
     fn claim(&self, database: &str) -> Claim {
         directory::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+            .expect("claim")
     }
 
     /// What a database may do with a copy of the log that is in another directory.
@@ -61,7 +62,7 @@ impl Fixture {
         fs::copy(&self.log.path, &path).expect("copy");
         let log_dir = LogDirectory::at(self.log.log_dir.engine, dir, &MediaSet::default());
         let log = FoundLog { log_dir, path, id: self.log.id };
-        directory::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+        directory::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity")).expect("claim")
     }
 }
 

@@ -4,6 +4,21 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+/// What the system says, and what to do where its words do not tell.
+#[must_use]
+pub fn in_words(error: &std::io::Error) -> String {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => {
+            "out of file descriptors (EMFILE): close files, or raise the limit of open files (ulimit -n)"
+                .to_owned()
+        }
+        Some(Errno::NFILE) => {
+            "the system is out of file descriptors (ENFILE): close programs, or raise fs.file-max".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// An operation that a medium refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -37,7 +52,7 @@ pub enum MediumError {
         name: String,
     },
     /// A system call failed.
-    #[error("{op}: {source}")]
+    #[error("{op}: {}", in_words(&(*source).into()))]
     Io {
         /// The system call.
         op: &'static str,

@@ -30,10 +30,10 @@ use std::fmt;
 pub use cacheline::{FlushInstruction, detect_flush_instruction};
 pub use counters::Counters;
 pub use domain::{PersistenceDomain, persistence_domain};
-pub use error::MediumError;
+pub use error::{MediumError, in_words};
 pub use latency::Latency;
 pub use mapped::FileNvm;
-pub use mapping::is_dax;
+pub use mapping::{has_dax, is_dax};
 pub use options::MapOptions;
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use segment::{

@@ -76,22 +76,31 @@ pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
 /// has no name. `false` also where such a file cannot be made.
 #[must_use]
 pub fn is_dax(dir: &Path) -> bool {
+    has_dax(dir).unwrap_or(false)
+}
+
+/// The same, and why it cannot be found out.
+///
+/// # Errors
+/// What the system says of making a file there.
+pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     const PROBE_BYTES: u16 = 4096;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let Ok(descriptor) = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) else {
-        return false;
+    let descriptor = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(descriptor) => descriptor,
+        // No such files there, as on any file system with direct access.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
     };
     let file = File::from(descriptor);
-    if file.set_len(PROBE_BYTES.into()).is_err() {
-        return false;
-    }
+    file.set_len(PROBE_BYTES.into())?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     match map_shared(&file, PROBE_BYTES.into(), protection, true) {
         Ok(base) => {
             // SAFETY: the mapping was made just now and was never used.
             let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), PROBE_BYTES.into()) };
-            true
+            Ok(true)
         }
-        Err(_) => false,
+        Err(_) => Ok(false),
     }
 }

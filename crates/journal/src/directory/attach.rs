@@ -32,7 +32,7 @@ pub(crate) fn attach(
     pause: Pause<'_>,
 ) -> Result<OpenLog, JournalError> {
     let missing = || JournalError::Missing { database: db.path.clone(), id, searched: log_dir.dir.clone() };
-    let path = log_dir.find(&db.path, id).ok_or_else(missing)?;
+    let path = log_dir.find(&db.path, id)?.ok_or_else(missing)?;
     let file = match open_log(&path, true) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),

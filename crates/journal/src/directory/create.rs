@@ -26,9 +26,12 @@ pub(crate) fn create(
     db: &DatabaseIdentity,
     page_bytes: u32,
 ) -> Result<OpenLog, JournalError> {
-    if !log_dir.dir.is_dir() {
-        let error = io::Error::new(io::ErrorKind::NotFound, "no such directory; make it, or name another");
-        return Err(JournalError::io("use the log's directory", &log_dir.dir, &error));
+    let failed = |error: io::Error| JournalError::io("use the log's directory", &log_dir.dir, &error);
+    if !log_dir.dir.metadata().map_err(failed)?.is_dir() {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            "it is none; make it, or name another",
+        )));
     }
     // One look at the directory is little beside making a log.
     collect_leftovers(database, log_dir, db);

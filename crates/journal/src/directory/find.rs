@@ -8,8 +8,8 @@ use super::DatabaseIdentity;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
-use crate::JournalError;
 use crate::descriptor::LogDirectory;
+use crate::{ErrorKind, JournalError};
 
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,14 @@ pub enum Claim {
     Foreign,
 }
 
-fn read_head(path: &Path) -> Option<Head> {
-    let file = open_log(path, false).ok()?;
-    Head::read(path, &file).ok()
+/// What a log says about itself; `None` when there is none by this name, or it says nothing. An error where that cannot be told: a log
+/// that cannot be opened just now is not missing.
+fn read_head(path: &Path) -> Result<Option<Head>, JournalError> {
+    match open_log(path, false).and_then(|file| Head::read(path, &file)) {
+        Ok(head) => Ok(Some(head)),
+        Err(error) if error.says_none() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a file of this name is there, and its head says nothing: damaged, or of another version. Whoever
@@ -47,52 +52,106 @@ fn is_illegible(path: &Path) -> bool {
 }
 
 /// The log of this id in a directory.
-pub(super) fn by_id(log_dir: &LogDirectory, database: &Path, id: LogId) -> Option<PathBuf> {
-    let is_it =
-        |path: &Path| read_head(path).is_some_and(|head| head.log_id == id && head.engine == log_dir.engine);
+pub(super) fn by_id(
+    log_dir: &LogDirectory,
+    database: &Path,
+    id: LogId,
+) -> Result<Option<PathBuf>, JournalError> {
+    let is_it = |head: &Head| head.log_id == id && head.engine == log_dir.engine;
     let with_id = names::with_id(&log_dir.dir, database, id);
     let plain = names::plain(&log_dir.dir, database).filter(|_| database.parent() == Some(&*log_dir.dir));
-    if let Some(path) = [Some(&with_id), plain.as_ref()].into_iter().flatten().find(|path| is_it(path)) {
-        return Some(path.clone());
-    }
-    if read_head(&with_id).is_some_and(|head| head.engine == log_dir.engine) {
-        // It is not what it is called.
-        return Some(with_id);
+    // Told if it is found by none of its names.
+    let mut unknown = None;
+    for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
+        match read_head(path) {
+            Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == log_dir.engine => {
+                // What has the name with the id is it, or is not what it is called: whoever attaches it is told.
+                return Ok(Some(path.clone()));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                unknown.get_or_insert(error);
+            }
+        }
     }
     if let Some(path) = [Some(with_id), plain].into_iter().flatten().find(|path| is_illegible(path)) {
-        return Some(path);
+        return Ok(Some(path));
     }
-    // The database has another name now, or another one still.
-    let entries = std::fs::read_dir(&log_dir.dir).ok()?;
-    entries.filter_map(Result::ok).find_map(|entry| {
-        let named = match names::kind_of(&entry.file_name())? {
-            Kind::Plain => true,
-            Kind::WithId(other) => other == id,
-            Kind::Segment(_) => false,
+    match scan(log_dir, id, &is_it) {
+        Ok(None) => unknown.map_or(Ok(None), Err),
+        Err(error) => Err(unknown.unwrap_or(error)),
+        found => found,
+    }
+}
+
+/// The same where the database has another name now, or another one still.
+fn scan(
+    log_dir: &LogDirectory,
+    id: LogId,
+    is_it: &dyn Fn(&Head) -> bool,
+) -> Result<Option<PathBuf>, JournalError> {
+    let failed = |error: std::io::Error| JournalError::io("read directory", &log_dir.dir, &error);
+    let entries = match std::fs::read_dir(&log_dir.dir).map_err(failed) {
+        Ok(entries) => entries,
+        // Who may not read a directory may use what is in it by its name.
+        Err(error) if error.says_none() || error.kind() == ErrorKind::ReadOnly => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let named = match names::kind_of(&entry.file_name()) {
+            Some(Kind::Plain) => true,
+            Some(Kind::WithId(other)) => other == id,
+            Some(Kind::Segment(_)) | None => false,
         };
+        if !named {
+            continue;
+        }
         let path = entry.path();
-        (named && is_it(&path)).then_some(path)
-    })
+        match read_head(&path) {
+            Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
+            // Others' logs may be others' secrets.
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ReadOnly => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// The log that was made for a database whose header cannot say so, beside it or in one of the directories.
-#[must_use]
-pub fn made_for(log_dirs: &[LogDirectory], db: &DatabaseIdentity) -> Option<FoundLog> {
-    log_dirs.iter().find_map(|log_dir| {
+///
+/// # Errors
+/// `Io` where that cannot be told.
+pub fn made_for(log_dirs: &[LogDirectory], db: &DatabaseIdentity) -> Result<Option<FoundLog>, JournalError> {
+    for log_dir in log_dirs {
         let plain = names::plain(&log_dir.dir, &db.path);
-        let others = named_after(&log_dir.dir, &db.path);
-        plain.into_iter().chain(others).find_map(|path| {
-            let head = read_head(&path)?;
-            let usable = head.is_of(db) && head.engine == log_dir.engine;
-            usable.then(|| FoundLog { log_dir: log_dir.clone(), path: path.clone(), id: head.log_id })
-        })
-    })
+        for path in plain.into_iter().chain(named_after(&log_dir.dir, &db.path)?) {
+            let head = match read_head(&path) {
+                Ok(Some(head)) => head,
+                Ok(None) => continue,
+                Err(error) if error.kind() == ErrorKind::ReadOnly => continue,
+                Err(error) => return Err(error),
+            };
+            if head.is_of(db) && head.engine == log_dir.engine {
+                return Ok(Some(FoundLog { log_dir: log_dir.clone(), path, id: head.log_id }));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Files in a directory that are called like logs of this database.
-pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
-    entries.filter(|entry| names::belongs_to(&entry.file_name(), database)).map(|entry| entry.path())
+fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, JournalError> {
+    let failed = |error: std::io::Error| JournalError::io("read directory", dir, &error);
+    let entries = match std::fs::read_dir(dir).map_err(failed) {
+        Ok(entries) => entries,
+        Err(error) if error.says_none() || error.kind() == ErrorKind::ReadOnly => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let paths =
+        entries.filter_map(Result::ok).filter(|entry| names::belongs_to(&entry.file_name(), database));
+    Ok(paths.map(|entry| entry.path()).collect())
 }
 
 /// What a database may do with the log that it names.
@@ -102,19 +161,26 @@ pub(super) fn named_after<'a>(dir: &Path, database: &'a Path) -> impl Iterator<I
 /// its original. The original may be where nobody here can see it: renamed, not mounted, or in a directory of
 /// another user's. And it may be open in this process, so that opening it here and closing it would give back
 /// SQLite's locks of it. So it is not asked: the log itself says whether it is a copy.
-#[must_use]
-pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Claim {
-    let Ok(file) = open_log(&log.path, false) else { return Claim::Foreign };
-    let Ok(head) = Head::read(&log.path, &file) else { return Claim::Foreign };
+///
+/// # Errors
+/// `Io` where it cannot be opened.
+pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, JournalError> {
+    let opened = open_log(&log.path, false).and_then(|file| Ok((Head::read(&log.path, &file)?, file)));
+    let (head, file) = match opened {
+        Ok(opened) => opened,
+        // Attaching it says what it is.
+        Err(error) if error.says_none() => return Ok(Claim::Foreign),
+        Err(error) => return Err(error),
+    };
     if head.is_of(db) {
-        return Claim::Own;
+        return Ok(Claim::Own);
     }
     // Found under the name that this database's own log would have, and not by its id only.
     let with_id = names::with_id(&log.log_dir.dir, &db.path, log.id);
     if log.path != with_id && names::plain(&log.log_dir.dir, &db.path).is_none_or(|plain| log.path != plain) {
-        return Claim::Foreign;
+        return Ok(Claim::Foreign);
     }
     // SQLite would take a `-wal` that lies there too.
     let is_replaced = log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint());
-    if head.is_copy(&file) || is_replaced { Claim::Copy } else { Claim::Foreign }
+    Ok(if head.is_copy(&file) || is_replaced { Claim::Copy } else { Claim::Foreign })
 }

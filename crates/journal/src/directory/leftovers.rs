@@ -95,11 +95,14 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
         }
     });
     for (path, id) in own {
-        let is_of_plain = || {
-            let plain = names::plain(dir, &db.path)?;
-            Some(Head::read(&plain, &open_log(&plain, false).ok()?).ok()?.log_id == id)
+        // What cannot be told is taken to be so.
+        let may_be_of_plain = || {
+            names::plain(dir, &db.path).is_some_and(|plain| {
+                let head = open_log(&plain, false).and_then(|file| Head::read(&plain, &file));
+                head.map_or_else(|error| !error.says_none(), |head| head.log_id == id)
+            })
         };
-        if names::with_id(dir, &db.path, id).exists() || is_of_plain() == Some(true) {
+        if may_exist(&names::with_id(dir, &db.path, id)) || may_be_of_plain() {
             continue;
         }
         let Ok(file) = File::open(path) else { continue };
@@ -148,7 +151,7 @@ pub(super) fn free_plain_name(
     }
     let aside = names::aside(plain, head.log_id);
     // The name has the log's id: what has it already is a copy of this very log, and both stay.
-    if aside.exists() {
+    if may_exist(&aside) {
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| JournalError::io("put aside", plain, &error))?;
@@ -159,7 +162,11 @@ pub(super) fn free_plain_name(
 
 /// Whether a log has been put aside.
 pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
-    names::aside(path, head.log_id).exists()
+    may_exist(&names::aside(path, head.log_id))
+}
+
+fn may_exist(path: &Path) -> bool {
+    !matches!(path.try_exists(), Ok(false))
 }
 
 /// Where a log is that was opened by this path: there, or put aside since, or where people have moved it.

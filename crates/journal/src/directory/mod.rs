@@ -56,8 +56,10 @@ pub use words::{
 impl LogDirectory {
     /// The log of this id and of the directory's engine, which the database at this path names; `None` when it is
     /// not here.
-    #[must_use]
-    pub fn find(&self, database: &Path, id: LogId) -> Option<PathBuf> {
+    ///
+    /// # Errors
+    /// `Io` where that cannot be told: a log that cannot be opened just now is not missing.
+    pub fn find(&self, database: &Path, id: LogId) -> Result<Option<PathBuf>, JournalError> {
         find::by_id(self, database, id)
     }
 }

@@ -285,13 +285,29 @@ fn find_in(
     write: bool,
 ) -> Result<Found, JournalError> {
     let mut found = Found::Nowhere;
-    for path in dirs.iter().flat_map(|dir| regions_in(dir)) {
+    // One that cannot be looked at is not missing.
+    let mut unknown = None;
+    let mut paths = Vec::new();
+    for dir in dirs {
+        match regions_in(dir) {
+            Ok(regions) => paths.extend(regions),
+            Err(error) => unknown = unknown.or(Some(JournalError::io("read directory", dir, &error))),
+        }
+    }
+    for path in paths {
         let is_it =
             |bytes: &[u8]| RegionSuperblock::decode(bytes).is_ok_and(|found| found.id == superblock.region);
         let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(flags());
-        let Ok(file) = OwnFile::open(|| options.open(&path)) else { continue };
+        let file = match OwnFile::open(|| options.open(&path)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                unknown = unknown.or(Some(JournalError::io("open", &path, &error)));
+                continue;
+            }
+        };
         if !matches!(file.read_at(&mut bytes, 0), Ok(length) if is_it(&bytes[..length])) {
             continue;
         }
@@ -300,7 +316,10 @@ fn find_in(
             None => found = Found::Taken,
         }
     }
-    Ok(found)
+    match (found, unknown) {
+        (Found::Nowhere, Some(error)) => Err(error),
+        (found, _) => Ok(found),
+    }
 }
 
 /// Opens a region by its name, as its owner or somebody whom its owner trusts; `None` if there is none, or it has just gone.
@@ -320,11 +339,24 @@ pub(super) fn map_whole(
     hooked(&region.path, Mapping::flushed().map(&file, superblock.limit_bytes())?)
 }
 
-/// The regions in a directory.
-pub(super) fn regions_in(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+/// The regions in a directory; none where there is no such directory.
+pub(super) fn regions_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error),
+    };
     let is_region = |name: &OsStr| name.as_bytes().starts_with(PREFIX.as_bytes());
-    entries.filter(|entry| is_region(&entry.file_name())).map(|entry| entry.path()).collect()
+    let mut regions = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if is_region(&entry.file_name()) {
+            regions.push(entry.path());
+        }
+    }
+    Ok(regions)
 }
 
 /// Whether a file is a region by its name.

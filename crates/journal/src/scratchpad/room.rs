@@ -150,7 +150,9 @@ pub struct RegionUse {
 /// deleted.
 pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, JournalError> {
     let mut found = Vec::new();
-    for path in region_file::regions_in(dir) {
+    let regions =
+        region_file::regions_in(dir).map_err(|error| JournalError::io("read directory", dir, &error))?;
+    for path in regions {
         let Some((file, superblock)) = region_file::open_named(&path)? else { continue };
         let nvm = region_file::map_whole(&file, &superblock)?;
         // As a log that has nothing.

@@ -57,11 +57,15 @@ impl Given<'_> {
     /// It is none.
     pub fn directory(&self) -> Result<PathBuf, String> {
         let path = PathBuf::from(self.value);
-        if path.is_dir() {
-            Ok(path)
-        } else {
-            Err(format!("{}={} is not a directory; make it, or name another", self.name, self.value))
-        }
+        let why = match path.metadata() {
+            Ok(found) if found.is_dir() => return Ok(path),
+            Ok(_) => "it is a file".to_owned(),
+            Err(error) => duralite_medium::in_words(&error),
+        };
+        Err(format!(
+            "{}={} is not a directory that can be used: {why}; make it, or name another",
+            self.name, self.value
+        ))
     }
 
     /// Bytes, with an optional suffix k, m or g for powers of 1024.

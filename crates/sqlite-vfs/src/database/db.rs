@@ -10,9 +10,11 @@ use duralite_journal::engine::{Fill, Ticket};
 use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
 use duralite_locks::file::{FileLock, Level};
+use duralite_medium::in_words;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::commit_clock::CommitClock;
 use super::first_region::FirstRegion;
@@ -47,6 +49,8 @@ pub struct Db {
     /// Tells which file it is, wherever its path leads to by now. It is opened for nothing else: closing it
     /// gives none of the locks back that SQLite holds of the file.
     pub(super) file: Option<OwnedFd>,
+    /// Why it could not be opened.
+    no_file: Option<Errno>,
     /// Whether this connection has had it mapped.
     pub(super) mapped: AtomicBool,
     settings: Mutex<Settings>,
@@ -163,7 +167,8 @@ impl Db {
         read_only: bool,
         settings: Settings,
     ) -> Self {
-        let file = named_file(base, &path);
+        let named = named_file(base, &path);
+        let no_file = named.as_ref().err().copied();
         Self {
             sqlite,
             base,
@@ -171,7 +176,8 @@ impl Db {
             names,
             read_only,
             process: ProcessId::current(),
-            file,
+            file: named.ok().flatten(),
+            no_file,
             mapped: AtomicBool::new(false),
             strict: settings.strict,
             is_helper: connection::is_opening(),
@@ -237,9 +243,17 @@ impl Db {
     /// What ties a log to this file.
     pub fn identity(&self) -> Result<DatabaseIdentity, Failure> {
         let Some(file) = &self.file else {
-            let message =
-                format!("{} was replaced while it was being opened; open it again", self.path.display());
-            return Err(Failure::new(ffi::BUSY, message));
+            let path = self.path.display();
+            return Err(match self.no_file {
+                Some(errno) => Failure::cannot_open(format!(
+                    "cannot open {path}: {}; then open it again",
+                    in_words(&errno.into())
+                )),
+                None => Failure::new(
+                    ffi::BUSY,
+                    format!("{path} was replaced while it was being opened; open it again"),
+                ),
+            });
         };
         DatabaseIdentity::of_open(file, &self.path).map_err(|error| Failure::of(&error, During::Open))
     }
@@ -533,8 +547,13 @@ impl Db {
 
 /// The file that the base has just opened by this path; `None` when the path has come to lead to another one
 /// meanwhile.
-pub fn named_file(base: BaseFile, path: &std::path::Path) -> Option<OwnedFd> {
-    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let file = off_standard_streams(file).ok()?;
-    (!base.has_moved()).then_some(file)
+pub fn named_file(base: BaseFile, path: &std::path::Path) -> Result<Option<OwnedFd>, Errno> {
+    let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => {
+            off_standard_streams(file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?
+        }
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    Ok((!base.has_moved()).then_some(file))
 }

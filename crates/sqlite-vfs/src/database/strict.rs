@@ -9,6 +9,7 @@
 
 use std::path::Path;
 
+use duralite_journal::media;
 use duralite_locks::file::Level;
 use duralite_logfmt::guard::{DatabaseHeader, VERSIONS};
 use duralite_sqlite_ffi as ffi;
@@ -31,9 +32,11 @@ fn refused(path: &Path, why: &str) -> Failure {
 
 /// Checks a database that is not there yet.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
-    match settings.log_dir(path) {
-        Err(why) if settings.strict => Err(refused(path, &why)),
-        _ => Ok(()),
+    let Some(why) = settings.log_dir(path).err().filter(|_| settings.strict) else { return Ok(()) };
+    // A path that is not there is no matter of settings.
+    match media::check_parent(path) {
+        Err(missing) => Err(Failure::cannot_open(format!("cannot make {}: {missing}", path.display()))),
+        Ok(()) => Err(refused(path, &why)),
     }
 }
 

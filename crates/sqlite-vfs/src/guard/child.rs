@@ -63,7 +63,13 @@ impl ChildJournal {
     pub fn find(registration: &'static Registration, database: &Path) -> Result<Option<Self>, Failure> {
         let path = CString::new(database.as_os_str().as_bytes());
         let Ok(path) = path.map_err(drop) else { return Ok(None) };
-        let Some(file) = OwnFile::open(registration.sqlite.parent, &path) else { return Ok(None) };
+        let Some(file) = OwnFile::open(registration.sqlite.parent, &path) else {
+            // One that cannot be opened just now may have such a journal: the super-journal stays (invariant 23).
+            return match database.try_exists() {
+                Ok(false) => Ok(None),
+                _ => Err(Failure::cannot_open(format!("cannot open {}", database.display()))),
+            };
+        };
         let mut header = [0; HEADER_BYTES];
         let code = file.base().read(&mut header, 0);
         if code == ffi::IOERR_SHORT_READ {
@@ -87,7 +93,7 @@ impl ChildJournal {
         let settings =
             registration.databases_now().iter().map(|db| db.settings().clone()).collect::<Vec<_>>();
         let settings = settings.into_iter().map(Settings::not_given);
-        let (named, mapped) = (named_file(file.base(), database), AtomicBool::new(false));
+        let (named, mapped) = (named_file(file.base(), database).ok().flatten(), AtomicBool::new(false));
         let database_file = Mappable::new(file.base(), named.as_ref(), database, &mapped);
         let mut missing = None;
         for settings in settings.chain([Settings::default()]) {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
+use duralite_journal::JournalError;
 use duralite_locks::file::Exclusive;
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES};
@@ -11,7 +12,7 @@ use duralite_sqlite_ffi as ffi;
 
 use crate::attachment::Attachment;
 use crate::database::Db;
-use crate::errors::Failure;
+use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
 /// That the database is this connection's alone, as who puts a guard on or takes one off has to show (invariant 2).
@@ -44,7 +45,10 @@ pub fn check_journal(db: &Db) -> Result<bool, Failure> {
         Ok(_) if first == [0] => Ok(true),
         Ok(_) => Err(failed(ffi::BUSY, "a transaction is in progress that uses it, or a crash has left it")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(ffi::IOERR_DELETE, &error.to_string())),
+        Err(error) => Err(match Failure::of(&JournalError::io("open", &name, &error), During::Delete) {
+            out_of_descriptors if out_of_descriptors.code == ffi::CANTOPEN => out_of_descriptors,
+            other => failed(ffi::IOERR_DELETE, &other.message),
+        }),
     }
 }
 

@@ -77,7 +77,7 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
         Err(_) if Attachment::is_here_deleted(&identity, log_id) => return Ok(()),
         found => found?,
     };
-    match directory::claim(&log, &identity) {
+    match directory::claim(&log, &identity).map_err(|error| Failure::of(&error, During::Open))? {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
         // Attaching it says why not.
@@ -99,7 +99,8 @@ fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
         return Ok(None);
     }
     let identity = db.identity()?;
-    let Some(log) = directory::made_for(&log_dirs(db), &identity) else { return Ok(None) };
+    let made_for = directory::made_for(&log_dirs(db), &identity);
+    let Some(log) = made_for.map_err(|error| Failure::of(&error, During::Open))? else { return Ok(None) };
     put_home(db, &identity, &log, false).map(Some)
 }
 
@@ -205,11 +206,24 @@ fn find_in(
     identity: &DatabaseIdentity,
     id: LogId,
 ) -> Result<FoundLog, Failure> {
-    let found = log_dirs.iter().find_map(|log_dir| Some((log_dir, log_dir.find(&identity.path, id)?)));
+    let (mut found, mut unknown) = (None, None);
+    for log_dir in &log_dirs {
+        match log_dir.find(&identity.path, id) {
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                found = Some((log_dir, path));
+                break;
+            }
+            // One that cannot be looked for is not missing.
+            Err(error) => {
+                unknown.get_or_insert(error);
+            }
+        }
+    }
     let Some((log_dir, path)) = found else {
         let searched = log_dirs.first().map(|log_dir| log_dir.dir.clone()).unwrap_or_default();
         let missing = JournalError::Missing { database: database.to_path_buf(), id, searched };
-        return Err(Failure::of(&missing, During::Open));
+        return Err(Failure::of(&unknown.unwrap_or(missing), During::Open));
     };
     let log_dir = if configured == Some(log_dir) { log_dir.clone() } else { log_dir.clone().as_found() };
     Ok(FoundLog { log_dir, path, id })

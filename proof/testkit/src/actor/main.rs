@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a failure ends the process, and the test sees it
 
 mod family;
+mod few_files;
 mod follow;
 mod halting;
 mod sql;
@@ -19,6 +20,7 @@ fn main() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["sql", uri] => sql::serve(uri),
+        ["few_files", uri, sql] => few_files::run(uri, sql),
         ["gated", uri, logs, gate] => {
             let _gate = Gate::new(Path::new(gate)).before(Path::new(logs));
             sql::serve(uri);

@@ -9,6 +9,7 @@ mod identity;
 mod live;
 mod log_damage;
 mod provisional;
+mod refusals;
 
 use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;
