@@ -8,9 +8,10 @@ use std::sync::Arc;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use super::file::{BESIDE_DATABASE, to_fill, to_write};
-use crate::database::Db;
+use crate::database::{Db, begins_journal};
 use crate::errors::Failure;
 use crate::guard::child::ChildJournal;
+use crate::guard::journal;
 use crate::shield::shield;
 
 /// Whose journal it is.
@@ -109,15 +110,21 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     shield(ffi::IOERR_CLOSE, || {
         // SAFETY: made by `put`; SQLite closes a file once.
         let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
-        match *journal {
-            Journal::Own(db) if db.is_own() => db.set_journal(None),
+        let code = match *journal {
+            Journal::Own(db) if db.is_own() => db.close_journal(),
             // It is the parent's: nothing of it is given back here.
-            Journal::Own(db) => std::mem::forget(db),
-            Journal::Child(child) => drop(child),
-        }
+            Journal::Own(db) => {
+                std::mem::forget(db);
+                ffi::OK
+            }
+            Journal::Child(child) => {
+                drop(child);
+                ffi::OK
+            }
+        };
         // SAFETY: the memory is SQLite's until this returns.
         unsafe { (*file).methods = ptr::null() };
-        ffi::OK
+        code
     })
 }
 
@@ -133,7 +140,12 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
     with_journal!(file, ffi::IOERR_WRITE, |journal| {
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
-        journal.change(ffi::IOERR_WRITE, |db| db.write_journal(data, offset))
+        journal.change(ffi::IOERR_WRITE, |db| {
+            if begins_journal(data, offset) {
+                journal::begin(db)?;
+            }
+            db.write_journal(data, offset)
+        })
     })
 }
 

@@ -12,7 +12,7 @@ use duralite_sqlite_ffi::{self as ffi, File, SyscallFn, Vfs};
 
 use super::{db_file, journal_file, wal_file};
 use crate::account;
-use crate::database::{Db, Names, Prepared, strict, super_journal, waiting};
+use crate::database::{Db, JournalStore, Names, Prepared, strict, super_journal, waiting};
 use crate::errors::Failure;
 use crate::guard::child::{self, ChildJournal};
 use crate::guard::{self, journal, places};
@@ -178,8 +178,25 @@ unsafe fn open_journal(
     registration.kept_with_journal(path).iter().try_for_each(|db| guard::lift_for_journal(db))?;
     registration.check_journal(path)?;
     let Some(db) = registration.database_of_journal(name) else { return Ok(false) };
-    if !journal::open(&db, flags)? {
-        return Ok(false);
+    match journal::open(&db, flags)? {
+        journal::Opened::Base => return Ok(false),
+        journal::Opened::Here => {}
+        journal::Opened::Wrapped => {
+            // SAFETY: as promised by the caller; the first word says that the base's file is closed.
+            let (base, code) = unsafe {
+                let at = db_file::base_of(file);
+                (*at).methods = ptr::null();
+                (BaseFile::new(at), registration.sqlite.parent.open(name, at, flags, ptr::null_mut()))
+            };
+            if code != ffi::OK {
+                base.close();
+                return Err(Failure::new(
+                    code,
+                    format!("cannot open the rollback journal of {}", db.path.display()),
+                ));
+            }
+            db.set_journal(Some(JournalStore::Base(base)));
+        }
     }
     // SAFETY: as promised by the caller.
     unsafe { journal_file::install(file, db) };

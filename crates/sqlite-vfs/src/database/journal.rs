@@ -16,13 +16,14 @@ use duralite_sqlite_ffi as ffi;
 use super::Db;
 use super::journal_store::JournalStore;
 use crate::errors::{During, Failure};
+use crate::sqlite::base::BaseFile;
 
 /// The smallest header with which SQLite begins a journal, of a sector. When it syncs the journal, or leaves it with its first bytes
 /// zeroed, it writes less at its beginning.
 const HEADER_BYTES: usize = 512;
 
-/// Whether this write begins a journal.
-fn begins_journal(data: &[u8], offset: u64) -> bool {
+/// Whether this write of SQLite's begins a journal: it has another transaction in it from then on.
+pub fn begins_journal(data: &[u8], offset: u64) -> bool {
     offset == 0 && data.len() >= HEADER_BYTES
 }
 
@@ -47,6 +48,30 @@ impl Db {
     /// Whether a rollback journal is open that is kept here.
     pub fn has_journal(&self) -> bool {
         self.open_journal().is_some()
+    }
+
+    /// Whether it is a file of the base's.
+    pub fn has_base_journal(&self) -> bool {
+        matches!(*self.open_journal(), Some(JournalStore::Base(_)))
+    }
+
+    /// Closes that file, which holds nothing that counts; what SQLite writes next is kept in memory.
+    pub fn leave_base_journal(&self) {
+        let mut open = self.open_journal();
+        if let Some(JournalStore::Base(file)) = &*open {
+            file.close();
+            *open = Some(JournalStore::Memory(Vec::new()));
+        }
+    }
+
+    /// SQLite closes the journal.
+    pub fn close_journal(&self) -> c_int {
+        let file = match &*self.open_journal() {
+            Some(JournalStore::Base(file)) => Some(*file),
+            _ => None,
+        };
+        self.set_journal(None);
+        file.map_or(ffi::OK, BaseFile::close)
     }
 
     /// Whether it is in memory still.

@@ -1,12 +1,18 @@
-//! Where an open rollback journal is that the base does not keep.
+//! Where an open rollback journal is.
 
 use std::sync::Arc;
 
 use duralite_journal::JournalError;
+use duralite_journal::home::DatabaseFile;
 use duralite_journal::rollback::RollbackJournal;
+
+use crate::sqlite::base::BaseFile;
 
 /// An open rollback journal.
 pub enum JournalStore {
+    /// In the base's file, open in SQLite's memory: that of the transaction that makes the database, which has no page for a guard
+    /// yet. In exclusive locking mode SQLite keeps the file open for the next one.
+    Base(BaseFile),
     /// In memory: SQLite has not got EXCLUSIVE yet, and the database no guard.
     Memory(Vec<u8>),
     /// In the log.
@@ -24,6 +30,7 @@ impl JournalStore {
                 Ok(count)
             }
             Self::Log(journal) => journal.read(buf, offset),
+            Self::Base(file) => DatabaseFile::read(file, buf, offset),
         }
     }
 
@@ -32,6 +39,7 @@ impl JournalStore {
         let bytes = match self {
             Self::Memory(bytes) => bytes,
             Self::Log(journal) => return journal.write(data, offset),
+            Self::Base(file) => return DatabaseFile::write(file, data, offset),
         };
         let too_large = || JournalError::Unexpected("a rollback journal that is larger than memory");
         let at = usize::try_from(offset).map_err(|_| too_large())?;
@@ -52,6 +60,7 @@ impl JournalStore {
                 Ok(())
             }
             Self::Log(journal) => journal.truncate(size),
+            Self::Base(file) => DatabaseFile::truncate(file, size),
         }
     }
 
@@ -61,6 +70,7 @@ impl JournalStore {
             // Nothing in the database hangs on it yet.
             Self::Memory(_) => Ok(()),
             Self::Log(journal) => journal.sync(),
+            Self::Base(file) => DatabaseFile::sync(file),
         }
     }
 
@@ -69,6 +79,7 @@ impl JournalStore {
         match self {
             Self::Memory(bytes) => Ok(bytes.len() as u64),
             Self::Log(journal) => Ok(journal.size()?.unwrap_or(0)),
+            Self::Base(file) => DatabaseFile::size(file),
         }
     }
 }

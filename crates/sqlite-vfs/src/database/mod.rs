@@ -16,5 +16,6 @@ pub mod super_journal;
 pub mod waiting;
 
 pub use db::{Db, Names, Prepared, Serving, named_file};
+pub use journal::begins_journal;
 pub use journal_store::JournalStore;
 pub use mappable::Mappable;

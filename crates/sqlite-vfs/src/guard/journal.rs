@@ -82,8 +82,18 @@ pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
     }
 }
 
-/// Opens the rollback journal for SQLite, where it is not the base's; whether it is opened.
-pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<bool, Failure> {
+/// How a rollback journal is opened for SQLite.
+pub enum Opened {
+    /// It is open here.
+    Here,
+    /// It is the base's, but what SQLite does with it is seen here.
+    Wrapped,
+    /// It is the base's.
+    Base,
+}
+
+/// Opens the rollback journal for SQLite, where it is not the base's.
+pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     let failed = |error| Failure::of(&error, During::Open);
     let makes = flags & ffi::OPEN_CREATE != 0;
     if let Some(journal) = journal_of(db)? {
@@ -94,18 +104,22 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<bool, Failure> {
             }
         }
         db.set_journal(Some(JournalStore::Log(journal)));
-        return Ok(true);
+        return Ok(Opened::Here);
     }
     if !makes || !db.may_raise_for_journal() {
-        return Ok(false);
+        return Ok(Opened::Base);
     }
     // A new database is made by its first transaction: until then it has no page for a guard.
     let (header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
     db.set_makes_database(found == DatabaseHeader::Empty);
-    let DatabaseHeader::Plain { page_bytes, .. } = found else { return Ok(false) };
+    let page_bytes = match found {
+        DatabaseHeader::Empty => return Ok(Opened::Wrapped),
+        DatabaseHeader::Plain { page_bytes, .. } => page_bytes,
+        _ => return Ok(Opened::Base),
+    };
     if !guard::page_size_is_valid(page_bytes) || guard::kind_of_page(0, &header).is_none() {
-        return Ok(false);
+        return Ok(Opened::Base);
     }
     db.set_journal(Some(JournalStore::Memory(Vec::new())));
     if db.lock.believed() >= Level::Exclusive
@@ -114,7 +128,23 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<bool, Failure> {
         db.set_journal(None);
         return Err(failure);
     }
-    Ok(true)
+    Ok(Opened::Here)
+}
+
+/// SQLite begins a transaction by writing a journal's header. In exclusive locking mode it has kept the journal open, with the lock: that
+/// of the transaction that has made the database is the base's, and the next one is in the log.
+pub fn begin(db: &Db) -> Result<(), Failure> {
+    if db.has_base_journal() {
+        let (header, len) = db.raw_header()?;
+        let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else { return Ok(()) };
+        if !guard::page_size_is_valid(page_bytes) || guard::kind_of_page(0, &header).is_none() {
+            return Ok(());
+        }
+        // The file is deleted before the guard goes on.
+        db.leave_base_journal();
+        db.set_makes_database(false);
+    }
+    if db.lock.believed() >= Level::Exclusive { raise_for_journal(db) } else { Ok(()) }
 }
 
 /// A WAL with commits and a rollback journal know nothing of each other: SQLite never has both, unless the WAL could not

@@ -77,6 +77,40 @@ fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() 
     });
 }
 
+/// The first one whose journal is in the log comes after one whose journal SQLite has kept open.
+#[test]
+fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
+    each(|fixture, mode| {
+        for step in 1..STEPS {
+            let fixture = Fixture::on(fixture.engine());
+            let mut actor = Actor::start(&["stepping", &fixture.uri(NAME, "")]);
+            actor.run("PRAGMA locking_mode=EXCLUSIVE");
+            actor.run(&format!("PRAGMA journal_mode={mode}"));
+            for sql in [
+                "PRAGMA cache_size=3",
+                "CREATE TABLE t AS SELECT 1 a, zeroblob(9000) b UNION ALL SELECT 2, zeroblob(5000) UNION ALL SELECT 3, 'three'",
+                &format!("die {step}"),
+            ] {
+                assert_eq!(actor.run(sql), "", "{sql}");
+            }
+            let committed = TRANSACTION.iter().all(|sql| actor.run_or_end(sql).is_some());
+            let died = actor.run_or_end("SELECT 1").is_none();
+            actor.kill();
+            let conn = connect(&fixture.uri(NAME, "")).unwrap();
+            check(state(&conn), committed);
+            conn.close().unwrap();
+            fixture.assert_plain(NAME);
+            check(state(&stock(&fixture.path(NAME))), committed);
+            if !died {
+                assert!(step > 3, "nothing of the transaction is in the log");
+                eprintln!("{step} steps");
+                return;
+            }
+        }
+        panic!("it never lived");
+    });
+}
+
 #[test]
 fn inv21_and_by_a_checkpoint_without_sqlite() {
     each_step(|fixture, _, _| {

@@ -158,6 +158,65 @@ fn exclusive_locking_mode_comes_and_goes() {
     });
 }
 
+/// SQLite keeps the journal open that is the base's, since the database had no page yet.
+#[test]
+fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_second_transaction_on() {
+    each(|fixture, mode| {
+        let conn = connect(&fixture.uri(NAME, "strict=on")).unwrap();
+        run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+        run(&conn, &format!("PRAGMA journal_mode={mode}")).unwrap();
+        // What is rolled back has made nothing, and the journal stays the base's.
+        run(&conn, "BEGIN").unwrap();
+        run(&conn, "CREATE TABLE other(a)").unwrap();
+        run(&conn, "ROLLBACK").unwrap();
+        run(&conn, "CREATE TABLE t(a INTEGER PRIMARY KEY, b)").unwrap();
+        assert!(!fixture.is_guarded(NAME));
+        run(&conn, "INSERT INTO t VALUES(1, zeroblob(9000))").unwrap();
+        assert!(fixture.is_guarded(NAME) && !has_file(fixture, "-journal"));
+        assert!(one::<String>(&conn, "PRAGMA duralite").contains("state\tactive"));
+        run(&conn, "BEGIN").unwrap();
+        run(&conn, "UPDATE t SET b = 'changed'").unwrap();
+        run(&conn, "ROLLBACK").unwrap();
+        run(&conn, "INSERT INTO t VALUES(2, zeroblob(5000))").unwrap();
+        run(&conn, "PRAGMA locking_mode=NORMAL").unwrap();
+        run(&conn, "INSERT INTO t VALUES(3, 'three')").unwrap();
+        let other = connect(&fixture.uri(NAME, "")).unwrap();
+        assert_eq!(one::<i64>(&other, "SELECT sum(length(b)) FROM t"), 14005);
+        drop(other);
+        integrity(&conn);
+        conn.close().unwrap();
+        fixture.assert_plain(NAME);
+        assert!(!has_file(fixture, "-journal") && fixture.logs().is_empty());
+        let conn = stock(&fixture.path(NAME));
+        assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 14005);
+    });
+}
+
+/// Without EXCLUSIVE the journal would be in memory until SQLite has it.
+#[test]
+fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_locking_mode() {
+    for engine in Engine::keeping_rollback_journals() {
+        let fixture = Fixture::on(engine);
+        let conn = connect(&fixture.uri(NAME, "")).unwrap();
+        run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        let elsewhere = fixture.path("elsewhere");
+        std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
+            // On another file system.
+            std::fs::remove_dir_all(fixture.log_dir()).unwrap();
+        });
+        assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());
+        assert!(!fixture.is_guarded(NAME));
+        assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 0);
+        std::fs::create_dir(fixture.log_dir()).unwrap();
+        run(&conn, "INSERT INTO t VALUES(2)").unwrap();
+        assert!(fixture.is_guarded(NAME));
+        conn.close().unwrap();
+        fixture.assert_plain(NAME);
+        assert_eq!(one::<i64>(&stock(&fixture.path(NAME)), "SELECT sum(a) FROM t"), 2);
+    }
+}
+
 #[test]
 fn strict_takes_rollback_journals_that_a_log_keeps() {
     each(|fixture, mode| {
