@@ -14,9 +14,14 @@ use crate::fixture::{GUARD, VERSIONS};
 /// the first one the header may go by itself, with the guard on.
 const HEADER_BYTES: usize = 100;
 
+/// The smallest page.
+const PAGE_BYTES: usize = 512;
+
 thread_local! {
     /// Writes refused so far, while they are refused.
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The same for writes of pages.
+    static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
@@ -30,6 +35,10 @@ unsafe extern "C" {
 /// # Safety
 /// There are so many bytes at `data`.
 unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
+    if let Some(refused) = PAGES_REFUSED.get().filter(|_| bytes >= PAGE_BYTES) {
+        PAGES_REFUSED.set(Some(refused + 1));
+        return true;
+    }
     let is_bare = || {
         // SAFETY: as promised by the caller.
         let header = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) };
@@ -51,17 +60,33 @@ unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, byte
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
+/// Runs something while there is no space for pages of a database: this thread's SQLite can write none to a file.
+///
+/// # Panics
+/// When nobody tried.
+pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
+    replace_writes_once();
+    PAGES_REFUSED.set(Some(0));
+    let result = body();
+    assert_ne!(PAGES_REFUSED.replace(None), Some(0), "nobody tried to write a page");
+    result
+}
+
 /// Runs something while there is no space for the guard: this thread can neither raise nor lift it.
 ///
 /// # Panics
 /// When nobody tried.
 pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(replace_writes);
+    replace_writes_once();
     REFUSED.set(Some(0));
     let result = body();
     assert_ne!(REFUSED.replace(None), Some(0), "nobody tried to write the guard");
     result
+}
+
+fn replace_writes_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(replace_writes);
 }
 
 /// SQLite has been built to use one of three.

@@ -27,7 +27,7 @@ mod vec_engine;
 pub use above::{ABOVE, register_above};
 pub use actor::Actor;
 pub use engine::Engine;
-pub use failing::with_stuck_guard;
+pub use failing::{with_stuck_guard, without_space_for_pages};
 pub use fixture::{Fixture, GUARD, ROLLBACK_GUARD, VERSIONS, snapshot, stock_shell};
 pub use fork::{Ended, Forked, fork};
 pub use gate::Gate;

@@ -371,6 +371,8 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| in_use(db))?;
+    // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint: the log that was kept for its deletion.
+    db.detach_lingering();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
         Some(Prepared::Base) => return Ok(Prepared::Base),

@@ -1,6 +1,9 @@
 //! A database that is live, and one that has been closed.
 
-use duralite_testkit::{Actor, Fixture, code, integrity, one, run, stock, stock_shell, with_stuck_guard};
+use duralite_testkit::{
+    Actor, Engine, Fixture, code, connect, integrity, one, run, stock, stock_shell, with_stuck_guard,
+    without_space_for_pages,
+};
 use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere};
@@ -124,6 +127,29 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
         // What SQLite answered holds.
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
+    }
+}
+
+/// SQLite closes the WAL, cannot checkpoint it, and goes on with it under the same lock.
+#[test]
+fn inv09_a_connection_in_exclusive_locking_mode_that_could_not_leave_wal_mode_goes_on() {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
+        let fixture = Fixture::on(engine);
+        let conn = connect(&fixture.uri("e.db", "")).unwrap();
+        run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+        run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        run(&conn, "INSERT INTO t VALUES(6)").unwrap();
+        without_space_for_pages(|| run(&conn, "PRAGMA journal_mode=DELETE").unwrap_err());
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+        run(&conn, "INSERT INTO t VALUES(7)").unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 13);
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=DELETE"), "delete");
+        run(&conn, "INSERT INTO t VALUES(8)").unwrap();
+        conn.close().unwrap();
+        fixture.assert_plain("e.db");
+        assert_eq!(one::<i64>(&stock(&fixture.path("e.db")), "SELECT sum(a) FROM t"), 21);
     }
 }
 
