@@ -65,6 +65,9 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     let why = match db.log_dir() {
         Err(why) => why,
         Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
+        Ok(_) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
+            "it has an ordinary -wal file that this user may not write, so it can only be read without a log"
+        }
         Ok(_) => "its first page does not say that it is in WAL mode",
     };
     Err(refused(&db.path, why))

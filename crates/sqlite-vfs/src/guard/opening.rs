@@ -125,7 +125,7 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
 /// Takes SHARED for SQLite, which has no lock and relies on nothing, and sees to the database's log before.
 /// `SQLITE_BUSY` where somebody is in the way for longer than [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
-    let mut opening = Opening { db, turn: None, writer: None };
+    let mut opening = Opening { db, turn: None, writer: None, reads_base: false };
     for tries in 0.. {
         match db.lock.own() {
             Ok(own) => {
@@ -169,6 +169,8 @@ struct Opening<'d> {
     turn: Option<Turn>,
     /// The connection that may write, once one was asked for.
     writer: Option<Option<OwnConnection<'static>>>,
+    /// Whether this user may not write what it takes to put an ordinary `-wal` home, and reads as without this library.
+    reads_base: bool,
 }
 
 impl Opening<'_> {
@@ -200,6 +202,10 @@ impl Opening<'_> {
             Need::PutAway(attachment) => {
                 let mut own = own;
                 put_away(db, own.held_mut(), attachment)?;
+            }
+            Need::Absorb if self.reads_base => {
+                db.prepare(own.held().conclude(Prepared::Base).keep());
+                return Ok(pass(own));
             }
             Need::Absorb => self.absorb(own)?,
             Need::NewLog(log_dir) => {
@@ -266,6 +272,10 @@ impl Opening<'_> {
         match absorb::checkpoint_base_wal(self.db) {
             // Another process has done it and had a log by then, whose guard stock SQLite has met.
             Err(failure) if failure.code & 0xff == ffi::NOTADB => Ok(()),
+            Err(failure) if failure.code & 0xff == ffi::READONLY => {
+                self.reads_base = true;
+                Ok(())
+            }
             absorbed => absorbed,
         }
     }

@@ -174,8 +174,8 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
         found => found.map(|found| found.log_dir),
     };
     let pause = |tries| db.patience.pause(tries);
-    // Who may not write the database leaves recovery to SQLite.
-    let attach = if db.read_only { Log::attach } else { duralite_journal::recover };
+    // Who may not write the database leaves recovery to SQLite; so is it where a VFS above this one may have a say in each page.
+    let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_journal::recover };
     let attach = || {
         attach(&db.mappable(), &log_dir?, &settings.options, &identity, id, &pause)
             .map_err(|error| Failure::of(&error, During::Open))

@@ -331,3 +331,35 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     conn.close().unwrap();
     end(&fixture, Vec::new());
 }
+
+/// As with stock SQLite: what cannot be checkpointed into the database can be read.
+#[test]
+fn an_ordinary_wal_that_may_only_be_read_is_read() {
+    for end in ["-wal", "-shm"] {
+        let Some(fixture) = place() else { return };
+        set_mode(&fixture.path(""), 0o777);
+        let conn = stock(&fixture.path("live.db"));
+        run(&conn, "PRAGMA journal_mode=WAL").unwrap();
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        run(&conn, "INSERT INTO t VALUES(6), (7)").unwrap();
+        // As a crash leaves them.
+        let copy = |name: &str| {
+            for part in ["", "-wal", "-shm"] {
+                let path = fixture.path(&format!("{name}{part}"));
+                fs::copy(fixture.path(&format!("live.db{part}")), &path).unwrap();
+                set_mode(&path, if part == end { 0o444 } else { 0o666 });
+            }
+        };
+        for name in ["theirs.db", "ours.db"] {
+            copy(name);
+        }
+        let answer = |uri: &str| {
+            let mut reader = Actor::start_as(NOBODY, &fixture.path(""), &["sql", uri]);
+            [reader.run("SELECT sum(a) FROM t"), reader.run("INSERT INTO t VALUES(8)")]
+        };
+        let theirs = answer(&format!("file:{}?vfs=unix", fixture.path("theirs.db").display()));
+        assert_eq!(theirs[0], "13", "{end}: stock does not read it either");
+        assert_eq!(answer(&fixture.uri("ours.db", "")), theirs, "{end}");
+        assert!(!fixture.is_guarded("ours.db"));
+    }
+}
