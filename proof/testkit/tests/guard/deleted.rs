@@ -188,7 +188,7 @@ fn inv15_who_does_not_find_the_shared_memory_of_a_log_in_use_is_refused() {
     files().filter(is_memory).for_each(|memory| delete(&memory));
     for _ in 0..2 {
         let answer = read_elsewhere(&fixture.uri("s.db", ""));
-        assert_eq!(answer, "error: database is locked");
+        assert!(answer.starts_with("error: "), "not refused: {answer}");
         assert_eq!(writer.run("INSERT INTO t VALUES(6)"), "");
     }
     writer.kill();
