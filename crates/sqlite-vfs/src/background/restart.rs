@@ -53,6 +53,9 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     if !(is_outgrown || is_short) || RESTARTING.get() || is_worker() {
         return false;
     }
+    if db.reserves_bytes().unwrap_or(true) {
+        return false;
+    }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
         // For as long as SQLite takes it to have slept.
         let (start, limit) = (Instant::now(), waits.unwrap_or_default());

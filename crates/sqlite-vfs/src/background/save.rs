@@ -15,7 +15,7 @@ use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 /// SQLite's error log; whoever calls this tells its own reason. The caller holds none of this library's locks; it may hold WRITE.
 #[cold]
 pub fn put_home(db: &Db, attachment: &Attachment) {
-    if !attachment.is_to_be_saved() {
+    if !attachment.is_to_be_saved() || db.reserves_bytes().unwrap_or(true) {
         return;
     }
     let saved =

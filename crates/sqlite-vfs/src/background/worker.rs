@@ -41,6 +41,11 @@ pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Fail
     if !wanted || attachment.maintenance().is_some() {
         return Ok(());
     }
+    if settings.background_checkpoint > 0 && db.reserves_bytes()? {
+        let message = "background_checkpoint writes pages past a VFS above this one, and this database keeps bytes at the ends of pages for one \
+                       (cksumvfs): leave it off, and SQLite's own auto-checkpoint on";
+        return Err(Failure::cannot_open(message));
+    }
     if !db.sqlite.api.is_threadsafe() {
         let message = "background_checkpoint and group_synch need a SQLite that is built for threads";
         return Err(Failure::cannot_open(message));

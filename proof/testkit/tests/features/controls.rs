@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::os::unix::fs::FileExt;
 
-use duralite_testkit::{Actor, Fixture, one, run, stock};
+use duralite_testkit::{Actor, Engine, Fixture, one, run, stock};
 use rusqlite::{Connection, ffi};
 
 /// Calls a file control of the main database with a number, and returns what it then is.
@@ -62,4 +62,36 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     drop(file);
     fixture.assert_plain("c.db");
     assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(a) FROM t"), 1);
+}
+
+/// A VFS above this one fills the reserved bytes as SQLite writes pages home (`cksumvfs` does): nothing may go home past it.
+#[test]
+fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
+        let fixture = Fixture::on(engine);
+        let path = fixture.path("c.db");
+        let conn = stock(&path);
+        control(&conn, ffi::SQLITE_FCNTL_RESERVE_BYTES, 8);
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        conn.close().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap()[20], 8);
+        let mut writer = Actor::sql(&fixture.uri("c.db", ""));
+        assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
+        writer.run("PRAGMA wal_autocheckpoint=0");
+        assert_eq!(writer.run("INSERT INTO t VALUES(6)"), "");
+        writer.kill();
+        let pages = || std::fs::read(&path).unwrap()[4096..].to_vec();
+        let before = pages();
+        let mut reader = Actor::sql(&fixture.uri("c.db", ""));
+        assert_eq!(reader.run("SELECT sum(a) FROM t"), "6");
+        assert!(pages() == before, "{engine:?}: pages went home past SQLite");
+        assert_eq!(reader.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
+        assert!(pages() != before);
+        reader.finish();
+        fixture.assert_plain("c.db");
+        let uri = fixture.uri("c.db", "background_checkpoint=100");
+        let refused = duralite_testkit::connect(&uri).and_then(|conn| run(&conn, "SELECT * FROM t"));
+        assert_eq!(duralite_testkit::code(&refused.unwrap_err()), ffi::SQLITE_CANTOPEN);
+        assert!(duralite::last_error().unwrap().contains("cksumvfs"));
+    }
 }
