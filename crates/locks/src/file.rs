@@ -193,6 +193,12 @@ impl<F: LockedFile> FileLock<F> {
         given_back
     }
 
+    /// SQLite gives a lock back down to this one, and the file goes on holding what it holds until SQLite gives back more, or takes more and
+    /// gives that back.
+    pub fn keep_for_sqlite(&self, level: Level) {
+        self.believe(level.min(self.believed()));
+    }
+
     /// SQLite is told that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken, and believes in what it had
     /// before. It keeps SHARED all the time, so nobody commits. RESERVED somebody else may take meanwhile, who cannot commit
     /// before SQLite here has ended its transaction, nor can SQLite here before that one has.
@@ -482,6 +488,11 @@ mod tests {
         all[0].refuse_exclusive(Level::Reserved);
         assert_eq!((locks.borrow()[0], all[0].believed()), (Level::Reserved, Level::Reserved));
         assert!(all[0].in_rollback_transaction());
+        all[0].lock_for_sqlite(Level::Exclusive).unwrap();
+        all[0].keep_for_sqlite(Level::Shared);
+        assert_eq!((locks.borrow()[0], all[0].believed()), (Level::Exclusive, Level::Shared));
+        all[0].unlock_for_sqlite(Level::Shared).unwrap();
+        assert_eq!((locks.borrow()[0], all[0].believed()), (Level::Shared, Level::Shared));
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 /// Stock SQLite loses commits where a connection leaves WAL mode that has other pages in its cache: it then looks at the change
 /// counter, which a commit through the WAL need not have changed. And while one leaves WAL mode another that opens
 /// the database may commit to a new `-wal`, which is not looked at by the first. So here who leaves WAL mode has read page 1
-/// alone, and no stock process opens the database meanwhile; the scenario `stock_leaves_wal` shows both.
+/// alone, and no stock process opens the database meanwhile, where that one is a stock one; the scenario `stock_leaves_wal` shows both.
 const PEEK: &str = "SELECT name FROM sqlite_master";
 const TO_DELETE: &str = "PRAGMA journal_mode=DELETE";
 const TO_WAL: &str = "PRAGMA journal_mode=WAL";
@@ -262,6 +262,16 @@ pub static SCENARIOS: &[Scenario] = &[
             "stock SQLite by itself: the rules are those that it keeps",
         )
     },
+    scenario(
+        "ours_leaves_wal",
+        Start::Wal,
+        &[
+            ours(&["open", "insert", "yield", "read", "insert", "close"]),
+            ours(&["open", "read", TO_DELETE, "insert", TO_WAL, "insert", "close"]),
+            stock(&["open", "read", "insert", "close"]),
+        ],
+        "one with Duralite and a warm cache leaves WAL mode beside another and a stock one, which stock SQLite does not survive",
+    ),
     Scenario {
         auditors: &[Via::Stock],
         is_control: true,

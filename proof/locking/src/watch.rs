@@ -329,8 +329,8 @@ fn header() -> Header {
     match versions {
         [1, 1] => Header::Rollback,
         [2, 2] => Header::Wal,
-        [0xd7, 0xd7] => Header::Guard,
-        [0xd8, 0xd8] => Header::GuardOfRollback,
+        [2, 0xd7] => Header::Guard,
+        [1, 0xd8] => Header::GuardOfRollback,
         other => Header::Other(other),
     }
 }

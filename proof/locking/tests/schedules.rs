@@ -73,6 +73,7 @@ scenarios! {
     exclusive_by_ours,
     transactions_beside_stock,
     stock_alone,
+    ours_leaves_wal,
 }
 
 /// With a hot journal left among the rest, while the other one waits to open the log.

@@ -58,6 +58,8 @@ pub struct Db {
     log_dir: OnceLock<Result<LogDirectory, String>>,
     /// The lock of the database file (invariant 44).
     pub lock: FileLock<BaseFile>,
+    /// Whether SQLite has deleted the WAL, and done nothing since.
+    leaving_wal: AtomicBool,
     /// What was made ready as SQLite took SHARED, for the moment in which it opens the WAL.
     prepared: Mutex<Option<Prepared>>,
     /// Set when the guard may or may not be on, on disk.
@@ -184,6 +186,7 @@ impl Db {
             settings: Mutex::new(settings),
             log_dir: OnceLock::new(),
             lock: FileLock::new(base),
+            leaving_wal: AtomicBool::new(false),
             prepared: Mutex::default(),
             header_in_doubt: AtomicBool::new(false),
             sealed: Mutex::default(),
@@ -271,6 +274,16 @@ impl Db {
     /// Whether an engine may serve this database.
     pub fn is_capable(&self) -> bool {
         self.settings().journal != Journal::Off
+    }
+
+    /// Notes that SQLite has deleted the WAL, or that it has gone on since.
+    pub fn set_leaving_wal(&self, leaving: bool) {
+        self.leaving_wal.store(leaving, Ordering::Relaxed);
+    }
+
+    /// Whether SQLite has deleted the WAL and done nothing since; not a second time.
+    pub fn end_leaving_wal(&self) -> bool {
+        self.leaving_wal.swap(false, Ordering::Relaxed)
     }
 
     /// Notes what serves the WAL when SQLite opens it next, under the lock that SQLite gets now.

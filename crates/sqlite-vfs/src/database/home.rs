@@ -180,6 +180,7 @@ impl Db {
 
     /// Writes to the database file for SQLite (invariants 1 and 5).
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
+        self.set_leaving_wal(false);
         let Some((attachment, serving)) = self.serving() else {
             if offset < guard::MASKED_END && !self.may_overwrite_guard()? {
                 let message =

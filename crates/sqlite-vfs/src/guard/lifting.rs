@@ -91,6 +91,9 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     // The last reference goes with the turn that `detach` takes.
     drop(attachment);
     db.detach();
+    if lifted.is_ok() {
+        db.set_leaving_wal(true);
+    }
     lifted.map(|()| true)
 }
 
@@ -138,6 +141,10 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     guard::lift(&mut header);
     if let Some(versions) = versions {
         header[VERSIONS].copy_from_slice(&versions);
+    }
+    if holds_anything {
+        // Whoever leaves WAL mode with a warm cache reads anew (invariant 46).
+        guard::move_counter(&mut header);
     }
     let lifted = write_header(db, &header);
     // A provisional guard may come back, and needs no log then.

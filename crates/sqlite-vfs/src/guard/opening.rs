@@ -219,9 +219,7 @@ impl Opening<'_> {
 
     /// Nothing is held: waits a little before the next step.
     fn again(&self, tries: u32) -> Result<Step, Failure> {
-        // Not in step with another one that wants the same.
-        let spread = std::process::id() % 4;
-        if self.db.patience.pause(tries + spread) { Ok(Step::Again) } else { Err(in_use(self.db)) }
+        if self.db.patience.pause(tries) { Ok(Step::Again) } else { Err(in_use(self.db)) }
     }
 
     /// Takes the turn among the threads of this process, or gives the lock back, which is in the way of the thread that has the
@@ -383,6 +381,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     let mut held = db.lock.sqlites().ok_or_else(|| in_use(db))?;
     // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint: the log that was kept for its deletion.
     db.detach_lingering();
+    db.set_leaving_wal(false);
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
         Some(Prepared::Base) => return Ok(Prepared::Base),

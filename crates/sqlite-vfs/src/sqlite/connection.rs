@@ -45,39 +45,44 @@ impl BusyWait {
 /// Between two looks.
 const PAUSE: Duration = Duration::from_micros(250);
 
-/// What the busy handler knows: how long it has waited in this statement.
+/// What the busy handler knows of this statement: since when it waits, and how much of that in the queue. What SQLite does between two
+/// tries counts as waited, since opening a log may wait itself.
 struct Busy {
     wait: BusyWait,
-    polled: Cell<Duration>,
+    since: Cell<Instant>,
     queued: Cell<Duration>,
     gave_up: Cell<bool>,
 }
 
 impl Busy {
     fn new(wait: BusyWait) -> Self {
-        let none = || Cell::new(Duration::ZERO);
-        Self { wait, polled: none(), queued: none(), gave_up: Cell::new(false) }
+        Self {
+            wait,
+            since: Cell::new(Instant::now()),
+            queued: Cell::new(Duration::ZERO),
+            gave_up: Cell::new(false),
+        }
     }
 
     /// Waits, if there is any time left; whether to try again.
     fn wait(&self, is_first: bool) -> bool {
+        let begun = Instant::now();
         if is_first {
-            self.polled.set(Duration::ZERO);
+            self.since.set(begun);
             self.queued.set(Duration::ZERO);
         }
-        let begun = Instant::now();
         let left = self.wait.queued.saturating_sub(self.queued.get());
         if !left.is_zero() && (self.wait.queue)(left) {
             self.queued.set(self.queued.get() + begun.elapsed());
             return true;
         }
-        let left = self.wait.polling.saturating_sub(self.polled.get());
+        let polled = begun.duration_since(self.since.get()).saturating_sub(self.queued.get());
+        let left = self.wait.polling.saturating_sub(polled);
         self.gave_up.set(left.is_zero());
         if left.is_zero() {
             return false;
         }
         std::thread::sleep(left.min(PAUSE));
-        self.polled.set(self.polled.get() + begun.elapsed());
         true
     }
 }
