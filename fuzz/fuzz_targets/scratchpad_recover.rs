@@ -14,8 +14,9 @@ use duralite_journal::scratchpad::Scratchpad;
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;
 use duralite_logfmt::scratchpad::{
-    FOLLOW_AT, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_STATE_OFFSET, Kind, LAST_AT, LINK_AT, Owner, PAGE_BYTES,
-    PageHeader, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock, UndoChain, UndoState, committed_mark, link_word,
+    FOLLOW_AT, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_STATE_OFFSET, Kind, LAST_AT, LINK_AT, Owner,
+    PAGE_BYTES, PageHeader, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock, UndoChain, UndoState,
+    committed_mark, link_word,
 };
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use duralite_medium::{LocalSegment, Nvm};
@@ -48,7 +49,8 @@ fuzz_target!(|data: &[u8]| {
         let mut frame = [0; 24];
         frame[3] = 1;
         frame[7] = 1;
-        if stream.write(&NoDatabase, 32, &frame).is_ok() && stream.write(&NoDatabase, 56, &[7; PAGE]).is_ok() {
+        if stream.write(&NoDatabase, 32, &frame).is_ok() && stream.write(&NoDatabase, 56, &[7; PAGE]).is_ok()
+        {
             assert_eq!(stream.engine().committed(), 1);
         }
     }

@@ -1,5 +1,6 @@
 //! SQLite's own: the database header under the guard, and what its write-ahead log begins with.
 
+use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_logfmt::sqlite_wal::{
     FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader, make_wal_header,
@@ -62,23 +63,33 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
         let valid = guard::page_size_is_valid(page_bytes);
         assert_eq!(guard::inspect(&disk), if valid { guarded } else { DatabaseHeader::Damaged });
     }
-    // In pieces it is the same as whole.
+    pieces(&plain, &disk, id, kind, shape, given.first().copied());
+    Ok(())
+}
+
+/// In pieces a header is masked as it is as a whole, and what is behind the header is the page's own.
+fn pieces(
+    plain: &[u8; HEADER_BYTES],
+    disk: &[u8; HEADER_BYTES],
+    id: LogId,
+    kind: JournalKind,
+    shape: u8,
+    len: Option<u8>,
+) {
     let from = usize::from(shape >> 4) * 6;
-    let to = from + given.first().map_or(0, |byte| usize::from(*byte)).min(HEADER_BYTES - from);
+    let to = from + len.map_or(0, usize::from).min(HEADER_BYTES - from);
     let mut piece = plain[from..to].to_vec();
     guard::mask_as(kind, from as u64, &mut piece, id);
     assert_eq!(piece, disk[from..to]);
     guard::unmask_as(kind, from as u64, &mut piece);
     assert_eq!(piece, plain[from..to]);
-    // Behind the header everything is the page's own.
     let far = guard::MASKED_END + u64::from_le_bytes(*id.0.first_chunk().unwrap()) / 2;
     for offset in [guard::MASKED_END, far, u64::MAX - 3] {
-        let mut piece = plain;
+        let mut piece = *plain;
         guard::mask(offset, &mut piece, id);
         guard::unmask(offset, &mut piece);
-        assert_eq!(piece, plain);
+        assert_eq!(piece, *plain);
     }
-    Ok(())
 }
 
 pub fn sqlite_headers(input: &mut Unstructured) -> Result<()> {

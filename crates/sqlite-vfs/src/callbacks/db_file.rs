@@ -12,7 +12,7 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 use super::ask;
 use super::file::{to_fill, to_write};
 use super::pragma;
-use crate::database::{Db, Serving, lock, strict};
+use crate::database::{Db, Serving, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;
 use crate::guard::{self, journal};
@@ -247,12 +247,7 @@ unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
         file,
         ffi::IOERR_UNLOCK,
         |db| {
-            let level = Level::of_code(level);
-            // Who closes gives all of it back at once.
-            if level > Level::None && db.is_kept() {
-                guard::lift_kept(db);
-            }
-            lock::unlock(db, level)
+            guard::unlock(db, Level::of_code(level))
         },
         in_child: ffi::OK
     )

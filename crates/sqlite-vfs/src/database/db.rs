@@ -281,7 +281,12 @@ impl Db {
         self.leaving_wal.store(leaving, Ordering::Relaxed);
     }
 
-    /// Whether SQLite has deleted the WAL and done nothing since; not a second time.
+    /// Whether SQLite has deleted the WAL and done nothing since.
+    pub fn is_leaving_wal(&self) -> bool {
+        self.leaving_wal.load(Ordering::Relaxed)
+    }
+
+    /// The same, not a second time.
     pub fn end_leaving_wal(&self) -> bool {
         self.leaving_wal.swap(false, Ordering::Relaxed)
     }

@@ -15,6 +15,6 @@ mod raising;
 mod waits;
 
 pub use header::is_provisional;
-pub use lifting::{delete_wal, lift_for_journal, lift_kept};
+pub use lifting::{delete_wal, lift_for_journal, lift_kept, unlock};
 pub use opening::{has_wal, lock, open_wal};
 pub use raising::{harden, put_again};

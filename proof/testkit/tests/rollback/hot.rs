@@ -102,7 +102,7 @@ fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
             fixture.assert_plain(NAME);
             check(state(&stock(&fixture.path(NAME))), committed);
             if !died {
-                assert!(step > 3, "nothing of the transaction is in the log");
+                assert!(step > 2, "the journal stays where it was");
                 eprintln!("{step} steps");
                 return;
             }
