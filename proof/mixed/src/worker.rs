@@ -137,7 +137,8 @@ fn live(orders: &Orders, plan: &Plan, thread: u32) {
         Life { plan, side, paths: &orders.paths, slices, rng, mind: Mind::new(writer, acks), trace }.run()
     });
     if let Err(error) = lived {
-        eprintln!("failure: writer {writer}: {error:#}");
+        let why = (side == Side::Ours).then(duralite::last_error).flatten().unwrap_or_default();
+        eprintln!("failure: writer {writer}: {error:#} {why}");
         std::process::exit(1);
     }
 }
