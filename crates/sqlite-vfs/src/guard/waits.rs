@@ -1,5 +1,6 @@
 //! What this VFS does where others have the database file locked, beyond what the application's busy handler does.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use duralite_locks::file::Code;
@@ -23,14 +24,69 @@ pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
     |code| Failure::new(code, format!("cannot lock {}", db.path.display()))
 }
 
-/// The database cannot be had alone, or not at all just now.
+/// The database cannot be had alone, or not at all just now. The message names who has it locked, as far as this process can see.
 pub fn in_use(db: &Db) -> Failure {
-    Failure::new(
-        ffi::BUSY,
-        format!(
-            "{} is open in another program, or another connection, without this log; close that one, or open \
-             it with the same settings",
-            db.path.display()
+    let path = db.path.display();
+    let message = match who_locks(db) {
+        Some(who) => format!(
+            "{path} is open without this log in {who}; close it there, or open it with the same settings"
         ),
-    )
+        None => format!(
+            "{path} is open in another program, or another connection, without this log; close that one, or open it with the \
+             same settings"
+        ),
+    };
+    Failure::new(ffi::BUSY, message)
+}
+
+/// The other processes that have locks of the database file; `None` where none is seen, as in another container.
+fn who_locks(db: &Db) -> Option<String> {
+    let meta = std::fs::metadata(&db.path).ok()?;
+    let file =
+        format!("{:02x}:{:02x}:{}", rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()), meta.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let mut processes = processes_with(&locks, &file);
+    processes.retain(|process| *process != std::process::id());
+    let named =
+        processes.iter().map(|process| match std::fs::read_to_string(format!("/proc/{process}/comm")) {
+            Ok(program) => format!("process {process} ({})", program.trim_end()),
+            Err(_) => format!("process {process}"),
+        });
+    let named: Vec<String> = named.collect();
+    (!named.is_empty()).then(|| named.join(", "))
+}
+
+/// The processes that `/proc/locks` names for this file, each once. One that a line gives as 0 or less is in another container.
+fn processes_with(locks: &str, file: &str) -> Vec<u32> {
+    let mut processes = Vec::new();
+    for line in locks.lines() {
+        // `1: POSIX  ADVISORY  READ 1234 fd:00:5678 1073741826 1073742335`; who waits has `->` behind the number.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some(at) = words.iter().position(|word| *word == file) else { continue };
+        let process = at.checked_sub(1).and_then(|at| words[at].parse().ok()).filter(|process| *process > 0);
+        if let Some(process) = process.filter(|process| !processes.contains(process) && words[1] != "->") {
+            processes.push(process);
+        }
+    }
+    processes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_lock_of_the_file_is_found_once() {
+        let locks = "1: POSIX  ADVISORY  READ 1234 fd:00:5678 1073741826 1073742335\n\
+                     2: POSIX  ADVISORY  WRITE 77 fd:00:5678 128 128\n\
+                     2: -> POSIX  ADVISORY  WRITE 78 fd:00:5678 128 128\n\
+                     3: FLOCK  ADVISORY  WRITE 9 fd:00:99 0 EOF\n\
+                     4: POSIX  ADVISORY  READ 0 fd:00:5678 1 1\n\
+                     5: OFDLCK ADVISORY  READ -1 fd:00:5678 1 1\n\
+                     6: POSIX  ADVISORY  READ 1234 fd:00:5678 1 1\n\
+                     nonsense\n";
+        assert_eq!(processes_with(locks, "fd:00:5678"), [1234, 77]);
+        assert_eq!(processes_with(locks, "fd:00:567"), [] as [u32; 0]);
+        assert_eq!(processes_with("", "fd:00:5678"), [] as [u32; 0]);
+    }
 }
