@@ -19,6 +19,7 @@ mod program;
 mod proof;
 mod reclaim;
 mod run;
+mod salvage;
 mod store;
 mod target;
 mod top;
@@ -87,6 +88,13 @@ enum Command {
     /// appears under its name when it is whole and durable; one that is there already is not touched.
     #[command(after_help = "Example:\n  duralite backup app.db \"app-$(date +%F).db\"")]
     Backup(backup::Arguments),
+    /// Save what a damaged log holds into a new database; change nothing in place
+    ///
+    /// OUT becomes the database after the last transaction before the damage. What is whole behind the damage goes to the directory
+    /// OUT-later: a file with the pages of each transaction, and transactions.txt, which lists them. Says what is missing, and
+    /// runs SQLite's integrity_check on OUT: exit status 1 unless that is ok.
+    #[command(after_help = "Example:\n  duralite salvage app.db saved.db")]
+    Salvage(salvage::Arguments),
     /// Write a log home and make its database one plain SQLite file again
     #[command(after_help = "Examples:\n  duralite checkpoint app.db\n  duralite checkpoint --adopt copy.db")]
     Checkpoint {
@@ -138,6 +146,7 @@ fn main() -> ExitCode {
         Command::Info(target) => info::run(&target),
         Command::Top(arguments) => top::run(arguments),
         Command::Verify { target, frames } => verify::run(&target, frames),
+        Command::Salvage(arguments) => salvage::run(&arguments),
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Checkpoint { target, adopt, discard_log, yes } => {
             checkpoint::run(&target, checkpoint::Wanted { adopt, discard_log, yes })

@@ -1,6 +1,7 @@
 //! `duralite verify`: would this log recover?
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,7 +50,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
         Err(error) if error.kind() == ErrorKind::Busy => bail!("{error}"),
         Err(_) => false,
     };
-    let verdict = verdict(&result);
+    let verdict = verdict(&result, &target.path);
     let sound = result.as_ref().is_ok_and(|looked| looked.found.mismatch.is_none());
     if target.json {
         print_json(&json!({
@@ -68,7 +69,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verdict(result: &Result<Looked<WalkSummary>, JournalError>) -> String {
+fn verdict(result: &Result<Looked<WalkSummary>, JournalError>, database: &Path) -> String {
     match result {
         Ok(Looked { found, .. }) if found.mismatch.is_some() => format!(
             "would not recover whole: pages up to frame {} do not match SQLite's checksum",
@@ -80,6 +81,11 @@ fn verdict(result: &Result<Looked<WalkSummary>, JournalError>) -> String {
             found.frames,
             if found.retired { "; retired, all of it is in the database file" } else { "" },
             if *in_use { "; programs have it open, and this is what it held at that moment" } else { "" },
+        ),
+        Err(error) if error.kind() == ErrorKind::Corrupt => format!(
+            "would not recover: {error}; `duralite salvage {} OUT` saves what is before the damage into a new database, and what \
+             is whole behind it apart",
+            database.display()
         ),
         Err(error) => format!("would not recover: {error}"),
     }

@@ -15,6 +15,7 @@ use crate::JournalError;
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
 use crate::media::{MediaSet, Medium, MemoryKind, check_directory};
+use crate::salvage::Salvage;
 use crate::settings::{EngineOptions, EngineSetting};
 use crate::walk::{WalkSummary, WalkedTransaction};
 
@@ -55,6 +56,8 @@ pub struct Descriptor {
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums: with the
     /// help of the database file where pages need it. Changes nothing.
     pub walk: Walk,
+    /// Reads a log that may be damaged: up to the damage, and what is whole behind it. Changes nothing.
+    pub salvage: Salvage,
     /// The longest that a commit which was acknowledged stays where it is not durable, to be made durable in the
     /// background; `None` where nothing in the background is needed.
     pub flush_interval: fn(&EngineOptions) -> Option<Duration>,

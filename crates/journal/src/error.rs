@@ -40,7 +40,7 @@ pub enum JournalError {
     },
     /// The log's bytes contradict themselves where no crash can have left them so.
     #[error(
-        "log damaged at offset {offset}: {what}; restore the log from a backup, or inspect it with `duralite verify`"
+        "log damaged at offset {offset}: {what}; `duralite verify` shows what is before that, and `duralite salvage` saves it"
     )]
     Corrupt {
         /// Offset in the log file in bytes.

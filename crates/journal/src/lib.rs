@@ -38,6 +38,7 @@ pub mod pins;
 pub mod ppl;
 mod recover;
 pub mod rollback;
+pub mod salvage;
 pub mod scratchpad;
 pub mod settings;
 pub mod stream;

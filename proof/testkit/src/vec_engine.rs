@@ -14,6 +14,7 @@ use duralite_journal::engine::{
 };
 use duralite_journal::home::DatabaseFile;
 use duralite_journal::media::Medium;
+use duralite_journal::salvage::Salvaged;
 use duralite_journal::stream::WalStream;
 use duralite_journal::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use duralite_journal::{EngineOptions, JournalError};
@@ -40,6 +41,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect,
     is_empty: |file| open(file).is_ok_and(|log| log.committed() == 0),
     walk: WALK,
+    salvage: |log, _, _| Ok(Salvaged::of_frames(Box::new(open(log)?), true, None)),
     release: |_| Ok(()),
     flush_interval: |_| None,
 };

@@ -42,7 +42,7 @@ pub(crate) use leftovers::where_now;
 pub use looking::{Looked, Reading, look, look_through};
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
-use open::open_log;
+pub(crate) use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
 pub(crate) use waiting::pause;

@@ -3,7 +3,7 @@
 use duralite_logfmt::nvwal::MAGIC;
 
 use super::options::{NAME, NvwalOptions};
-use super::{files, walk};
+use super::{files, salvage, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
 use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, ON_CLOSE};
@@ -24,6 +24,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
     inspect: files::inspect,
     is_empty: files::is_empty,
+    salvage: |log, _, later| salvage::salvage(log, later),
     walk: |log, database, visit| walk(files::map_read_only(log)?, log.path, database, visit),
     release: |_| Ok(()),
     flush_interval: |_| None,

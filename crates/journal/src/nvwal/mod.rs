@@ -10,6 +10,7 @@
 mod descriptor;
 mod files;
 mod options;
+mod salvage;
 mod scan;
 mod transaction;
 mod walk;

@@ -3,7 +3,7 @@
 use duralite_logfmt::ppl::{MAGIC, sector_size_is_valid};
 
 use super::options::{NAME, PplOptions};
-use super::{files, walk, words};
+use super::{files, salvage, walk, words};
 use crate::descriptor::Descriptor;
 use crate::media::Medium;
 use crate::settings::common::{BYTES, CACHE, LOG_LIMIT, ON_CLOSE};
@@ -23,6 +23,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
     inspect: files::inspect,
     is_empty: files::is_empty,
+    salvage: salvage::salvage,
     walk: walk::walk,
     release: |_| Ok(()),
     flush_interval: |_| None,

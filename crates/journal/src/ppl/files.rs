@@ -183,10 +183,20 @@ fn open_store(
 
 /// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, JournalError> {
+    let (area, superblock) = area_read_only(log)?;
+    open_scanned(area, superblock)
+}
+
+/// Maps a log to look at it, without reading its chains.
+pub(super) fn area_read_only(log: &OpenFile<'_>) -> Result<(Area, Superblock), JournalError> {
     let superblock = superblock_of(log)?;
     let nvm = Arc::new(map_file(Access::Read, &MediaOptions::default(), log, &superblock)?);
-    let area = Area::new(nvm, &superblock, log.path)?;
-    open_scanned(area, superblock)
+    Ok((Area::new(nvm, &superblock, log.path)?, superblock))
+}
+
+/// What reads pages of a log whose chains are known to whoever looks.
+pub(super) fn store_to_look(area: Area, superblock: &Superblock, words: Words) -> Store {
+    open_store(area, words, Pages::Scanned(FxHashMap::default()), superblock, &PplOptions::default())
 }
 
 /// The same for a log that is mapped.

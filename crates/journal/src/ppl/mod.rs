@@ -29,6 +29,7 @@ mod pages;
 mod reader;
 mod recent;
 mod recovery;
+mod salvage;
 mod seal;
 mod staged;
 mod store;

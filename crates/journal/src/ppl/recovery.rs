@@ -74,12 +74,58 @@ struct Parts {
     others: Vec<(u32, u64, Extent)>,
 }
 
+impl Parts {
+    /// The extents from the first one on, up to the first that is missing.
+    fn prefix(&self) -> Vec<Extent> {
+        let Some((_, _, first, _)) = self.firsts.iter().max() else { return Vec::new() };
+        let mut others = self.others.clone();
+        others.sort_unstable();
+        let mut extents = vec![*first];
+        for (order, _, extent) in others {
+            if order as usize == extents.len() {
+                extents.push(extent);
+            }
+        }
+        extents
+    }
+}
+
+/// A page whose chain is damaged, what is wrong, and as much of the chain as there is from its beginning on.
+type DamagedChain = (u32, JournalError, Chain);
+
 /// Reads all extents and slots. Stores nothing.
 pub(super) fn scan(
     area: &Area,
     page_bytes: u32,
     committed: u64,
     is_other: impl Fn(Extent) -> bool,
+) -> Result<Scanned, JournalError> {
+    scan_all(area, page_bytes, committed, is_other, &mut |(_, error, _)| Err(error))
+}
+
+/// The same for a log of which chains may be damaged.
+///
+/// # Errors
+/// None because of that.
+pub(super) fn scan_damaged(
+    area: &Area,
+    page_bytes: u32,
+    committed: u64,
+) -> Result<(Scanned, Vec<DamagedChain>), JournalError> {
+    let mut damaged = Vec::new();
+    let scanned = scan_all(area, page_bytes, committed, |_| false, &mut |chain| {
+        damaged.push(chain);
+        Ok(())
+    })?;
+    Ok((scanned, damaged))
+}
+
+fn scan_all(
+    area: &Area,
+    page_bytes: u32,
+    committed: u64,
+    is_other: impl Fn(Extent) -> bool,
+    on_damage: &mut dyn FnMut(DamagedChain) -> Result<(), JournalError>,
 ) -> Result<Scanned, JournalError> {
     let mut scanned = Scanned::default();
     let mut parts: FxHashMap<u32, Parts> = FxHashMap::default();
@@ -103,9 +149,28 @@ pub(super) fn scan(
     let slots = scan_slots(area, page_bytes, &mut scanned.stale_slots);
     for (page_number, parts) in parts {
         let slot = slots.get(&page_number).copied();
-        let found = put_together(area, page_number, parts, slot, &mut scanned.litter)?;
-        let Some(extents) = found else { continue };
-        match walk(area, page_bytes, committed, &extents, slot)? {
+        let prefix = parts.prefix();
+        let mut refuse = |error, extents: Vec<Extent>| {
+            let merged = extents.first().map_or(0, |first| area.merged(*first));
+            let slot = slot.map(|(slot, _)| slot);
+            on_damage((page_number, error, Chain { extents, last: 0, home: committed, merged, slot }))
+        };
+        let extents = match put_together(area, page_number, parts, slot, &mut scanned.litter) {
+            Ok(Some(extents)) => extents,
+            Ok(None) => continue,
+            Err(error) => {
+                refuse(error, prefix)?;
+                continue;
+            }
+        };
+        let walked = match walk(area, page_bytes, committed, &extents, slot) {
+            Ok(walked) => walked,
+            Err(error) => {
+                refuse(error, extents)?;
+                continue;
+            }
+        };
+        match walked {
             // Without a record nothing is said of the page that is not on flash.
             Some((_, end)) if end.bytes == 0 && slot.is_none() => scanned.litter.extend(extents),
             None => scanned.litter.extend(extents),

@@ -3,7 +3,7 @@
 use duralite_logfmt::scratchpad::MAGIC;
 
 use super::options::{NAME, ScratchpadOptions};
-use super::{files, walk};
+use super::{files, salvage, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
 use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, SWITCH};
@@ -23,6 +23,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     open_read_only: |log| Ok(Box::new(files::look_at(log)?)),
     inspect: files::inspect,
     is_empty: files::is_empty,
+    salvage: |log, _, later| salvage::salvage(log, later),
     release: files::release,
     walk: walk::walk,
     rollback_journals: true,

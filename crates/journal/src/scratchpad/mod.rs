@@ -24,6 +24,7 @@ mod recovery;
 mod region;
 mod region_file;
 mod room;
+mod salvage;
 mod scan;
 mod transaction;
 mod undo;

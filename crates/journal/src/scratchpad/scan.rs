@@ -40,6 +40,14 @@ impl Scan {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
+    /// The transactions of which there are heads, with numbers above one; ascending.
+    pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
+        let mut numbers: Vec<u32> =
+            self.heads.keys().copied().filter(|number| *number > transaction).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
     /// Pages of this log's, by their owner or by what they say they are.
     pub(super) fn own(&self) -> &[u32] {
         &self.own

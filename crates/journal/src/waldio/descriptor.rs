@@ -6,7 +6,7 @@ use duralite_logfmt::waldio::{MAGIC, block_size_is_valid};
 use duralite_medium::block::{Access, Durability};
 
 use super::options::{NAME, WaldioOptions};
-use super::{SHARED_BYTES, STATE_BYTES, files, walk};
+use super::{SHARED_BYTES, STATE_BYTES, files, salvage, walk};
 use crate::descriptor::{Descriptor, SharedBytes};
 use crate::media::Medium;
 use crate::settings::common::{CACHE, LOG_LIMIT, ON_CLOSE};
@@ -40,6 +40,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         let (block, superblock) = files::blocks_read_only(log)?;
         walk(block, superblock, log.path, database, visit)
     },
+    salvage: |log, _, later| salvage::salvage(log, later),
     release: |_| Ok(()),
     flush_interval: |all| {
         let options = own(all);

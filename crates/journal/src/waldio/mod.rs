@@ -16,6 +16,7 @@ mod framing;
 mod options;
 mod prefetch;
 mod recovery;
+mod salvage;
 mod transaction;
 mod walk;
 mod writer;
@@ -183,18 +184,13 @@ impl Waldio {
         superblock: Superblock,
         path: &Path,
     ) -> Result<Self, JournalError> {
-        let mut log = Self::inspect(block, superblock, path)?;
-        log.refresh()?;
-        Ok(log)
-    }
-
-    /// A log that nobody is joined with, whose transactions are not taken in yet.
-    fn inspect(block: Arc<dyn Block>, superblock: Superblock, path: &Path) -> Result<Self, JournalError> {
         let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
         let options = WaldioOptions::default();
         let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
         let recovered = scan.find_end(None, &mut |_| Ok(()))?.recovered;
-        Self::alone(block, superblock, path, &options, recovered)
+        let mut log = Self::alone(block, superblock, path, &options, recovered)?;
+        log.refresh()?;
+        Ok(log)
     }
 
     fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {

@@ -8,6 +8,7 @@
 use std::thread;
 
 use duralite_logfmt::FormatError;
+use duralite_logfmt::sqlite_wal::make_wal_header;
 use duralite_logfmt::waldio::{
     AREA_BYTES, BodyHash, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot,
     Superblock, TX_HEADER_BYTES, decode_frame, frame_bytes, raise_version, slot_offset,
@@ -18,9 +19,12 @@ use duralite_medium::block::{Block, Durability};
 use super::prefetch::Prefetch;
 use crate::JournalError;
 use crate::group::Recovered;
+use crate::salvage::damage_of;
 
 /// Bytes read at a time of what may be long.
 const CHUNK: u64 = 1 << 20;
+/// Generations that are tried where no slot says which one is in force.
+const GENERATIONS_TRIED: u64 = 1 << 16;
 
 /// What a log was found to hold.
 pub(crate) struct Found {
@@ -36,10 +40,10 @@ pub(crate) struct Found {
 
 /// Where a log's newest generation begins, before it is known where it ends.
 pub(crate) struct Scan<'a> {
-    block: &'a dyn Block,
-    superblock: &'a Superblock,
+    pub(super) block: &'a dyn Block,
+    pub(super) superblock: &'a Superblock,
     slot: Slot,
-    failed: &'a dyn Fn(MediumError) -> JournalError,
+    pub(super) failed: &'a dyn Fn(MediumError) -> JournalError,
 }
 
 /// Hears of each group of a `delta` log that checks, in their order.
@@ -121,6 +125,101 @@ impl<'a> Scan<'a> {
         self.slot.generation
     }
 
+    /// What it began with.
+    pub(super) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// As [`Scan::begin`], for a log that may be damaged: where the newest slot cannot be read, the generation is the one that
+    /// the log's first block is of, and the error is what recovery refuses.
+    ///
+    /// # Errors
+    /// `Corrupt` where that is of no generation, `Medium`.
+    pub(super) fn begin_damaged(
+        block: &'a dyn Block,
+        superblock: &'a Superblock,
+        failed: &'a dyn Fn(MediumError) -> JournalError,
+    ) -> Result<(Self, Option<JournalError>), JournalError> {
+        let (slot, error) = match newest_slot(block, superblock, failed) {
+            Ok(slot) => {
+                let scan = Self { block, superblock, slot, failed };
+                match scan.refuse_newer_generation() {
+                    Ok(()) => return Ok((scan, None)),
+                    Err(error) => (Some(slot), damage_of(error)?),
+                }
+            }
+            Err(error) => {
+                let slots = [0, 1].map(|parity| read_slot(block, superblock, parity, failed));
+                let [even, odd] = slots;
+                let newest = even?.into_iter().chain(odd?).max_by_key(|slot| slot.generation);
+                (newest, damage_of(error)?)
+            }
+        };
+        let unknown = |generation| Slot {
+            generation,
+            wal_header: Some(make_wal_header(superblock.page_bytes, 0, [0; 2])),
+            retired: false,
+            file_bytes: DATA_OFFSET,
+            position: 0,
+            time_ms: 0,
+        };
+        let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
+            // The file may only be shorter than the slot says.
+            Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
+            None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
+        };
+        let mut scan = Self { block, superblock, slot: unknown(0), failed };
+        let (bytes, mut page) = scan.first_frame()?;
+        for slot in candidates {
+            if scan.starts_at(&bytes, &mut page, slot.generation, DATA_OFFSET).is_some() {
+                scan.slot = slot;
+                return Ok((scan, Some(error)));
+            }
+        }
+        Err(error)
+    }
+
+    /// The generation of a log that is open.
+    pub(super) fn of_generation(
+        block: &'a dyn Block,
+        superblock: &'a Superblock,
+        generation: u64,
+        failed: &'a dyn Fn(MediumError) -> JournalError,
+    ) -> Self {
+        let slot = Slot {
+            generation,
+            wal_header: None,
+            retired: false,
+            file_bytes: DATA_OFFSET,
+            position: 0,
+            time_ms: 0,
+        };
+        Self { block, superblock, slot, failed }
+    }
+
+    /// As [`Scan::find_end`], with the end before damage, and what recovery refuses.
+    ///
+    /// # Errors
+    /// `Corrupt` where the end cannot be told, `Medium`.
+    pub(super) fn find_damage(self) -> Result<(Found, Option<JournalError>), JournalError> {
+        if self.slot.wal_header.is_none() {
+            return Ok((self.found(DATA_OFFSET, DATA_OFFSET), None));
+        }
+        let (end, rewrite_from) = self.end(&mut |_| Ok(()))?;
+        let found = self.found(end, rewrite_from);
+        match self.behind(end) {
+            Ok(_) => Ok((found, None)),
+            Err(error) => Ok((found, Some(damage_of(error)?))),
+        }
+    }
+
+    fn end(&self, visit: Visit<'_>) -> Result<(u64, u64), JournalError> {
+        match self.superblock.layout {
+            Layout::Delta => thread::scope(|scope| self.groups(&mut Prefetch::new(self.block, scope), visit)),
+            Layout::Embedded => self.frames(),
+        }
+    }
+
     /// Finds the end of the log. Changes nothing. If that is where those who had it have `left` it, durable and with nothing
     /// written after it, nothing is looked for there.
     ///
@@ -130,12 +229,7 @@ impl<'a> Scan<'a> {
         if self.slot.wal_header.is_none() {
             return Ok(self.found(DATA_OFFSET, DATA_OFFSET));
         }
-        let (end, rewrite_from) = match self.superblock.layout {
-            Layout::Delta => {
-                thread::scope(|scope| self.groups(&mut Prefetch::new(self.block, scope), visit))?
-            }
-            Layout::Embedded => self.frames()?,
-        };
+        let (end, rewrite_from) = self.end(visit)?;
         let found = self.found(end, rewrite_from);
         let aligned = Recovered { end: end.next_multiple_of(8), ..found.recovered };
         if left == Some(aligned) {
@@ -183,21 +277,18 @@ impl Found {
 }
 
 impl Scan<'_> {
-    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
+    pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         self.block.read(at, buf).map_err(self.failed)
     }
 
-    fn unit(&self) -> u64 {
+    pub(super) fn unit(&self) -> u64 {
         u64::from(self.superblock.block_bytes)
     }
 
     /// The slot in force may be unreadable, and the one before it would then be taken for it:
     /// the log's first block tells.
     fn refuse_newer_generation(&self) -> Result<(), JournalError> {
-        let length = self.longest_frame().max(GROUP_HEADER_BYTES);
-        let mut bytes = vec![0; length.min(self.block.len().saturating_sub(DATA_OFFSET)) as usize];
-        self.read(DATA_OFFSET, &mut bytes)?;
-        let mut page = vec![0; self.superblock.page_bytes as usize];
+        let (bytes, mut page) = self.first_frame()?;
         if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
             let what = FormatError::Damaged { what: "the log's newest generation slot" };
             return Err(JournalError::Corrupt { offset: slot_offset(self.slot.generation + 1), what });
@@ -205,7 +296,15 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn longest_frame(&self) -> u64 {
+    /// What the log's first block holds, and room for a page.
+    fn first_frame(&self) -> Result<(Vec<u8>, Vec<u8>), JournalError> {
+        let length = self.longest_frame().max(GROUP_HEADER_BYTES);
+        let mut bytes = vec![0; length.min(self.block.len().saturating_sub(DATA_OFFSET)) as usize];
+        self.read(DATA_OFFSET, &mut bytes)?;
+        Ok((bytes, vec![0; self.superblock.page_bytes as usize]))
+    }
+
+    pub(super) fn longest_frame(&self) -> u64 {
         let (page, unit) = (self.superblock.page_bytes, self.superblock.block_bytes);
         u64::from(frame_bytes(page, unit, false))
     }
@@ -258,7 +357,7 @@ impl Scan<'_> {
 
     /// The hash of a group's body, taken piece by piece: how long it is only its header says. `None` if
     /// it has a hole that no body has. What was read is in `read`, as far as that is not long.
-    fn body_hash(
+    pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,
         at: u64,
@@ -321,7 +420,7 @@ impl Scan<'_> {
         }
     }
 
-    fn frame(&self, bytes: &[u8], page: &mut [u8], at: u64) -> Option<(Mark, u32)> {
+    pub(super) fn frame(&self, bytes: &[u8], page: &mut [u8], at: u64) -> Option<(Mark, u32)> {
         let Superblock { log_id, block_bytes, .. } = *self.superblock;
         if bytes.len() < page.len().max(MARK_BYTES) {
             return None;

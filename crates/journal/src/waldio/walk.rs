@@ -8,6 +8,7 @@ use duralite_logfmt::waldio::{Layout, Superblock};
 use duralite_medium::block::Block;
 
 use super::Waldio;
+use super::salvage::UpToDamage;
 use crate::JournalError;
 use crate::engine::prelude::*;
 use crate::home::DatabaseFile;
@@ -26,11 +27,12 @@ pub fn walk(
     database: &dyn DatabaseFile,
     visit: &mut dyn FnMut(&WalkedTransaction),
 ) -> Result<WalkSummary, JournalError> {
-    let mut log = Waldio::inspect(block, superblock, path)?;
-    log.enter(log.group.generation())?;
-    let sealed = log.group.sealed();
+    let UpToDamage { mut log, sealed, damage, .. } = Waldio::up_to_damage(block, superblock, path)?;
     while log.take_in_next(sealed)? {
         visit(&log.last_transaction()?);
+    }
+    if let Some(error) = damage {
+        return Err(error);
     }
     let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
     let frames = log.committed();

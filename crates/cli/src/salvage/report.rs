@@ -1,0 +1,189 @@
+//! What was saved, and what is missing.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use chrono::{DateTime, SecondsFormat};
+use duralite_cli::output::{print_json, print_text};
+use duralite_journal::salvage::{Contents, Damage, Salvaged, Written};
+use serde_json::json;
+
+use super::Journal;
+
+pub(super) struct Report {
+    pub(super) database: PathBuf,
+    pub(super) log: PathBuf,
+    pub(super) engine: &'static str,
+    pub(super) out: PathBuf,
+    pub(super) salvaged: Salvaged,
+    pub(super) contents: Contents,
+    pub(super) written: Written,
+    pub(super) journal: Journal,
+    /// `None` where there was no shell to ask.
+    pub(super) integrity: Option<String>,
+    /// The directory of later transactions.
+    pub(super) apart: Option<PathBuf>,
+    pub(super) listed: String,
+}
+
+/// A time in UTC.
+pub(super) fn in_utc(time_ms: u64) -> String {
+    let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
+    time.map_or_else(|| "?".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
+}
+
+/// The first of many numbers.
+fn listed(pages: &[u32]) -> String {
+    const SHOWN: usize = 20;
+    let first: Vec<String> = pages.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = pages.len().saturating_sub(SHOWN);
+    let first = first.join(", ");
+    if more > 0 { format!("{first} and {more} more") } else { first }
+}
+
+impl Report {
+    /// Whether SQLite finds nothing wrong with what was written, and no part of it is in doubt.
+    pub(super) fn is_sound(&self) -> bool {
+        self.integrity.as_deref() == Some("ok") && self.journal.is_ok()
+    }
+
+    pub(super) fn print(&self, as_json: bool) -> Result<()> {
+        if as_json { self.print_json() } else { print_text(&self.in_words()) }
+    }
+
+    fn in_words(&self) -> String {
+        let mut lines =
+            vec![format!("log {} ({}), of {}", self.log.display(), self.engine, self.database.display())];
+        lines.extend(self.damage_in_words());
+        lines.extend(self.doubts_in_words());
+        lines.push(self.written_in_words());
+        match &self.journal {
+            Ok(0) => {}
+            Ok(pages) => {
+                lines.push(format!("rolled back: {pages} pages, by the rollback journal in the log"))
+            }
+            Err(error) => lines.push(format!(
+                "rollback journal: {error}; a transaction may be half in {}",
+                self.out.display()
+            )),
+        }
+        lines.push(match &self.integrity {
+            Some(said) => format!("integrity_check of {}: {said}", self.out.display()),
+            None => format!(
+                "integrity_check: sqlite3 is not on PATH; run `PRAGMA integrity_check` on {}",
+                self.out.display()
+            ),
+        });
+        lines.push(format!("{} and its log are as they were", self.database.display()));
+        lines.join("\n") + "\n"
+    }
+
+    fn damage_in_words(&self) -> Vec<String> {
+        let Salvaged { point, later, missing, .. } = &self.salvaged;
+        let mut before = format!("{} transactions", point.transactions);
+        if let Some(position) = point.position.filter(|_| point.transactions > 0) {
+            before.push_str(&format!(", the last at position {position}"));
+        }
+        if point.time_ms > 0 {
+            before.push_str(&format!(", sealed {}", in_utc(point.time_ms)));
+        }
+        let Some(Damage { error, from, until }) = &self.salvaged.damage else {
+            return vec!["damage: none; the log recovers".to_owned(), format!("in the log: {before}")];
+        };
+        let place =
+            until.map_or_else(|| format!("from byte {from} on"), |until| format!("bytes {from} to {until}"));
+        let missing = match (missing, self.salvaged.is_sequence) {
+            (Some(missing), _) => format!("missing: {missing} transactions between the two"),
+            (None, false) => {
+                "missing: the log is kept by page; how many transactions are incomplete cannot be told"
+                    .to_owned()
+            }
+            (None, true) if *later == 0 => "missing: what came after; how much cannot be told".to_owned(),
+            (None, true) => {
+                format!("missing: transactions between frame {} and the first behind it", point.last_frame)
+            }
+        };
+        let behind = match &self.apart {
+            Some(dir) => format!("behind it: {later} transactions, in {}", dir.display()),
+            None => "behind it: no whole transaction".to_owned(),
+        };
+        vec![
+            format!("damage: {place}: {}", error.to_string().split("; ").next().unwrap_or_default()),
+            format!("before it: {before}"),
+            missing,
+            behind,
+        ]
+    }
+
+    fn doubts_in_words(&self) -> Vec<String> {
+        let Salvaged { checkpointed, newer, older, .. } = &self.salvaged;
+        let mut lines = Vec::new();
+        if let Some(number) = checkpointed {
+            lines.push(format!(
+                "the database file was checkpointed beyond the damage, up to transaction {number} or further"
+            ));
+        }
+        if !newer.is_empty() && self.contents == Contents::BeforeDamage {
+            let pages = listed(newer);
+            lines.push(format!("newer than the rest, since no older image is left: pages {pages}"));
+        }
+        if !older.is_empty() {
+            lines.push(format!(
+                "as the database file has them, perhaps older than the rest: pages {}",
+                listed(older)
+            ));
+        }
+        if !self.written.absent.is_empty() {
+            lines.push(format!("nowhere, and written as zeros: pages {}", listed(&self.written.absent)));
+        }
+        lines
+    }
+
+    fn written_in_words(&self) -> String {
+        let Written { db_pages, from_log, .. } = &self.written;
+        let out = self.out.display();
+        match self.contents {
+            Contents::BeforeDamage => format!(
+                "{out}: the database after transaction {}, {db_pages} pages, {from_log} of them from the log",
+                self.salvaged.point.transactions
+            ),
+            Contents::FileAlone => format!(
+                "{out}: the database file alone, {db_pages} pages, as its last checkpoint left it: with what the log holds before \
+                 the damage it does not pass SQLite's check"
+            ),
+        }
+    }
+
+    fn print_json(&self) -> Result<()> {
+        let Salvaged { point, damage, newer, older, checkpointed, later, missing, .. } = &self.salvaged;
+        let damage = damage.as_ref().map(
+            |damage| json!({ "from": damage.from, "until": damage.until, "what": damage.error.to_string() }),
+        );
+        print_json(&json!({
+            "database": self.database.display().to_string(),
+            "log": self.log.display().to_string(),
+            "engine": self.engine,
+            "out": self.out.display().to_string(),
+            "damage": damage,
+            "transactions": point.transactions,
+            "position": point.position,
+            "time_ms": point.time_ms,
+            "missing": missing,
+            "later": later,
+            "later_in": self.apart.as_ref().map(|dir| dir.display().to_string()),
+            "later_transactions": self.listed.lines().collect::<Vec<_>>(),
+            "checkpointed_beyond": checkpointed,
+            "newer_pages": newer,
+            "older_pages": older,
+            "absent_pages": self.written.absent,
+            "contents": match self.contents {
+                Contents::BeforeDamage => "before damage",
+                Contents::FileAlone => "database file alone",
+            },
+            "pages": self.written.db_pages,
+            "pages_from_log": self.written.from_log,
+            "rollback_journal": self.journal.as_ref().err().map(ToString::to_string),
+            "integrity_check": self.integrity,
+        }))
+    }
+}

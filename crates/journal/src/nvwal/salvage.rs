@@ -1,0 +1,180 @@
+//! Saving a damaged log: what can be followed before the damage, and which transactions are whole behind it.
+
+use std::sync::Arc;
+
+use duralite_logfmt::nvwal::{
+    ACTIVE_OFFSET, BLOCK_HEADER_BYTES, NO_BLOCK, Order, SLOT_BYTES, Slot, TX_HEADER_BYTES, decode_mark,
+    encode_mark, read_active_word, slot_offset,
+};
+use duralite_logfmt::sqlite_wal::{WalHeader, make_wal_header};
+use duralite_logfmt::{FormatError, Origin};
+
+use super::scan::{self, Expected, Position};
+use super::{Nvwal, NvwalOptions, files};
+use crate::JournalError;
+use crate::descriptor::OpenFile;
+use crate::generations::InForce;
+use crate::heap::BlockList;
+use crate::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
+
+/// Saves a log.
+pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, JournalError> {
+    let mut log = Nvwal::load(files::map_read_only(log)?, log.path, NvwalOptions::default())?;
+    let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
+    let mut damage = log.follow_all(active)?;
+    let mut has_position = true;
+    if log.slot.generation == 0 {
+        let Some(error) = damage else { return Ok(Salvaged::of_frames(Box::new(log), false, None)) };
+        if !log.enter_found(active)? {
+            return Err(error);
+        }
+        has_position = false;
+        log.follow_all(active)?;
+        damage = Some(error);
+    }
+    let from = log.heap.at(log.tail.block, log.tail.offset);
+    let until = log.read_behind(has_position, &mut damage, later)?;
+    let damage = damage.map(|error| Damage { error, from, until });
+    Ok(Salvaged::of_frames(Box::new(log), has_position, damage))
+}
+
+impl Nvwal {
+    /// Takes in what can be; returns what recovery refuses.
+    fn follow_all(&mut self, active: u64) -> Result<Option<JournalError>, JournalError> {
+        loop {
+            match self.follow(active) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    self.drop_staged();
+                    return damage_of(error).map(Some);
+                }
+            }
+        }
+    }
+
+    /// Enters the generation that the log's blocks are of, where what says so is damaged; whether there is one. Its first
+    /// block is the one that begins with the first transaction.
+    fn enter_found(&mut self, active: u64) -> Result<bool, JournalError> {
+        let named = read_active_word(active);
+        let of_slots = [0, 1].into_iter().filter_map(|parity| {
+            let mut bytes = [0; SLOT_BYTES];
+            self.heap.nvm.read(slot_offset(parity), &mut bytes);
+            let generation = (0..8).try_fold(0_u64, |value, byte| {
+                bytes.get(byte).map(|part| value | u64::from(*part) << (8 * byte))
+            })?;
+            [generation, generation & 0xffff_ffff]
+                .into_iter()
+                .find(|generation| Slot::decode(&bytes, self.log_id(), *generation).is_ok())
+        });
+        let newest = of_slots.max().unwrap_or(0);
+        for generation in [named, newest + 1, newest] {
+            if generation == 0 {
+                continue;
+            }
+            let Some(first_block) = self.first_block_of(generation) else { continue };
+            let bytes = make_wal_header(self.superblock.page_bytes, 0, [0; 2]);
+            let header = WalHeader::parse(&bytes)
+                .map_err(|what| JournalError::Corrupt { offset: ACTIVE_OFFSET, what })?;
+            let slot = Slot { generation, first_block, wal_header: bytes, retired: false };
+            let origin = Origin::unknown(generation);
+            self.enter_generation(InForce { active, slot, origin, wal_header: Some(header) });
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn first_block_of(&mut self, generation: u64) -> Option<u32> {
+        (0..self.heap.grown()).filter(|block| *block != NO_BLOCK).find(|block| {
+            let is_first = |heap: &crate::heap::Heap| {
+                let word = heap.nvm.load_u64(heap.at(*block, BLOCK_HEADER_BYTES));
+                decode_mark(word, generation, 1).is_some()
+            };
+            self.heap.check_block(*block, generation).is_ok() && is_first(&self.heap)
+        })
+    }
+
+    /// The places with the mark of a later transaction than those that were taken in, by their numbers.
+    fn marks_behind(&mut self) -> Vec<(u32, Position)> {
+        let generation = self.slot.generation;
+        // The mark of number 0 is what marks of the generation have besides their numbers.
+        let base = encode_mark(Order::Ordered, generation, 0);
+        let mut found = Vec::new();
+        for block in 0..self.heap.grown() {
+            if self.heap.check_block(block, generation).is_err() {
+                continue;
+            }
+            let end = self.heap.block_bytes() - TX_HEADER_BYTES;
+            for offset in (BLOCK_HEADER_BYTES..=end).step_by(8) {
+                let word = self.heap.nvm.load_u64(self.heap.at(block, offset));
+                let sequence = (word ^ base) as u32;
+                if word != 0 && sequence > self.sequence && decode_mark(word, generation, sequence).is_some()
+                {
+                    found.push((sequence, Position { block, offset }));
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(sequence, at)| (*sequence, at.block, at.offset));
+        found
+    }
+
+    /// Gives the transactions that are whole behind the last one that was taken in; returns where the first of them begins. One that
+    /// was ordered behind everything before it proves damage.
+    fn read_behind(
+        &mut self,
+        has_position: bool,
+        damage: &mut Option<JournalError>,
+        later: Later<'_>,
+    ) -> Result<Option<u64>, JournalError> {
+        let tail = (self.tail, self.heap.at(self.tail.block, self.tail.offset));
+        let mut images = Images::new(self.superblock.page_bytes);
+        let (mut until, mut before, nvm) = (None, self.sequence, Arc::clone(&self.heap.nvm));
+        let marks = if self.wal_header.is_some() { self.marks_behind() } else { Vec::new() };
+        let mut record = Vec::new();
+        for (sequence, at) in marks {
+            if sequence == before && until.is_some() {
+                continue;
+            }
+            let expected = Expected {
+                id: self.log_id(),
+                generation: self.slot.generation,
+                sequence,
+                has_times: self.superblock.has_times,
+                after: self.last_order,
+                frames: u32::MAX - 1,
+            };
+            let nothing = BlockList::default();
+            let found = scan::next_transaction(&mut self.heap, &nothing, at, expected, &mut self.record);
+            let Ok(Some(found)) = found else { continue };
+            if damage.is_none() && found.order != Order::Ordered {
+                // A crash may leave it behind one that is not whole.
+                return Ok(None);
+            }
+            if until.is_none() || sequence != before + 1 {
+                images.clear();
+            }
+            let what =
+                FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
+            damage.get_or_insert(JournalError::Corrupt { offset: tail.1, what });
+            for part in &found.records {
+                record.resize(part.header.record_bytes as usize, 0);
+                nvm.read(part.at, &mut record);
+                // A page that cannot be made of it is not known.
+                images.lay(&record).ok();
+            }
+            before = sequence;
+            let offset = self.heap.at(found.start.block, found.start.offset);
+            until.get_or_insert(offset);
+            later(&LaterTransaction {
+                number: Some(sequence.into()),
+                position: has_position.then(|| self.origin.position.saturating_add(sequence.into())),
+                time_ms: 0,
+                db_pages: found.header.db_pages,
+                first_frame: found.header.first_frame,
+                offset,
+                pages: images.end_transaction(),
+            })?;
+        }
+        Ok(until)
+    }
+}

@@ -1,0 +1,237 @@
+//! Saving a damaged log. Its log is not one sequence: each page has a chain of records, and a page whose chain is damaged is known up to
+//! the record before. "Before the damage" is therefore the newest transaction after which every page is known that has a chain.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duralite_logfmt::page_change::{self, ChangeKind};
+use duralite_logfmt::ppl::{TRANSACTION_BYTES, TRANSACTIONS, TransactionKind, TransactionRecord};
+use duralite_medium::LocalSegment;
+use rustc_hash::FxHashMap;
+
+use super::area::Area;
+use super::chain::{Record, Walk};
+use super::files;
+use super::pages::Chain;
+use super::recovery::{Scanned, scan_damaged};
+use super::store::Store;
+use super::words::{SHARED, Words};
+use crate::JournalError;
+use crate::descriptor::OpenFile;
+use crate::home::DatabaseFile;
+use crate::salvage::{Damage, Later, LaterPage, LaterTransaction, Point, Salvaged, Source, damage_of};
+
+/// What is known of a page.
+struct History {
+    chain: Chain,
+    /// The transaction as of which its image in the slot, or in the database file, is.
+    base: u64,
+    /// The records behind that which check, from the first on.
+    records: Vec<Record>,
+    /// The first transaction after which it is not known.
+    limit: Option<u64>,
+}
+
+/// Saves a log.
+pub(super) fn salvage(
+    log: &OpenFile<'_>,
+    file: &dyn DatabaseFile,
+    later: Later<'_>,
+) -> Result<Salvaged, JournalError> {
+    let (area, superblock) = files::area_read_only(log)?;
+    let page_bytes = superblock.page_bytes;
+    let (commits, mut damage) = commits(&area)?;
+    let committed = commits.keys().next_back().copied().unwrap_or(0);
+    let (Scanned { chains, .. }, damaged) = scan_damaged(&area, page_bytes, committed)?;
+    let mut older = Vec::new();
+    let mut all: Vec<(u32, Chain, bool)> =
+        chains.into_iter().map(|(page, (chain, _))| (page, chain, false)).collect();
+    for (page_number, error, chain) in damaged {
+        damage.get_or_insert(damage_of(error)?);
+        if chain.extents.is_empty() && chain.slot.is_none() {
+            older.push(page_number);
+        } else {
+            all.push((page_number, chain, true));
+        }
+    }
+    let store =
+        files::store_to_look(area, &superblock, Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0));
+    let mut pages = FxHashMap::default();
+    for (page_number, chain, is_cut) in all {
+        let (history, error) = history_of(&store, page_number, chain, committed, is_cut)?;
+        if let Some(error) = error {
+            damage.get_or_insert(damage_of(error)?);
+        }
+        pages.insert(page_number, history);
+    }
+    let limits = pages.values().filter_map(|history| history.limit);
+    let upto = limits.map(|limit| limit.saturating_sub(1)).min().unwrap_or(committed).min(committed);
+    let known = commits.get(&upto);
+    let point = Point {
+        transactions: upto,
+        position: Some(upto),
+        time_ms: known.map_or(0, |commit| commit.time_ms),
+        db_pages: known.map_or(0, |commit| commit.db_pages),
+        last_frame: 0,
+    };
+    let mut numbers: Vec<u32> = pages.keys().copied().collect();
+    numbers.sort_unstable();
+    older.sort_unstable();
+    let mut newer: Vec<u32> =
+        pages.iter().filter(|(_, page)| page.base > upto).map(|(number, _)| *number).collect();
+    newer.sort_unstable();
+    let checkpointed = pages.values().map(|page| page.base).filter(|base| *base > upto).max();
+    let source = PagesAsOf { store, pages, upto };
+    source.give_later(file, &commits, later)?;
+    let damage = damage.map(|error| {
+        let from = if let JournalError::Corrupt { offset, .. } = error { offset } else { 0 };
+        Damage { error, from, until: None }
+    });
+    let mut salvaged = Salvaged::new(page_bytes, point, damage, numbers, Box::new(source));
+    (salvaged.newer, salvaged.older, salvaged.checkpointed) = (newer, older, checkpointed);
+    salvaged.is_sequence = false;
+    Ok(salvaged)
+}
+
+/// The commits in the transaction log, by their numbers, and what is wrong with one.
+fn commits(area: &Area) -> Result<(BTreeMap<u64, TransactionRecord>, Option<JournalError>), JournalError> {
+    let (mut commits, mut damage) = (BTreeMap::new(), None);
+    for place in 0..TRANSACTIONS {
+        let offset = TransactionRecord::offset(place);
+        let mut bytes = [0; TRANSACTION_BYTES];
+        area.nvm.read(offset, &mut bytes);
+        match TransactionRecord::decode(&bytes, area.id, place) {
+            Ok(Some(record)) if record.kind == TransactionKind::Commit => {
+                commits.insert(record.number, record);
+            }
+            Ok(_) => {}
+            Err(what) => drop(damage.get_or_insert(JournalError::Corrupt { offset, what })),
+        }
+    }
+    Ok((commits, damage))
+}
+
+/// Reads a page's chain as far as it checks.
+fn history_of(
+    store: &Store,
+    page_number: u32,
+    chain: Chain,
+    committed: u64,
+    is_cut: bool,
+) -> Result<(History, Option<JournalError>), JournalError> {
+    let mut base = chain.merged;
+    if let Some(slot) = chain.slot {
+        base = base.max(store.slot_header(slot)?.transaction);
+    }
+    let mut walk = Walk::new(&store.area, &chain.extents, store.page_bytes);
+    let (mut records, mut payload, mut good) = (Vec::new(), Vec::new(), 0);
+    let (error, stated) = loop {
+        let at = walk.position();
+        match walk.next() {
+            Ok(Some(record)) if record.transaction <= committed => {
+                if let Err(error) = walk.payload(&record, page_number, &mut payload) {
+                    break (Some(error), Some(record.transaction));
+                }
+                good = record.transaction;
+                if record.transaction > base {
+                    records.push(record);
+                }
+            }
+            Ok(_) => break (None, None),
+            Err(error) => break (Some(error), walk.transaction_at(at)),
+        }
+    };
+    // What a damaged record says of itself is believed where it can be true.
+    let stated = stated.filter(|stated| *stated > good && *stated <= committed);
+    let limit = (error.is_some() || is_cut).then(|| stated.unwrap_or(good + 1).max(base + 1));
+    Ok((History { chain, base, records, limit }, error))
+}
+
+/// Pages as of a transaction.
+struct PagesAsOf {
+    store: Store,
+    pages: FxHashMap<u32, History>,
+    upto: u64,
+}
+
+impl Source for PagesAsOf {
+    fn read(
+        &mut self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        self.read_as_of(file, page_number, self.upto, page)
+    }
+}
+
+impl PagesAsOf {
+    fn read_as_of(
+        &self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        upto: u64,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        let missing = JournalError::Unexpected("a page that the log does not hold");
+        let History { chain, records, .. } = self.pages.get(&page_number).ok_or(missing)?;
+        let walk = Walk::new(&self.store.area, &chain.extents, self.store.page_bytes);
+        let count = records.partition_point(|record| record.transaction <= upto);
+        let records = records.get(..count).unwrap_or_default();
+        let is_whole =
+            |record: &Record| page_change::kind(&[walk.first_payload_byte(record)]) == Ok(ChangeKind::Whole);
+        let whole = records.iter().rposition(is_whole);
+        match (whole, chain.slot) {
+            (Some(_), _) => {}
+            (None, Some(slot)) => self.store.read_slot(slot, page)?,
+            (None, None) => self.store.read_flash(file, page_number, page)?,
+        }
+        let mut payload = Vec::new();
+        for record in records.get(whole.unwrap_or(0)..).unwrap_or_default() {
+            walk.payload(record, page_number, &mut payload)?;
+            page_change::apply(page, &payload)
+                .map_err(|what| JournalError::Corrupt { offset: record.at, what })?;
+        }
+        Ok(())
+    }
+
+    /// Gives what later transactions have written of pages that are known.
+    fn give_later(
+        &self,
+        file: &dyn DatabaseFile,
+        commits: &BTreeMap<u64, TransactionRecord>,
+        later: Later<'_>,
+    ) -> Result<(), JournalError> {
+        let mut behind: BTreeMap<u64, Vec<(u32, bool)>> = BTreeMap::new();
+        for (page_number, History { records, limit, .. }) in &self.pages {
+            let known = records.iter().map(|record| (record.transaction, true));
+            for (number, is_known) in known.chain(limit.map(|limit| (limit, false))) {
+                if number > self.upto {
+                    behind.entry(number).or_default().push((*page_number, is_known));
+                }
+            }
+        }
+        for (number, mut pages) in behind {
+            pages.sort_unstable();
+            let commit = commits.get(&number);
+            let mut images = Vec::new();
+            for (page_number, is_known) in pages {
+                let mut page = vec![0; self.store.page_bytes as usize].into_boxed_slice();
+                if is_known {
+                    self.read_as_of(file, page_number, number, &mut page)?;
+                }
+                images.push(LaterPage { page_number, image: is_known.then_some(page) });
+            }
+            later(&LaterTransaction {
+                number: Some(number),
+                position: Some(number),
+                time_ms: commit.map_or(0, |commit| commit.time_ms),
+                db_pages: commit.map_or(0, |commit| commit.db_pages),
+                first_frame: 0,
+                offset: TransactionRecord::offset(number),
+                pages: images,
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Saving what a damaged log holds: the database as of the last transaction before the damage, and what is whole behind
+//! it, apart. Nothing is written to the log, its region, or the database.
+//!
+//! Recovery refuses a log that is damaged before its end, since acknowledged transactions are missing from it. What can
+//! be read of it is this module's; each engine knows where its transactions are ([`crate::Descriptor::salvage`]).
+
+mod later;
+mod output;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::guard::{self, HEADER_BYTES};
+use rustc_hash::FxHashMap;
+
+use crate::descriptor::OpenFile;
+use crate::directory;
+use crate::engine::Engine;
+use crate::home::DatabaseFile;
+use crate::rollback::RollbackJournal;
+use crate::{ErrorKind, JournalError};
+pub(crate) use later::Images;
+pub use output::{Contents, Written, create};
+
+/// Where a log is damaged.
+#[derive(Debug, Clone)]
+pub struct Damage {
+    /// What recovery says.
+    pub error: JournalError,
+    /// Offset in the log's file of the first byte that is not part of a whole transaction.
+    pub from: u64,
+    /// Offset of the first transaction behind it that is whole; `None` where there is none, or the log has no order of bytes.
+    pub until: Option<u64>,
+}
+
+/// The last transaction before the damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Point {
+    /// How many transactions the log holds up to it.
+    pub transactions: u64,
+    /// The position of the log after it; `None` where the log does not say.
+    pub position: Option<u64>,
+    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    pub time_ms: u64,
+    /// Size of the database in pages after it; 0 if it is what the database file has.
+    pub db_pages: u32,
+    /// Its commit frame; 0 where frames are not numbered in the log.
+    pub last_frame: u32,
+}
+
+/// A page that a later transaction wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaterPage {
+    /// Which one.
+    pub page_number: u32,
+    /// The page after the transaction; `None` where the log has only what changed, of a page that is lost.
+    pub image: Option<Box<[u8]>>,
+}
+
+/// A transaction behind the damage that is whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaterTransaction {
+    /// Its number, counted as [`Point::transactions`]; `None` where the log does not say (`waldio`, layout `embedded`).
+    pub number: Option<u64>,
+    /// The position of the log after it; `None` where the log does not say.
+    pub position: Option<u64>,
+    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    pub time_ms: u64,
+    /// Size of the database in pages after it; 0 if the log does not say.
+    pub db_pages: u32,
+    /// Its first frame; 0 where frames are not numbered in the log.
+    pub first_frame: u32,
+    /// Where it begins in the log's file, or in its region.
+    pub offset: u64,
+    /// Its pages, each once.
+    pub pages: Vec<LaterPage>,
+}
+
+/// Is given the later transactions, in their order.
+pub type Later<'a> = &'a mut dyn FnMut(&LaterTransaction) -> Result<(), JournalError>;
+
+/// How an engine's log is saved.
+pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Salvaged, JournalError>;
+
+/// Pages as of the last transaction before the damage.
+pub trait Source {
+    /// Reads a page that the log holds.
+    ///
+    /// # Errors
+    /// `Corrupt`; of reading the database file.
+    fn read(
+        &mut self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError>;
+}
+
+/// A log, as far as it can be read.
+pub struct Salvaged {
+    /// Page size in bytes.
+    pub page_bytes: u32,
+    /// The last transaction before the damage; of a sound log its last.
+    pub point: Point,
+    /// `None` for a sound log.
+    pub damage: Option<Damage>,
+    /// The pages that the log holds as of then; ascending.
+    pub pages: Vec<u32>,
+    /// Pages that are in the database file newer than that, as far as it can be told, and of which the log has no older image.
+    pub newer: Vec<u32>,
+    /// Pages of which nothing is known but what the database file has, which may be older than that (`ppl`).
+    pub older: Vec<u32>,
+    /// The number of a later transaction that is in the database file already, at least in part.
+    pub checkpointed: Option<u64>,
+    /// How many transactions are whole behind the damage.
+    pub later: u64,
+    /// Whether the log is one sequence of transactions; if not (`ppl`), a later transaction may have pages of which nothing is known.
+    pub is_sequence: bool,
+    /// How many transactions are not whole between the two, as far as the log numbers them.
+    pub missing: Option<u64>,
+    source: Box<dyn Source>,
+    journal: Option<Arc<dyn RollbackJournal>>,
+}
+
+/// The frames of an engine.
+struct Frames {
+    engine: Box<dyn Engine>,
+    newest: FxHashMap<u32, u32>,
+}
+
+impl Source for Frames {
+    fn read(
+        &mut self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        page: &mut [u8],
+    ) -> Result<(), JournalError> {
+        let missing = JournalError::Unexpected("a page that the log does not hold");
+        let frame = *self.newest.get(&page_number).ok_or(missing)?;
+        self.engine.read_page(file, frame, page)
+    }
+}
+
+impl Salvaged {
+    /// What an engine has taken in before it came to the damage.
+    #[must_use]
+    pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
+        let newest = engine.newest_frames();
+        let transactions = engine.transactions();
+        let last = transactions.checked_sub(1).and_then(|before| engine.transaction_after(before));
+        let point = Point {
+            transactions: transactions.into(),
+            position: has_position.then(|| engine.position()),
+            time_ms: last.map_or(0, |last| last.time_ms),
+            db_pages: last.map_or(0, |last| last.db_pages),
+            last_frame: engine.committed(),
+        };
+        let pages = newest.iter().map(|(page, _)| *page).collect();
+        let page_bytes = engine.page_bytes();
+        let newest = newest.into_iter().collect();
+        let journal = engine.rollback_journal();
+        let salvaged = Self::new(page_bytes, point, damage, pages, Box::new(Frames { engine, newest }));
+        Self { journal, ..salvaged }
+    }
+
+    pub(crate) fn new(
+        page_bytes: u32,
+        point: Point,
+        damage: Option<Damage>,
+        pages: Vec<u32>,
+        source: Box<dyn Source>,
+    ) -> Self {
+        let (newer, older, checkpointed, later, missing) = (Vec::new(), Vec::new(), None, 0, None);
+        let is_sequence = true;
+        Self {
+            page_bytes,
+            point,
+            damage,
+            pages,
+            newer,
+            older,
+            checkpointed,
+            later,
+            is_sequence,
+            missing,
+            source,
+            journal: None,
+        }
+    }
+}
+
+/// Opens a log to save what it holds, and gives `later` every transaction behind the damage that is whole. The database
+/// file is read, to tell which of its pages are newer than the damage. Nothing is written, and no lock is taken.
+///
+/// # Errors
+/// `Format` for a log whose head is damaged, `NoRegion`; what `later` answers; of reading the files.
+pub fn open(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Result<Salvaged, JournalError> {
+    let file = directory::open_log(path, false)?;
+    let engine = directory::describe(path)?.engine;
+    let mut seen = Seen::default();
+    let mut salvaged = (engine.salvage)(&OpenFile { path, file: &file }, database, &mut |transaction| {
+        seen.note(database, transaction)?;
+        later(transaction)
+    })?;
+    seen.tell(database, &mut salvaged)?;
+    Ok(salvaged)
+}
+
+/// What is to be told of all later transactions.
+#[derive(Default)]
+struct Seen {
+    count: u64,
+    numbered: u64,
+    newest: u64,
+    /// Pages that the database file has as a later transaction left them, and which one.
+    in_file: FxHashMap<u32, u64>,
+    page: Vec<u8>,
+}
+
+impl Seen {
+    fn note(
+        &mut self,
+        database: &dyn DatabaseFile,
+        transaction: &LaterTransaction,
+    ) -> Result<(), JournalError> {
+        self.count += 1;
+        if let Some(number) = transaction.number {
+            self.numbered += 1;
+            self.newest = self.newest.max(number);
+        }
+        for LaterPage { page_number, image } in &transaction.pages {
+            let Some(image) = image else { continue };
+            self.page.resize(image.len(), 0);
+            if read_home(database, *page_number, &mut self.page)? && *self.page == **image {
+                self.in_file.insert(*page_number, transaction.number.unwrap_or(self.count));
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(mut self, database: &dyn DatabaseFile, salvaged: &mut Salvaged) -> Result<(), JournalError> {
+        self.page.resize(salvaged.page_bytes as usize, 0);
+        let mut own = self.page.clone();
+        for (page_number, transaction) in self.in_file {
+            if salvaged.pages.binary_search(&page_number).is_err() {
+                salvaged.newer.push(page_number);
+            } else {
+                salvaged.source.read(database, page_number, &mut own)?;
+                read_home(database, page_number, &mut self.page)?;
+                if own == self.page {
+                    continue;
+                }
+            }
+            salvaged.checkpointed = salvaged.checkpointed.max(Some(transaction));
+        }
+        salvaged.newer.sort_unstable();
+        salvaged.newer.dedup();
+        salvaged.later = self.count;
+        let between = self.newest.checked_sub(salvaged.point.transactions);
+        if salvaged.is_sequence && self.numbered == self.count && self.count > 0 {
+            salvaged.missing = between.map(|between| between.saturating_sub(self.count));
+        }
+        Ok(())
+    }
+}
+
+/// Reads a page of the database file as SQLite wrote it; whether the file has it.
+fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> Result<bool, JournalError> {
+    let offset = u64::from(page_number.saturating_sub(1)) * page.len() as u64;
+    let read = database.read(page, offset)?;
+    if let Some(header) = page.first_chunk_mut::<HEADER_BYTES>().filter(|_| page_number == 1) {
+        guard::lift(header);
+    }
+    Ok(read == page.len())
+}
+
+/// Splits what ends at damage from what cannot be read at all.
+pub(crate) fn damage_of(error: JournalError) -> Result<JournalError, JournalError> {
+    if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
+}

@@ -1,0 +1,151 @@
+//! Writing the database that was saved, into a new file.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::LogId;
+use duralite_logfmt::guard::{self, HEADER_BYTES};
+
+use super::{Salvaged, read_home};
+use crate::JournalError;
+use crate::home::{DatabaseFile, OpenDatabase};
+use crate::rollback::{RollbackJournal, play_back};
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contents {
+    /// The database file, and over it what the log holds before the damage.
+    BeforeDamage,
+    /// The database file as it is, without the guard: as the last checkpoint left it, if that came to its end.
+    FileAlone,
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Size of the database in pages.
+    pub db_pages: u32,
+    /// Pages that came from the log.
+    pub from_log: usize,
+    /// Pages that neither the log nor the database file has, written as zeros.
+    pub absent: Vec<u32>,
+}
+
+/// Makes the file that the database is written to. Only its owner may read it.
+///
+/// # Errors
+/// `Io`, also where there is something of this name already.
+pub fn create(out: &Path) -> Result<File, JournalError> {
+    let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(out);
+    opened.map_err(|error| JournalError::io("create", out, &error))
+}
+
+impl Salvaged {
+    /// Writes the database into a file that [`create`] has made, over what may be there. Durable on return, but for the file's name.
+    ///
+    /// # Errors
+    /// Of reading the log and the database, and of writing.
+    pub fn write(
+        &mut self,
+        database: &dyn DatabaseFile,
+        (file, out): (&File, &Path),
+        contents: Contents,
+    ) -> Result<Written, JournalError> {
+        let failed = |error: std::io::Error| JournalError::io("write", out, &error);
+        let page_bytes = u64::from(self.page_bytes);
+        let in_file = u32::try_from(database.size()? / page_bytes).unwrap_or(u32::MAX);
+        let (db_pages, own) = match contents {
+            Contents::BeforeDamage if self.point.db_pages > 0 => (self.point.db_pages, self.pages.clone()),
+            Contents::BeforeDamage => {
+                (in_file.max(self.pages.last().copied().unwrap_or(0)), self.pages.clone())
+            }
+            Contents::FileAlone => (in_file, Vec::new()),
+        };
+        let own: HashSet<u32> = own.into_iter().filter(|page| *page <= db_pages).collect();
+        file.set_len(0).map_err(failed)?;
+        let mut page = vec![0; self.page_bytes as usize];
+        let mut absent = Vec::new();
+        for page_number in 1..=db_pages {
+            if own.contains(&page_number) {
+                self.source.read(database, page_number, &mut page)?;
+            } else if page_number > in_file {
+                // A log that says so is damaged; the file stays sparse.
+                absent.push(page_number);
+                if absent.len() > MOST_ABSENT {
+                    let what = "the size that the log says the database has, with most of its pages nowhere";
+                    return Err(JournalError::Unexpected(what));
+                }
+                continue;
+            } else {
+                read_home(database, page_number, &mut page)?;
+            }
+            file.write_all_at(&page, u64::from(page_number - 1) * page_bytes).map_err(failed)?;
+        }
+        file.set_len(u64::from(db_pages) * page_bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(Written { db_pages, from_log: own.len(), absent })
+    }
+}
+
+impl Salvaged {
+    /// Rolls back what a hot rollback journal in the log holds, in the database that has been written; returns how many pages that
+    /// were. The journal stays. Durable on return.
+    ///
+    /// # Errors
+    /// `Corrupt` for a journal that is damaged: any part of it may have been rolled back.
+    pub fn roll_back(&self, (file, out): (&File, &Path), id: LogId) -> Result<usize, JournalError> {
+        let Some(journal) = self.journal.clone() else { return Ok(0) };
+        let file = file.try_clone().map_err(|error| JournalError::io("open", out, &error))?;
+        let file = OpenDatabase::new(file, out);
+        let played = play_back(&Kept(journal), &file, id);
+        // It puts the guard of the log's on.
+        let mut header = [0; HEADER_BYTES];
+        if file.read(&mut header, 0)? == HEADER_BYTES {
+            guard::lift(&mut header);
+            file.write(&header, 0)?;
+        }
+        file.sync()?;
+        Ok(played?.pages)
+    }
+}
+
+/// A rollback journal of which nothing is changed.
+struct Kept(Arc<dyn RollbackJournal>);
+
+const CHANGED: JournalError = JournalError::Unexpected("a change of a rollback journal that is only read");
+
+impl RollbackJournal for Kept {
+    fn size(&self) -> Result<Option<u64>, JournalError> {
+        self.0.size()
+    }
+
+    fn create(&self) -> Result<(), JournalError> {
+        Err(CHANGED)
+    }
+
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+        self.0.read(buf, offset)
+    }
+
+    fn write(&self, _bytes: &[u8], _offset: u64) -> Result<(), JournalError> {
+        Err(CHANGED)
+    }
+
+    fn truncate(&self, _bytes: u64) -> Result<(), JournalError> {
+        Err(CHANGED)
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        Err(CHANGED)
+    }
+
+    fn delete(&self) -> Result<(), JournalError> {
+        // It has been played back into a copy.
+        Ok(())
+    }
+}
+
+/// Pages that may be nowhere before nothing is believed of the log.
+const MOST_ABSENT: usize = 1 << 20;
