@@ -15,7 +15,7 @@ use crate::JournalError;
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
 use crate::media::{MediaSet, Medium, MemoryKind, check_directory};
-use crate::salvage::Salvage;
+use crate::salvage::{Later, Salvaged};
 use crate::settings::{EngineOptions, EngineSetting};
 use crate::walk::{WalkSummary, WalkedTransaction};
 
@@ -62,6 +62,9 @@ pub struct Descriptor {
     /// background; `None` where nothing in the background is needed.
     pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
 }
+
+/// How what a log holds is saved.
+pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Salvaged, JournalError>;
 
 /// How a log is walked.
 pub type Walk = fn(

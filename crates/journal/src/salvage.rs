@@ -2,19 +2,16 @@
 //! it, apart. Nothing is written to the log, its region, or the database.
 //!
 //! Recovery refuses a log that is damaged before its end, since acknowledged transactions are missing from it. What can
-//! be read of it is this module's; each engine knows where its transactions are ([`crate::Descriptor::salvage`]).
+//! be read of it is this module's; each engine knows where its transactions are (`salvage` of its descriptor).
 
 mod later;
 mod output;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use duralite_logfmt::guard::{self, HEADER_BYTES};
 use rustc_hash::FxHashMap;
 
-use crate::descriptor::OpenFile;
-use crate::directory;
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
 use crate::rollback::RollbackJournal;
@@ -78,9 +75,6 @@ pub struct LaterTransaction {
 
 /// Is given the later transactions, in their order.
 pub type Later<'a> = &'a mut dyn FnMut(&LaterTransaction) -> Result<(), JournalError>;
-
-/// How an engine's log is saved.
-pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Salvaged, JournalError>;
 
 /// Pages as of the last transaction before the damage.
 pub trait Source {
@@ -189,16 +183,14 @@ impl Salvaged {
     }
 }
 
-/// Opens a log to save what it holds, and gives `later` every transaction behind the damage that is whole. The database
-/// file is read, to tell which of its pages are newer than the damage. Nothing is written, and no lock is taken.
-///
-/// # Errors
-/// `Format` for a log whose head is damaged, `NoRegion`; what `later` answers; of reading the files.
-pub fn open(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Result<Salvaged, JournalError> {
-    let file = directory::open_log(path, false)?;
-    let engine = directory::describe(path)?.engine;
+/// Reads a log by `read`, and tells besides which pages of the database file are newer than the damage, and what is missing.
+pub(crate) fn read(
+    read: &dyn Fn(Later<'_>) -> Result<Salvaged, JournalError>,
+    database: &dyn DatabaseFile,
+    later: Later<'_>,
+) -> Result<Salvaged, JournalError> {
     let mut seen = Seen::default();
-    let mut salvaged = (engine.salvage)(&OpenFile { path, file: &file }, database, &mut |transaction| {
+    let mut salvaged = read(&mut |transaction| {
         seen.note(database, transaction)?;
         later(transaction)
     })?;

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn save(from: &From, (file, out): (&File, &Path), mut apart: Apart) -> Result<Report> {
     let database = DatabaseAt::new(&from.database);
     let mut salvaged = progress::with("reading the log", HowFar::default, || {
-        salvage::open(&from.log, &database, &mut |transaction| apart.add(transaction))
+        directory::salvage(&from.log, &database, &mut |transaction| apart.add(transaction))
     })
     .map_err(|error| hint(error, from))?;
     let mut contents = Contents::BeforeDamage;

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use chrono::{DateTime, SecondsFormat};
 use duralite_cli::output::{print_json, print_text};
+use duralite_journal::JournalError;
 use duralite_journal::salvage::{Contents, Damage, Salvaged, Written};
 use serde_json::json;
-
-use super::Journal;
 
 pub(super) struct Report {
     pub(super) database: PathBuf,
@@ -18,7 +17,8 @@ pub(super) struct Report {
     pub(super) salvaged: Salvaged,
     pub(super) contents: Contents,
     pub(super) written: Written,
-    pub(super) journal: Journal,
+    /// How many pages the rollback journal in the log gave back, or why it did not.
+    pub(super) journal: Result<usize, JournalError>,
     /// `None` where there was no shell to ask.
     pub(super) integrity: Option<String>,
     /// The directory of later transactions.

@@ -28,6 +28,7 @@ use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
+use crate::salvage::{Later, Salvaged};
 use crate::walk::{WalkSummary, WalkedTransaction};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::{collect_leftovers, create};
@@ -42,7 +43,7 @@ pub(crate) use leftovers::where_now;
 pub use looking::{Looked, Reading, look, look_through};
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
-pub(crate) use open::open_log;
+use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
 pub(crate) use waiting::pause;
@@ -114,6 +115,18 @@ pub fn walk(
     let file = open_log(path, false)?;
     let head = Head::read(path, &file)?;
     (head.engine.walk)(&OpenFile { path, file: &file }, database, visit)
+}
+
+/// Opens a log to save what it holds, and gives `later` every transaction behind the damage that is whole. Reads the database
+/// file too, to tell which of its pages are newer than the damage. Writes nothing, and takes no lock.
+///
+/// # Errors
+/// `Format` for a log whose head is damaged, `NoRegion`; what `later` answers; of reading the files.
+pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Result<Salvaged, JournalError> {
+    let file = open_log(path, false)?;
+    let head = Head::read(path, &file)?;
+    let log = OpenFile { path, file: &file };
+    crate::salvage::read(&|later| (head.engine.salvage)(&log, database, later), database, later)
 }
 
 /// Makes the names in a file's directory durable.

@@ -10,6 +10,6 @@ use crate::{JournalError, engines, log_file};
 ///
 /// # Errors
 /// `Io`; `Format` when it is none, by its first bytes.
-pub(crate) fn open_log(path: &Path, write: bool) -> Result<OwnFile, JournalError> {
+pub(super) fn open_log(path: &Path, write: bool) -> Result<OwnFile, JournalError> {
     log_file::open(path, write, |bytes| engines::by_magic(bytes).is_some())
 }
