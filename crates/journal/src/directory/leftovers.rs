@@ -56,11 +56,15 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
         // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
         // that of the log that another process has just made.
+        // With a directory that was copied as its database was closed comes a copy of a log that has ended.
+        let is_copy = head.is_copy(&file) && names::belongs_to(name, &db.path);
         let may_delete = trusted
-            && head.is_of(db)
+            && (head.is_of(db) || is_copy)
             && file.try_lock().is_ok()
             && is_in_place(&path, &file).unwrap_or(false);
-        if may_delete && head.is_empty(&path, &file) && make_sure() && head.release(&path, &file).is_ok() {
+        // What a copy names elsewhere belongs to the log that it was copied from.
+        let release = || is_copy || head.release(&path, &file).is_ok();
+        if may_delete && head.is_empty(&path, &file) && make_sure() && release() {
             let segment = names::segment(&path, head.log_id);
             drop(files::remove(&path, &segment));
         }
