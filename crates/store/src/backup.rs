@@ -54,19 +54,22 @@ fn copy(engine: &Engine, dir: &Path, begin: Lsn) -> Result<Lsn, Error> {
     let end = log.next();
     engine.force(end - 1)?;
     let mut objects = Vec::new();
-    let mut first = begin;
-    let head = |first, end| SegmentHead { store_id: engine.store_id, seed: log.seed(), first, end };
+    let (mut first, mut previous) = (begin, 0);
+    let head = |first, end, previous| {
+        let (store_id, seed) = (engine.store_id, log.seed());
+        SegmentHead { store_id, seed, first, end, previous }
+    };
     log.scan(begin, end, &mut |lsn, object| {
         objects.extend_from_slice(object);
         if objects.len() >= SEGMENT_BYTES {
-            write_segment(dir, &head(first, lsn + 1), &objects)?;
-            first = lsn + 1;
+            write_segment(dir, &head(first, lsn + 1, previous), &objects)?;
+            (previous, first) = (first, lsn + 1);
             objects.clear();
         }
         Ok(())
     })?;
     if first < end {
-        write_segment(dir, &head(first, end), &objects)?;
+        write_segment(dir, &head(first, end, previous), &objects)?;
     }
     let mut mark = File::create(dir.join(MARK)).map_err(writing)?;
     mark.write_all(format!("{begin} {end}\n").as_bytes()).map_err(writing)?;

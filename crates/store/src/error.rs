@@ -49,6 +49,17 @@ pub enum Error {
         /// The page, if it is one.
         page: Option<PageId>,
     },
+    /// An archive lacks a part of the log that comes before the moment that is asked for.
+    #[error(
+        "{what}; the last moment before that is log object {last} (RestoreTo::Lsn({last}), or --to {last}); \
+         for a later one take a backup that was made later"
+    )]
+    Gap {
+        /// What is missing, and why.
+        what: String,
+        /// The last log object up to which the store can be restored.
+        last: u64,
+    },
     /// Another process, or this one, has the store open.
     #[error("{} is in use by {holder}; close it there", path.display())]
     Locked {

@@ -51,6 +51,9 @@ pub struct Metrics {
     pub cache_misses: u64,
     /// Checkpoints.
     pub checkpoints: u64,
+    /// The log object from which on the archive has everything that was given up of the log, 0 for none: a backup that ends
+    /// before it cannot be brought to any later moment.
+    pub archived_from: u64,
     /// Log objects that opening the store repeated.
     pub recovered_objects: u64,
     /// Transactions that opening the store took back.

@@ -1,6 +1,6 @@
 //! A store is opened: its pages, its log, recovery, and the log that the options want.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -228,9 +228,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     let mut log = None;
     if head.log_kind != NO_LOG {
         let found = open_log(media, &head, options, &poison)?;
-        let archive = options.archive.as_deref().map(|dir| Archive::open(dir, head.store_id, found.next()));
         let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
-        engine.archive = archive.transpose()?;
+        engine.archive = open_archive(&file, &*found, options)?;
         report = recover(&engine)?;
         engine.checkpoint(&|| false)?;
         first = found.next();
@@ -249,14 +248,18 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     })?;
     let mut engine = assemble(&file, log, &poison, options);
     engine.space.count(&engine.pager)?;
-    if let Some(dir) = &options.archive {
-        engine.archive = Some(Archive::open(dir, head.store_id, engine.pager.log.next())?);
-    }
+    engine.archive = open_archive(&file, &*engine.pager.log, options)?;
     make_catalog(&engine)?;
     if is_new {
         media.made()?;
     }
     Ok((engine, report))
+}
+
+fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Option<Archive>, Error> {
+    let head = file.head();
+    let open = |dir: &PathBuf| Archive::open(dir, head.store_id, log, head.log_first);
+    options.archive.as_ref().map(open).transpose()
 }
 
 /// Whether the log is as large as the options say.

@@ -7,10 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use duralite_logfmt::store::{Lsn, Object, ObjectKind};
 
-use crate::archive::list;
+use crate::archive::{Segment, list, name_of, read_reached};
 use crate::backup::{MARK, PAGES, prepare};
 use crate::error::Error;
-use crate::media::{Directory, Media};
+use crate::media::{Directory, Media, NAMES};
 use crate::opening::{assemble, make_log, open_made};
 use crate::options::Options;
 use crate::poison::Poison;
@@ -74,23 +74,35 @@ pub(crate) fn restore(
     options: &Options,
 ) -> Result<Restored, Error> {
     options.check()?;
-    let (begin, end) = range_of(backup)?;
+    let range = range_of(backup)?;
     prepare(dir)?;
+    let done = restore_into((backup, range), archive, dir, to, options);
+    if done.is_err() {
+        // The directory was empty, and is so for the next attempt.
+        for name in NAMES {
+            let _ = fs::remove_file(dir.join(name));
+        }
+    }
+    done
+}
+
+fn restore_into(
+    (backup, (begin, end)): (&Path, (Lsn, Lsn)),
+    archive: Option<&Path>,
+    dir: &Path,
+    to: RestoreTo,
+    options: &Options,
+) -> Result<Restored, Error> {
     let media = Directory::open(dir, options)?;
     media.put_pages(&backup.join(PAGES))?;
     let file = Arc::new(open_made(&media, dir)?);
-    let mut segments = list(backup)?;
-    if let Some(archive) = archive {
-        segments.extend(list(archive)?);
-    }
-    segments.retain(|segment| segment.head.store_id == file.head().store_id);
-    segments.sort_by_key(|segment| segment.head.first);
-    let after = last_wanted(&segments, begin, end, to)?;
+    let history = History::of(backup, archive, file.head().store_id)?;
+    let after = last_wanted(&history, (begin, end), to)?;
     let poison = Arc::new(Poison::default());
     let log = make_log(&media, &file, after, options, &poison)?;
     let engine = assemble(&file, log, &poison, options);
     let mut analysis = Analysis::default();
-    scan(&segments, begin, after, &mut |lsn, object| analysis.repeat(&engine, lsn, object))?;
+    scan(&history.segments, begin, after, &mut |lsn, object| analysis.repeat(&engine, lsn, object))?;
     let report = analysis.finish(&engine)?;
     engine.checkpoint(&|| false)?;
     file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
@@ -99,35 +111,37 @@ pub(crate) fn restore(
 }
 
 /// The object after the last one that is to be repeated.
-fn last_wanted(
-    segments: &[crate::archive::Segment],
-    begin: Lsn,
-    end: Lsn,
-    to: RestoreTo,
-) -> Result<Lsn, Error> {
-    let mut next = begin;
-    for segment in segments {
-        if (segment.head.first..segment.head.end).contains(&next) {
-            next = segment.head.end;
-        }
-    }
+fn last_wanted(history: &History, (begin, end): (Lsn, Lsn), to: RestoreTo) -> Result<Lsn, Error> {
+    let next = history.end_of_run(begin);
     let limit = match to {
-        RestoreTo::End => next,
+        RestoreTo::End => match history.gap_at(next) {
+            Some(gap) => return Err(gap),
+            None => next,
+        },
         RestoreTo::Lsn(lsn) if lsn < next => lsn + 1,
-        RestoreTo::Lsn(_) => {
-            let what = format!("the log goes up to {} only, and not without a gap to there", next - 1);
-            return Err(Error::Invalid { what });
+        RestoreTo::Lsn(lsn) => {
+            let beyond = || Error::Invalid {
+                what: format!(
+                    "log object {lsn} is not in the backup or the archive, which end with {}",
+                    next - 1
+                ),
+            };
+            return Err(history.gap_at(next).unwrap_or_else(beyond));
         }
         RestoreTo::Time(time) => {
             let limit = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             let mut found = next;
-            scan(segments, begin, next, &mut |lsn, object| {
+            scan(&history.segments, begin, next, &mut |lsn, object| {
                 if object.header.kind == ObjectKind::Commit && u128::from(object.time_ns()) > limit {
                     found = found.min(lsn);
                 }
                 Ok(())
             })?;
-            found
+            // Nothing later is known: what is missing may be of before that moment.
+            match history.gap_at(next).filter(|_| found == next) {
+                Some(gap) => return Err(gap),
+                None => found,
+            }
         }
     };
     if limit < end {
@@ -138,9 +152,72 @@ fn last_wanted(
     Ok(limit)
 }
 
+/// What a backup and an archive have of a store's log.
+struct History {
+    /// By their first objects.
+    segments: Vec<Segment>,
+    /// Up to before which object the store is known to have been.
+    reached: Lsn,
+}
+
+impl History {
+    fn of(backup: &Path, archive: Option<&Path>, store_id: [u8; 16]) -> Result<Self, Error> {
+        let mut segments = list(backup)?;
+        let mut reached = 0;
+        if let Some(archive) = archive {
+            let archived = list(archive)?;
+            if archived.iter().any(|segment| segment.head.store_id != store_id) {
+                let what = format!("{} is the archive of another store", archive.display());
+                return Err(Error::Invalid { what });
+            }
+            segments.extend(archived);
+            reached = read_reached(archive)?;
+        }
+        segments.retain(|segment| segment.head.store_id == store_id);
+        segments.sort_by_key(|segment| segment.head.first);
+        Ok(Self { segments, reached })
+    }
+
+    /// The first object that is missing.
+    fn end_of_run(&self, begin: Lsn) -> Lsn {
+        let mut next = begin;
+        for segment in &self.segments {
+            if (segment.head.first..segment.head.end).contains(&next) {
+                next = segment.head.end;
+            }
+        }
+        next
+    }
+
+    /// What is missing at an object, if the store has been beyond it.
+    fn gap_at(&self, next: Lsn) -> Option<Error> {
+        let last = next - 1;
+        let what = match self.segments.iter().find(|segment| segment.head.first > next) {
+            Some(Segment { head, .. }) if head.previous == 0 => format!(
+                "the archive has no log objects {next} to {}: the store was opened without this archive then, \
+                 or the archive was begun anew",
+                head.first - 1
+            ),
+            Some(Segment { head, .. }) => format!(
+                "the archive lacks log objects {next} to {}; the segment before {} was {}",
+                head.first - 1,
+                name_of(head.first),
+                name_of(head.previous)
+            ),
+            None if self.reached > next => format!(
+                "the archive lacks log objects {next} to {}: segments are missing at its end, or the store was \
+                 opened without this archive then",
+                self.reached - 1
+            ),
+            None => return None,
+        };
+        Some(Error::Gap { what, last })
+    }
+}
+
 /// Shows objects `from..to`, each once, in order.
 fn scan(
-    segments: &[crate::archive::Segment],
+    segments: &[Segment],
     from: Lsn,
     to: Lsn,
     visit: &mut dyn FnMut(Lsn, &Object<'_>) -> Result<(), Error>,

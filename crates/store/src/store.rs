@@ -9,6 +9,7 @@ use duralite_logfmt::store::KEY_LIMIT;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
+use crate::archive::Archive;
 use crate::backup::backup;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -287,7 +288,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotAStore`] for what is no backup; [`Error::Invalid`] if backup and archive do not have that moment;
+    /// [`Error::NotAStore`] for what is no backup; [`Error::Gap`] if the archive lacks log before that moment, with the last
+    /// one before that; [`Error::Invalid`] if backup and archive do not have that moment;
     /// [`Error::Corrupt`], [`Error::Full`], [`Error::Io`].
     pub fn restore(
         backup: impl AsRef<Path>,
@@ -333,6 +335,7 @@ impl Store {
             cache_hits: pool.hits(),
             cache_misses: get(&pool.misses),
             checkpoints: get(&engine.counts.checkpoints),
+            archived_from: engine.archive.as_ref().map_or(0, Archive::from),
             recovered_objects: self.report.objects,
             recovered_transactions: self.report.taken_back,
             log: log.describe(),

@@ -1,17 +1,22 @@
 //! A file of log objects, whole and in order.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use duralite_logfmt::store::{Lsn, Object};
 use duralite_medium::block::sync_directory;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
 
 const MAGIC: [u8; 8] = *b"DURALARC";
-const VERSION: u32 = 1;
+/// In version 1 a head had no checksum and did not name a predecessor.
+const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 64;
+const CHECK_AT: usize = 12;
+/// What the names of segments begin with.
+const NAME: &str = "log-";
 
 /// What a segment begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +27,20 @@ pub(crate) struct SegmentHead {
     pub(crate) first: Lsn,
     /// The number after its last object.
     pub(crate) end: Lsn,
+    /// The first object of the segment before it; 0 if it goes on from none.
+    pub(crate) previous: Lsn,
+}
+
+/// The name of the segment with this first object.
+pub(crate) fn name_of(first: Lsn) -> String {
+    format!("{NAME}{first:020}")
+}
+
+/// The checksum of a head, its own bytes counting as zeros.
+fn check_of(head: &[u8]) -> [u8; 4] {
+    let mut head = head.to_vec();
+    head.iter_mut().skip(CHECK_AT).take(4).for_each(|byte| *byte = 0);
+    (xxh3_64(&head) as u32).to_le_bytes()
 }
 
 /// A segment in a directory.
@@ -40,38 +59,68 @@ impl SegmentHead {
         out[32..40].copy_from_slice(&self.seed.to_le_bytes());
         out[40..48].copy_from_slice(&self.first.to_le_bytes());
         out[48..56].copy_from_slice(&self.end.to_le_bytes());
+        out[56..64].copy_from_slice(&self.previous.to_le_bytes());
+        let check = check_of(&out);
+        out[CHECK_AT..CHECK_AT + 4].copy_from_slice(&check);
         out
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let version = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
-        (bytes.get(..8)? == MAGIC && version == VERSION).then_some(Self {
+        let is_whole = version == 1 || version == VERSION && *bytes.get(CHECK_AT..16)? == check_of(bytes);
+        (bytes.get(..8)? == MAGIC && is_whole).then_some(Self {
             store_id: bytes.get(16..32)?.try_into().ok()?,
             seed: word(32)?,
             first: word(40)?,
             end: word(48)?,
+            previous: word(56)?,
         })
     }
 }
 
 /// Writes a segment under its name. Durable on return, and there as a whole or not at all.
 pub(crate) fn write_segment(dir: &Path, head: &SegmentHead, objects: &[u8]) -> Result<(), Error> {
-    let path = dir.join(format!("log-{:020}", head.first));
+    let path = dir.join(name_of(head.first));
+    write_whole(&path, &[&head.encode(), objects])
+}
+
+/// Writes a file under its name. Durable on return, and there as a whole or as it was before.
+fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     let unfinished = path.with_extension("new");
     let write = || {
         let mut file = File::create(&unfinished)?;
-        file.write_all(&head.encode())?;
-        file.write_all(objects)?;
+        parts.iter().try_for_each(|part| file.write_all(part))?;
         file.sync_all()?;
-        fs::rename(&unfinished, &path)
+        fs::rename(&unfinished, path)
     };
-    let written = write().map_err(|error| Error::io("writing the archive", &path, error));
+    let written = write().map_err(|error| Error::io("writing the archive", path, error));
     if written.is_err() {
         let _ = fs::remove_file(&unfinished);
     }
     written?;
+    let dir = path.parent().unwrap_or(path);
     sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
+}
+
+/// The file that says how far an archive's history goes: a segment that is missing at its end is missed by it.
+const REACHED: &str = "reached";
+
+/// Says up to before which object the store has been. Durable on return.
+pub(crate) fn write_reached(dir: &Path, end: Lsn) -> Result<(), Error> {
+    write_whole(&dir.join(REACHED), &[format!("{end}\n").as_bytes()])
+}
+
+/// Up to before which object the store is known to have been; 0 if nothing says so.
+pub(crate) fn read_reached(dir: &Path) -> Result<Lsn, Error> {
+    let path = dir.join(REACHED);
+    match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(Error::io("reading", &path, error)),
+        Ok(text) => {
+            text.trim().parse().map_err(|_| Error::corrupt(&format!("the archive's {}", path.display())))
+        }
+    }
 }
 
 /// The segments of a directory, by their first object.
@@ -81,12 +130,12 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>, Error> {
     for entry in fs::read_dir(dir).map_err(reading)? {
         let path = entry.map_err(reading)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if !name.starts_with("log-") || path.extension().is_some() {
+        if !name.starts_with(NAME) || path.extension().is_some() {
             continue;
         }
-        let mut bytes = vec![0; HEAD_BYTES];
-        let mut file = File::open(&path).map_err(reading)?;
-        std::io::Read::read_exact(&mut file, &mut bytes).map_err(reading)?;
+        let mut bytes = Vec::new();
+        let file = File::open(&path).map_err(reading)?;
+        file.take(HEAD_BYTES as u64).read_to_end(&mut bytes).map_err(reading)?;
         let head = SegmentHead::decode(&bytes)
             .ok_or_else(|| Error::corrupt(&format!("the archive's {}", path.display())))?;
         segments.push(Segment { path, head });

@@ -19,6 +19,9 @@ const UNFINISHED: &str = "pages.new";
 /// What a directory has that is a backup.
 pub(crate) const BACKUP: &str = "backup";
 
+/// What a directory has in which a store is being made.
+pub(crate) const NAMES: [&str; 4] = [UNFINISHED, "log", "log.nvram", DirectoryLock::NAME];
+
 /// An open directory, with its lock.
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -80,10 +83,9 @@ fn check_content(dir: &Path) -> Result<(), Error> {
     if dir.join(PAGES).exists() {
         return Ok(());
     }
-    let own = [DirectoryLock::NAME, UNFINISHED, "log", "log.nvram"];
     for entry in fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))? {
         let name = entry.map_err(|error| Error::io("reading", dir, error))?.file_name();
-        if !own.iter().any(|own| *own == name) {
+        if !NAMES.iter().any(|own| *own == name) {
             return Err(not(&format!("it has {} in it, and no pages", name.to_string_lossy())));
         }
     }

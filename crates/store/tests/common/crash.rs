@@ -93,6 +93,11 @@ impl Rig {
         work()
     }
 
+    /// A step that does nothing: for a crash that is due now.
+    pub fn idle_step(&self) {
+        self.step(|| ());
+    }
+
     /// What the death of the process leaves: everything written.
     pub fn death(&self) -> Images {
         Images {
