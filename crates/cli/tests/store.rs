@@ -113,6 +113,37 @@ fn verify_says_what_is_sound_and_what_is_damaged() {
 }
 
 #[test]
+fn a_log_that_is_damaged_in_its_middle_is_told_of_and_salvaged() {
+    let fixture = Fixture::new();
+    let (busy, crashed, out) = (fixture.path("busy"), fixture.path("crashed"), fixture.path("out"));
+    let store = Store::open(&busy, Options::default()).unwrap();
+    let table = store.table("t").unwrap();
+    for n in 0..100_u8 {
+        store.run(|tx| tx.put(&table, &[n], &[n])).unwrap();
+    }
+    // As a crash would leave it.
+    std::fs::create_dir(&crashed).unwrap();
+    for name in ["pages", "log"] {
+        std::fs::copy(busy.join(name), crashed.join(name)).unwrap();
+    }
+    let mut log = std::fs::read(crashed.join("log")).unwrap();
+    // Behind the head and the slots each commit has taken a block.
+    let middle = 12288 + 50 * 4096;
+    assert_ne!(log[middle..middle + 4096], [0; 4096]);
+    log[middle..middle + 4096].fill(0);
+    std::fs::write(crashed.join("log"), log).unwrap();
+    let (code, told) = run(&["verify", text(&crashed)]);
+    let range = format!("bytes {middle} to {}", middle + 4096);
+    assert!(code == 1 && told.contains(&range) && told.contains("duralite store salvage"), "{told}");
+    assert!(told.contains("transactions of the log before it can be saved"), "{told}");
+    let (code, told) = run(&["salvage", text(&crashed), text(&out)]);
+    assert!(code == 0 && told.contains("lost: "), "{told}");
+    assert_eq!(run(&["verify", text(&out)]).0, 0);
+    let (code, told) = run(&["salvage", "--json", text(&out), text(&fixture.path("again"))]);
+    assert!(code == 1 && told.contains("is not damaged"), "{told}");
+}
+
+#[test]
 fn a_dump_loaded_is_the_same_store() {
     let fixture = Fixture::new();
     let store = fixture.store("s", Options::default());

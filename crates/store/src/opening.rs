@@ -16,10 +16,10 @@ use crate::controls::Controls;
 use crate::engine::{Counts, Engine, Tuning};
 use crate::error::Error;
 use crate::locks::Locks;
-use crate::log::Log;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
 use crate::log::rings::RingsLog;
+use crate::log::{Log, OnDamage, refuse};
 use crate::media::Media;
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
@@ -121,29 +121,31 @@ fn no_store(path: &Path, error: FormatError) -> Error {
 }
 
 /// The log that the page file speaks of.
-fn open_log(
+pub(crate) fn open_log(
     media: &dyn Media,
     head: &PageFileHead,
     options: &Options,
     poison: &Arc<Poison>,
+    on_damage: &mut OnDamage<'_>,
 ) -> Result<Arc<dyn Log>, Error> {
     let scheme = options.scheme();
     let poison = Arc::clone(poison);
     let largest = largest_object(head.page_bytes as usize);
     match head.log_kind {
         ON_BLOCKS => {
-            let log = DiskLog::open(media.block_log()?, head.log_seed, grouping(scheme), poison)?;
+            let block = media.block_log()?;
+            let log = DiskLog::open(block, head.log_seed, grouping(scheme), poison, on_damage)?;
             Ok(Arc::new(log.with_memory(log_memory(options))))
         }
         IN_MEMORY => {
             let layout = NvLog::layout(options.log_bytes, largest, 0, 1);
             let nvm = media.memory_log(layout.log_bytes())?;
-            Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison)?))
+            Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison, on_damage)?))
         }
         IN_RINGS => {
             let layout = RingsLog::layout(options.log_bytes, largest, 0, 1);
             let nvm = media.memory_log(layout.log_bytes())?;
-            Ok(Arc::new(RingsLog::open(nvm, head.log_seed, largest, poison)?))
+            Ok(Arc::new(RingsLog::open(nvm, head.log_seed, largest, poison, on_damage)?))
         }
         kind => Err(Error::Corrupt { what: format!("the page file, with log kind {kind},"), page: None }),
     }
@@ -227,7 +229,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     let mut first = head.log_first;
     let mut log = None;
     if head.log_kind != NO_LOG {
-        let found = open_log(media, &head, options, &poison)?;
+        let found = open_log(media, &head, options, &poison, &mut refuse)?;
         let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
         engine.archive = open_archive(&file, &*found, options)?;
         report = recover(&engine)?;

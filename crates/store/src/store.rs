@@ -21,6 +21,7 @@ use crate::options::Options;
 use crate::recovery::Report;
 use crate::restore::{RestoreTo, Restored, restore};
 use crate::running::{Running, Stop};
+use crate::salvage::{Salvaged, salvage};
 use crate::table::Table;
 use crate::transaction::Transaction;
 use crate::verify::{Verified, verify};
@@ -108,7 +109,8 @@ impl Store {
         &self.running.engine
     }
 
-    /// A table, which is made if there is none of this name. A table that was made is durable on return.
+    /// A table, which is made if there is none of this name. It is durable on return, also with
+    /// [`Durability::Eventual`](crate::Durability::Eventual), and so before anything that is put into it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -127,6 +129,8 @@ impl Store {
             return Ok(table.clone());
         }
         let root = self.run(|tx| tx.table_root(name))?;
+        // Whoever made it, and whatever commits wait for.
+        self.engine().force(self.engine().pager.log.next() - 1)?;
         let table = Table::new(name, root, self.engine().store_id);
         Ok(self.tables.write().entry(name.to_owned()).or_insert(table).clone())
     }
@@ -299,6 +303,24 @@ impl Store {
         options: Options,
     ) -> Result<Restored, Error> {
         restore(backup.as_ref(), archive, dir.as_ref(), to, &options)
+    }
+
+    /// Makes a store in a new or empty directory of one whose log is damaged before its end, which [`open`](Self::open) refuses:
+    /// as it was after the last transaction before the damage. The options are those that the damaged store is opened
+    /// with. Nothing is changed in it; its archive cannot be that of the new one. Durable on return.
+    ///
+    /// See [`Salvaged`] for an example.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the log is not damaged; [`Error::Corrupt`] if pages have what came after the damage, or are
+    /// damaged themselves: then only a backup helps; [`Error::Locked`], [`Error::NotAStore`], [`Error::Full`],
+    /// [`Error::Io`].
+    pub fn salvage(
+        dir: impl AsRef<Path>,
+        out: impl AsRef<Path>,
+        options: Options,
+    ) -> Result<Salvaged, Error> {
+        salvage(dir.as_ref(), out.as_ref(), &options)
     }
 
     /// Figures.

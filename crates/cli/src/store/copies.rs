@@ -1,4 +1,4 @@
-//! `duralite store backup` and `restore`.
+//! `duralite store backup`, `restore` and `salvage`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -37,6 +37,33 @@ pub(super) fn restore(from: &Path, place: &Place, to: RestoreTo, archive: Option
             place.dir.display(),
             restored.last,
             restored.taken_back
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn salvage(place: &Place, to: &Path) -> Result<ExitCode> {
+    let salvaged =
+        progress::with("salvaging", HowFar::default, || Store::salvage(&place.dir, to, place.options()))?;
+    let (last, taken_back) = (salvaged.last, salvaged.taken_back);
+    if place.json {
+        print_json(&json!({
+            "outcome": "salvaged",
+            "last": last,
+            "transactions": salvaged.transactions,
+            "taken_back": taken_back,
+            "lost_commits": salvaged.lost_commits,
+            "whole_again": salvaged.whole_again,
+        }))?;
+    } else {
+        print_text(&format!(
+            "{} is as after log object {last}: {} transactions of the log are there, {taken_back} had not committed by then\n\
+             lost: what log objects {} and later were, of which {} commits are whole from log object {} on\n",
+            to.display(),
+            salvaged.transactions,
+            last + 1,
+            salvaged.lost_commits,
+            salvaged.whole_again
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -57,6 +57,14 @@ pub(crate) enum Command {
         #[arg(value_name = "BACKUP")]
         to: PathBuf,
     },
+    /// Make a store of one whose log is damaged before its end, as it was before the damage
+    Salvage {
+        #[command(flatten)]
+        place: Place,
+        /// A directory that is not there, or empty
+        #[arg(value_name = "OUT")]
+        to: PathBuf,
+    },
     /// Make a store of a backup, as it was at some moment
     Restore {
         /// The backup
@@ -80,6 +88,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Dump { place, tables, output } => dump::run(place, tables, output.as_deref()),
         Command::Load { place, input, replace } => load::run(place, input, *replace),
         Command::Bench(arguments) => proof::run_program("duralite-storebench", "proof/storebench", arguments),
+        Command::Salvage { place, to } => copies::salvage(place, to),
         Command::Backup { place, to } => copies::backup(place, to),
         Command::Restore { from, place, to, from_archive } => {
             copies::restore(from, place, to.unwrap_or_default(), from_archive.as_deref())

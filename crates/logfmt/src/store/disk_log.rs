@@ -134,6 +134,8 @@ pub struct Batch {
     pub epoch: u32,
     /// Where it is.
     pub place: u64,
+    /// Objects below this were durable before it was sealed; 0 if it does not say.
+    pub durable: u64,
 }
 
 impl Batch {
@@ -146,6 +148,7 @@ impl Batch {
         put(bytes, 24, &self.place.to_le_bytes());
         put(bytes, 32, &self.epoch.to_le_bytes());
         bytes[36..56].fill(0);
+        put(bytes, 40, &self.durable.to_le_bytes());
         let sum = self.checksum(bytes, seed);
         put(bytes, 56, &sum.to_le_bytes());
     }
@@ -161,15 +164,21 @@ impl Batch {
     /// What a header at this place claims, before its objects have been read.
     #[must_use]
     pub fn claimed(header: &[u8], place: u64) -> Option<Self> {
+        Self::claimed_anywhere(header).filter(|it| it.place == place)
+    }
+
+    /// What a header claims, wherever that says it is.
+    #[must_use]
+    pub fn claimed_anywhere(header: &[u8]) -> Option<Self> {
         let it = Self {
             objects: u32_le(header, 4),
             bytes: u64_le(header, 8),
             first_lsn: u64_le(header, 16),
             place: u64_le(header, 24),
             epoch: u32_le(header, 32),
+            durable: u64_le(header, 40),
         };
-        (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC && it.place == place)
-            .then_some(it)
+        (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC).then_some(it)
     }
 
     /// Whether these bytes, header and objects, are this batch.

@@ -15,7 +15,10 @@ const PREVIOUS_AT: usize = 24;
 const EPOCH_AT: usize = 32;
 const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
+const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
+/// What a claim of an object has at most: its number less that of what was durable.
+const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
@@ -130,6 +133,8 @@ pub struct ObjectHeader {
     pub previous: Lsn,
     /// How often the log had been opened when it was written.
     pub epoch: u32,
+    /// Objects below this were durable before it was sealed; 0 if it does not say.
+    pub durable: Lsn,
     /// Its length in bytes, with the header.
     pub bytes: u32,
     /// What it says.
@@ -202,6 +207,7 @@ impl<'a> Object<'a> {
             tx: u64_le(bytes, TX_AT),
             previous: u64_le(bytes, PREVIOUS_AT),
             epoch: u32_le(bytes, EPOCH_AT),
+            durable: claimed(bytes),
             bytes: len as u32,
             kind: ObjectKind::from_byte(bytes[KIND_AT])?,
             undo_bytes: u32_le(bytes, UNDO_BYTES_AT),
@@ -253,6 +259,21 @@ pub fn seal_object(bytes: &mut [u8], lsn: Lsn, epoch: u32, seed: u64) {
     put(bytes, EPOCH_AT, &epoch.to_le_bytes());
     let sum = checksum(bytes, seed);
     put(bytes, 0, &sum.to_le_bytes());
+}
+
+/// Says in an object that will have this number that everything below `durable` is durable: to be done before it is
+/// sealed, and only if that is so.
+pub fn claim_durable(bytes: &mut [u8], lsn: Lsn, durable: Lsn) {
+    let claim = lsn.checked_sub(durable).map(|behind| behind + 1).filter(|claim| *claim <= LARGEST_CLAIM);
+    put(bytes, DURABLE_AT, &claim.unwrap_or(0).to_le_bytes()[..3]);
+}
+
+fn claimed(bytes: &[u8]) -> Lsn {
+    let [a, b, c] = array(bytes, DURABLE_AT).unwrap_or_default();
+    match u64::from(u32::from_le_bytes([a, b, c, 0])) {
+        0 => 0,
+        claim => u64_le(bytes, LSN_AT).saturating_sub(claim - 1),
+    }
 }
 
 fn checksum(bytes: &[u8], seed: u64) -> u64 {

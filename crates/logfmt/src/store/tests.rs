@@ -90,6 +90,7 @@ fn an_object_says_what_it_was_built_of() {
     undo.encode(&mut body);
     let changes = [(9, Change::Remove { key: b"key" }), (10, Change::MapSet { bit: 3 })];
     let mut bytes = Object::build(ObjectKind::Update, 5, 4, &body, &changes);
+    claim_durable(&mut bytes, 6, 4);
     seal_object(&mut bytes, 6, 2, 99);
     let object = Object::decode(&bytes, 99).unwrap();
     assert_eq!((object.header.lsn, object.header.tx, object.header.previous), (6, 5, 4));
@@ -134,7 +135,7 @@ fn heads_are_found_again_and_damage_in_them_is() {
 #[test]
 fn a_batch_is_whole_at_its_place_only() {
     let mut bytes = vec![7; BATCH_HEADER_BYTES + 100];
-    let batch = Batch { first_lsn: 5, objects: 1, bytes: 100, epoch: 1, place: 8192 };
+    let batch = Batch { first_lsn: 5, objects: 1, bytes: 100, epoch: 1, place: 8192, durable: 4 };
     batch.seal(&mut bytes, 3);
     let claimed = Batch::claimed(&bytes, 8192).unwrap();
     assert_eq!(claimed, batch);

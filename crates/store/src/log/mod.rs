@@ -4,6 +4,7 @@
 //! epochs that never go back. Everything acknowledged is in it, because it is acknowledged only when everything
 //! up to it is durable.
 
+mod damage;
 pub(crate) mod disk;
 pub(crate) mod nv;
 pub(crate) mod rings;
@@ -13,6 +14,7 @@ use std::fmt;
 
 use duralite_logfmt::store::Lsn;
 
+pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;
 
 /// No number of an object and no place in a log is ever so large: what says so is damaged, and is not reckoned with.

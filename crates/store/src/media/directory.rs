@@ -62,6 +62,20 @@ impl Directory {
         Ok(())
     }
 
+    /// Copies its logs, wherever they are, into another store's directory.
+    pub(crate) fn copy_logs(&self, to: &Path) -> Result<(), Error> {
+        for kind in ["log", "log.nvram"] {
+            let path = match &self.log {
+                LogMedium::Nvram(dir) => nvram_file(dir, &self.dir, kind)?,
+                LogMedium::Disk | LogMedium::Emulated => self.dir.join(kind),
+            };
+            if path.exists() {
+                fs::copy(&path, to.join(kind)).map_err(|error| Error::io("copying", &path, error))?;
+            }
+        }
+        Ok(())
+    }
+
     fn sync(&self, path: &Path) -> Result<(), Error> {
         let dir = path.parent().unwrap_or(&self.dir);
         sync_directory(dir).map_err(|error| Error::medium("making the store", error))

@@ -9,7 +9,7 @@ use duralite_logfmt::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
-use crate::log::Log;
+use crate::log::{Log, refuse};
 use crate::log::disk::{DiskLog, Grouping};
 use crate::sync::SLEEPS_END;
 
@@ -30,7 +30,7 @@ fn create(grouping: Grouping) -> (Arc<RecordingBlock>, Arc<dyn Log>) {
 
 fn crash(block: &RecordingBlock, seed: u64) -> DiskLog {
     let block = RecordingBlock::from_bytes(block.crash_at_random(seed), 4096);
-    DiskLog::open(Arc::new(block), SEED, Grouping::Grouped, Arc::default()).unwrap()
+    DiskLog::open(Arc::new(block), SEED, Grouping::Grouped, Arc::default(), &mut refuse).unwrap()
 }
 
 fn explore(grouping: Grouping, gives_up: bool) {

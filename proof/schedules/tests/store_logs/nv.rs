@@ -7,7 +7,7 @@ use duralite_logfmt::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
-use crate::log::Log;
+use crate::log::{Log, refuse};
 use crate::log::nv::{Flush, NvLog};
 
 const BYTES: u64 = 512 << 10;
@@ -20,7 +20,7 @@ fn create(flush: Flush) -> (Arc<RecordingNvm>, Arc<dyn Log>) {
 
 /// What a power failure leaves, opened.
 fn crash(nvm: &RecordingNvm, seed: u64) -> NvLog {
-    NvLog::open(Arc::new(nvm.crash(seed)), SEED, Flush::OnInsert, Arc::default()).unwrap()
+    NvLog::open(Arc::new(nvm.crash(seed)), SEED, Flush::OnInsert, Arc::default(), &mut refuse).unwrap()
 }
 
 fn explore(flush: Flush, with_daemon: bool) {

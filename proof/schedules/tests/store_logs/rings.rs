@@ -7,7 +7,7 @@ use duralite_logfmt::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
-use crate::log::Log;
+use crate::log::{Log, refuse};
 use crate::log::rings::RingsLog;
 
 const BYTES: u64 = 64 << 10;
@@ -21,7 +21,7 @@ fn create() -> (Arc<RecordingNvm>, Arc<dyn Log>) {
 
 /// What a power failure leaves, opened.
 fn crash(nvm: &RecordingNvm, seed: u64) -> RingsLog {
-    RingsLog::open(Arc::new(nvm.crash(seed)), SEED, LARGEST, Arc::default()).unwrap()
+    RingsLog::open(Arc::new(nvm.crash(seed)), SEED, LARGEST, Arc::default(), &mut refuse).unwrap()
 }
 
 fn explore(gives_up: bool) {

@@ -247,6 +247,8 @@ impl DiskLog {
             bytes: objects.len() as u64,
             epoch: self.epoch,
             place: placed.place,
+            // In a log with one writer at a time that is everything before it.
+            durable: self.durable.load(Ordering::SeqCst),
         };
         batch.seal(bytes, self.head.seed);
         self.block.commit(self.head.offset(placed.place), bytes, Durability::Fua).map_err(writing)?;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use duralite_logfmt::store::{
-    BATCH_HEADER_BYTES, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
+    BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
+    Object,
 };
 use duralite_medium::block::{AlignedBuf, Block};
 
@@ -12,6 +13,7 @@ use super::circle::{Circle, Placed};
 use super::{DiskLog, Grouping, writing};
 use crate::error::Error;
 use crate::log::BEYOND;
+use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::poison::Poison;
 
 /// Batches that are written again when the log is opened: more than can have been in flight at once.
@@ -19,12 +21,13 @@ const REWRITTEN: usize = 256;
 
 impl DiskLog {
     /// Opens a log: follows its batches to the first that does not count, makes them durable, and begins an epoch,
-    /// durably.
+    /// durably. Nothing is written if the log is damaged.
     pub(crate) fn open(
         block: Arc<dyn Block>,
         seed: u64,
         grouping: Grouping,
         poison: Arc<Poison>,
+        on_damage: &mut OnDamage<'_>,
     ) -> Result<Self, Error> {
         let reading = |error| Error::medium("reading the log", error);
         let mut bytes = vec![0; DISK_SLOT_BYTES];
@@ -56,6 +59,7 @@ impl DiskLog {
         };
         let mut it = Self::over(block, grouping, poison, circle, slot);
         let circle = it.follow(slot)?;
+        it.check_end(&circle, slot, on_damage)?;
         it.make_durable(&circle.batches)?;
         let place = circle.begin;
         it.write_slot(|slot| {
@@ -107,10 +111,6 @@ impl DiskLog {
                 }
             }
             let Some(batch) = found else {
-                if circle.end < slot.began {
-                    // It was durable when the epoch began.
-                    return Err(Error::corrupt(&format!("the log's batch at {}", circle.end)));
-                }
                 circle.sure = circle.next;
                 return Ok(circle);
             };
@@ -125,6 +125,64 @@ impl DiskLog {
             circle.end = batch.place + len;
             circle.next = batch.first_lsn + u64::from(batch.objects);
         }
+    }
+
+    /// Whether the log ends there as a crash may leave it.
+    fn check_end(&self, circle: &Circle, slot: DiskSlot, on_damage: &mut OnDamage<'_>) -> Result<(), Error> {
+        let beyond = self.beyond(circle)?;
+        // What is before the place where the epoch began was durable then.
+        if circle.end >= slot.began && !beyond.proves(circle.next) {
+            return Ok(());
+        }
+        let mut before = 0;
+        let mut bytes = Vec::new();
+        for placed in &circle.batches {
+            if let Some(batch) = self.read_batch(placed.place, &mut bytes)? {
+                let mut found = Beyond::default();
+                self.add_objects(&batch, &bytes, placed.place, &mut found);
+                before += found.commits;
+            }
+        }
+        on_damage(Damage { missing: circle.next, before, beyond, from: self.head.offset(circle.end) })
+    }
+
+    fn add_objects(&self, batch: &Batch, bytes: &[u8], place: u64, to: &mut Beyond) {
+        let mut rest = bytes.get(BATCH_HEADER_BYTES..).unwrap_or_default();
+        for _ in 0..batch.objects {
+            let Ok(object) = Object::decode(rest, self.head.seed) else { return };
+            to.add(&object.header, self.head.offset(place));
+            rest = rest.get(object.header.bytes as usize..).unwrap_or_default();
+        }
+    }
+
+    /// The batches that are whole beyond the end, in what is left of the circle. Some may be of a later turn than the slot
+    /// that was found knows: then a newer slot is damaged.
+    fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
+        let circle_bytes = self.head.circle_bytes;
+        let block_bytes = self.head.block_bytes as usize;
+        let mut beyond = Beyond::default();
+        let (mut piece, mut bytes) = (Vec::new(), Vec::new());
+        let (mut place, end) = (circle.end, circle.begin + circle_bytes);
+        while place < end {
+            let left = (end - place).min(circle_bytes - place % circle_bytes).min(PIECE as u64);
+            piece.resize(left as usize, 0);
+            let reading = |error| Error::medium("reading the log", error);
+            self.block.read(self.head.offset(place), &mut piece).map_err(reading)?;
+            for (nth, block) in (0..).zip(piece.chunks(block_bytes)) {
+                let here = (place + nth * block_bytes as u64) % circle_bytes;
+                let Some(batch) = Batch::claimed_anywhere(block) else { continue };
+                if batch.place % circle_bytes != here || batch.place >= BEYOND || batch.durable <= circle.next
+                {
+                    continue;
+                }
+                if let Some(batch) = self.read_batch(batch.place, &mut bytes)? {
+                    beyond.claim(batch.durable);
+                    self.add_objects(&batch, &bytes, batch.place, &mut beyond);
+                }
+            }
+            place += left;
+        }
+        Ok(beyond)
     }
 
     /// What is read may be in the system's memory only: the process may have died before a flush, or one has failed.

@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use duralite_logfmt::store::{
     EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, Lsn, NvHead, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object,
-    entry_of, object_of, seal_object,
+    ObjectKind, claim_durable, entry_of, object_of, seal_object,
 };
 use duralite_medium::{LINE_BYTES, Nvm};
 
 use self::extents::Extents;
 use self::pending::Pending;
+use super::damage::{Beyond, Damage, OnDamage, look_beyond};
 use super::window::{Patience, Window};
 use super::{BEYOND, Log, LogCounters, Space, Visit};
 use crate::counter::Counter;
@@ -90,12 +91,14 @@ impl NvLog {
         Ok(Self::over(nvm, layout, flush, poison, (layout.first_lsn, layout.first_lsn, 1)))
     }
 
-    /// Opens a log: finds what is recovered, clears what comes after it, and begins an epoch, durably.
+    /// Opens a log: finds what is recovered, clears what comes after it, and begins an epoch, durably. Nothing is written if
+    /// the log is damaged.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         seed: u64,
         flush: Flush,
         poison: Arc<Poison>,
+        on_damage: &mut OnDamage<'_>,
     ) -> Result<Self, Error> {
         let mut bytes = [0; 64];
         let damaged = || Error::corrupt("the head of the log");
@@ -111,13 +114,14 @@ impl NvLog {
             return Err(damaged());
         }
         let epoch = (nvm.load_u64(EPOCH_OFFSET) as u32).wrapping_add(1);
+        let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
+        let end = it.find_end(head, on_damage)?;
+        let nvm = &it.nvm;
         // Both words are of lines of their own, stored whole: what is read may not be durable yet.
         nvm.store_u64(HEAD_OFFSET, head);
         nvm.store_u64(EPOCH_OFFSET, epoch.into());
         nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
         nvm.fence();
-        let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
-        let end = it.find_end(head)?;
         it.clear_outside(head, end);
         it.window = Window::new(MOST_WAITING, end);
         Ok(it)
@@ -144,27 +148,45 @@ impl NvLog {
     }
 
     /// Follows the index from the head to the first gap, and takes the extents that objects are in.
-    fn find_end(&self, head: Lsn) -> Result<Lsn, Error> {
+    fn find_end(&self, head: Lsn, on_damage: &mut OnDamage<'_>) -> Result<Lsn, Error> {
         let mut object = Vec::new();
         let mut epoch = 0;
         let mut used = Vec::new();
         let mut lsn = head;
+        let (mut commits, mut is_broken) = (0, false);
         while lsn < head + self.layout.entries {
             let Some(at) = object_of(self.nvm.load_u64(self.layout.entry_at(lsn))) else { break };
-            self.read_object(at, &mut object)?;
-            let header = Object::decode(&object, self.layout.seed)
-                .map_err(|_| Error::corrupt(&format!("log object {lsn}")))?
-                .header;
+            let found = self.read_object(at, &mut object).ok();
+            let Some(header) =
+                found.and_then(|()| Some(Object::decode(&object, self.layout.seed).ok()?.header))
+            else {
+                // A bit is set only when its object is durable.
+                is_broken = true;
+                break;
+            };
             if header.lsn != lsn || header.epoch < epoch {
                 // Of an earlier round, or of one that a recovery has ended before.
                 break;
             }
             epoch = header.epoch;
+            commits += u64::from(header.kind == ObjectKind::Commit);
             used.push((at, lsn));
             lsn += 1;
         }
-        // What was there last may have been stored and not flushed when its process died.
-        for (at, last) in used.iter().rev().take(4096) {
+        let mut beyond = Beyond::default();
+        let extents = (self.layout.extent_at(0), self.layout.log_bytes());
+        look_beyond(&*self.nvm, extents, lsn + 1, &|_| self.layout.seed, &mut beyond);
+        if is_broken || beyond.proves(lsn) {
+            on_damage(Damage { missing: lsn, before: commits, beyond, from: self.layout.entry_at(lsn) })?;
+        }
+        self.flush_found(&used);
+        self.extents.occupy(&self.layout, &used);
+        Ok(lsn)
+    }
+
+    /// What was there last may have been stored and not flushed when its process died.
+    fn flush_found(&self, found: &[(u64, Lsn)]) {
+        for (at, last) in found.iter().rev().take(4096) {
             let mut header = [0; OBJECT_HEADER_BYTES];
             self.nvm.read(*at, &mut header);
             let len = u64::from(u32::from_le_bytes([header[36], header[37], header[38], header[39]]));
@@ -172,8 +194,6 @@ impl NvLog {
             self.nvm.flush(self.layout.entry_at(*last), 8);
         }
         self.nvm.fence();
-        self.extents.occupy(&self.layout, &used);
-        Ok(lsn)
     }
 
     fn clear_outside(&self, head: Lsn, end: Lsn) {
@@ -271,6 +291,7 @@ impl Log for NvLog {
             .extents
             .take(len.next_multiple_of(OBJECT_ALIGNMENT), || self.window.number())
             .ok_or_else(|| Error::full("the log is full"))?;
+        claim_durable(object, lsn, self.window.durable());
         seal_object(object, lsn, self.epoch, self.layout.seed);
         self.bytes.add(len);
         // It is copied once, and lines that leave the processor's caches by themselves need no flush at the commit.

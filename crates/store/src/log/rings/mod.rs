@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use crate::sync::Mutex;
 use duralite_logfmt::store::{
-    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, seal_object,
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, claim_durable,
+    seal_object,
 };
 use duralite_medium::Nvm;
 
@@ -155,6 +156,7 @@ impl Log for RingsLog {
             let Some((place, taken)) = ring.place_for(len, self.layout.ring_bytes) else { continue };
             // In the order of the ring's objects.
             let lsn = self.window.number();
+            claim_durable(object, lsn, self.window.durable());
             seal_object(object, lsn, self.epoch, self.seed_at(number as u64, place));
             let at = self.layout.offset(number as u64, place);
             self.nvm.store(at, object);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use duralite_logfmt::store::{
-    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, RINGS_OFFSET, RingsHead,
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectKind, RINGS_OFFSET,
+    RingsHead,
 };
 use duralite_medium::Nvm;
 
@@ -13,16 +14,19 @@ use super::ring::{Placed, Ring};
 use super::{RingsLog, most_objects};
 use crate::error::Error;
 use crate::log::BEYOND;
+use crate::log::damage::{Beyond, Damage, OnDamage, look_beyond};
 use crate::log::window::Window;
 use crate::poison::Poison;
 
 impl RingsLog {
-    /// Opens logs: finds what is recovered, makes it durable, and begins an epoch, durably.
+    /// Opens logs: finds what is recovered, makes it durable, and begins an epoch, durably. Nothing is written if the logs
+    /// are damaged.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         seed: u64,
         largest: u64,
         poison: Arc<Poison>,
+        on_damage: &mut OnDamage<'_>,
     ) -> Result<Self, Error> {
         let damaged = || Error::corrupt("the head of the log");
         let mut bytes = [0; 64];
@@ -44,9 +48,10 @@ impl RingsLog {
         let mut it = Self::over(nvm, layout, largest, poison, (head, epoch));
         let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring, newest)).collect();
         let end = end_of_run(&rings, head);
-        if end.next < newest.began {
-            // It was durable when the epoch began.
-            return Err(Error::corrupt(&format!("log object {}", end.next)));
+        let beyond = it.beyond(end.next + 1);
+        // What is before the epoch's first object was durable when it began.
+        if end.next < newest.began || beyond.proves(end.next) {
+            it.tell(&rings, &end, beyond, on_damage)?;
         }
         for (number, objects) in (0..).zip(rings) {
             it.take_in(number, &objects, head, &end);
@@ -56,6 +61,46 @@ impl RingsLog {
         it.begin_epoch(end.next);
         it.window = Window::new(most_objects(&layout), end.next);
         Ok(it)
+    }
+
+    /// The objects that are whole from one on, wherever they are in their rings.
+    fn beyond(&self, next: Lsn) -> Beyond {
+        let ring_bytes = self.layout.ring_bytes;
+        let mut beyond = Beyond::default();
+        for number in 0..self.layout.rings {
+            let begin = self.nvm.load_u64(self.layout.word_at(number));
+            let first = self.layout.offset(number, 0);
+            // The place from the ring's word on that is at an offset.
+            let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
+            let seed_at = |at: u64| self.seed_at(number, place(at));
+            look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
+        }
+        beyond
+    }
+
+    /// Tells of damage at the end of the run.
+    fn tell(
+        &self,
+        rings: &[Vec<Placed>],
+        end: &End,
+        beyond: Beyond,
+        on_damage: &mut OnDamage<'_>,
+    ) -> Result<(), Error> {
+        let (mut commits, mut from) = (0, 0);
+        let mut bytes = Vec::new();
+        for (number, objects) in (0..).zip(rings) {
+            for object in objects.iter().filter(|object| end.rings.contains_key(&object.lsn)) {
+                let at = self.layout.offset(number, object.place);
+                let is_whole = self.read_object(at, &mut bytes).is_some();
+                let seed = self.seed_at(number, object.place);
+                let Some(found) = Object::decode(&bytes, seed).ok().filter(|_| is_whole) else { continue };
+                commits += u64::from(found.header.kind == ObjectKind::Commit);
+                if object.lsn + 1 == end.next {
+                    from = at + object.bytes;
+                }
+            }
+        }
+        on_damage(Damage { missing: end.next, before: commits, beyond, from })
     }
 
     /// The object at an offset, if there is one that is whole.

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_logfmt::store::{DISK_DATA_OFFSET, Object, ObjectKind};
+use duralite_logfmt::store::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
 
 use crate::error::Error;
-use crate::log::Log;
 use crate::log::disk::{DiskLog, Grouping};
+use crate::log::{Log, refuse};
 
 const SEED: u64 = 7;
 
@@ -15,7 +15,7 @@ fn object() -> Vec<u8> {
 
 fn open(bytes: Vec<u8>) -> (Arc<RecordingBlock>, Result<DiskLog, Error>) {
     let block = Arc::new(RecordingBlock::from_bytes(bytes, 4096));
-    let log = DiskLog::open(block.clone(), SEED, Grouping::Apart, Arc::default());
+    let log = DiskLog::open(block.clone(), SEED, Grouping::Apart, Arc::default(), &mut refuse);
     (block, log)
 }
 
@@ -31,6 +31,15 @@ fn three_batches() -> Vec<u8> {
     block.to_bytes()
 }
 
+/// As if all batches had been on their way at once.
+fn at_once(bytes: &mut [u8]) {
+    for place in [0, 4096, 8192] {
+        let block = &mut bytes[DISK_DATA_OFFSET as usize + place..][..4096];
+        let batch = Batch::claimed(block, place as u64).unwrap();
+        Batch { durable: 1, ..batch }.seal(block, SEED);
+    }
+}
+
 /// As if the write of the batch at a place had not come about.
 fn lose(bytes: &mut [u8], place: usize) {
     bytes[DISK_DATA_OFFSET as usize + place..][..4096].fill(0);
@@ -39,6 +48,7 @@ fn lose(bytes: &mut [u8], place: usize) {
 #[test]
 fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
     let mut bytes = three_batches();
+    at_once(&mut bytes);
     lose(&mut bytes, 4096);
     let (block, log) = open(bytes);
     let log = log.unwrap();
@@ -49,6 +59,44 @@ fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
     log.truncate(3).unwrap();
     let (_, again) = open(block.to_bytes());
     assert_eq!(again.unwrap().next(), 3);
+}
+
+/// Whoever wrote the third batch had seen that the second one was durable.
+#[test]
+fn inv47_a_batch_that_a_later_one_has_seen_durable_is_missed() {
+    let mut bytes = three_batches();
+    lose(&mut bytes, 4096);
+    let error = open(bytes).1.unwrap_err().to_string();
+    assert!(error.contains("log object 2,") && error.contains("bytes 16384 to 20480"), "{error}");
+    let mut bytes = three_batches();
+    lose(&mut bytes, 8192);
+    assert_eq!(open(bytes).1.unwrap().next(), 3);
+}
+
+/// The newest slot is damaged, and the one before knows nothing of the turn that the log has made since.
+#[test]
+fn inv47_a_damaged_slot_is_no_end_of_the_log() {
+    let block = Arc::new(RecordingBlock::new(4096));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();
+    let append = || {
+        let lsn = log.append(&mut object()).unwrap();
+        log.force(lsn).unwrap();
+    };
+    for _ in 0..2 {
+        (0..200).for_each(|_| append());
+        log.truncate(log.next() - 1).unwrap();
+    }
+    let whole = open(block.to_bytes()).1.unwrap().next();
+    assert_eq!(whole, 401);
+    for slot in DISK_SLOT_OFFSETS {
+        let mut bytes = block.to_bytes();
+        bytes[slot as usize] ^= 1;
+        match open(bytes).1 {
+            Ok(log) => assert_eq!(log.next(), whole),
+            Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
+        }
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use duralite_crashmodel::RecordingNvm;
 use duralite_logfmt::store::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
 
 use crate::error::Error;
-use crate::log::Log;
 use crate::log::rings::RingsLog;
+use crate::log::{Log, refuse};
 
 const SEED: u64 = 7;
 const BYTES: u64 = 1 << 20;
@@ -22,17 +22,20 @@ fn create() -> (Arc<RecordingNvm>, RingsLog) {
 
 fn open(bytes: Vec<u8>) -> (Arc<RecordingNvm>, Result<RingsLog, Error>) {
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes, BYTES * 2));
-    (nvm.clone(), RingsLog::open(nvm, SEED, 4096, Arc::default()))
+    (nvm.clone(), RingsLog::open(nvm, SEED, 4096, Arc::default(), &mut refuse))
 }
 
-/// Appends by a thread of its own, and makes it durable.
-fn append(log: &RingsLog) -> Lsn {
-    let append = || {
-        let lsn = log.append(&mut object()).unwrap();
-        log.force(lsn).unwrap();
-        lsn
-    };
+/// Appends by a thread of its own.
+fn append_only(log: &RingsLog) -> Lsn {
+    let append = || log.append(&mut object()).unwrap();
     std::thread::scope(|scope| scope.spawn(append).join().unwrap())
+}
+
+/// The same, and makes it durable.
+fn append(log: &RingsLog) -> Lsn {
+    let lsn = append_only(log);
+    log.force(lsn).unwrap();
+    lsn
 }
 
 /// Where the newest object with a number is.
@@ -47,13 +50,15 @@ fn lose(bytes: &mut [u8], lsn: Lsn) {
     bytes[at..at + 64].fill(0);
 }
 
-/// So many objects, of which the last two are of different threads, and the first of them is lost.
+/// So many objects, of which the last two are of different threads and on their way at once, and the first of them is lost.
 fn with_a_gap(objects: u64) -> Vec<u8> {
     loop {
         let (nvm, log) = create();
-        for _ in 0..objects {
+        for _ in 2..objects {
             append(&log);
         }
+        append_only(&log);
+        append_only(&log);
         let mut bytes = nvm.to_bytes();
         // What one thread has appended is close together.
         if find(&bytes, objects).abs_diff(find(&bytes, objects - 1)) > 4096 {
@@ -96,6 +101,21 @@ fn inv30_an_object_that_was_durable_when_the_epoch_began_is_missed() {
     let mut bytes = opened.to_bytes();
     lose(&mut bytes, 2);
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
+}
+
+/// Whoever appended the last object had seen that the one before was durable.
+#[test]
+fn inv47_an_object_that_a_later_one_has_seen_durable_is_missed() {
+    let (nvm, log) = create();
+    for lsn in 1..=3 {
+        assert_eq!(append(&log), lsn);
+    }
+    let mut bytes = nvm.to_bytes();
+    lose(&mut bytes, 2);
+    assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
+    let mut bytes = nvm.to_bytes();
+    lose(&mut bytes, 3);
+    assert_eq!(open(bytes).1.unwrap().next(), 3);
 }
 
 #[test]

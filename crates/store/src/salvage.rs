@@ -1,0 +1,125 @@
+//! A store whose log is damaged before its end becomes another one, as it was before the damage.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_logfmt::store::{Lsn, lsn};
+
+use crate::backup::prepare;
+use crate::error::Error;
+use crate::log::Damage;
+use crate::media::{Directory, Media, NAMES};
+use crate::opening::{NO_LOG, assemble, make_log, open_log, open_made};
+use crate::options::{LogMedium, Options, Scheme};
+use crate::page_file::PageFile;
+use crate::poison::Poison;
+use crate::recovery::recover;
+
+/// What [`Store::salvage`](crate::Store::salvage) has saved, and what is lost.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use duralite_store::{Error, Options, Store};
+/// let path = dir.path().join("store");
+/// drop(Store::open(&path, Options::default())?);
+/// // A store whose log is whole needs none of this.
+/// let salvaged = Store::salvage(&path, dir.path().join("out"), Options::default());
+/// assert!(matches!(salvaged, Err(Error::Invalid { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Salvaged {
+    /// The last log object that the new store has.
+    pub last: u64,
+    /// Transactions that committed in the log before the damage.
+    pub transactions: u64,
+    /// Transactions that had begun by then, and were taken back.
+    pub taken_back: u64,
+    /// Commits that are whole behind the damage, and lost. How many were in the damaged part nobody knows.
+    pub lost_commits: u64,
+    /// The first log object that is whole behind the damage; 0 if none is.
+    pub whole_again: u64,
+}
+
+pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, Error> {
+    options.check()?;
+    if !dir.join("pages").exists() {
+        return Err(Error::NotAStore {
+            path: dir.to_owned(),
+            why: "there is no file `pages` in it".to_owned(),
+        });
+    }
+    prepare(out)?;
+    let done = salvage_into(dir, out, options);
+    if done.is_err() {
+        // The directory was empty, and is so for the next attempt.
+        for name in NAMES {
+            let _ = fs::remove_file(out.join(name));
+        }
+    }
+    done
+}
+
+fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, Error> {
+    let log = if options.log == LogMedium::Emulated { LogMedium::Emulated } else { LogMedium::Disk };
+    let made = Options { log, scheme: Scheme::Auto, archive: None, ..options.clone() };
+    let media = Directory::open(out, &made)?;
+    // Held until everything has been copied: nobody writes there meanwhile.
+    let source = Directory::open(dir, options)?;
+    media.put_pages(&dir.join("pages"))?;
+    source.copy_logs(out)?;
+    drop(source);
+    let file = Arc::new(open_made(&media, out)?);
+    let whole = || Error::Invalid {
+        what: format!(
+            "the log of {} is not damaged before its end; open the store, or verify it",
+            dir.display()
+        ),
+    };
+    let head = file.head();
+    if head.log_kind == NO_LOG {
+        return Err(whole());
+    }
+    let poison = Arc::new(Poison::default());
+    let mut damage = None;
+    let log = open_log(&media, &head, &made, &poison, &mut |found: Damage| {
+        damage = Some(found);
+        Ok(())
+    })?;
+    let damage = damage.ok_or_else(whole)?;
+    check_pages(&file, damage.missing)?;
+    let engine = assemble(&file, log, &poison, &made);
+    let report = recover(&engine)?;
+    engine.checkpoint(&|| false)?;
+    let first = engine.pager.log.next();
+    drop(engine);
+    // A new one: what comes after is another history than that of the damaged store.
+    make_log(&media, &file, first, &made, &poison)?;
+    file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
+    media.made()?;
+    Ok(Salvaged {
+        last: damage.missing - 1,
+        transactions: damage.before,
+        taken_back: report.taken_back,
+        lost_commits: damage.beyond.commits,
+        whole_again: damage.beyond.first,
+    })
+}
+
+/// No page may have what came after the damage: nobody could take that back.
+fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
+    let mut page = vec![0; file.page_bytes()];
+    for id in file.first_page()..file.pages() {
+        // A page that is damaged may be made anew by the log; or the next who needs it says so.
+        if file.read_page(id, &mut page).is_ok() && lsn(&page) >= missing {
+            let what = format!(
+                "the log at log object {missing}, and page {id} went home with what came later, so that the store as it \
+                 was before cannot be made of it: the log"
+            );
+            return Err(Error::corrupt(&what));
+        }
+    }
+    Ok(())
+}
