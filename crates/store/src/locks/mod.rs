@@ -9,6 +9,7 @@ mod key;
 mod mode;
 mod owner;
 mod part;
+mod ranges;
 mod waits;
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +25,8 @@ pub(crate) use self::mode::Mode;
 pub(crate) use self::owner::Owner;
 use self::owner::Wait;
 use self::part::{Answer, Part};
-pub(crate) use self::part::{KeyRange, TableId, Target, is_empty};
+pub(crate) use self::part::{TableId, Target};
+pub(crate) use self::ranges::{KeyRange, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -12,11 +12,10 @@ use super::inherit::{Left, Use};
 use super::key::Key;
 use super::mode::Mode;
 use super::owner::Owner;
+use super::ranges::{KeyRange, Ranges, is_empty};
 
 /// A table's number.
 pub(crate) type TableId = u64;
-/// A range of keys.
-pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
 /// What is locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +33,7 @@ type Holders = SmallVec<[(u64, Mode); 1]>;
 pub(super) struct Part {
     tables: FxHashMap<TableId, Holders>,
     rows: FxHashMap<TableId, BTreeMap<Key, Holders>>,
-    /// By table, each with its holder.
-    ranges: FxHashMap<TableId, Vec<(u64, KeyRange)>>,
+    ranges: FxHashMap<TableId, Ranges>,
     /// Locks of tables that are left from one transaction to the next.
     left: Vec<Left>,
     waiting: Vec<Waiting>,
@@ -60,71 +58,15 @@ pub(super) enum Answer {
     Conflict(Vec<u64>),
 }
 
-fn covers(range: &KeyRange, key: &[u8]) -> bool {
-    let from = match &range.0 {
-        Bound::Included(from) => key >= &**from,
-        Bound::Excluded(from) => key > &**from,
-        Bound::Unbounded => true,
-    };
-    from && match &range.1 {
-        Bound::Included(to) => key <= &**to,
-        Bound::Excluded(to) => key < &**to,
-        Bound::Unbounded => true,
-    }
-}
-
-/// Whether no key can be in it; `BTreeMap::range` panics on some of these.
-pub(crate) fn is_empty(range: &KeyRange) -> bool {
-    match (&range.0, &range.1) {
-        (Bound::Included(from), Bound::Included(to)) => from > to,
-        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
-            from >= to
-        }
-        _ => false,
-    }
-}
-
-/// Whether a range ends exactly where another begins.
-fn touch(end: &Bound<Key>, begin: &Bound<Key>) -> bool {
-    match (end, begin) {
-        (Bound::Included(end), Bound::Excluded(begin)) | (Bound::Excluded(end), Bound::Included(begin)) => {
-            end == begin
-        }
-        _ => false,
-    }
-}
-
-/// Whether a range surely has all of another one.
-fn contains(outer: &KeyRange, inner: &KeyRange) -> bool {
-    let from = match (&outer.0, &inner.0) {
-        (Bound::Unbounded, _) => true,
-        (_, Bound::Unbounded) => false,
-        (Bound::Excluded(outer), Bound::Included(inner)) => outer < inner,
-        (
-            Bound::Included(outer) | Bound::Excluded(outer),
-            Bound::Included(inner) | Bound::Excluded(inner),
-        ) => outer <= inner,
-    };
-    from && match (&outer.1, &inner.1) {
-        (Bound::Unbounded, _) => true,
-        (_, Bound::Unbounded) => false,
-        (Bound::Excluded(outer), Bound::Included(inner)) => outer > inner,
-        (
-            Bound::Included(outer) | Bound::Excluded(outer),
-            Bound::Included(inner) | Bound::Excluded(inner),
-        ) => outer >= inner,
-    }
-}
-
 impl Target {
     /// Whether two requests in these modes get into each other's way.
     fn conflicts(&self, mode: Mode, other: &Self, other_mode: Mode) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b && !mode.goes_with(other_mode),
             (Self::Row(a, key), Self::Row(b, other)) => a == b && key == other && !mode.goes_with(other_mode),
-            (Self::Row(a, key), Self::Range(b, range)) => a == b && mode.changes() && covers(range, key),
+            (Self::Row(a, key), Self::Range(b, range)) => a == b && mode.changes() && range.contains(key),
             (Self::Range(a, range), Self::Row(b, key)) => {
-                a == b && other_mode.changes() && covers(range, key)
+                a == b && other_mode.changes() && range.contains(key)
             }
             _ => false,
         }
@@ -134,10 +76,6 @@ impl Target {
 impl Part {
     pub(super) fn early(&self) -> u64 {
         self.early
-    }
-
-    fn ranges_of(&self, table: TableId) -> impl Iterator<Item = &(u64, KeyRange)> {
-        self.ranges.get(&table).into_iter().flatten()
     }
 
     fn holders(&self, target: &Target) -> Option<&Holders> {
@@ -151,7 +89,7 @@ impl Part {
     /// Whether the owner has the lock already, in this mode or a stronger one.
     fn has(&self, owner: u64, target: &Target, mode: Mode) -> bool {
         if let Target::Range(table, range) = target {
-            return self.ranges_of(*table).any(|held| held.0 == owner && contains(&held.1, range));
+            return self.ranges.get(table).is_some_and(|ranges| ranges.has(owner, range));
         }
         let held = self.holders(target).into_iter().flatten().find(|held| held.0 == owner);
         held.is_some_and(|(_, held)| held.and(mode) == *held)
@@ -185,8 +123,7 @@ impl Part {
         if let Target::Row(table, key) = target
             && mode.changes()
         {
-            let covering = self.ranges_of(*table).filter(|held| held.0 != owner && covers(&held.1, key));
-            against.extend(covering.map(|held| held.0));
+            against.extend(self.ranges.get(table).into_iter().flat_map(|ranges| ranges.others(owner, key)));
         }
         against
     }
@@ -213,7 +150,7 @@ impl Part {
         holds
             || match target {
                 Target::Row(table, key) => {
-                    self.ranges_of(*table).any(|held| held.0 == owner && covers(&held.1, key))
+                    self.ranges.get(table).is_some_and(|ranges| ranges.covers(owner, key))
                 }
                 Target::Table(_) | Target::Range(..) => false,
             }
@@ -255,7 +192,7 @@ impl Part {
         let holders = match target {
             Target::Table(table) => self.tables.entry(*table).or_default(),
             Target::Row(table, key) => self.rows.entry(*table).or_default().entry(key.clone()).or_default(),
-            Target::Range(table, range) => return self.grant_range(owner, *table, range),
+            Target::Range(table, range) => return self.ranges.entry(*table).or_default().add(owner, range),
         };
         match holders.iter_mut().find(|held| held.0 == owner) {
             Some(held) => {
@@ -267,25 +204,6 @@ impl Part {
                 true
             }
         }
-    }
-
-    /// Whether it is the owner's first here: all of them are released together.
-    fn grant_range(&mut self, owner: u64, table: TableId, range: &KeyRange) -> bool {
-        let ranges = self.ranges.entry(table).or_default();
-        let is_first = !ranges.iter().any(|held| held.0 == owner);
-        let mut own = ranges.iter_mut().filter(|held| held.0 == owner);
-        // A scan goes on where it was: its ranges are one.
-        if let Some(held) = own.find(|held| touch(&held.1.1, &range.0)) {
-            held.1.1 = range.1.clone();
-            return false;
-        }
-        let mut own = ranges.iter_mut().filter(|held| held.0 == owner);
-        if let Some(held) = own.find(|held| touch(&range.1, &held.1.0)) {
-            held.1.0 = range.0.clone();
-            return false;
-        }
-        ranges.push((owner, range.clone()));
-        is_first
     }
 
     /// Waits in line.
@@ -332,7 +250,7 @@ impl Part {
             }
             Target::Range(table, _) => {
                 if let Some(ranges) = self.ranges.get_mut(&table) {
-                    ranges.retain(|held| held.0 != owner);
+                    ranges.release(owner);
                 }
             }
         }
@@ -361,7 +279,7 @@ impl Part {
     /// Whether nobody holds anything or waits.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
-            && self.ranges.values().all(Vec::is_empty)
+            && self.ranges.values().all(Ranges::is_idle)
             && self.rows.values().all(BTreeMap::is_empty)
             && self.tables.values().all(SmallVec::is_empty)
     }

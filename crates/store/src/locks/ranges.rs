@@ -1,0 +1,249 @@
+//! Ranges of keys of one table: those of each owner merged and in order, so that a request costs the logarithm of how many
+//! there are, and as much again for each other owner.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use rustc_hash::FxHashMap;
+
+use super::key::Key;
+
+/// A range of keys.
+pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
+
+/// Whether no key can be in it; `BTreeMap::range` panics on some of these.
+pub(crate) fn is_empty(range: &KeyRange) -> bool {
+    match (&range.0, &range.1) {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+            from >= to
+        }
+        _ => false,
+    }
+}
+
+/// A place between keys. A key `k` is what lies from `Before(k)` up to `After(k)`: so each range is what lies from one place up
+/// to another, and two that touch are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    First,
+    Before(Key),
+    After(Key),
+    Last,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often places were compared on a thread.
+    static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+impl Ord for Place {
+    fn cmp(&self, other: &Self) -> Ordering {
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
+        match (self, other) {
+            (Self::First, Self::First) | (Self::Last, Self::Last) => Ordering::Equal,
+            (Self::First, _) | (_, Self::Last) => Ordering::Less,
+            (_, Self::First) | (Self::Last, _) => Ordering::Greater,
+            (Self::Before(a) | Self::After(a), Self::Before(b) | Self::After(b)) => {
+                a.cmp(b).then(matches!(self, Self::After(_)).cmp(&matches!(other, Self::After(_))))
+            }
+        }
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// From where to where a range goes.
+fn places(range: &KeyRange) -> (Place, Place) {
+    let from = match &range.0 {
+        Bound::Included(key) => Place::Before(key.clone()),
+        Bound::Excluded(key) => Place::After(key.clone()),
+        Bound::Unbounded => Place::First,
+    };
+    let to = match &range.1 {
+        Bound::Included(key) => Place::After(key.clone()),
+        Bound::Excluded(key) => Place::Before(key.clone()),
+        Bound::Unbounded => Place::Last,
+    };
+    (from, to)
+}
+
+/// Ranges that do not touch, each by where it begins.
+#[derive(Debug, Default)]
+struct Merged(BTreeMap<Place, Place>);
+
+impl Merged {
+    /// Whether one of them has all that is in between.
+    fn has(&self, from: &Place, to: &Place) -> bool {
+        self.0.range(..=from).next_back().is_some_and(|(_, end)| to <= end)
+    }
+
+    fn add(&mut self, mut from: Place, mut to: Place) {
+        // Each that goes is one that was added: over all calls they are as many as calls.
+        while let Some((begin, end)) = self.0.range(..=&to).next_back().filter(|(_, end)| **end >= from) {
+            from = from.min(begin.clone());
+            to = to.max(end.clone());
+            let begin = begin.clone();
+            self.0.remove(&begin);
+        }
+        self.0.insert(from, to);
+    }
+}
+
+/// The ranges of a table that are held, by owner.
+#[derive(Debug, Default)]
+pub(super) struct Ranges(FxHashMap<u64, Merged>);
+
+impl Ranges {
+    /// Whether the owner holds every key of a range.
+    pub(super) fn has(&self, owner: u64, range: &KeyRange) -> bool {
+        let (from, to) = places(range);
+        self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
+    }
+
+    /// Whether the owner holds a range with this key in it.
+    pub(super) fn covers(&self, owner: u64, key: &Key) -> bool {
+        let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
+        self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
+    }
+
+    /// The others who hold ranges with this key in them.
+    pub(super) fn others(&self, owner: u64, key: &Key) -> impl Iterator<Item = u64> {
+        let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
+        let others = self.0.iter().filter(move |(other, _)| **other != owner);
+        others.filter(move |(_, merged)| merged.has(&from, &to)).map(|(other, _)| *other)
+    }
+
+    /// Adds a range; whether it is the owner's first: all of them are released together.
+    pub(super) fn add(&mut self, owner: u64, range: &KeyRange) -> bool {
+        let is_first = !self.0.contains_key(&owner);
+        let merged = self.0.entry(owner).or_default();
+        if !is_empty(range) {
+            let (from, to) = places(range);
+            merged.add(from, to);
+        }
+        is_first
+    }
+
+    /// Releases all that an owner holds.
+    pub(super) fn release(&mut self, owner: u64) {
+        self.0.remove(&owner);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The schedule explorer compiles this file too, and has no crate of random numbers.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % limit
+        }
+    }
+
+    fn key(n: u32) -> Key {
+        Key::from(n.to_be_bytes().as_slice())
+    }
+
+    /// Small scans of one transaction, in order, in reverse, and here and there: the last cost about what the first did.
+    #[test]
+    fn inv36_a_range_costs_the_logarithm_of_how_many_are_held() {
+        const MANY: u32 = 16_384;
+        let orders: [fn(u32) -> u32; 3] = [|n| n, |n| MANY - n, |n| n.wrapping_mul(40_503) % MANY];
+        for order in orders {
+            let mut ranges = Ranges::default();
+            let mut most = 0;
+            for n in 0..MANY {
+                let at = order(n) * 10;
+                let range = (Bound::Included(key(at)), Bound::Excluded(key(at + 3)));
+                let before = COMPARED.get();
+                assert!(!ranges.has(1, &range));
+                assert_eq!(ranges.add(1, &range), n == 0);
+                assert!(
+                    ranges.has(1, &range)
+                        && ranges.covers(1, &key(at + 2))
+                        && !ranges.covers(1, &key(at + 3))
+                );
+                assert_eq!(ranges.others(2, &key(at)).collect::<Vec<_>>(), [1]);
+                most = most.max(COMPARED.get() - before);
+            }
+            // Some twenty searches' worth in nodes of eleven keys; they were more than 16,000 each.
+            assert!(most < 600, "{most} comparisons for one range");
+        }
+        // Those of a scan that goes on are one, which costs nothing to search.
+        let mut ranges = Ranges::default();
+        for n in 0..MANY {
+            ranges.add(1, &(Bound::Included(key(n)), Bound::Excluded(key(n + 1))));
+        }
+        assert_eq!(ranges.0.get(&1).map(|merged| merged.0.len()), Some(1));
+    }
+
+    /// Owners that take and release ranges of all kinds, against a list of them that is searched as a whole.
+    #[test]
+    fn inv36_merged_ranges_hold_what_a_list_of_them_holds() {
+        for seed in 0..200 {
+            let mut random = Random(seed);
+            let mut ranges = Ranges::default();
+            let mut list: Vec<(u64, KeyRange)> = Vec::new();
+            let bound = |random: &mut Random| match random.below(8) {
+                0 => Bound::Unbounded,
+                1..4 => Bound::Included(key(random.below(24) as u32 * 2)),
+                _ => Bound::Excluded(key(random.below(24) as u32 * 2)),
+            };
+            for _ in 0..60 {
+                let owner = random.below(3);
+                if random.below(12) == 0 {
+                    ranges.release(owner);
+                    list.retain(|(held, _)| *held != owner);
+                }
+                let range = (bound(&mut random), bound(&mut random));
+                let is_first = !list.iter().any(|(held, _)| *held == owner);
+                assert_eq!(ranges.add(owner, &range), is_first, "seed {seed}");
+                list.push((owner, range));
+                for n in 0..48 {
+                    let key = key(n);
+                    let holds = |owner: u64| {
+                        list.iter().any(|(held, range)| {
+                            *held == owner && !is_empty(range) && std::ops::RangeBounds::contains(range, &key)
+                        })
+                    };
+                    let mut others: Vec<u64> = ranges.others(0, &key).collect();
+                    others.sort_unstable();
+                    let expected: Vec<u64> = (1..3).filter(|owner| holds(*owner)).collect();
+                    assert_eq!(others, expected, "seed {seed}, key {n}, {list:?}");
+                    for owner in 0..3 {
+                        assert_eq!(
+                            ranges.covers(owner, &key),
+                            holds(owner),
+                            "seed {seed}, key {n}, {list:?}"
+                        );
+                    }
+                }
+                // What is held as a whole is held key by key.
+                let asked = (bound(&mut random), bound(&mut random));
+                if !is_empty(&asked) && ranges.has(owner, &asked) {
+                    for n in 0..48 {
+                        let is_in = std::ops::RangeBounds::contains(&asked, &key(n));
+                        assert!(!is_in || ranges.covers(owner, &key(n)), "seed {seed}, {asked:?}, {list:?}");
+                    }
+                }
+            }
+        }
+    }
+}
