@@ -62,12 +62,17 @@ impl Admission {
             let needs =
                 Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
             if needs.bytes > space.all_bytes || needs.objects > space.all_objects {
-                return Err(Error::full("the transaction is too large for the log; raise the log's size"));
+                return Err(Error::full(
+                    "the transaction is too large for the log: it may take a third of it; raise Options::log_bytes, or make it several",
+                ));
             }
             // However slow the disk is: whole checkpoints have to have been in vain.
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
-                return Err(Error::full("the log is full, and transactions in progress keep it so"));
+                return Err(Error::full(
+                    "the log is full, and what large transactions in progress need keeps it so; commit them or roll them back, or raise \
+                     Options::log_bytes",
+                ));
             }
             let mut waiting = self.waiting.lock();
             *waiting += 1;
@@ -85,6 +90,13 @@ impl Admission {
         }
         self.give_back(room);
         Err(space)
+    }
+
+    /// Whether so much of the log can be spent on something else than steps, so that everything can still be taken back.
+    pub(crate) fn may_spend(&self, room: Room) -> bool {
+        let space = self.log.space();
+        space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes
+            && space.free_objects >= self.objects.load(Ordering::SeqCst) + room.objects
     }
 
     /// Gives back a step's room and keeps what it has written, for taking it back; without a limit, since the step's

@@ -13,6 +13,7 @@ use crate::archive::Archive;
 use crate::controls::Controls;
 use crate::counter::Counter;
 use crate::error::Error;
+use crate::forward::move_oldest;
 use crate::locks::Locks;
 use crate::options::Durability;
 use crate::pager::Pager;
@@ -92,6 +93,9 @@ impl Engine {
         let log = &self.pager.log;
         let upto = log.next();
         self.pager.pool.clean_before(upto, is_over)?;
+        let limit = self.pinned.lock().iter().copied().fold(upto, Lsn::min);
+        move_oldest(&self.pager, &self.active, &self.admission, limit)
+            .map_err(|error| self.poison.set(&error))?;
         // In this order: whoever gets a number after that has said so before.
         let next = log.next();
         let pinned = self.pinned.lock();

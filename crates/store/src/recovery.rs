@@ -34,6 +34,8 @@ struct Unfinished {
     steps: Vec<(Lsn, Vec<u8>)>,
     /// Of one that has committed, the chains that it gave up, each with the page to go on from.
     chains: Option<VecDeque<PageId>>,
+    /// Steps on their way forward in the log, which count once all of them are there.
+    moved: Vec<(Lsn, Vec<u8>)>,
 }
 
 /// Objects shown in order, and what they amount to.
@@ -52,7 +54,30 @@ impl Analysis {
         }
         self.report.objects += 1;
         self.report.last_tx = self.report.last_tx.max(object.header.tx);
-        self.account(lsn, object);
+        match object.header.kind {
+            ObjectKind::Moved | ObjectKind::MovedAll => self.account_moved(lsn, object),
+            _ => {
+                self.account(lsn, object);
+                Ok(())
+            }
+        }
+    }
+
+    /// Invariant 45: steps that have moved count in place of all before, once the last object says how many they are.
+    fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
+        let it = self.unfinished.entry(object.header.tx).or_default();
+        let previous = object.header.previous;
+        if previous == 0 {
+            // What an attempt without room has left does not count.
+            it.moved.clear();
+        }
+        if object.header.kind == ObjectKind::Moved {
+            it.moved.push((lsn, object.undo_bytes().to_vec()));
+        } else if it.moved.len() as u64 == previous {
+            it.steps = std::mem::take(&mut it.moved);
+        } else {
+            return Err(Error::corrupt(&format!("what log object {lsn} says of a transaction's steps")));
+        }
         Ok(())
     }
 
@@ -78,6 +103,8 @@ impl Analysis {
                     }
                 }
             }
+            // Not accounted for here.
+            ObjectKind::Moved | ObjectKind::MovedAll => {}
             ObjectKind::End => {
                 self.unfinished.remove(&tx);
             }

@@ -16,9 +16,10 @@ use duralite_store::{Options, Scheme, Store};
 const PIECE: usize = 512;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 
-fn path(scheme: Scheme) -> PathBuf {
+fn path(version: u32, scheme: Scheme) -> PathBuf {
     let name = if scheme == Scheme::Auto { "disk" } else { scheme.as_str() };
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../../testdata/format/store-v1-{name}.pieces"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("../../testdata/format/store-v{version}-{name}.pieces"))
 }
 
 fn small(scheme: Scheme) -> Options {
@@ -82,16 +83,16 @@ fn make(scheme: Scheme) -> Images {
 }
 
 #[test]
-fn stores_of_version_1_are_opened() {
-    for scheme in SCHEMES {
-        let path = path(scheme);
+fn stores_of_each_version_are_opened() {
+    for (version, scheme) in (1..=2).flat_map(|version| SCHEMES.map(|scheme| (version, scheme))) {
+        let path = path(version, scheme);
         if std::env::var_os("STORE_GOLDEN").is_some() && !path.exists() {
             let images = make(scheme);
             fs::write(&path, encode([&images.pages, &images.blocks, &images.memory])).unwrap();
         }
         let images = decode(&fs::read(&path).unwrap());
         let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme)).unwrap();
-        assert_eq!(store.metrics().recovered_transactions, 1, "{scheme:?}");
+        assert_eq!(store.metrics().recovered_transactions, 1, "version {version}, {scheme:?}");
         assert_eq!(store.verify().unwrap().rows, 130);
         let table = store.table("golden").unwrap();
         let rows = store.run(|tx| tx.scan(&table, ..).collect::<Result<Vec<_>, _>>()).unwrap();

@@ -39,6 +39,10 @@ pub enum ObjectKind {
     Commit,
     /// Nothing is left to be done for the transaction: it was rolled back, or what it gave free is free.
     End,
+    /// A step of a transaction that is still open, logged anew without its changes: how it is taken back.
+    Moved,
+    /// All steps of a transaction have moved, and count in place of all before.
+    MovedAll,
 }
 
 impl ObjectKind {
@@ -49,6 +53,8 @@ impl ObjectKind {
             3 => Self::System,
             4 => Self::Commit,
             5 => Self::End,
+            6 => Self::Moved,
+            7 => Self::MovedAll,
             _ => return Err(DAMAGED),
         })
     }
@@ -60,6 +66,8 @@ impl ObjectKind {
             Self::System => 3,
             Self::Commit => 4,
             Self::End => 5,
+            Self::Moved => 6,
+            Self::MovedAll => 7,
         }
     }
 }
@@ -129,7 +137,8 @@ pub struct ObjectHeader {
     pub lsn: Lsn,
     /// Its transaction, 0 for none.
     pub tx: TxId,
-    /// Of an update the object of its transaction before it, of a compensation the next one to take back. 0 for none.
+    /// Of an update the object of its transaction before it, of a compensation the next one to take back, of a
+    /// step that has moved the one moved before it. 0 for none. When all have moved, how many they are.
     pub previous: Lsn,
     /// How often the log had been opened when it was written.
     pub epoch: u32,

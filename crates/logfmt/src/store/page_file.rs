@@ -8,7 +8,8 @@ use crate::FormatError;
 use crate::bytes::{array, put, u32_le, u64_le};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-const STORE_VERSION: u32 = 1;
+/// In version 1 there were no objects that move steps forward.
+const STORE_VERSION: u32 = 2;
 const STORE_CHECKED_BYTES: usize = 88;
 const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
 /// Bytes of a superblock.
@@ -81,7 +82,7 @@ impl PageFileHead {
         if sum != u64_le(bytes, STORE_CHECKED_BYTES) {
             return Err(FormatError::Damaged { what: "a superblock of the store" });
         }
-        if u32_le(bytes, 8) != STORE_VERSION {
+        if !(1..=STORE_VERSION).contains(&u32_le(bytes, 8)) {
             return Err(FormatError::Version(u32_le(bytes, 8)));
         }
         let page_bytes = u32_le(bytes, 12);

@@ -1,5 +1,7 @@
 //! Tables are found and made.
 
+use std::sync::Arc;
+
 use duralite_logfmt::store::{Change, PageId, PageKind, Undo, Value, blank, leaf_cell, leaf_value};
 
 use super::Transaction;
@@ -31,10 +33,13 @@ impl Transaction {
     /// An empty tree, which is given back if the transaction is.
     fn make_root(&mut self) -> Result<PageId, Error> {
         let kept = self.admit(0)?;
+        let undoable = Arc::clone(self.undoable.get_or_insert_default());
+        let busy = undoable.busy.lock();
         let made = self.step_for_root();
         self.admitted(kept);
         let (root, logged, undo) = made?;
         self.add_step(logged, undo);
+        drop(busy);
         Ok(root)
     }
 

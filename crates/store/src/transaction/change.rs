@@ -1,5 +1,7 @@
 //! Changing a row, once there is room for the change and for taking it back.
 
+use std::sync::Arc;
+
 use duralite_logfmt::store::{PageId, Value, leaf_value};
 
 use super::Transaction;
@@ -48,6 +50,9 @@ impl Transaction {
     ) -> Result<bool, Error> {
         let admitted = self.admit(intent.bytes)?;
         let mut chain = 0;
+        let undoable = Arc::clone(self.undoable.get_or_insert_default());
+        // Until the step is listed; not while room is waited for.
+        let mut busy = undoable.busy.lock();
         let outcome = loop {
             let mut wanted = 0;
             let Self { running, kept, .. } = self;
@@ -69,8 +74,11 @@ impl Transaction {
             if !matches!(outcome, Ok(Outcome::Refused)) {
                 break outcome;
             }
+            drop(busy);
             let more = wanted - chain;
-            if let Err(error) = self.keep(Room { bytes: more * OBJECT_OVERHEAD, objects: more }) {
+            let kept = self.keep(Room { bytes: more * OBJECT_OVERHEAD, objects: more });
+            busy = undoable.busy.lock();
+            if let Err(error) = kept {
                 break Err(error);
             }
             chain = wanted;
@@ -81,6 +89,7 @@ impl Transaction {
         };
         self.running.engine.admission.exchange(admitted, undo_room(changed.logged));
         self.remember(changed.logged, changed.undo);
+        drop(busy);
         Ok(true)
     }
 }

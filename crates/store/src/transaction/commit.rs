@@ -139,6 +139,7 @@ impl Transaction {
             // So that others have time to see what is not committed.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
+        self.close_steps();
         let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last() };
         let logged = engine.pager.say(author, &now_ns().to_le_bytes())?;
         Ok(logged.lsn.max(self.held.depends_on()))

@@ -23,15 +23,9 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::locks::{Held, Key, Mode, Refused, TableId, Target};
 use crate::running::Running;
+use crate::steps::Undoable;
 use crate::table::Table;
 use crate::tree::Found;
-
-/// A step that is taken back if the transaction is.
-#[derive(Debug)]
-struct Step {
-    lsn: Lsn,
-    undo: Vec<u8>,
-}
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +57,8 @@ pub struct Transaction {
     running: Arc<Running>,
     id: TxId,
     state: State,
-    steps: Vec<Step>,
+    /// What it has done; made with its first change.
+    undoable: Option<Arc<Undoable>>,
     held: Held,
     /// The lock that it was refused, and that has made it fail.
     refused: Option<Refused>,
@@ -111,7 +106,7 @@ impl Transaction {
             running: Arc::clone(running),
             id,
             state: State::Open,
-            steps: Vec::new(),
+            undoable: None,
             held: running.engine.locks.begin(age),
             refused: None,
             tables: Vec::new(),
@@ -153,7 +148,7 @@ impl Transaction {
     /// ```
     pub fn savepoint(&mut self) -> Savepoint {
         self.next_savepoint += 1;
-        self.savepoints.push((self.next_savepoint, self.steps.len()));
+        self.savepoints.push((self.next_savepoint, self.step_count()));
         Savepoint { tx: self.id, number: self.next_savepoint }
     }
 
@@ -188,6 +183,11 @@ impl Transaction {
         self.state = State::Open;
         self.refused = None;
         Ok(())
+    }
+
+    /// How many steps would be taken back.
+    fn step_count(&self) -> usize {
+        self.undoable.as_ref().map_or(0, |undoable| undoable.list.lock().steps.len())
     }
 
     /// Whether it goes on.

@@ -1,17 +1,20 @@
 //! Rows are read and changed.
 
+use std::sync::Arc;
+
 use duralite_logfmt::store::{
     LEAF_CELL_HEAD, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, Value, cell_key, leaf_cell,
     leaf_value,
 };
 
 use super::change::{Intent, OBJECT_OVERHEAD, undo_room};
-use super::{State, Step, Transaction};
+use super::{State, Transaction};
 use crate::admission::Room;
 use crate::controls::Rule;
 use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::{Key, Mode, Target};
 use crate::pager::{Author, Logged};
+use crate::steps::Step;
 use crate::table::Table;
 use crate::tree::{Found, chain_pages, read_chain, write_chain};
 
@@ -214,6 +217,8 @@ impl Transaction {
         let engine = &self.running.engine;
         engine.admission.keep(all, self.kept.room, engine.tuning.lock_timeout)?;
         let (id, mut last) = (self.id, self.last);
+        let undoable = Arc::clone(self.undoable.get_or_insert_default());
+        let _busy = undoable.busy.lock();
         let mut steps = Vec::new();
         let previous = std::cell::Cell::new(last);
         let first = write_chain(
@@ -256,7 +261,8 @@ impl Transaction {
             self.keep(Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 })?;
             self.is_active = true;
             let engine = &self.running.engine;
-            engine.active.enter(self.id, engine.pager.log.next());
+            let undoable = self.undoable.get_or_insert_default();
+            engine.active.enter(self.id, engine.pager.log.next(), Arc::clone(undoable));
         }
         Ok(())
     }
@@ -277,12 +283,14 @@ impl Transaction {
         self.kept.room.bytes += room.bytes;
         self.kept.room.objects += room.objects;
         self.last = logged.lsn;
-        self.steps.push(Step { lsn: logged.lsn, undo });
+        let undoable = self.undoable.get_or_insert_default();
+        undoable.list.lock().steps.push(Step { lsn: logged.lsn, undo });
     }
 
     /// The chains of long values that rows had before, of those steps that stand.
     pub(super) fn chains_given_up(&self) -> Vec<PageId> {
-        self.steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
+        let Some(undoable) = &self.undoable else { return Vec::new() };
+        undoable.list.lock().steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
     }
 
     pub(super) fn last(&self) -> Lsn {

@@ -29,6 +29,7 @@ impl Transaction {
         }
         self.state = State::Over("it was rolled back");
         let taken_back = self.take_back(0).and_then(|()| {
+            self.close_steps();
             if self.is_active {
                 let author = Author { kind: ObjectKind::End, tx: self.id, previous: 0 };
                 self.engine().pager.say(author, &[]).map_err(|error| self.engine().poison.set(&error))?;
@@ -43,18 +44,33 @@ impl Transaction {
 
     /// Takes back all steps but the first so many.
     pub(super) fn take_back(&mut self, until: usize) -> Result<(), Error> {
-        while self.steps.len() > until {
-            let next = self.steps.len().checked_sub(2).map_or(0, |at| self.steps[at].lsn);
-            let Some(step) = self.steps.last() else { break };
+        let Some(undoable) = self.undoable.clone() else { return Ok(()) };
+        loop {
+            let _busy = undoable.busy.lock();
+            // Off the list before it is taken back: without `busy` nobody looks at the list.
+            let (step, next) = {
+                let mut list = undoable.list.lock();
+                if list.steps.len() <= until {
+                    return Ok(());
+                }
+                let Some(step) = list.steps.pop() else { return Ok(()) };
+                (step, list.steps.last().map_or(0, |step| step.lsn))
+            };
             let engine = self.engine();
             engine.poison.check()?;
             let author = Author { kind: ObjectKind::Compensation, tx: self.id, previous: next };
             // It has to be possible: what was there before has been there.
             let logged = undo_step(engine, author, &step.undo).map_err(|error| engine.poison.set(&error))?;
             self.last = logged.lsn;
-            self.steps.pop();
         }
-        Ok(())
+    }
+
+    /// From now on nobody moves its steps.
+    pub(super) fn close_steps(&self) {
+        if let Some(undoable) = &self.undoable {
+            let _busy = undoable.busy.lock();
+            undoable.list.lock().is_over = true;
+        }
     }
 
     /// Releases locks and room. `early` as in [`crate::locks::Locks::release`].
@@ -66,6 +82,6 @@ impl Transaction {
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
             engine.active.leave(self.id);
         }
-        self.steps.clear();
+        self.undoable = None;
     }
 }
