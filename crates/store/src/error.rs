@@ -145,7 +145,7 @@ impl Error {
 
     pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
-            return Self::full("the disk is full");
+            return Self::full("the disk is full; make room on it, and try again");
         }
         Self::Io { what: format!("{what} {}", path.display()), source }
     }
@@ -170,7 +170,9 @@ impl Error {
     /// The error of a file that a medium stands for.
     pub(crate) fn medium(what: &str, error: MediumError) -> Self {
         match error {
-            MediumError::NoSpace => Self::Full { what: format!("the disk is full: {what}") },
+            MediumError::NoSpace => {
+                Self::Full { what: format!("the disk is full: {what}; make room on it, and try again") }
+            }
             error => Self::Io { what: what.to_owned(), source: io::Error::other(error) },
         }
     }
