@@ -9,8 +9,8 @@ use duralite_logfmt::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
-use crate::log::{Log, refuse};
 use crate::log::disk::{DiskLog, Grouping};
+use crate::log::{Log, refuse};
 use crate::sync::SLEEPS_END;
 
 /// Whether a wake-up that is lost is a deadlock is the same for all threads.

@@ -7,8 +7,8 @@ use duralite_logfmt::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
-use crate::log::{Log, refuse};
 use crate::log::nv::{Flush, NvLog};
+use crate::log::{Log, refuse};
 
 const BYTES: u64 = 512 << 10;
 

@@ -7,8 +7,8 @@ use duralite_logfmt::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
-use crate::log::{Log, refuse};
 use crate::log::rings::RingsLog;
+use crate::log::{Log, refuse};
 
 const BYTES: u64 = 64 << 10;
 const LARGEST: u64 = 1024;
