@@ -1,6 +1,6 @@
 //! What is needed to take old transactions back moves forward in the log, so that the log before it can be given up.
 //!
-//! Invariant 45: an open transaction keeps nobody from writing, however long it does nothing. Its steps are logged anew, without
+//! Invariant 49: an open transaction keeps nobody from writing, however long it does nothing. Its steps are logged anew, without
 //! what they changed, and an object that says how many they are makes them count in place of those before: so a crash
 //! anywhere takes back each step once. Afterwards there is as much room in the log as taking everything back needs.
 

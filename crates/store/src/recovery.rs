@@ -63,7 +63,7 @@ impl Analysis {
         }
     }
 
-    /// Invariant 45: steps that have moved count in place of all before, once the last object says how many they are.
+    /// Invariant 49: steps that have moved count in place of all before, once the last object says how many they are.
     fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         let it = self.unfinished.entry(object.header.tx).or_default();
         let previous = object.header.previous;

@@ -86,7 +86,7 @@ fn named(error: &Error) -> u64 {
 }
 
 #[test]
-fn inv46_a_missing_segment_is_an_error_that_names_the_last_moment_whichever_it_is() {
+fn inv47_a_missing_segment_is_an_error_that_names_the_last_moment_whichever_it_is() {
     for scheme in SCHEMES {
         let place = Place::new(scheme);
         let moments: Vec<SystemTime> = (1..=5)
@@ -128,7 +128,7 @@ fn inv46_a_missing_segment_is_an_error_that_names_the_last_moment_whichever_it_i
 }
 
 #[test]
-fn inv46_a_store_that_was_opened_without_its_archive_begins_another_line_in_it() {
+fn inv47_a_store_that_was_opened_without_its_archive_begins_another_line_in_it() {
     for scheme in SCHEMES {
         let place = Place::new(scheme);
         place.round(1, &place.archived());
@@ -160,7 +160,7 @@ fn a_new_log_of_the_same_history_is_no_gap() {
 
 /// The numbers of log objects of a restored store continue its archive, and what they name is another history.
 #[test]
-fn inv46_a_restored_store_does_not_go_on_in_the_archive_of_the_other() {
+fn inv47_a_restored_store_does_not_go_on_in_the_archive_of_the_other() {
     let place = Place::new(Scheme::Auto);
     place.round(1, &place.archived());
     place.round(2, &place.archived());

@@ -48,7 +48,7 @@ enum End {
 }
 
 #[test]
-fn inv45_writers_go_on_beside_an_idle_transaction_however_it_ends() {
+fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
     for scheme in schemes() {
         for end in [End::Commit, End::Rollback, End::Savepoint, End::Crash] {
             let (rig, store) = open(None, scheme);
@@ -93,7 +93,7 @@ fn inv45_writers_go_on_beside_an_idle_transaction_however_it_ends() {
 
 /// Crashes at every moment around the moving of what is needed to take a transaction back.
 #[test]
-fn inv45_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
+fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     for scheme in schemes() {
         for seed in 0..3_u64 {
             let (rig, store) = open(None, scheme);
@@ -126,7 +126,7 @@ fn inv45_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
 
 /// Slow transactions, of which parts are taken back, beside writers who need the log: each is there as a whole or not at all.
 #[test]
-fn inv45_slow_transactions_are_whole_after_a_crash_anywhere() {
+fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     for scheme in schemes() {
         let (rig, store) = open(None, scheme);
         let table = store.table("old").unwrap();

@@ -49,7 +49,7 @@ fn log_of(images: &mut Images, scheme: Scheme) -> &mut Vec<u8> {
 
 /// The last blocks may be what a crash has torn: nothing was written after them.
 #[test]
-fn inv47_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothing() {
+fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothing() {
     for scheme in schemes() {
         let images = made(scheme);
         let mut whole = images.clone();
@@ -114,7 +114,7 @@ fn damaged(dir: &Path, scheme: Scheme) {
 }
 
 #[test]
-fn inv47_salvage_makes_the_store_of_before_the_damage_and_changes_nothing_in_place() {
+fn inv48_salvage_makes_the_store_of_before_the_damage_and_changes_nothing_in_place() {
     for scheme in schemes() {
         let dir = tempfile::tempdir().unwrap();
         let (path, out) = (dir.path().join("s"), dir.path().join("out"));

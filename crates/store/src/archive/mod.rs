@@ -1,6 +1,6 @@
 //! Log that the store does not need any more, in a directory: with a backup it makes the store of any later moment.
 //!
-//! Invariant 46: what the archive lacks is never passed over. Segments name the one before them, `reached` says how far the
+//! Invariant 47: what the archive lacks is never passed over. Segments name the one before them, `reached` says how far the
 //! history goes, and log of another history of the same store is refused. All of it survives a crash.
 
 mod segment;

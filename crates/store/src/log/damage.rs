@@ -1,6 +1,6 @@
 //! What lies beyond the end that is found of a log, and whether it proves that the log went on.
 //!
-//! Invariant 47: objects and batches say up to where everything was durable before they were written. One that is whole and says
+//! Invariant 48: objects and batches say up to where everything was durable before they were written. One that is whole and says
 //! so of an object that is missing proves damage, whenever it was written: what had been durable stays so, and what a recovery
 //! has cut off was never claimed. Without such a proof the log ends as a crash may leave it.
 

@@ -63,7 +63,7 @@ fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
 
 /// Whoever wrote the third batch had seen that the second one was durable.
 #[test]
-fn inv47_a_batch_that_a_later_one_has_seen_durable_is_missed() {
+fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     let mut bytes = three_batches();
     lose(&mut bytes, 4096);
     let error = open(bytes).1.unwrap_err().to_string();
@@ -75,7 +75,7 @@ fn inv47_a_batch_that_a_later_one_has_seen_durable_is_missed() {
 
 /// The newest slot is damaged, and the one before knows nothing of the turn that the log has made since.
 #[test]
-fn inv47_a_damaged_slot_is_no_end_of_the_log() {
+fn inv48_a_damaged_slot_is_no_end_of_the_log() {
     let block = Arc::new(RecordingBlock::new(4096));
     let head = DiskLog::layout(&*block, 1 << 20, SEED);
     let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();

@@ -105,7 +105,7 @@ fn inv30_an_object_that_was_durable_when_the_epoch_began_is_missed() {
 
 /// Whoever appended the last object had seen that the one before was durable.
 #[test]
-fn inv47_an_object_that_a_later_one_has_seen_durable_is_missed() {
+fn inv48_an_object_that_a_later_one_has_seen_durable_is_missed() {
     let (nvm, log) = create();
     for lsn in 1..=3 {
         assert_eq!(append(&log), lsn);
