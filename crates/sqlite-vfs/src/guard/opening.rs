@@ -10,7 +10,7 @@
 //! | the file's header | what it needs |
 //! | --- | --- |
 //! | plain, rollback mode | nothing: SQLite's own files serve it |
-//! | plain, WAL mode, with a hot rollback journal | nothing: SQLite first plays the journal back |
+//! | plain, WAL mode, with a hot rollback journal | another connection, in which SQLite plays the journal back; else SQLite does in this one |
 //! | plain, WAL mode, and no log can be made | nothing: SQLite's own `-wal` serves it |
 //! | plain, WAL mode, read-only connection | a connection that may write, to make the log |
 //! | plain, WAL mode, with an ordinary `-wal` | stock SQLite puts the `-wal` home, if nobody uses it |
@@ -195,6 +195,7 @@ impl Opening<'_> {
                 db.prepare(prepared.keep());
                 return Ok(pass(own));
             }
+            Need::Playback(_) if self.writer.is_none() => return Ok(self.play_back(own)),
             Need::Journal | Need::Playback(_) => return Ok(pass(own)),
             Need::Writer(refused) => return self.with_writer(own, refused),
             Need::Look => drop(own),
@@ -296,6 +297,14 @@ impl Opening<'_> {
                 Ok(pass(own))
             }
         }
+    }
+
+    /// Has SQLite play a hot rollback journal back, in another connection of this VFS: there may be a `-wal` as well, and once SQLite has played
+    /// back in this one it opens that under the same lock. Where that connection cannot, SQLite here does what stock SQLite does.
+    fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
+        drop(own);
+        self.writer = Some(helper::writer(self.db, "cannot roll back what a crash has left"));
+        Step::Again
     }
 
     /// Takes a provisional guard off whose log is not what it was.

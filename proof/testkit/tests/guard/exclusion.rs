@@ -116,3 +116,34 @@ fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
     assert_eq!(one::<i64>(&stock(&fixture.path("hot.db")), "SELECT sum(a) FROM t"), 6);
 }
+
+/// A power loss may leave both: the journal of the transaction that set WAL mode, and what was committed after it.
+#[test]
+fn inv44_a_hot_journal_beside_a_wal_keeps_nobody_from_opening_the_database() {
+    let fixture = Fixture::new();
+    let theirs = stock(&fixture.path("live.db"));
+    theirs
+        .execute_batch(
+            "CREATE TABLE t(a, b); INSERT INTO t VALUES(1, 1), (2, 2); PRAGMA journal_mode=WAL; INSERT INTO t VALUES(3, 3)",
+        )
+        .unwrap();
+    for suffix in ["", "-wal"] {
+        std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("both.db{suffix}")))
+            .unwrap();
+    }
+    // A journal without pages: what it rolls back to is the size that the database has.
+    let mut journal = vec![0; 512];
+    journal[..8].copy_from_slice(&[0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7]);
+    let pages = std::fs::metadata(fixture.path("both.db")).unwrap().len() / 4096;
+    journal[16..20].copy_from_slice(&u32::try_from(pages).unwrap().to_be_bytes());
+    journal[20..28].copy_from_slice(&[0, 0, 2, 0, 0, 0, 16, 0]);
+    std::fs::write(fixture.path("both.db-journal"), journal).unwrap();
+    let conn = connect(&fixture.uri("both.db", "")).unwrap();
+    conn.busy_timeout(std::time::Duration::ZERO).unwrap();
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
+    assert!(fixture.is_guarded("both.db"));
+    run(&conn, "INSERT INTO t VALUES(4, 4)").unwrap();
+    conn.close().unwrap();
+    fixture.assert_plain("both.db");
+    assert_eq!(one::<i64>(&stock(&fixture.path("both.db")), "SELECT sum(a) FROM t"), 10);
+}
