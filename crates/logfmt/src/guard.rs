@@ -36,8 +36,6 @@ pub const VERSIONS: Range<usize> = 18..20;
 pub const LOG_ID: Range<usize> = 72..92;
 /// The change counter, by which SQLite knows that a database with rollback journals is what it has read.
 pub const COUNTER: Range<usize> = 24..28;
-/// The change counter as it was when the size in the header was written.
-const VALID_FOR: Range<usize> = 92..96;
 /// What the counter on disk differs by under [`ROLLBACK_GUARD`]: no counter comes by so much later.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
@@ -238,21 +236,6 @@ pub fn lift(header: &mut [u8; HEADER_BYTES]) {
     unmask(0, header);
 }
 
-/// Moves the change counter on, in a header without a guard: what any program has cached of the database counts no more.
-///
-/// SQLite writes old pages of its cache back where it leaves WAL mode, since commits to a WAL need not have moved the counter. It
-/// looks at the counter once the WAL is gone.
-pub fn move_counter(header: &mut [u8; HEADER_BYTES]) {
-    let before = header[COUNTER].to_vec();
-    let counter = u32::from_be_bytes([before[0], before[1], before[2], before[3]]).wrapping_add(1);
-    // The size in the header counts while the counter of when it was written is this one.
-    let size_counts = header[VALID_FOR] == before[..];
-    header[COUNTER].copy_from_slice(&counter.to_be_bytes());
-    if size_counts {
-        header[VALID_FOR].copy_from_slice(&counter.to_be_bytes());
-    }
-}
-
 /// Masks the counter, or shows it again.
 fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     if kind == JournalKind::Rollback {
@@ -286,18 +269,6 @@ fn each_of(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8], change: i
 mod tests {
     use super::*;
     use crate::bytes::put;
-
-    #[test]
-    fn a_counter_that_moves_keeps_the_size_valid_where_it_was() {
-        let mut header = plain();
-        header[COUNTER].copy_from_slice(&u32::MAX.to_be_bytes());
-        header[VALID_FOR].copy_from_slice(&u32::MAX.to_be_bytes());
-        move_counter(&mut header);
-        assert_eq!((&header[COUNTER], &header[VALID_FOR]), (&[0; 4][..], &[0; 4][..]));
-        header[VALID_FOR].copy_from_slice(&[9; 4]);
-        move_counter(&mut header);
-        assert_eq!((&header[COUNTER], &header[VALID_FOR]), (&[0, 0, 0, 1][..], &[9; 4][..]));
-    }
 
     fn plain() -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];

@@ -191,7 +191,9 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         }
         // SAFETY: SQLite's buffer of this length, which the base has just filled.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) };
-        answer(db, db.unmask(offset, buf).map(|()| code))
+        let unmasked = db.unmask(offset, buf);
+        db.forget_cache(offset, buf);
+        answer(db, unmasked.map(|()| code))
     })
 }
 

@@ -9,7 +9,7 @@ use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind, VERSIONS};
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 
-use super::header::{Alone, is_provisional, put_header, write_header};
+use super::header::{Alone, is_provisional, write_header};
 use super::places::attach;
 use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, Serving, lock};
@@ -65,27 +65,7 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     if level > Level::None && db.is_kept() {
         lift_kept(db);
     }
-    if level == Level::Shared
-        && db.is_leaving_wal()
-        && let Err(failure) = forget_caches(db)
-    {
-        db.sqlite.report(ffi::WARNING, &failure.message);
-    }
     lock::unlock(db, level)
-}
-
-/// Moves the change counter on, by which SQLite sees whether its cache counts: it leaves WAL mode, and looks at the counter next. Commits to
-/// the WAL need not have moved it (invariant 46). What it changes SQLite changes again in the transaction that begins now.
-fn forget_caches(db: &Db) -> Result<(), Failure> {
-    if db.lock.sqlites_exclusive().is_none() {
-        return Ok(());
-    }
-    let (mut header, len) = db.raw_header()?;
-    if !matches!(guard::inspect(&header[..len]), DatabaseHeader::Plain { .. }) {
-        return Ok(());
-    }
-    guard::move_counter(&mut header);
-    put_header(db, &header)
 }
 
 /// As [`lift_kept`], before SQLite opens a rollback journal, which never meets the guard.
