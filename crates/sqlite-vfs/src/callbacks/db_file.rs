@@ -191,9 +191,11 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         }
         // SAFETY: SQLite's buffer of this length, which the base has just filled.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) };
-        let unmasked = db.unmask(offset, buf);
-        db.forget_cache(offset, buf);
-        answer(db, unmasked.map(|()| code))
+        let shown = db.unmask(offset, buf);
+        if shown.is_ok() {
+            db.show_change(offset, buf);
+        }
+        answer(db, shown.map(|()| code))
     })
 }
 

@@ -10,7 +10,6 @@ use duralite_journal::engine::{Fill, Ticket};
 use duralite_journal::home::Home;
 use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
 use duralite_locks::file::{FileLock, Level};
-use duralite_logfmt::guard;
 use duralite_medium::in_words;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
@@ -61,8 +60,8 @@ pub struct Db {
     pub lock: FileLock<BaseFile>,
     /// Whether SQLite has deleted the WAL, and done nothing since.
     leaving_wal: AtomicBool,
-    /// Whether SQLite has left the WAL, and looks at the change counter next.
-    has_old_cache: AtomicBool,
+    /// Whether SQLite has left WAL mode, and not looked at the change counter since.
+    doubts_cache: AtomicBool,
     /// What was made ready as SQLite took SHARED, for the moment in which it opens the WAL.
     prepared: Mutex<Option<Prepared>>,
     /// Set when the guard may or may not be on, on disk.
@@ -110,9 +109,6 @@ pub struct Names {
     pub journal: PagerName,
     pub wal: PagerName,
 }
-
-/// Where SQLite looks whether the database is what it has in its cache: the change counter, and what is behind it.
-const COUNTER_AT: u64 = guard::COUNTER.start as u64;
 
 /// What serves a database's WAL.
 pub enum Prepared {
@@ -193,7 +189,7 @@ impl Db {
             log_dir: OnceLock::new(),
             lock: FileLock::new(base),
             leaving_wal: AtomicBool::new(false),
-            has_old_cache: AtomicBool::new(false),
+            doubts_cache: AtomicBool::new(false),
             prepared: Mutex::default(),
             header_in_doubt: AtomicBool::new(false),
             sealed: Mutex::default(),
@@ -286,24 +282,19 @@ impl Db {
     /// Notes that SQLite has deleted the WAL, or that it has gone on since.
     pub fn set_leaving_wal(&self, leaving: bool) {
         self.leaving_wal.store(leaving, Ordering::Relaxed);
+        if leaving {
+            self.doubts_cache.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether SQLite has left WAL mode, and what it has cached may be from before a commit; not a second time.
+    pub fn end_doubting_cache(&self) -> bool {
+        self.doubts_cache.load(Ordering::Relaxed) && self.doubts_cache.swap(false, Ordering::Relaxed)
     }
 
     /// Whether SQLite has deleted the WAL and done nothing since; not a second time.
     pub fn end_leaving_wal(&self) -> bool {
         self.leaving_wal.swap(false, Ordering::Relaxed)
-    }
-
-    /// Notes whether SQLite has left the WAL with pages in its cache that may be older than the database.
-    pub fn set_old_cache(&self, old: bool) {
-        self.has_old_cache.store(old, Ordering::Relaxed);
-    }
-
-    /// Shows SQLite another change counter than the file has, where it looks whether its cache counts after it has left the WAL: it
-    /// reads everything anew then, the counter with it. Commits to the WAL need not have moved the counter (invariant 46).
-    pub fn forget_cache(&self, offset: u64, buf: &mut [u8]) {
-        if offset == COUNTER_AT && self.has_old_cache.swap(false, Ordering::Relaxed) {
-            buf.iter_mut().for_each(|byte| *byte = !*byte);
-        }
     }
 
     /// Notes what serves the WAL when SQLite opens it next, under the lock that SQLite gets now.

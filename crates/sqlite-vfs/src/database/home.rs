@@ -127,6 +127,18 @@ impl Db {
         Ok(())
     }
 
+    /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen: commits to the WAL need not have moved the
+    /// counter, and what SQLite has cached would count (invariant 46). It reads the counter alone for nothing else.
+    pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
+        if offset == guard::COUNTER.start as u64
+            && buf.len() < HEADER_BYTES
+            && self.end_doubting_cache()
+            && let Some(counter) = buf.get_mut(..guard::COUNTER.len())
+        {
+            counter.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+    }
+
     /// Refuses to read what may have a hot rollback journal in a log that is not attached: the guard has come since
     /// the database was opened. The next transaction looks for it.
     fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
@@ -182,10 +194,8 @@ impl Db {
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         self.set_leaving_wal(false);
         let Some((attachment, serving)) = self.serving() else {
-            if offset < guard::MASKED_END && !self.may_overwrite_guard()? {
-                let message =
-                    format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
-                return Err(Failure::new(ffi::IOERR_WRITE, message));
+            if offset < guard::MASKED_END {
+                self.check_overwrites_guard()?;
             }
             return self.put(data, offset);
         };
@@ -203,14 +213,19 @@ impl Db {
     }
 
     /// Whether SQLite may write over what is where the guard would be, with no log attached. Over a provisional one it may: a power
-    /// loss has brought back the rollback journal of a transaction from before there was a log, which has no commits.
-    fn may_overwrite_guard(&self) -> Result<bool, Failure> {
+    /// loss has brought back the rollback journal of a transaction from before there was a log, which has no commits. That log must not serve the
+    /// WAL then, although it is there.
+    fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
-        let header = self.header()?;
-        Ok(match header {
-            DatabaseHeader::Guarded { provisional, .. } => provisional && has_all,
-            _ => true,
-        })
+        if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
+            && !(provisional && has_all)
+        {
+            let message =
+                format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
+            return Err(Failure::new(ffi::IOERR_WRITE, message));
+        }
+        self.forget_prepared(Level::None);
+        Ok(())
     }
 
     /// Writes the first page, or a part of it, outside of WAL mode: SQLite may be about to change the mode.
@@ -246,6 +261,10 @@ impl Db {
             self.before_home_write(&attachment, serving, During::Truncate)?;
             let _written = Written(&attachment);
             return self.cut(size);
+        }
+        if size <= 0 {
+            // A rollback journal from before there was a database takes the guard as well.
+            self.check_overwrites_guard()?;
         }
         self.cut(size)
     }

@@ -57,14 +57,12 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     }
     if level == Level::None {
         db.forget_prepared(level);
-        db.set_old_cache(false);
     }
     let leaves_wal = db.end_leaving_wal() && level == Level::Shared;
     let code = if leaves_wal {
         // SQLite goes on to change the mode in the header, and lets others in before: those would make a `-wal` that SQLite here does
         // not look for any more. They are kept out until it has ended that transaction (invariant 46).
         db.lock.keep_for_sqlite(level);
-        db.set_old_cache(true);
         ffi::OK
     } else {
         code_of(db.lock.unlock_for_sqlite(level))

@@ -236,3 +236,9 @@ pub fn damaged(db: &Db) -> Failure {
         db.path.display()
     ))
 }
+
+/// A log gets no commits that the database does not name.
+pub fn unguarded(db: &Db) -> Failure {
+    let message = format!("{} does not name its log any more: close it and open it again", db.path.display());
+    Failure::new(ffi::IOERR_WRITE, message)
+}

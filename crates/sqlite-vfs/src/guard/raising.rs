@@ -9,7 +9,7 @@ use duralite_journal::{Log, LogDirectory};
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
 
-use super::header::{Alone, check_journal, put_header, write_header};
+use super::header::{Alone, check_journal, is_guarded_by, put_header, write_header};
 use super::places;
 use crate::attachment::Attachment;
 use crate::database::Db;
@@ -114,9 +114,10 @@ pub fn put_again(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let (header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
     if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
-        put_for_good(db, attachment, &header)?;
+        return put_for_good(db, attachment, &header);
     }
-    Ok(())
+    // A checkpoint may be writing the first page just now.
+    if is_guarded_by(db, attachment.id())? { Ok(()) } else { Err(places::unguarded(db)) }
 }
 
 fn put_for_good(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {

@@ -130,6 +130,31 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
     }
 }
 
+/// SQLite keeps EXCLUSIVE then, and does not say that the mode is about to change; its cache is from before another connection's commit.
+#[test]
+fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
+    for (engine, settings) in
+        [(Engine::NVWAL, ""), (Engine::WALDIO, ""), (Engine::PPL, ""), (Engine::PPL, "on_close=keep")]
+    {
+        let fixture = Fixture::on(engine);
+        let uri = fixture.uri("x.db", settings);
+        let conn = fixture.open_with("x.db", settings);
+        run(&conn, "CREATE TABLE t(id INTEGER PRIMARY KEY, a)").unwrap();
+        run(&conn, "INSERT INTO t VALUES(1, 0), (2, 0)").unwrap();
+        let warm = connect(&uri).unwrap();
+        assert_eq!(one::<i64>(&warm, "SELECT sum(a) FROM t"), 0);
+        run(&conn, "UPDATE t SET a = 7 WHERE id = 1").unwrap();
+        conn.close().unwrap();
+        run(&warm, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+        assert_eq!(one::<String>(&warm, "PRAGMA journal_mode=DELETE"), "delete");
+        assert_eq!(one::<i64>(&warm, "SELECT sum(a) FROM t"), 7);
+        run(&warm, "UPDATE t SET a = 9 WHERE id = 2").unwrap();
+        integrity(&warm);
+        warm.close().unwrap();
+        assert_eq!(one::<i64>(&stock(&fixture.path("x.db")), "SELECT sum(a) FROM t"), 16);
+    }
+}
+
 /// SQLite closes the WAL, cannot checkpoint it, and goes on with it under the same lock.
 #[test]
 fn inv09_a_connection_in_exclusive_locking_mode_that_could_not_leave_wal_mode_goes_on() {

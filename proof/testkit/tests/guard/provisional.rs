@@ -222,6 +222,38 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
+/// The same where the log is there still: SQLite opens no WAL of it once the guard is gone.
+#[test]
+fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
+    for engine in [Engine::NVWAL, Engine::WALDIO] {
+        let fixture = Fixture::on(engine);
+        let (live, hot) = (fixture.path("live.db"), fixture.path("hot.db"));
+        let theirs = stock(&live);
+        theirs.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
+        std::fs::copy(&live, &hot).unwrap();
+        theirs
+            .execute_batch(
+                "PRAGMA cache_size=1; BEGIN; CREATE TABLE u(a, b); INSERT INTO u VALUES(1, zeroblob(90000))",
+            )
+            .unwrap();
+        run(&stock(&hot), "PRAGMA journal_mode=WAL").unwrap();
+        let mut actor = Actor::sql(&fixture.uri("hot.db", ""));
+        assert_eq!(actor.run("SELECT sum(a) FROM t"), "3");
+        actor.kill();
+        assert_eq!(is_provisional(&fixture, "hot.db"), Some(true));
+        std::fs::copy(fixture.path("live.db-journal"), fixture.path("hot.db-journal")).unwrap();
+        let conn = connect(&fixture.uri("hot.db", "")).unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
+        assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
+        run(&conn, "INSERT INTO t VALUES(4)").unwrap();
+        // Whoever comes now sees it: the database is an ordinary one.
+        assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
+        let mut other = Actor::sql(&fixture.uri("hot.db", ""));
+        assert_eq!(other.run("SELECT sum(a) FROM t"), "7");
+        other.finish();
+    }
+}
+
 #[test]
 fn a_log_that_was_never_durable_cannot_be_followed() {
     let fixture = Fixture::on(Engine::WALDIO);
