@@ -46,11 +46,12 @@ impl Status {
         let word = |name| self.get(name).unwrap_or("?");
         match self.get("guarantee") {
             Some(guarantee) => format!(
-                "engine {} ({}), guarantee {guarantee}: {}",
+                "engine {} ({}), guarantee {guarantee}: {}{}",
                 word("engine"),
                 // Behind it is what the medium was measured to take.
                 word("medium").split(": ").next().unwrap_or_default(),
-                meaning(guarantee)
+                meaning(guarantee),
+                self.get("guarantee_reason").map_or_else(String::new, |why| format!(" ({why})"))
             ),
             None => format!("plain SQLite: {}", word("state")),
         }

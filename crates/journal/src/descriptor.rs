@@ -3,6 +3,7 @@
 //! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`].
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +73,17 @@ pub type Walk = fn(
     &dyn DatabaseFile,
     &mut dyn FnMut(&WalkedTransaction),
 ) -> Result<WalkSummary, JournalError>;
+
+/// A longer log of blocks is not kept at the last close.
+const KEPT_BYTES: u64 = 512 << 10;
+
+impl Descriptor {
+    /// Whether who attaches such a log reads so much, for what may lie after its end, that a new log would cost less.
+    pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
+        let is_read = self.needs.contains(&Medium::LogBlocks);
+        is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
+    }
+}
 
 impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,16 +12,12 @@ use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
 use crate::figures::Figures;
 use crate::home::{DatabaseFile, Home};
-use crate::media::Medium;
 use crate::pins::{Pins, Recycling};
 use crate::rollback::RollbackJournal;
 use crate::settings::OnClose;
 use crate::settings::common::ON_CLOSE;
 use crate::stream::WalStream;
 use crate::{EngineOptions, ErrorKind, JournalError};
-
-/// A longer log of blocks is not kept at the last close.
-const KEPT_BYTES: u64 = 512 << 10;
 
 /// The log of one database, attached by this process. `file`, where a method takes one, is the database file, as
 /// [`crate::engine`] says.
@@ -39,6 +35,8 @@ pub struct Log {
     moved: Vec<(PathBuf, PathBuf)>,
     /// It was made by this process, and is not durable yet.
     is_provisional: bool,
+    /// Why what was synced does not survive a power loss; `None` where nothing is known against it.
+    unsynced: Option<String>,
     /// For a user who may only read it.
     outside: Option<Arc<Outside>>,
     pub(crate) on_close: OnClose,
@@ -107,6 +105,7 @@ impl Log {
             file,
             moved,
             is_provisional,
+            unsynced,
             outside,
             alone,
             is_of_another_boot: _,
@@ -125,6 +124,7 @@ impl Log {
             file,
             moved,
             is_provisional,
+            unsynced,
             outside,
             on_close,
             poisoned,
@@ -203,7 +203,13 @@ impl Log {
     /// What a commit survives.
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
-        self.stream.engine().guarantee()
+        if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
+    }
+
+    /// Why that is less than the medium could give; `None` where it is all.
+    #[must_use]
+    pub fn why_unsynced(&self) -> Option<&str> {
+        self.unsynced.as_deref()
     }
 
     /// The medium, for people.
@@ -560,13 +566,7 @@ impl Log {
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
         let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
-        may_stay && self.on_close == OnClose::Keep && !self.is_long_to_find()
-    }
-
-    /// Whether who attaches it reads so much, for what may lie after its end, that a new log would cost less.
-    fn is_long_to_find(&self) -> bool {
-        let is_read = self.kind.needs.contains(&Medium::LogBlocks);
-        is_read && self.file.metadata().is_ok_and(|file| file.len() > KEPT_BYTES)
+        may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
     }
 
     /// Takes settings that may change while the log is in use, from the next transaction on.

@@ -36,6 +36,7 @@ pub fn of(db: &Db) -> Status {
     let mut status = idle(log.engine().name, "active".to_owned());
     status.push(("medium", log.describe()));
     status.push(("guarantee", log.guarantee().as_str().to_owned()));
+    status.extend(log.why_unsynced().map(|why| ("guarantee_reason", why.to_owned())));
     let shown = settings::rows().into_iter().filter(|row| row.is_shown());
     status.extend(shown.map(|row| (row.name(), row.get(&settings))));
     status.push(("log", log.path().display().to_string()));

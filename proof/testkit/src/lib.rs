@@ -35,7 +35,7 @@ pub use halts::halt_before_lock;
 pub use ledger::Ledger;
 pub use loop_disk::{DeviceCounts, LoopDisk};
 pub use register::register;
-pub use rig::{TinyDirectory, require_rigs, skip};
+pub use rig::{Overlay, TinyDirectory, require_rigs, skip};
 pub use rng::{Rng, for_seeds};
 pub use side_file::SideFile;
 pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};

@@ -1,6 +1,6 @@
 //! Rigs that not every machine can run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -65,6 +65,54 @@ impl TinyDirectory {
 impl Drop for TinyDirectory {
     fn drop(&mut self) {
         // A lazy one, in case a failed test still has a file open there.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
+    }
+}
+
+/// An overlay of two directories in memory, gone when dropped.
+pub struct Overlay {
+    memory: TinyDirectory,
+}
+
+impl Overlay {
+    /// Mounts one with these options besides (`""` for none); `None`, with a note, where that is not allowed.
+    ///
+    /// # Panics
+    /// When it should have been possible and `DURALITE_REQUIRE_RIGS` is set.
+    #[must_use]
+    pub fn new(options: &str) -> Option<Self> {
+        let memory = TinyDirectory::new(16 << 10)?;
+        let part = |name: &str| memory.path().join(name).display().to_string();
+        for name in ["lower", "upper", "work", "merged"] {
+            std::fs::create_dir(part(name)).unwrap();
+        }
+        let mut all =
+            format!("lowerdir={},upperdir={},workdir={}", part("lower"), part("upper"), part("work"));
+        if !options.is_empty() {
+            all = format!("{all},{options}");
+        }
+        let mount = Command::new("mount")
+            .args(["-t", "overlay", "-o", &all, "duralite-test", &part("merged")])
+            .output();
+        let why = match mount {
+            Ok(output) if output.status.success() => return Some(Self { memory }),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        skip(&format!("cannot mount an overlay with \"{options}\""), &why);
+        None
+    }
+
+    /// The directory of both.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.memory.path().join("merged")
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        // As above; the memory goes after it.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

@@ -97,7 +97,13 @@ fn lines(text: &mut String, name: &str, value: &Value) {
 
 fn file_system(dir: &Path) -> Value {
     match check_filesystem(dir) {
-        Ok(found) => json!({ "name": found.name, "in_memory_only": found.volatile }),
+        Ok(found) => {
+            let mut facts = json!({ "name": found.name, "in_memory_only": found.volatile });
+            if let Some(why) = found.unsynced {
+                facts["lost_with_the_power"] = json!(why);
+            }
+            facts
+        }
         Err(error) => json!({ "refused": error.to_string() }),
     }
 }
@@ -128,6 +134,10 @@ fn advice(dir: &Path) -> Value {
     } else if check_filesystem(dir).is_ok_and(|found| found.volatile) {
         let why = "the directory is in memory: nothing in it survives a power loss, whatever the settings are; it serves \
                    experiments";
+        (Settings::default(), String::new(), why)
+    } else if check_filesystem(dir).is_ok_and(|found| found.unsynced.is_some()) {
+        let why = "a sync in this directory does not keep a commit over a power loss, whatever the settings are (file_system, \
+                   lost_with_the_power): mount it without that option, or keep databases and logs elsewhere";
         (Settings::default(), String::new(), why)
     } else {
         let why = "no setting is needed on a disk: blocks are allocated before, so that a commit is an overwrite and a \

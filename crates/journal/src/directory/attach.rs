@@ -38,7 +38,8 @@ pub(crate) fn attach(
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
             let attached = outside::attach(log_dir, options, db, id, &path, error, pause);
-            return attached.and_then(|(outside, engine)| OpenLog::of_outside(outside, engine));
+            let open = attached.and_then(|(outside, engine)| OpenLog::of_outside(outside, engine));
+            return open.map(|log| log.on_file_systems(&db.path));
         }
         Err(error) => return Err(error),
     };
@@ -90,7 +91,7 @@ pub(crate) fn attach(
     if !is_in_place(&path, &log.file)? {
         return Err(gone());
     }
-    Ok(log)
+    Ok(log.on_file_systems(&db.path))
 }
 
 /// A log in persistent memory may have been used as emulated memory, on this very file system. Blocks that were first

@@ -76,7 +76,7 @@ pub(crate) fn create(
             drop(std::fs::remove_file(&segment_path));
             drop(std::fs::remove_file(&path));
         })
-        .map(|log| OpenLog { moved, is_provisional, ..log })
+        .map(|log| OpenLog { moved, is_provisional, ..log }.on_file_systems(&db.path))
 }
 
 /// Deletes what crashes have left of logs of this database, whose header is made durable first as it is: it names none of them. Nobody

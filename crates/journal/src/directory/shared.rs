@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use duralite_logfmt::LogId;
+use duralite_medium::block::check_filesystem;
 use duralite_medium::process::OwnFile;
-use duralite_medium::{FileSegment, Segment};
+use duralite_medium::{FileSegment, Guarantee, Segment};
 
 use super::boot::boot;
 use super::outside::Outside;
@@ -21,6 +22,7 @@ use crate::engine::Engine;
 use crate::figures::Figures;
 use crate::home::DatabaseFile;
 use crate::hooks::{self, FileStep};
+use crate::media::Medium;
 use crate::pins::Pins;
 use crate::{EngineOptions, JournalError};
 
@@ -44,6 +46,8 @@ pub(crate) struct OpenLog {
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// It was made just now, and neither the file nor its name is durable.
     pub(crate) is_provisional: bool,
+    /// Why what was synced does not survive a power loss; `None` where nothing is known against it.
+    pub(crate) unsynced: Option<String>,
     /// For a user who may only read it.
     pub(crate) outside: Option<Arc<Outside>>,
 }
@@ -53,6 +57,20 @@ impl OpenLog {
     pub(crate) fn figures(&self) -> Option<Figures> {
         let (base, _) = figures_of(self.kind.shared.all);
         self.outside.is_none().then(|| Figures::new(self.segment.clone(), base))
+    }
+
+    /// The same, and what is known against the file systems that log and database are on. Emulated memory promises nothing that
+    /// a file system could take back.
+    pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
+        let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
+        let log = is_of_blocks.then(|| ("the log", &*self.path));
+        let database = (is_of_blocks || self.engine.guarantee() != Guarantee::ProcessCrash)
+            .then_some(("the database", database));
+        self.unsynced = log.into_iter().chain(database).find_map(|(what, path)| {
+            let why = check_filesystem(path.parent()?).ok()?.unsynced?;
+            Some(format!("{what}: {why}"))
+        });
+        self
     }
 
     /// A log as a user has it who may only read it.
@@ -70,6 +88,7 @@ impl OpenLog {
             attaching: None,
             moved: Vec::new(),
             is_provisional: false,
+            unsynced: None,
             outside: Some(Arc::new(outside)),
         })
     }
@@ -188,6 +207,7 @@ impl<'a> Place<'a> {
             attaching: None,
             moved: Vec::new(),
             is_provisional: false,
+            unsynced: None,
             outside: None,
         })
     }

@@ -60,7 +60,8 @@ pub struct FileBlock {
     block_bytes: u32,
     len: AtomicU64,
     read_only: bool,
-    volatile: bool,
+    /// Whether a sync is known to keep nothing there over a power loss.
+    unsynced: bool,
     description: String,
     bounce: Mutex<AlignedBuf>,
     /// Held while the length changes.
@@ -185,7 +186,7 @@ impl FileBlock {
             block_bytes,
             len: AtomicU64::new(0),
             read_only: options.read_only,
-            volatile: kind.volatile,
+            unsynced: kind.unsynced.is_some(),
             bounce: Mutex::default(),
             resizing: Mutex::default(),
             sure: Mutex::default(),
@@ -480,7 +481,7 @@ impl Block for FileBlock {
     }
 
     fn guarantee(&self) -> Guarantee {
-        if self.volatile { Guarantee::ProcessCrash } else { Guarantee::PowerLoss }
+        if self.unsynced { Guarantee::ProcessCrash } else { Guarantee::PowerLoss }
     }
 
     fn describe(&self) -> String {

@@ -1,8 +1,10 @@
 //! What is known of the file system that a log is on.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::linux::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statfs, statx};
@@ -16,6 +18,10 @@ const REFUSED: [&str; 12] =
     ["nfs", "nfs4", "9p", "virtiofs", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "ncpfs", "coda"];
 /// File systems that lose everything with the power.
 const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
+/// Options of a mount with which a sync leaves everything to the kernel, by the file system's type.
+const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
+/// Options, of whichever file system, with which a sync leaves what it wrote in the cache of the disk.
+const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
 /// The types that `statfs` gives those that have one of their own, for when no mount is listed.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
@@ -38,6 +44,9 @@ pub struct FileSystem {
     pub name: String,
     /// Whether it is in memory only.
     pub volatile: bool,
+    /// Why what was synced there does not survive a power loss, in words; `None` where nothing is known against it. A disk that
+    /// lies about its cache, or a file system in another one's file, is not seen through.
+    pub unsynced: Option<String>,
 }
 
 /// Finds the file system of an existing path, and refuses those known to break a write-ahead log.
@@ -55,7 +64,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     let device = fs::metadata(path).map_err(failed)?.st_dev();
     // The type's width differs between machines; no type needs more than 32 bits.
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
-    let mount = Mount { id: mount_id(path), device, kind };
+    let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
     // Reading the list of mounts takes longer than the rest of an open. Only FUSE has file systems that
     // differ under one type.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +73,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     }
     let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let found = judge(path, name_of(&mounts, mount.id, &device), kind)?;
+    let found = judge(path, find(&mounts, mount.id, &device, path), kind)?;
     known.truncate(KNOWN_MOUNTS - 1);
     known.insert(0, (mount, found.clone()));
     Ok(found)
@@ -74,6 +83,8 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
+    /// A mount that comes later may have the number and the device of one that is gone, but not this.
+    unique: Option<u64>,
     device: u64,
     kind: u32,
 }
@@ -90,30 +101,92 @@ fn mount_id(path: &Path) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// What follows from a file system's name in the list of mounts and its type.
-fn judge(path: &Path, listed: Option<&str>, kind: u32) -> Result<FileSystem, MediumError> {
+/// The same, of which no two mounts have the same since the system was started; `None` on kernels before 6.8.
+fn unique_mount_id(path: &Path) -> Option<u64> {
+    const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let stat = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
+    (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id)
+}
+
+/// What follows from a mount in the list of mounts and the type that `statfs` gives.
+fn judge(path: &Path, listed: Option<Listed<'_>>, kind: u32) -> Result<FileSystem, MediumError> {
     let typed = TYPES.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
-    let among = |names: &[&str]| listed.or(typed).is_some_and(|name| names.contains(&name));
-    let name = listed.or(typed).unwrap_or("unknown").to_owned();
+    let known = listed.map(|mount| mount.kind).or(typed);
+    let among = |names: &[&str]| known.is_some_and(|name| names.contains(&name));
+    let name = known.unwrap_or("unknown").to_owned();
     if among(&REFUSED) {
         return Err(MediumError::FileSystem { path: path.to_owned(), name });
     }
-    Ok(FileSystem { name, volatile: among(&VOLATILE) })
+    let volatile = among(&VOLATILE);
+    let unsynced = if volatile {
+        Some(format!("{name} is in memory only"))
+    } else {
+        listed.and_then(|mount| why_unsynced(&name, mount.options))
+    };
+    Ok(FileSystem { name, volatile, unsynced })
 }
 
-/// The type of a mounted file system, by the mount's number, else by its device: the files of some
-/// file systems have another device than their mount. A line is
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`.
-fn name_of<'a>(mounts: &'a str, mount: Option<u64>, device: &str) -> Option<&'a str> {
-    let entries = || {
-        mounts.lines().filter_map(|line| {
-            let (head, tail) = line.split_once(" - ")?;
-            let mut head = head.split(' ');
-            Some((head.next()?.parse::<u64>().ok()?, head.nth(1)?, tail.split(' ').next()?))
-        })
-    };
-    let by_mount = mount.and_then(|mount| entries().find(|entry| entry.0 == mount));
-    by_mount.or_else(|| entries().find(|entry| entry.1 == device)).map(|entry| entry.2)
+/// Why a sync does not do on a file system with these options, in words.
+fn why_unsynced(name: &str, options: &str) -> Option<String> {
+    options.split(',').find_map(|option| {
+        let what = if WITHOUT_SYNC.contains(&(name, option)) {
+            "a sync does nothing there"
+        } else if WITHOUT_BARRIER.contains(&option) {
+            "a sync leaves in the disk's cache what it wrote"
+        } else {
+            return None;
+        };
+        Some(format!("{name} is mounted with {option}: {what}"))
+    })
+}
+
+/// A line of the list of mounts, as far as it matters. A line is
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed<'a> {
+    number: u64,
+    device: &'a str,
+    /// Where it is mounted, with blanks and the like as `\040`.
+    point: &'a str,
+    kind: &'a str,
+    /// Those of the file system, which all mounts of it share.
+    options: &'a str,
+}
+
+impl<'a> Listed<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (head, tail) = line.split_once(" - ")?;
+        let (mut head, mut tail) = (head.split(' '), tail.split(' '));
+        let (number, device) = (head.next()?.parse().ok()?, head.nth(1)?);
+        let point = head.nth(1)?;
+        let kind = tail.next()?;
+        Some(Self { number, device, point, kind, options: tail.nth(1).unwrap_or_default() })
+    }
+
+    fn point(&self) -> PathBuf {
+        let mut bytes = Vec::new();
+        let mut rest = self.point.as_bytes();
+        while let [byte, after @ ..] = rest {
+            let digits = after.get(..3).filter(|_| *byte == b'\\');
+            let code = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
+            bytes.push(code.unwrap_or(*byte));
+            rest = if code.is_some() { &after[3..] } else { after };
+        }
+        PathBuf::from(OsString::from_vec(bytes))
+    }
+}
+
+/// The mount of a path, by its number, else by its device: the files of some file systems have another device than their
+/// mount. By the path itself where neither is listed.
+fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
+    let entries = || mounts.lines().filter_map(Listed::parse);
+    let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));
+    by_mount.or_else(|| entries().find(|entry| entry.device == device)).or_else(|| {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        // The last of those at the same place is on top of the others.
+        let above = entries().filter(|entry| path.starts_with(entry.point()));
+        above.max_by_key(|entry| entry.point().as_os_str().len())
+    })
 }
 
 #[cfg(test)]
@@ -130,27 +203,88 @@ mod tests {
                           43 22 0:47 / /ntfs rw,nosuid - fuseblk /dev/vdc rw\n\
                           44 22 0:48 / /net rw - nfs4 server:/export rw\n";
 
+    fn name_of(mount: Option<u64>, device: &str) -> Option<&'static str> {
+        find(MOUNTS, mount, device, Path::new("relative")).map(|mount| mount.kind)
+    }
+
     #[test]
     fn mounts_are_found_by_device() {
-        assert_eq!(name_of(MOUNTS, None, "254:0"), Some("ext4"));
-        assert_eq!(name_of(MOUNTS, None, "0:44"), Some("virtiofs"));
-        assert_eq!(name_of(MOUNTS, None, "0:99"), None);
-        assert_eq!(name_of("", None, "254:0"), None);
+        assert_eq!(name_of(None, "254:0"), Some("ext4"));
+        assert_eq!(name_of(None, "0:44"), Some("virtiofs"));
+        assert_eq!(name_of(None, "0:99"), None);
+        assert_eq!(find("", None, "254:0", Path::new("/")), None);
     }
 
     #[test]
     fn mounts_are_found_by_number_first() {
         // A file of a btrfs subvolume has a device that no mount has.
-        assert_eq!(name_of(MOUNTS, Some(41), "0:60"), Some("btrfs"));
-        assert_eq!(name_of(MOUNTS, Some(40), "254:0"), Some("virtiofs"));
-        assert_eq!(name_of(MOUNTS, Some(99), "254:0"), Some("ext4"), "a mount of another namespace");
-        assert_eq!(name_of(MOUNTS, Some(99), "0:99"), None);
+        assert_eq!(name_of(Some(41), "0:60"), Some("btrfs"));
+        assert_eq!(name_of(Some(40), "254:0"), Some("virtiofs"));
+        assert_eq!(name_of(Some(99), "254:0"), Some("ext4"), "a mount of another namespace");
+        assert_eq!(name_of(Some(99), "0:99"), None);
+    }
+
+    #[test]
+    fn mounts_are_found_by_the_longest_path_last() {
+        const MORE: &str = "50 22 0:50 / /with\\040space/low rw - tmpfs a rw\n\
+                            51 22 0:51 / /with\\040space/low rw - overlay b rw,fsync=volatile\n\
+                            52 22 0:52 / /back\\134slash rw - xfs c rw\n";
+        let mounts = format!("{MOUNTS}{MORE}");
+        let of = |path: &str| find(&mounts, None, "-", Path::new(path)).map(|mount| mount.kind);
+        assert_eq!(of("/does/not/exist"), Some("ext4"));
+        assert_eq!(of("/with space/file"), Some("btrfs"));
+        assert_eq!(of("/with spaces/file"), Some("ext4"));
+        assert_eq!(of("/with space/lower"), Some("btrfs"));
+        assert_eq!(of("/with space/low/er"), Some("overlay"), "the one on top");
+        assert_eq!(of("/back\\slash/x"), Some("xfs"));
+        assert_eq!(of("relative"), None);
+    }
+
+    #[test]
+    fn options_with_which_a_sync_does_nothing_are_told() {
+        let judged = |mounts: &str, number| {
+            let listed = find(mounts, Some(number), "-", Path::new("/d"));
+            judge(Path::new("/d"), listed, 0).unwrap()
+        };
+        let one = |options: &str, kind: &str| {
+            let line =
+                format!("7 1 0:9 /part /d rw,relatime shared:2 - {kind} /dev/some\\040thing {options}");
+            judged(&line, 7).unsynced
+        };
+        for (kind, options, word) in [
+            ("overlay", "rw,lowerdir=/l,upperdir=/u,workdir=/w,uuid=on,volatile", "volatile"),
+            ("overlay", "rw,lowerdir=/l,fsync=volatile", "fsync=volatile"),
+            ("ext4", "rw,nobarrier,data=ordered", "nobarrier"),
+            ("ext3", "rw,barrier=0", "barrier=0"),
+            ("xfs", "rw,attr2,nobarrier", "nobarrier"),
+            ("btrfs", "rw,nobarrier,subvol=/@", "nobarrier"),
+            ("reiserfs", "rw,barrier=none", "barrier=none"),
+            ("f2fs", "rw,fsync_mode=nobarrier", "fsync_mode=nobarrier"),
+        ] {
+            let why = one(options, kind).unwrap();
+            assert!(why.starts_with(&format!("{kind} is mounted with {word}: a sync ")), "{why}");
+        }
+        for (kind, options) in [
+            // A comma within a value is written as an octal number.
+            ("overlay", "rw,lowerdir=/l\\054volatile,upperdir=/volatile,fsync=auto"),
+            ("ext4", "rw,volatile"),
+            ("ext4", "rw,barrier=1"),
+            ("xfs", ""),
+        ] {
+            assert_eq!(one(options, kind), None, "{kind} {options}");
+        }
+        // What is bound elsewhere is the same file system.
+        let bound =
+            "8 1 0:40 / /over rw - overlay o rw,volatile\n9 1 0:40 /sub /d ro - overlay o rw,volatile\n";
+        assert!(judged(bound, 9).unsynced.is_some() && !judged(bound, 9).volatile);
+        assert_eq!(judged(MOUNTS, 22).unsynced, None);
     }
 
     #[test]
     fn file_systems_of_others_are_refused_by_name_or_type() {
         const EXT4: u32 = 0xEF53;
-        let judged = |mount, kind| judge(Path::new("/d"), name_of(MOUNTS, mount, "-"), kind);
+        let judged =
+            |mount, kind| judge(Path::new("/d"), find(MOUNTS, mount, "-", Path::new("relative")), kind);
         for (mount, kind, name) in [
             (Some(40), FUSE, "virtiofs"),
             (Some(42), FUSE, "fuse.sshfs"),
@@ -174,7 +308,8 @@ mod tests {
             (None, 0x0102_1994, "tmpfs", true),
             (None, 0x8584_58F6, "ramfs", true),
         ] {
-            assert_eq!(judged(mount, kind), Ok(FileSystem { name: name.into(), volatile }));
+            let unsynced = volatile.then(|| format!("{name} is in memory only"));
+            assert_eq!(judged(mount, kind), Ok(FileSystem { name: name.into(), volatile, unsynced }));
         }
     }
 

@@ -1,6 +1,8 @@
 //! `PRAGMA duralite`.
 
-use duralite_testkit::{Engine, Fixture, connect, one, run, stock};
+use std::path::Path;
+
+use duralite_testkit::{Engine, Fixture, Overlay, connect, one, run, stock};
 
 use crate::{fill, status_of};
 
@@ -82,5 +84,44 @@ fn settings_are_read_and_changed() {
     ] {
         let error = run(&conn, sql).unwrap_err().to_string();
         assert!(error.contains(hint), "{sql}: {error}");
+    }
+}
+
+/// Guarantee, and why it is no better, of a database with a log of blocks in these directories.
+fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
+    let (database, logs) = (databases.join("g.db"), logs.display());
+    let conn = connect(&format!("file:{}?vfs=duralite&journal=waldio&log_dir={logs}", database.display()));
+    let conn = conn.unwrap();
+    assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
+    fill(&conn, 10);
+    let mut status = status_of(&conn);
+    let guarantee = status.remove("guarantee").unwrap();
+    drop(conn);
+    std::fs::remove_file(database).unwrap();
+    (guarantee, status.remove("guarantee_reason"))
+}
+
+#[test]
+fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let disk = fixture.path("");
+    assert_eq!(guarantee_in(&disk, &disk), ("power-loss".to_owned(), None));
+    let Some(plain) = Overlay::new("") else { return };
+    let ordinary = plain.path();
+    assert_eq!(guarantee_in(&ordinary, &disk), ("power-loss".to_owned(), None));
+    assert_eq!(guarantee_in(&disk, &ordinary), ("power-loss".to_owned(), None));
+    // The next one may have the number and the device of this one.
+    drop(plain);
+    let Some(overlay) = Overlay::new("volatile") else { return };
+    let volatile = overlay.path();
+    for (databases, logs, whose) in [
+        (&volatile, &volatile, "the log: overlay is mounted with "),
+        (&disk, &volatile, "the log: overlay is mounted with "),
+        (&volatile, &disk, "the database: overlay is mounted with "),
+    ] {
+        let (guarantee, why) = guarantee_in(databases, logs);
+        let why = why.unwrap_or_default();
+        assert_eq!(guarantee, "process-crash", "{why}");
+        assert!(why.starts_with(whose) && why.contains("volatile: a sync does nothing"), "{why}");
     }
 }

@@ -161,8 +161,8 @@ fn memory_backed_file_systems_work_and_promise_less() {
 fn a_disk_promises_to_keep_what_is_flushed() {
     let dir = temporary();
     let block = open(dir.path(), &of(4096, Access::Buffered)).unwrap();
-    let volatile = check_filesystem(dir.path()).unwrap().volatile;
-    assert_eq!(block.guarantee() == Guarantee::PowerLoss, !volatile);
+    let unsynced = check_filesystem(dir.path()).unwrap().unsynced;
+    assert_eq!(block.guarantee() == Guarantee::PowerLoss, unsynced.is_none());
 }
 
 #[test]
