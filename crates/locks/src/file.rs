@@ -199,6 +199,14 @@ impl<F: LockedFile> FileLock<F> {
         self.believe(level.min(self.believed()));
     }
 
+    /// SQLite goes on with SHARED: what [`Self::keep_for_sqlite`] has kept beyond that is given back.
+    pub fn end_keeping(&self) {
+        if self.believed() == Level::Shared && self.held() > Level::Shared {
+            // What cannot be given back is held on top of what is needed.
+            let _ = self.give_back(Level::Shared);
+        }
+    }
+
     /// SQLite is told that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken, and believes in what it had
     /// before. It keeps SHARED all the time, so nobody commits. RESERVED somebody else may take meanwhile, who cannot commit
     /// before SQLite here has ended its transaction, nor can SQLite here before that one has.

@@ -391,6 +391,8 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint: the log that was kept for its deletion.
     db.detach_lingering();
     db.set_leaving_wal(false);
+    // It could not leave WAL mode, and goes on in it: what was kept for that would keep everybody out.
+    db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
         Some(Prepared::Base) => return Ok(Prepared::Base),

@@ -155,6 +155,28 @@ fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     }
 }
 
+/// It has closed the WAL, cannot open a journal, and finds later that the mode is what it was.
+#[test]
+fn inv46_who_could_not_leave_wal_mode_keeps_nobody_out() {
+    for engine in [Engine::NVWAL, Engine::WALDIO, Engine::PPL] {
+        let fixture = Fixture::on(engine);
+        let conn = fixture.open("o.db");
+        run(&conn, "CREATE TABLE t(a)").unwrap();
+        run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+        let journal = fixture.path("o.db-journal");
+        std::fs::create_dir(&journal).unwrap();
+        let left = run(&conn, "PRAGMA journal_mode=DELETE");
+        std::fs::remove_dir(&journal).unwrap();
+        run(&conn, "PRAGMA locking_mode=NORMAL").unwrap();
+        run(&conn, "INSERT INTO t VALUES(6)").unwrap();
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6, "{left:?}");
+        let mut other = Actor::sql(&fixture.uri("o.db", ""));
+        assert_eq!(other.run("INSERT INTO t VALUES(7)"), "");
+        other.finish();
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 13);
+    }
+}
+
 /// SQLite closes the WAL, cannot checkpoint it, and goes on with it under the same lock.
 #[test]
 fn inv09_a_connection_in_exclusive_locking_mode_that_could_not_leave_wal_mode_goes_on() {
