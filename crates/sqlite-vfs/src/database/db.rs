@@ -328,6 +328,11 @@ impl Db {
         };
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
+        if let Some(Prepared::Log(used)) = &forgotten {
+            // Whoever closed the log meanwhile was not the last to use it: this connection sees to that when it closes.
+            self.served.store(true, Ordering::Relaxed);
+            self.set_refused_exclusive(used.log().segment_path().to_path_buf());
+        }
         drop(forgotten);
     }
 

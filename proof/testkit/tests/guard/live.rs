@@ -214,3 +214,18 @@ fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
     fixture.assert_plain("m.db");
     assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }
+
+/// It was refused EXCLUSIVE, and so has never opened the WAL of the log that it found.
+#[test]
+fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
+    let fixture = Fixture::new();
+    let first = fixture.open("r.db");
+    run(&first, "CREATE TABLE t(a)").unwrap();
+    let second = connect(&fixture.uri("r.db", "")).unwrap();
+    second.busy_timeout(std::time::Duration::ZERO).unwrap();
+    run(&second, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
+    assert!(run(&second, "SELECT * FROM t").is_err());
+    first.close().unwrap();
+    second.close().unwrap();
+    fixture.assert_plain("r.db");
+}
