@@ -17,7 +17,7 @@ use crate::watch;
 /// A sleep takes no less: waits by looking again at short intervals end sooner by that.
 const SHORTEST_NS: u64 = 250_000;
 /// What an operation waits for in all, at most: the busy handler of its connection gives up sooner by far.
-const LONGEST_NS: u64 = 10_000_000_000;
+const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
 /// That the functions below have taken the place of the C library's, for everything that is linked into this program.

@@ -37,9 +37,8 @@ pub(crate) fn attach(
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
         Err(error) if error.kind() == ErrorKind::ReadOnly && !adopt => {
-            let attached = outside::attach(log_dir, options, db, id, &path, error, pause);
-            let open = attached.and_then(|(outside, engine)| OpenLog::of_outside(outside, engine));
-            return open.map(|log| log.on_file_systems(&db.path));
+            let (outside, engine) = outside::attach(log_dir, options, db, id, &path, error, pause)?;
+            return OpenLog::of_outside(outside, engine).map(|log| log.on_file_systems(&db.path));
         }
         Err(error) => return Err(error),
     };
