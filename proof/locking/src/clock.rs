@@ -16,7 +16,8 @@ use crate::watch;
 
 /// A sleep takes no less: waits by looking again at short intervals end sooner by that.
 const SHORTEST_NS: u64 = 250_000;
-/// What an operation waits for in all, at most: the busy handler of its connection gives up sooner by far.
+/// What an operation waits for in all, at most. The busy handler of its connection gives up sooner by far; SQLite itself waits for ten seconds
+/// where a process stands still that recovers the wal-index (`SQLITE_PROTOCOL`).
 const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
