@@ -24,6 +24,7 @@ mod options;
 mod persistency;
 pub mod process;
 mod segment;
+mod views;
 
 use std::fmt;
 

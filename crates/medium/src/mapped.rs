@@ -3,21 +3,20 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::{Advice, ProtFlags};
+use rustix::mm::Advice;
 
 use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
 use crate::counters::CounterCells;
-use crate::cut::Watched;
 use crate::latency::{self, LatencyCell};
-use crate::mapping::{is_dax_refusal, map_shared, write_zeros};
+use crate::mapping::{is_dax_refusal, write_zeros};
 use crate::options::MapOptions;
-use crate::process::{self, OwnFile};
+use crate::process::OwnFile;
+use crate::views::{How, Views};
 use crate::{
     Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
 };
@@ -30,8 +29,8 @@ use crate::{
 /// Nothing else may shorten the file while it is mapped: touching what is gone kills the process, unless the mapping is
 /// [watched](MapOptions::watched).
 pub struct FileNvm {
-    base: NonNull<u8>,
-    mapped_bytes: usize,
+    views: Views,
+    capacity: u64,
     /// Bytes known to be backed; never shrinks but by [`Nvm::shrink`].
     len: AtomicU64,
     /// Of `SLOW_*`: what keeps a call off the short path.
@@ -43,7 +42,6 @@ pub struct FileNvm {
     /// Whether anything was stored in the current epoch.
     epoch_stored: AtomicBool,
     counters: CounterCells,
-    watched: Option<Watched>,
     file: Arc<OwnFile>,
     path: PathBuf,
     growing: Mutex<()>,
@@ -57,12 +55,6 @@ const SLOW_MODEL: u8 = 2;
 const SLOW_READ_ONLY: u8 = 4;
 /// A store is durable without a flush.
 const SLOW_DURABLE_ON_STORE: u8 = 8;
-
-// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; all
-// accesses to it are copies or atomic, and the rest of the object is `Send`.
-unsafe impl Send for FileNvm {}
-// SAFETY: as above; methods that store are ordered by the caller's locks, as the trait states.
-unsafe impl Sync for FileNvm {}
 
 impl FileNvm {
     /// Maps `file`. `path` is what [`Nvm::describe`] and errors call it.
@@ -86,25 +78,21 @@ impl FileNvm {
     pub fn map_open(file: Arc<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         let instruction = detect_flush_instruction();
         options.check(instruction)?;
-        let mapped_bytes = match isize::try_from(options.capacity) {
-            Ok(bytes) => bytes.unsigned_abs(),
-            Err(_) => {
-                return Err(MediumError::Unsupported { what: "a capacity beyond the address space" });
-            }
-        };
-        let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
-        let base = map_shared(&file, mapped_bytes, protection, options.dax).map_err(|errno| {
+        if isize::try_from(options.capacity).is_err() {
+            return Err(MediumError::Unsupported { what: "a capacity beyond the address space" });
+        }
+        let first_bytes = options.first_bytes.unwrap_or(options.capacity).min(options.capacity);
+        let how = How { read_only: options.read_only, dax: options.dax, watched: options.watched };
+        let views = Views::new(&file, first_bytes as usize, how).map_err(|errno| {
             if options.dax && is_dax_refusal(errno) {
                 MediumError::NotDax { path: path.to_owned() }
             } else {
                 MediumError::from_errno("mmap", errno)
             }
         })?;
-        // SAFETY: the whole of the mapping made above.
-        unsafe { process::keep_from_children(base.as_ptr(), mapped_bytes) };
         let nvm = Self {
-            base,
-            mapped_bytes,
+            views,
+            capacity: options.capacity,
             len: AtomicU64::new(0),
             slow: AtomicU8::new(slow_reasons(options)),
             instruction,
@@ -113,7 +101,6 @@ impl FileNvm {
             latency: LatencyCell::default(),
             epoch_stored: AtomicBool::new(false),
             counters: CounterCells::default(),
-            watched: options.watched.then(|| Watched::new(base.as_ptr(), mapped_bytes)),
             file,
             path: path.to_owned(),
             growing: Mutex::new(()),
@@ -138,7 +125,14 @@ impl FileNvm {
     fn learn_len(&self) -> Result<u64, MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|e| MediumError::from_errno("fstat", e))?;
         let backed = u64::try_from(stat.st_size).unwrap_or(0).min(self.capacity());
+        self.cover(backed)?;
         Ok(self.len.fetch_max(backed, Ordering::AcqRel).max(backed))
+    }
+
+    /// Maps what lies below `end`, to be called before anybody learns that the file is so long.
+    fn cover(&self, end: u64) -> Result<(), MediumError> {
+        let covered = self.views.cover(&self.file, end as usize, self.capacity as usize);
+        covered.map_err(|errno| MediumError::from_errno("mmap", errno))
     }
 
     /// The address of a range, which must be inside what is backed.
@@ -149,8 +143,8 @@ impl FileNvm {
             len <= backed && at <= backed - len,
             "{len} bytes at {at} are outside the {backed} bytes of the medium"
         );
-        // The range lies in the mapping, whose size fits into a usize.
-        self.base.as_ptr().wrapping_add(at as usize)
+        // Whatever is backed is mapped by now, and its size fits into a usize.
+        self.views.base().wrapping_add(at as usize)
     }
 
     #[inline(always)]
@@ -215,6 +209,8 @@ impl FileNvm {
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
+        // First of all: without addresses for them the blocks are of no use.
+        self.cover(to)?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
             // Blocks that are allocated and not initialised would each commit the file system's
@@ -233,7 +229,7 @@ impl FileNvm {
     fn populate(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let page = rustix::param::page_size() as u64;
         let start = from - from % page;
-        let address = self.base.as_ptr().wrapping_add(start as usize);
+        let address = self.views.base().wrapping_add(start as usize);
         // SAFETY: the range lies in the mapping and in the file, so it can be written; populating
         // changes no byte.
         let populated =
@@ -262,7 +258,7 @@ impl Nvm for FileNvm {
     }
 
     fn capacity(&self) -> u64 {
-        self.mapped_bytes as u64
+        self.capacity
     }
 
     fn grow(&self, len: u64) -> Result<(), MediumError> {
@@ -292,7 +288,7 @@ impl Nvm for FileNvm {
     }
 
     fn check(&self) -> Result<(), MediumError> {
-        if self.watched.as_ref().is_some_and(Watched::is_cut) {
+        if self.views.is_cut() {
             return Err(MediumError::Cut { path: self.path.clone() });
         }
         Ok(())
@@ -473,6 +469,7 @@ impl Nvm for FileNvm {
         let end = checked_end(at, len, self.capacity())?;
         self.check_writable()?;
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.cover(end)?;
         self.fallocate(FallocateFlags::empty(), at, len)?;
         if self.dax {
             // As when growing.
@@ -544,15 +541,7 @@ impl fmt::Debug for FileNvm {
 
 impl Drop for FileNvm {
     fn drop(&mut self) {
-        // Something else may soon be there.
-        self.watched = None;
-        if !self.file.is_own() {
-            // A child has no such mapping, and may have another one there.
-            return;
-        }
-        // SAFETY: this object made the mapping and nothing refers to it any more. An error would
-        // leave the address space reserved, which harms nobody.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
+        self.views.end(self.file.is_own());
     }
 }
 

@@ -5,9 +5,11 @@ use crate::{FlushInstruction, Latency, MediumError, Persistency};
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
-    /// Bytes of address space to reserve; the mapping never moves. The file may be shorter, and
-    /// what lies beyond this in a longer one is not used.
+    /// Bytes of the file that may be used. The file may be shorter, and what lies beyond this in a longer one is not used.
     pub capacity: u64,
+    /// Bytes of address space to take at first; `None` for the capacity. Once the file has more than is mapped, it is mapped
+    /// anew, twice as long as it has to be.
+    pub first_bytes: Option<u64>,
     /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a
     /// power failure.
     pub dax: bool,

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use duralite_journal::directory::{self, FileStep, Hook, hook};
 use duralite_journal::media::MediaSet;
@@ -301,4 +302,86 @@ fn every_way_to_make_pages_durable_serves() {
         integrity(&plain);
         assert_eq!(one::<i64>(&plain, "SELECT sum(length(b)) FROM t"), sum, "{sync}");
     }
+}
+
+/// Bytes of address space that this process has of a file.
+fn addresses(path: &Path) -> u64 {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let of_file = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
+    of_file
+        .map(|line| {
+            let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+            u64::from_str_radix(end, 16).unwrap() - u64::from_str_radix(start, 16).unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn many_databases_leave_a_process_its_addresses() {
+    const DATABASES: usize = 200;
+    let fixture = fixture();
+    let all: Vec<_> = (0..DATABASES)
+        .map(|n| {
+            let name = format!("{n}.db");
+            let conn = fixture.open(&name);
+            fill(&conn, 3);
+            (fixture.path(&name), conn)
+        })
+        .collect();
+    for (path, conn) in &all {
+        assert_eq!(one::<i64>(conn, "SELECT count(*) FROM t"), 3);
+        let taken = addresses(path);
+        assert!(taken > 0 && taken <= 64 << 20, "{taken} bytes for {}", path.display());
+    }
+    // What any program may ask for.
+    let mut memory = Vec::<u8>::new();
+    memory.try_reserve_exact(1 << 30).unwrap();
+}
+
+#[test]
+fn a_database_outgrows_its_addresses_while_others_read() {
+    const STEPS: i64 = 10;
+    const ROWS: i64 = 8_000;
+    let fixture = fixture();
+    let patient = || {
+        let conn = fixture.open(NAME);
+        // Neither is told that it is busy while the other one starts or checkpoints.
+        conn.busy_timeout(Duration::from_secs(60)).unwrap();
+        conn
+    };
+    let writer = patient();
+    fill(&writer, 1);
+    checkpoint(&writer);
+    let first = addresses(&fixture.path(NAME));
+    assert!(first > 0);
+    std::thread::scope(|scope| {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let reader = scope.spawn({
+            let patient = &patient;
+            move || {
+                let conn = patient();
+                let mut seen = 0;
+                while matches!(stopped.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)) {
+                    let rows = one::<i64>(&conn, "SELECT count(*) FROM t");
+                    assert!(rows >= seen && rows % ROWS == 1, "{rows} after {seen}");
+                    assert_eq!(one::<i64>(&conn, "SELECT length(b) FROM t ORDER BY a DESC LIMIT 1"), 1000);
+                    seen = rows;
+                }
+            }
+        });
+        for _ in 0..STEPS {
+            fill(&writer, ROWS as usize);
+            // With a reader that is in the way the rest is written by the next one.
+            let _busy = one::<i64>(&writer, "PRAGMA wal_checkpoint(PASSIVE)");
+        }
+        drop(stop);
+        reader.join().unwrap();
+    });
+    checkpoint(&writer);
+    let (size, taken) = (bytes_of(&writer), addresses(&fixture.path(NAME)));
+    assert!(size > 4 * first, "{size} bytes, and {first} of addresses at first");
+    assert!(taken >= size && taken <= 4 * size + first, "{taken} bytes of addresses for {size}");
+    assert_eq!(one::<i64>(&writer, "SELECT sum(length(b)) FROM t"), 1000 * (STEPS * ROWS + 1));
+    writer.close().unwrap();
+    integrity(&stock(&fixture.path(NAME)));
 }

@@ -5,7 +5,8 @@
 //! whoever closes a connection shows by EXCLUSIVE that nobody in this process holds a lock ([`close_left`], invariant 18). A child of
 //! the process begins with nothing: there the descriptors are closed at once, and none of its own locks go with them.
 //!
-//! Address space is reserved far beyond the file, since a mapping never moves while others use it.
+//! A mapping takes twice the addresses that its file has bytes, so that the file may grow: a process has addresses for many databases, and
+//! for what else it does. A file that outgrows them is mapped anew, and both mappings stay as long as anybody uses one.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,10 +24,12 @@ use rustix::io::Errno;
 use super::HomeKind;
 use crate::{JournalError, hooks};
 
-/// Address space that is asked for; half as much as long as the process may not have that.
-const MOST_ADDRESS_SPACE: u64 = 4 << 40;
-/// Less than this, or than twice the file, is not worth having.
-const LEAST_ADDRESS_SPACE: u64 = 64 << 20;
+/// How large a mapped database may become: what a processor has addresses for.
+const MOST_BYTES: u64 = 1 << 47;
+/// Address space that a small file gets.
+const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
+/// The same where the process has no more: a page of the kernel's, whatever its size.
+const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file of which this process has a descriptor.
 struct Open {
@@ -120,22 +123,21 @@ pub(super) fn map_open(
     if writable && len > 0 {
         fill_holes(file, len)?;
     }
-    let mut options = MapOptions {
-        capacity: MOST_ADDRESS_SPACE,
+    let wide = len.saturating_mul(2).clamp(LEAST_ADDRESS_SPACE, MOST_BYTES);
+    let options = |first_bytes| MapOptions {
+        capacity: MOST_BYTES,
+        first_bytes: Some(first_bytes),
         dax: kind == HomeKind::Dax,
         watched: true,
         read_only: !writable,
         ..MapOptions::default()
     };
-    loop {
-        match FileNvm::map_open(Arc::clone(file), path, &options) {
-            Err(MediumError::Io { op: "mmap", source: Errno::NOMEM })
-                if options.capacity / 2 >= LEAST_ADDRESS_SPACE.max(len.saturating_mul(2)) =>
-            {
-                options.capacity /= 2;
-            }
-            done => return done,
+    match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
+        // As much as it cannot do without.
+        Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
+            FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
         }
+        done => done,
     }
 }
 

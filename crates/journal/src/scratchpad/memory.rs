@@ -53,8 +53,15 @@ impl Mapping {
     pub(super) fn map(&self, file: &OpenFile<'_>, capacity: u64) -> Result<FileNvm, JournalError> {
         let OpenFile { path, file } = *file;
         let Self { dax, durable_on_store, read_only, latency, persistency } = *self;
-        let options =
-            MapOptions { capacity, dax, latency, persistency, durable_on_store, read_only, watched: false };
+        let options = MapOptions {
+            capacity,
+            dax,
+            latency,
+            persistency,
+            durable_on_store,
+            read_only,
+            ..MapOptions::default()
+        };
         let file = file.try_clone().map_err(|error| JournalError::io("open", path, &error))?;
         FileNvm::map(file, path, &options)
             .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })

@@ -81,3 +81,73 @@ fn what_is_cut_off_is_gone_and_comes_back_as_zeros() {
     let read_only = FileNvm::map(tempfile::tempfile().unwrap(), Path::new("nvm"), &read_only).unwrap();
     assert!(read_only.shrink(0).is_err());
 }
+
+/// A mapping that takes one page of addresses at first.
+fn map_narrowly(file: &std::fs::File, watched: bool) -> FileNvm {
+    let options = MapOptions { capacity: 1 << 40, first_bytes: Some(4096), watched, ..MapOptions::default() };
+    FileNvm::map(file.try_clone().unwrap(), Path::new("app.db"), &options).unwrap()
+}
+
+#[test]
+fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
+    const MOST: u64 = 4 << 20;
+    let file = tempfile::tempfile().unwrap();
+    let (nvm, other) = (map_narrowly(&file, false), map_narrowly(&file, false));
+    nvm.grow(4096).unwrap();
+    nvm.store(0, &[7; 4096]);
+    let growing = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut page = [0; 4096];
+                    let mut reads = 0_u64;
+                    while growing.load(Ordering::Acquire) || reads == 0 {
+                        let last = nvm.len() - 4096;
+                        nvm.read(last, &mut page);
+                        // What is backed and not stored yet is zeros.
+                        assert!(page.iter().all(|byte| [0, 7].contains(byte)));
+                        nvm.read(0, &mut page);
+                        assert_eq!(page, [7; 4096]);
+                        reads += 1;
+                    }
+                })
+            })
+            .collect();
+        let mut end = 4096;
+        while end < MOST {
+            nvm.restore(end, 4096).unwrap();
+            nvm.store(end, &[7; 4096]);
+            nvm.flush(end, 4096);
+            end += 4096;
+        }
+        growing.store(false, Ordering::Release);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    // Another process, which learns of the length.
+    other.refresh_len(MOST).unwrap();
+    for nvm in [&nvm, &other] {
+        let mut all = vec![0; MOST as usize];
+        nvm.read(0, &mut all);
+        assert!(all.iter().all(|byte| *byte == 7));
+        assert!(nvm.views.bytes() as u64 <= 2 * MOST && nvm.capacity() == 1 << 40);
+    }
+    other.store_u64(MOST - 8, 1);
+    assert_eq!(nvm.load_u64(MOST - 8), 1);
+}
+
+#[test]
+fn inv19_a_cut_is_found_behind_the_first_addresses_and_stays_found() {
+    let file = tempfile::tempfile().unwrap();
+    let nvm = map_narrowly(&file, true);
+    nvm.grow(1 << 20).unwrap();
+    nvm.store((1 << 20) - 8, &[7; 8]);
+    assert_eq!(nvm.check(), Ok(()));
+    file.set_len(4096).unwrap();
+    let mut bytes = [7; 8];
+    nvm.read((1 << 20) - 8, &mut bytes);
+    assert_eq!(bytes, [0; 8]);
+    assert!(nvm.check().is_err());
+    nvm.grow(8 << 20).unwrap();
+    assert!(nvm.check().is_err(), "what was there is gone, whatever is mapped now");
+}
