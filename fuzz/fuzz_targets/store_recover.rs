@@ -76,7 +76,7 @@ fn options(which: usize) -> Options {
         log,
         scheme: SCHEMES[which],
         log_bytes: LOG_BYTES,
-        cache_bytes: 64 * PAGE as u64,
+        cache_bytes: Options::smallest_cache_bytes(PAGE as u32),
         page_bytes: Some(PAGE as u32),
         ..Options::default()
     }

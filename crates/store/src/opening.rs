@@ -84,10 +84,12 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
             Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
         }
     }
+    let page_bytes = options.page_bytes.unwrap_or(DEFAULT_PAGE);
+    options.check_cache(page_bytes)?;
     let head = PageFileHead {
         number: 0,
         store_id: random()?,
-        page_bytes: options.page_bytes.unwrap_or(DEFAULT_PAGE),
+        page_bytes,
         log_kind: NO_LOG,
         log_seed: 0,
         log_first: 1,
@@ -223,6 +225,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     {
         return Err(Error::PageSize { has: head.page_bytes, asked });
     }
+    options.check_cache(head.page_bytes)?;
     let file = Arc::new(file);
     let poison = Arc::new(Poison::default());
     let mut report = Report::default();

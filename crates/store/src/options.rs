@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use duralite_logfmt::store::{LARGEST_PAGE, SMALLEST_PAGE};
 
+use crate::buffer::smallest_cache_bytes;
 use crate::error::Error;
 
 /// Where the log is kept.
@@ -116,7 +117,8 @@ pub struct Options {
     pub scheme: Scheme,
     /// Bytes of a page, a power of two from 4,096 to 32,768; 8,192 for a new store. It is for ever.
     pub page_bytes: Option<u32>,
-    /// Bytes of memory for pages, with what is kept about them, and for log objects on their way; 64 MiB.
+    /// Bytes of memory for pages, with what is kept about them, and for log objects on their way; 64 MiB. At least
+    /// [`smallest_cache_bytes`](Self::smallest_cache_bytes).
     pub cache_bytes: u64,
     /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
     pub log_bytes: u64,
@@ -172,6 +174,34 @@ impl Options {
             return Err(Error::invalid("this scheme needs its log in memory: log = nvram or emulated"));
         }
         Ok(())
+    }
+
+    /// Fewest bytes of [`cache_bytes`](Self::cache_bytes) for pages of so many bytes: 64 pages, which is what recovery needs
+    /// whatever it has to take back, and the buffer of the page file. What log objects on their way take at the least comes on
+    /// top of the smallest cache.
+    ///
+    /// ```
+    /// use duralite_store::Options;
+    /// let bytes = Options::smallest_cache_bytes(8192);
+    /// assert!(bytes < 2 << 20 && bytes < Options::default().cache_bytes);
+    /// ```
+    #[must_use]
+    pub const fn smallest_cache_bytes(page_bytes: u32) -> u64 {
+        smallest_cache_bytes(page_bytes as u64)
+    }
+
+    /// Whether the cache is large enough for pages of so many bytes.
+    pub(crate) fn check_cache(&self, page_bytes: u32) -> Result<(), Error> {
+        let least = Self::smallest_cache_bytes(page_bytes);
+        if self.cache_bytes >= least {
+            return Ok(());
+        }
+        let has = self.cache_bytes;
+        Err(Error::Invalid {
+            what: format!(
+                "a cache of {has} bytes is too small for pages of {page_bytes} bytes; set cache_bytes to {least} or more"
+            ),
+        })
     }
 
     /// The scheme that is meant.

@@ -96,6 +96,7 @@ fn restore_into(
     let media = Directory::open(dir, options)?;
     media.put_pages(&backup.join(PAGES))?;
     let file = Arc::new(open_made(&media, dir)?);
+    options.check_cache(file.head().page_bytes)?;
     let history = History::of(backup, archive, file.head().store_id)?;
     let after = last_wanted(&history, (begin, end), to)?;
     let poison = Arc::new(Poison::default());

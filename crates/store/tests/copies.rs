@@ -50,7 +50,8 @@ fn inv43_rows_are_found_while_pages_above_them_change_and_move() {
     for scheme in [Scheme::FlushOnCommit, Scheme::NvDisk] {
         let dir = tempfile::tempdir().unwrap();
         // The smallest cache that there is: also inner pages come and go.
-        let small = Options { page_bytes: Some(4096), cache_bytes: 1, ..options(scheme) };
+        let cache_bytes = Options::smallest_cache_bytes(4096);
+        let small = Options { page_bytes: Some(4096), cache_bytes, ..options(scheme) };
         let store = Store::open(dir.path().join("store"), small).unwrap();
         let table = store.table("t").unwrap();
         for n in (0..KEYS).filter(|n| is_there_always(*n)) {

@@ -20,7 +20,8 @@ fn runs() -> u64 {
 }
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
+    let cache_bytes = Options::smallest_cache_bytes(4096);
+    Options { log_bytes: 4 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
 }
 
 fn open(images: Images, scheme: Scheme) -> (Arc<Rig>, Store) {

@@ -12,7 +12,8 @@ use duralite_medium::MediumError;
 use duralite_store::{Error, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
+    let cache_bytes = Options::smallest_cache_bytes(4096);
+    Options { log_bytes: 4 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
 }
 
 fn some_error() -> MediumError {

@@ -23,7 +23,8 @@ const IMAGES_PER_SYNC: u32 = 5;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized];
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, cache_bytes: 64 * 4096, page_bytes: Some(4096), ..options(scheme) }
+    let cache_bytes = Options::smallest_cache_bytes(4096);
+    Options { log_bytes: 4 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
 }
 
 #[derive(Debug)]

@@ -138,7 +138,8 @@ fn compare_range(
 fn a_store_is_a_map() {
     for (seed, scheme) in (1..).zip(schemes()) {
         for page_bytes in [4096, 8192, 32768] {
-            let options = Options { page_bytes: Some(page_bytes), cache_bytes: 1 << 20, ..options(scheme) };
+            let cache_bytes = Options::smallest_cache_bytes(page_bytes);
+            let options = Options { page_bytes: Some(page_bytes), cache_bytes, ..options(scheme) };
             model_round(seed * 1000 + u64::from(page_bytes), options);
         }
     }

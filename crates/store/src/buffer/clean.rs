@@ -118,11 +118,11 @@ impl Pool {
 
 /// What was copied is home: only later changes are missing there.
 fn settle(copied: &Copied<'_>) {
-    let Pinned { frame, dirty } = &copied.pin;
+    let Pinned { frame, tallies } = &copied.pin;
     // Whoever has the page latched may wait for the cleaning: it is not waited for here.
     match frame.content.try_read() {
         // Under the latch nobody announces a change.
-        Some(content) if lsn(&content.bytes) == copied.lsn => frame.is_home(dirty),
+        Some(content) if lsn(&content.bytes) == copied.lsn => frame.is_home(tallies),
         _ => frame.first_change.store(copied.lsn + 1, Ordering::SeqCst),
     }
 }

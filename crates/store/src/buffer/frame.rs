@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use duralite_logfmt::store::{Change, Lsn, PageId, lsn, set_lsn};
+use duralite_logfmt::store::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::snapshot::Snapshot;
@@ -29,10 +29,12 @@ pub(crate) struct Frame {
     pub(super) content: RwLock<Content>,
     /// The page that it is mapped for.
     pub(super) id: AtomicU64,
-    /// Who uses it: it is not given to another page meanwhile. Goes up only under the lock of its part of the map.
+    /// Who uses it: it is not given to another page meanwhile. Goes up from 0 only under the lock of its part of the map.
     pub(super) pins: AtomicU32,
     /// Whether it was used since the clock's hand came by.
     pub(super) is_used: AtomicBool,
+    /// Whether it has an inner page of a tree. Whoever comes by needs that, so it goes last.
+    pub(super) is_inner: AtomicBool,
     /// No change before this one is missing at home; 0 where none is.
     pub(super) first_change: AtomicU64,
     /// Another number than before once a page has been changed of which there are snapshots, or is not here any more.
@@ -48,13 +50,26 @@ impl Frame {
         self.first_change.load(Ordering::SeqCst)
     }
 
-    /// An object with this number or a later one is about to change it; `dirty` counts those that are not as at home.
-    fn announce(&self, next: Lsn, dirty: &AtomicUsize) {
+    /// An object with this number or a later one is about to change it.
+    fn announce(&self, next: Lsn, tallies: &Tallies) {
         if self.first_change() != 0 {
             return;
         }
         if self.first_change.compare_exchange(0, next.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            dirty.fetch_add(1, Ordering::Relaxed);
+            tallies.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Called by whoever has the page latched for a change, or fills the frame, with the page's bytes.
+    pub(super) fn note_kind(&self, bytes: &[u8], tallies: &Tallies) {
+        let is_inner = kind(bytes) == PageKind::Inner;
+        if self.is_inner.load(Ordering::Relaxed) != is_inner {
+            self.is_inner.store(is_inner, Ordering::Relaxed);
+            if is_inner {
+                tallies.inner.fetch_add(1, Ordering::Relaxed);
+            } else {
+                tallies.inner.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -71,9 +86,9 @@ impl Frame {
     }
 
     /// It is home as it is.
-    pub(super) fn is_home(&self, dirty: &AtomicUsize) {
+    pub(super) fn is_home(&self, tallies: &Tallies) {
         if self.first_change.swap(0, Ordering::SeqCst) != 0 {
-            dirty.fetch_sub(1, Ordering::Relaxed);
+            tallies.dirty.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -82,8 +97,16 @@ impl Frame {
 #[derive(Debug)]
 pub(crate) struct Pinned<'p> {
     pub(super) frame: &'p Frame,
-    /// Where the cache counts pages that are not as they are at home.
-    pub(super) dirty: &'p AtomicUsize,
+    pub(super) tallies: &'p Tallies,
+}
+
+/// How many frames of a cache are of a kind.
+#[derive(Debug, Default)]
+pub(super) struct Tallies {
+    /// Have a page that is not as it is at home.
+    pub(super) dirty: AtomicUsize,
+    /// Have an inner page of a tree.
+    pub(super) inner: AtomicUsize,
 }
 
 impl Drop for Pinned<'_> {
@@ -182,7 +205,7 @@ impl Writing<'_> {
     /// Says that the page is about to be changed by an object with this number or a later one. Invariant 34: this
     /// is before the object has its number, so that no checkpoint overlooks it.
     pub(crate) fn announce(&self, next: Lsn) {
-        self.pin.frame.announce(next, self.pin.dirty);
+        self.pin.frame.announce(next, self.pin.tallies);
     }
 
     /// Makes a change that is in the log as `at`.
@@ -196,6 +219,7 @@ impl Writing<'_> {
         }
         change.apply(&mut self.guard.bytes).map_err(|error| Error::page(id, error))?;
         set_lsn(&mut self.guard.bytes, at);
+        self.pin.frame.note_kind(&self.guard.bytes, self.pin.tallies);
         Ok(())
     }
 

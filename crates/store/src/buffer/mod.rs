@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use duralite_logfmt::store::{Lsn, PageId, lsn};
+use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use self::frame::{Content, Frame, Pinned};
+use self::frame::{Content, Frame, Pinned, Tallies};
 pub(crate) use self::frame::{Latched, Reading, Writing};
 pub(crate) use self::way::Way;
 use crate::error::Error;
@@ -28,10 +28,19 @@ use crate::poison::Poison;
 const PARTS: usize = 64;
 /// Bytes that a frame takes besides its page, with its place in the map.
 const FRAME_BYTES: u64 = 224;
-/// Fewest frames: what a few threads use at once.
+/// Fewest frames. Recovery works on one thread, and without the keeper. A step of it pins at most the pages of one way
+/// down a tree, the two pages that a split makes, and a space map for each page that is made or given back: 50 in a tree
+/// of 24 levels. An inner page that is split has three children or more, so the longest keys in the smallest pages make a
+/// tree as high of no fewer than 2^24 leaves, 64 GiB; keys of 16 bytes make 4 levels of that. The other threads of an open
+/// store find room beside that because nearly every step pins one leaf.
 const FEWEST_FRAMES: usize = 64;
 /// For so long a frame is looked for while all are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of the smallest cache for pages of so many bytes: the fewest frames, and the page file's buffer.
+pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
+    FEWEST_FRAMES as u64 * (page_bytes + FRAME_BYTES) + (1 + DOUBLE_WRITE_PAGES as u64) * page_bytes
+}
 
 /// A part of the map from pages to frames, on a line of its own.
 #[derive(Debug, Default)]
@@ -57,8 +66,7 @@ pub(crate) struct Pool {
     hand: AtomicUsize,
     /// Held by whoever writes pages home.
     cleaning: Mutex<()>,
-    /// How many frames have a first change.
-    dirty: AtomicUsize,
+    tallies: Tallies,
     pub(crate) misses: AtomicU64,
 }
 
@@ -78,7 +86,7 @@ impl Pool {
             frames: (0..frames).map(|_| Frame::default()).collect(),
             hand: AtomicUsize::new(0),
             cleaning: Mutex::default(),
-            dirty: AtomicUsize::new(0),
+            tallies: Tallies::default(),
             misses: AtomicU64::new(0),
         }
     }
@@ -109,7 +117,7 @@ impl Pool {
     fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
         frame.pins.fetch_add(1, Ordering::Acquire);
         frame.used();
-        Pinned { frame, dirty: &self.dirty }
+        Pinned { frame, tallies: &self.tallies }
     }
 
     /// How often a page was found in the cache.
@@ -183,7 +191,7 @@ impl Pool {
             frame.is_used.store(true, Ordering::Relaxed);
             part.frames.insert(id, at);
         }
-        let pin = Pinned { frame, dirty: &self.dirty };
+        let pin = Pinned { frame, tallies: &self.tallies };
         content.at = at;
         if let Err(error) = self.fill(&mut content, id, load) {
             self.part(id).lock().frames.remove(&id);
@@ -192,6 +200,7 @@ impl Pool {
             self.give_back(at);
             return Err(error);
         }
+        frame.note_kind(&content.bytes, &self.tallies);
         drop(content);
         Ok(pin)
     }
@@ -243,11 +252,16 @@ impl Pool {
                 self.frame(at).pins.store(1, Ordering::Release);
                 return Ok(at);
             }
-            if let Some(at) = self.turn() {
+            if let Some(at) = self.turn(self.has_too_many_inner()) {
                 return Ok(at);
             }
             self.poison.check()?;
+            // A clean inner page is no reason not to write: whoever takes it needs it again at once. Where each leaf
+            // drives an inner page out, and the inner page that leaf, nobody comes down a tree any more.
             if self.clean_some()? == 0 {
+                if let Some(at) = self.turn(true) {
+                    return Ok(at);
+                }
                 if begun.elapsed() > PATIENCE {
                     return Err(Error::full("every page of the cache is in use; raise the cache's size"));
                 }
@@ -256,13 +270,19 @@ impl Pool {
         }
     }
 
-    /// Turns the clock's hand until it finds a clean frame that nobody has used since the last time; twice around
-    /// at most.
-    fn turn(&self) -> Option<u32> {
+    /// Whether inner pages leave too little to leaves, so that they come and go with them.
+    fn has_too_many_inner(&self) -> bool {
+        self.tallies.inner.load(Ordering::Relaxed) > self.frames.len() / 4 * 3
+    }
+
+    /// Turns the clock's hand until it finds a clean frame that nobody has used since the last time, and that has no inner
+    /// page if those stay; twice around at most.
+    fn turn(&self, may_be_inner: bool) -> Option<u32> {
         for _ in 0..self.frames.len() * 2 {
             let hand = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.len();
             let frame = &self.frames[hand];
             if frame.pins.load(Ordering::Acquire) != 0
+                || (frame.is_inner.load(Ordering::Relaxed) && !may_be_inner)
                 || frame.is_used.swap(false, Ordering::Relaxed)
                 || frame.is_dirty()
             {
@@ -290,6 +310,6 @@ impl Pool {
 
     /// How many pages are not as they are at home.
     pub(crate) fn dirty(&self) -> usize {
-        self.dirty.load(Ordering::Relaxed)
+        self.tallies.dirty.load(Ordering::Relaxed)
     }
 }

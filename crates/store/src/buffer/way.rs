@@ -17,11 +17,22 @@ pub(crate) struct Way<'p> {
     pool: u64,
     frames: &'p [Frame],
     pages: SmallVec<[Arc<Snapshot>; 4]>,
+    /// Whether the pages stay in the cache until the way is over.
+    is_pinning: bool,
+    /// The frames that stay.
+    pinned: SmallVec<[&'p Frame; 4]>,
 }
 
 impl<'p> Way<'p> {
     pub(super) fn new(pool: u64, frames: &'p [Frame]) -> Self {
-        Self { pool, frames, pages: SmallVec::new() }
+        Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
+    }
+
+    /// From the beginning, with the pages on it pinned. Invariant 45: only a change by somebody else can be in the way
+    /// then, however few frames there are.
+    pub(crate) fn pinning(mut self) -> Self {
+        self.is_pinning = true;
+        self
     }
 
     /// Whether a page is as it was when it was copied. It is used by that.
@@ -36,6 +47,9 @@ impl<'p> Way<'p> {
 
     /// Goes by a page of which the thread has a current copy at hand.
     pub(crate) fn by_copy(&mut self, id: PageId) -> Option<&Snapshot> {
+        if self.is_pinning {
+            return None;
+        }
         let is_it = |copy: &mut Arc<Snapshot>| copy.id == id && self.is_as_copied(copy);
         self.pages.push(kept(id, |kept| kept.take_if(is_it)).flatten()?);
         self.pages.last().map(|page| &**page)
@@ -44,7 +58,15 @@ impl<'p> Way<'p> {
     /// Goes by an inner page that is latched.
     pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
         let at = self.pages.len();
-        self.pages.push(page.snapshot(self.pool));
+        let copy = page.snapshot(self.pool);
+        if self.is_pinning
+            && let Some(frame) = self.frames.get(copy.frame as usize)
+        {
+            // It is pinned by the latch already.
+            frame.pins.fetch_add(1, Ordering::Acquire);
+            self.pinned.push(frame);
+        }
+        self.pages.push(copy);
         &self.pages[at]
     }
 
@@ -56,6 +78,9 @@ impl<'p> Way<'p> {
 
 impl Drop for Way<'_> {
     fn drop(&mut self) {
+        for frame in &self.pinned {
+            frame.pins.fetch_sub(1, Ordering::Release);
+        }
         for page in self.pages.drain(..) {
             kept(page.id, |kept| *kept = Some(page));
         }

@@ -127,13 +127,15 @@ impl<'a> Tree<'a> {
         latch: impl Fn(PageId) -> Result<L, Error>,
         choose: impl Fn(&[u8], PageId, &mut F) -> Result<usize, Error>,
     ) -> Result<(L, F), Error> {
+        let mut way = self.pager.pool.way();
         loop {
-            let mut way = self.pager.pool.way();
             let gone = self.go_down(&mut way, &latch, &choose);
             // With the leaf latched. What does not fit together may be of different moments.
             if way.is_current() {
                 return gone;
             }
+            drop(gone);
+            way = self.pager.pool.way().pinning();
         }
     }
 

@@ -33,6 +33,8 @@ pub struct Rig {
     pub memory: RecordingNvm,
     /// Counted by the workload.
     pub acknowledged: AtomicU64,
+    /// Reads of the page file that are left: who reads for ever is told so by an error.
+    pub page_reads_left: AtomicU64,
     steps: Mutex<Steps>,
 }
 
@@ -54,6 +56,7 @@ impl Rig {
             blocks: RecordingBlock::from_bytes(images.blocks, 4096),
             memory: RecordingNvm::from_bytes(images.memory, MEMORY),
             acknowledged: AtomicU64::new(0),
+            page_reads_left: AtomicU64::new(u64::MAX),
             steps: Mutex::default(),
         })
     }
@@ -139,9 +142,10 @@ impl OverBlock for Stepped {
     }
 }
 
-/// The flush of blocks, which [`OverBlock`] lets through, is a step too.
+/// The flush of blocks, which [`OverBlock`] lets through, is a step too, and reads of pages are counted; whether they are
+/// those of the log.
 #[derive(Debug)]
-struct Flushed(Through<Stepped>, Arc<Rig>);
+struct Flushed(Through<Stepped>, Arc<Rig>, bool);
 
 impl Block for Flushed {
     fn block_bytes(&self) -> u32 {
@@ -157,6 +161,11 @@ impl Block for Flushed {
         self.0.refresh_len()
     }
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        if !self.2 {
+            let one_less = |left: u64| left.checked_sub(1);
+            let left = self.1.page_reads_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+            left.map_err(|_| MediumError::OutOfBounds { at, len: buf.len() as u64 })?;
+        }
         self.0.read(at, buf)
     }
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
@@ -251,7 +260,7 @@ pub struct OnRig(pub Arc<Rig>);
 
 impl OnRig {
     fn over(&self, is_log: bool) -> Arc<dyn Block> {
-        Arc::new(Flushed(Through(Stepped { rig: Arc::clone(&self.0), is_log }), Arc::clone(&self.0)))
+        Arc::new(Flushed(Through(Stepped { rig: Arc::clone(&self.0), is_log }), Arc::clone(&self.0), is_log))
     }
 }
 

@@ -1,0 +1,119 @@
+//! Data that are many times as large as the cache: recovery ends, and a miss costs a read.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use common::crash::{Images, OnRig, Rig};
+use common::{options, schemes, value};
+use duralite_store::{Error, Options, Scheme, Store, Table};
+
+/// Rows of which seven fit in a page: four hundred leaves, with inner pages on two levels.
+const ROWS: u32 = 2800;
+const ROW_BYTES: usize = 500;
+/// Changes of a transaction: most of the leaves are changed, whatever the seed.
+const CHANGES: u32 = 900;
+
+fn smallest(scheme: Scheme) -> Options {
+    let cache_bytes = Options::smallest_cache_bytes(4096);
+    Options { log_bytes: 8 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
+}
+
+/// Long keys: an inner page has few children.
+fn key(n: u32) -> Vec<u8> {
+    let mut key = vec![b'k'; 60];
+    key.extend(n.to_be_bytes());
+    key
+}
+
+fn filled(rig: &Arc<Rig>, scheme: Scheme) -> (Store, Table) {
+    let store = Store::open_on(OnRig(Arc::clone(rig)), smallest(scheme)).unwrap();
+    let table = store.table("t").unwrap();
+    for first in (0..ROWS).step_by(100) {
+        let put = |n: u32| (key(n), value(n, ROW_BYTES));
+        store
+            .run(|tx| (first..first + 100).map(put).try_for_each(|(key, value)| tx.put(&table, &key, &value)))
+            .unwrap();
+    }
+    store.checkpoint().unwrap();
+    (store, table)
+}
+
+/// What the death of a process leaves that was in the middle of a transaction of many changes, all of them in the log.
+fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
+    let rig = Rig::new(None);
+    let (store, table) = filled(&rig, scheme);
+    let other = store.table("other").unwrap();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut open = store.begin();
+    for _ in 0..CHANGES {
+        open.put(&table, &key(random.u32(0..ROWS)), &value(u32::MAX, ROW_BYTES)).unwrap();
+    }
+    // Its commit makes the log durable up to here.
+    store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
+    let images = rig.death();
+    drop(open);
+    images
+}
+
+#[test]
+fn inv45_recovery_ends_with_the_smallest_cache() {
+    for (seed, scheme) in (1..).zip(schemes()) {
+        let what = format!("{scheme:?}, seed {seed}");
+        let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
+        // A change is repeated and taken back: each time by a way of four pages, in a cache that has most inner ones.
+        let most = u64::from(CHANGES) * 8 + 2000;
+        rig.page_reads_left.store(most, Ordering::SeqCst);
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme))
+            .unwrap_or_else(|error| panic!("{what}: more than {most} reads of pages: {error}"));
+        rig.page_reads_left.store(u64::MAX, Ordering::SeqCst);
+        store.verify().unwrap();
+        let table = store.table("t").unwrap();
+        let mut tx = store.begin();
+        for n in 0..ROWS {
+            assert!(tx.get(&table, &key(n)).unwrap() == Some(value(n, ROW_BYTES)), "{what}: row {n}");
+        }
+    }
+}
+
+/// Of a new store and of one that is there; nothing is made or changed.
+#[test]
+fn inv45_a_cache_that_is_too_small_is_refused_with_the_number() {
+    let least = Options::smallest_cache_bytes(4096);
+    let rig = Rig::new(None);
+    for _ in 0..2 {
+        let before = rig.death().pages;
+        let too_small = Options { cache_bytes: least - 1, ..smallest(Scheme::Auto) };
+        let Err(Error::Invalid { what }) = Store::open_on(OnRig(Arc::clone(&rig)), too_small) else {
+            panic!("opened, or refused for another reason");
+        };
+        assert!(what.contains(&format!("cache_bytes to {least} or more")), "{what}");
+        assert!(rig.death().pages == before, "the page file was changed");
+        drop(Store::open_on(OnRig(Arc::clone(&rig)), smallest(Scheme::Auto)).unwrap());
+    }
+}
+
+/// Misses are those of leaves: inner pages stay.
+#[test]
+fn inner_pages_stay_while_leaves_come_and_go() {
+    const READS: u64 = 4000;
+    for (seed, scheme) in (1..).zip(schemes()) {
+        let rig = Rig::new(None);
+        let (store, table) = filled(&rig, scheme);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut change = |count: u64| {
+            for _ in 0..count {
+                let key = key(random.u32(0..ROWS));
+                store.run(|tx| tx.put(&table, &key, &value(7, ROW_BYTES))).unwrap();
+            }
+        };
+        change(500);
+        let before = store.metrics().cache_misses;
+        change(READS);
+        let misses = store.metrics().cache_misses - before;
+        // One leaf each, if no leaf were ever in the cache.
+        assert!(misses <= READS, "{scheme:?}, seed {seed}: {misses} misses in {READS} changes");
+    }
+}
