@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) taken_back: u64,
     /// The largest number of a transaction.
     pub(crate) last_tx: TxId,
+    /// Steps looked at to find out which of them are to be taken back.
+    pub(crate) steps_visited: u64,
 }
 
 /// A transaction that is not known to be over.
@@ -90,7 +92,15 @@ impl Analysis {
             }
             ObjectKind::Compensation => {
                 let next = object.header.previous;
-                self.unfinished.entry(tx).or_default().steps.retain(|(lsn, _)| *lsn <= next);
+                let steps = &mut self.unfinished.entry(tx).or_default().steps;
+                // They are in order, and taken back from the newest on.
+                while let Some((lsn, _)) = steps.last() {
+                    self.report.steps_visited += 1;
+                    if *lsn <= next {
+                        break;
+                    }
+                    steps.pop();
+                }
             }
             ObjectKind::Commit => {
                 if let Some(it) = self.unfinished.get_mut(&tx) {
@@ -172,3 +182,6 @@ pub(crate) fn recover(engine: &Engine) -> Result<Report, Error> {
     })?;
     analysis.finish(engine)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! What recovery looks at, counted.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::media::InMemory;
+use crate::opening;
+use crate::options::Options;
+use crate::running::Running;
+use crate::table::Table;
+use crate::transaction::Transaction;
+
+/// Steps of a transaction that are taken back.
+const STEPS: u64 = 3000;
+
+/// Every step is looked at once when it is taken back, and once when the one before it is: recovery is linear in the log.
+#[test]
+fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
+    let options = Options { page_bytes: Some(4096), ..Options::default() };
+    let (engine, _) = opening::open(&InMemory, &options, Path::new("the store")).unwrap();
+    let running = Arc::new(Running {
+        engine: Arc::new(engine),
+        stop: Arc::default(),
+        threads: Mutex::default(),
+        held: None,
+    });
+    let mut tx = Transaction::begin(&running);
+    let root = tx.table_root("t").unwrap();
+    tx.commit().unwrap();
+    let table = Table::new("t", root, running.engine.store_id);
+    let mut tx = Transaction::begin(&running);
+    for n in 0..STEPS {
+        tx.put(&table, &n.to_be_bytes(), b"value").unwrap();
+    }
+    tx.rollback().unwrap();
+    let log = &running.engine.pager.log;
+    running.engine.force(log.next() - 1).unwrap();
+    let mut analysis = Analysis::default();
+    let (mut compensations, seed) = (0, log.seed());
+    log.scan(log.head(), log.next(), &mut |lsn, bytes| {
+        let object = Object::decode(bytes, seed).unwrap();
+        compensations += u64::from(object.header.kind == ObjectKind::Compensation);
+        analysis.repeat(&running.engine, lsn, &object)
+    })
+    .unwrap();
+    assert_eq!(compensations, STEPS);
+    assert!(analysis.unfinished.is_empty(), "the transaction is over");
+    let visited = analysis.report.steps_visited;
+    assert!(
+        (STEPS..=STEPS * 2).contains(&visited),
+        "{visited} steps looked at for {STEPS} that were taken back"
+    );
+}
