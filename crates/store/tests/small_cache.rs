@@ -59,7 +59,7 @@ fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
 }
 
 #[test]
-fn inv45_recovery_ends_with_the_smallest_cache() {
+fn inv50_recovery_ends_with_the_smallest_cache() {
     for (seed, scheme) in (1..).zip(schemes()) {
         let what = format!("{scheme:?}, seed {seed}");
         let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
@@ -80,7 +80,7 @@ fn inv45_recovery_ends_with_the_smallest_cache() {
 
 /// Of a new store and of one that is there; nothing is made or changed.
 #[test]
-fn inv45_a_cache_that_is_too_small_is_refused_with_the_number() {
+fn inv50_a_cache_that_is_too_small_is_refused_with_the_number() {
     let least = Options::smallest_cache_bytes(4096);
     let rig = Rig::new(None);
     for _ in 0..2 {

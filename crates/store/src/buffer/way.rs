@@ -28,7 +28,7 @@ impl<'p> Way<'p> {
         Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
     }
 
-    /// From the beginning, with the pages on it pinned. Invariant 45: only a change by somebody else can be in the way
+    /// From the beginning, with the pages on it pinned. Invariant 50: only a change by somebody else can be in the way
     /// then, however few frames there are.
     pub(crate) fn pinning(mut self) -> Self {
         self.is_pinning = true;
