@@ -277,7 +277,8 @@ impl Log for DiskLog {
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let next = self.buffer.next();
-        let waits = next - self.durable() > buffer::MOST / 2
+        // Others may have appended since, and what they appended be durable.
+        let waits = next.saturating_sub(self.durable()) > buffer::MOST / 2
             || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes * PENDING_BATCHES;
         if waits && next > self.durable() {
             self.force(next - 1)?;
