@@ -154,7 +154,7 @@ conn.execute('SELECT * FROM t').fetchall()
 sys.exit(subprocess.run([sys.argv[1], 'shell', 'r.db', '-cmd', '.timeout 300', 'SELECT 1 FROM t']).returncode)
 ";
     let said = place.run(PYTHON, &["-c", program, COMMAND]);
-    assert_eq!(said.err.matches("is open in another program").count(), 1, "{said:?}");
+    assert_eq!(said.err.matches("is open without this log in process").count(), 1, "{said:?}");
 }
 
 #[test]

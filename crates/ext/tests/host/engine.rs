@@ -121,7 +121,7 @@ fn inv02_refused_while_a_program_without_the_library_is_connected() {
     let mut holder = stock_holder(&host, "s.db", FILL);
     let said = host.open(&host.uri("s.db"), &["select * from t;"]);
     assert!(said.err.contains("database is locked"), "{}", said.err);
-    assert!(said.err.contains("close that"), "{}", said.err);
+    assert!(said.err.contains("(sqlite3); close it there"), "{}", said.err);
     assert_eq!(host.header("s.db")[VERSIONS], [2, 2]);
     assert!(host.logs().is_empty());
     holder.kill().unwrap();
