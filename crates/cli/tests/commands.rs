@@ -154,7 +154,9 @@ conn.execute('SELECT * FROM t').fetchall()
 sys.exit(subprocess.run([sys.argv[1], 'shell', 'r.db', '-cmd', '.timeout 300', 'SELECT 1 FROM t']).returncode)
 ";
     let said = place.run(PYTHON, &["-c", program, COMMAND]);
-    assert_eq!(said.err.matches("is open without this log in process").count(), 1, "{said:?}");
+    // Said again only where the kernel shows the holder's lock once and not the next time: not for each of the 40 tries.
+    let times = said.err.matches("is open without this log in process").count();
+    assert!((1..=3).contains(&times), "{said:?}");
 }
 
 #[test]

@@ -14,6 +14,9 @@ const PENDING: Duration = Duration::from_millis(50);
 const PENDING_PAUSE: Duration = Duration::from_micros(100);
 const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as u32;
 
+/// The kernel gives `/proc/locks` out in pieces: while others lock and unlock, a lock may be in none of them.
+const LOOKS_AT_LOCKS: u32 = 8;
+
 /// Waits for those whom a pending EXCLUSIVE keeps from starting, and who are about to let go.
 pub fn pending(db: &Db) -> impl FnMut(u32) -> bool + '_ {
     |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE)
@@ -44,9 +47,14 @@ fn who_locks(db: &Db) -> Option<String> {
     let meta = std::fs::metadata(&db.path).ok()?;
     let file =
         format!("{:02x}:{:02x}:{}", rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()), meta.ino());
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let mut processes = processes_with(&locks, &file);
-    processes.retain(|process| *process != std::process::id());
+    let mut processes = Vec::new();
+    for _ in 0..LOOKS_AT_LOCKS {
+        processes = processes_with(&std::fs::read_to_string("/proc/locks").ok()?, &file);
+        processes.retain(|process| *process != std::process::id());
+        if !processes.is_empty() {
+            break;
+        }
+    }
     let named =
         processes.iter().map(|process| match std::fs::read_to_string(format!("/proc/{process}/comm")) {
             Ok(program) => format!("process {process} ({})", program.trim_end()),
