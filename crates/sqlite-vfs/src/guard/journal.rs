@@ -17,7 +17,7 @@ use super::header::is_guarded_by;
 use super::lifting::lift;
 use super::places::attach;
 use super::raising::{Raised, raise};
-use super::waits::{cannot_lock, in_use, pending};
+use super::waits::{in_use, take_alone};
 use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
@@ -222,7 +222,7 @@ fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
         return Ok(false);
     }
     let Ok(mut own) = db.lock.own() else { return Ok(false) };
-    let Some(alone) = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))? else {
+    let Some(alone) = take_alone(db, own.held_mut())? else {
         return Ok(false);
     };
     if attachment.holds_anything()? || !is_guarded_by(db, attachment.id())? {

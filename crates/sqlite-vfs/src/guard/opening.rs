@@ -39,7 +39,7 @@ use super::header::{Alone, check_journal, is_guarded_by, is_provisional};
 use super::lifting::{forget, lift};
 use super::places::{self, attach};
 use super::raising::{Raised, raise};
-use super::waits::{cannot_lock, in_use, pending};
+use super::waits::{in_use, take_alone};
 use super::{absorb, helper, journal};
 use crate::attachment::{Attachment, Entering, Use};
 use crate::background::worker;
@@ -249,7 +249,7 @@ impl Opening<'_> {
     ) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         let db = self.db;
         let Some(mut own) = self.with_turn(own)? else { return Ok(None) };
-        let Some(alone) = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))? else {
+        let Some(alone) = take_alone(db, own.held_mut())? else {
             return Ok(None);
         };
         let Raised::Log(attachment) = raise(db, &alone, log_dir)? else { return Ok(None) };
@@ -263,7 +263,7 @@ impl Opening<'_> {
     /// live one stays as it is. The checkpoint is another connection's, so this one holds nothing meanwhile.
     fn absorb(&mut self, own: Own<'_, BaseFile>) -> Result<(), Failure> {
         let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
-        let is_unused = own.held_mut().exclusive(pending(self.db)).map_err(cannot_lock(self.db))?.is_some();
+        let is_unused = take_alone(self.db, own.held_mut())?.is_some();
         drop(own);
         if !is_unused {
             return Ok(());
@@ -316,7 +316,7 @@ impl Opening<'_> {
         tries: u32,
     ) -> Result<Step, Failure> {
         let db = self.db;
-        if let Some(alone) = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))? {
+        if let Some(alone) = take_alone(db, own.held_mut())? {
             forget(db, &alone, id)?;
             return Ok(Step::Again);
         }
@@ -346,10 +346,10 @@ fn put_away(db: &Db, held: &mut Held<'_, BaseFile>, attachment: Arc<Attachment>)
     drop(attachment);
     let old = used.attachment().clone();
     db.attach(used, Serving::Journal);
-    let lifted = match held.exclusive(pending(db)) {
+    let lifted = match take_alone(db, held) {
         Ok(Some(alone)) => lift_empty(db, &old, &alone),
         Ok(None) => Ok(()),
-        Err(code) => Err(cannot_lock(db)(code)),
+        Err(failure) => Err(failure),
     };
     drop(old);
     db.detach();
@@ -410,14 +410,14 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
             Need::Journal => return Ok(Prepared::Base),
             Need::Playback(hot) => return Err(hot),
             Need::NewLog(log_dir) => {
-                let alone = held.exclusive(pending(db)).map_err(cannot_lock(db))?;
+                let alone = take_alone(db, &mut held)?;
                 let Some(alone) = alone else { return Err(in_use(db)) };
                 if let Raised::Log(attachment) = raise(db, &alone, log_dir)? {
                     return serve(db, attachment.enter(Entering::Wal)?);
                 }
             }
             Need::PutAway(attachment) => put_away(db, &mut held, attachment)?,
-            Need::Forget(id, refused) => match held.exclusive(pending(db)).map_err(cannot_lock(db))? {
+            Need::Forget(id, refused) => match take_alone(db, &mut held)? {
                 Some(alone) => forget(db, &alone, id)?,
                 None => return Err(refused),
             },

@@ -11,7 +11,7 @@ use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader};
 use duralite_sqlite_ffi as ffi;
 
-use super::waits::{cannot_lock, in_use, pending};
+use super::waits::{cannot_lock, in_use, take_alone};
 use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
@@ -106,7 +106,7 @@ fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
 
 fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -> Result<(), Failure> {
     let mut own = db.lock.own().map_err(cannot_lock(db))?;
-    let alone = own.held_mut().exclusive(pending(db)).map_err(cannot_lock(db))?;
+    let alone = take_alone(db, own.held_mut())?;
     if alone.is_none() {
         return Err(in_use(db));
     }

@@ -3,11 +3,13 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use duralite_locks::file::Code;
+use duralite_locks::file::{Code, Held};
 use duralite_sqlite_ffi as ffi;
 
+use super::header::Alone;
 use crate::database::Db;
 use crate::errors::Failure;
+use crate::sqlite::base::BaseFile;
 
 /// How long a pending EXCLUSIVE waits, at most, for those it keeps from starting.
 const PENDING: Duration = Duration::from_millis(50);
@@ -17,9 +19,11 @@ const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as 
 /// The kernel gives `/proc/locks` out in pieces: while others lock and unlock, a lock may be in none of them.
 const LOOKS_AT_LOCKS: u32 = 8;
 
-/// Waits for those whom a pending EXCLUSIVE keeps from starting, and who are about to let go.
-pub fn pending(db: &Db) -> impl FnMut(u32) -> bool + '_ {
-    |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE)
+/// Takes EXCLUSIVE; `None` where somebody is in the way who does not let go. Those whom the pending EXCLUSIVE keeps from starting, and
+/// who are about to let go, are waited for.
+pub fn take_alone<'h>(db: &Db, held: &'h mut Held<'_, BaseFile>) -> Result<Option<Alone<'h>>, Failure> {
+    let pending = |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE);
+    held.exclusive(pending).map_err(cannot_lock(db))
 }
 
 /// What a failed try to lock the file is to SQLite.
