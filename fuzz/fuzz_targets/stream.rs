@@ -264,7 +264,8 @@ impl History {
     fn harden(&mut self, which: usize) -> Result<bool, Stop> {
         if !self.hardened {
             match self.processes[which].engine_mut().harden() {
-                Ok(_) => self.hardened = true,
+                // Before a power loss only if all of it was: the guard is provisional until the log has been made durable.
+                Ok(_) => self.hardened = !self.rig.has_crashed(),
                 Err(error) if error.kind() == ErrorKind::Full => {}
                 Err(error) => return self.fails(&error),
             }
