@@ -10,11 +10,23 @@ use duralite_sqlite_ffi as ffi;
 pub struct Failure {
     pub code: c_int,
     pub message: String,
+    /// What it says where the message may be another one at the next try, for the same reason.
+    reason: Option<String>,
 }
 
 impl Failure {
     pub fn new(code: c_int, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), reason: None }
+    }
+
+    /// Of one reason with others whose messages differ in what could be found out at that moment.
+    pub fn because_of(self, reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into()), ..self }
+    }
+
+    /// What is the same at each try that fails for the same reason.
+    pub fn reason(&self) -> &str {
+        self.reason.as_ref().unwrap_or(&self.message)
     }
 
     pub fn cannot_open(message: impl Into<String>) -> Self {

@@ -1,6 +1,7 @@
 //! What this VFS does where others have the database file locked, beyond what the application's busy handler does.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use duralite_locks::file::{Code, Held};
@@ -33,17 +34,23 @@ pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
 
 /// The database cannot be had alone, or not at all just now. The message names who has it locked, as far as this process can see.
 pub fn in_use(db: &Db) -> Failure {
-    let path = db.path.display();
-    let message = match who_locks(db) {
+    in_use_by(&db.path, who_locks(db))
+}
+
+/// Of one reason, whether or not it is seen this time who has it.
+fn in_use_by(path: &Path, who: Option<String>) -> Failure {
+    let path = path.display();
+    let reason = format!(
+        "{path} is open in another program, or another connection, without this log; close that one, or open it with the same \
+         settings"
+    );
+    let message = match who {
         Some(who) => format!(
             "{path} is open without this log in {who}; close it there, or open it with the same settings"
         ),
-        None => format!(
-            "{path} is open in another program, or another connection, without this log; close that one, or open it with the \
-             same settings"
-        ),
+        None => reason.clone(),
     };
-    Failure::new(ffi::BUSY, message)
+    Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
 /// The other processes that have locks of the database file; `None` where none is seen, as in another container.
@@ -86,6 +93,15 @@ fn processes_with(locks: &str, file: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_seen_once_and_not_the_next_time_is_the_same_refusal() {
+        let path = Path::new("a.db");
+        let (seen, unseen) = (in_use_by(path, Some("process 7 (cron)".into())), in_use_by(path, None));
+        assert!(seen.message.contains("process 7 (cron)") && !unseen.message.contains("process"));
+        assert_eq!(seen.reason(), unseen.reason());
+        assert_ne!(seen.reason(), in_use_by(Path::new("b.db"), None).reason());
+    }
 
     #[test]
     fn who_has_a_lock_of_the_file_is_found_once() {

@@ -175,7 +175,7 @@ impl Api {
     }
 }
 
-/// What was said on standard error last.
+/// The reason of what was said on standard error last.
 static LAST_SAID: Mutex<String> = Mutex::new(String::new());
 
 /// One SQLite, and the VFS that was its default one. Never freed: SQLite may call ours until the process ends.
@@ -187,6 +187,10 @@ pub struct Sqlite {
 impl Sqlite {
     /// Tells SQLite's error log, and stderr if asked to.
     pub fn report(&self, code: c_int, message: &str) {
+        self.report_because(code, message, message);
+    }
+
+    fn report_because(&self, code: c_int, message: &str, reason: &str) {
         let text = refusals::c_text(&format!("duralite: {message}"));
         // SAFETY: the format takes one string, which lives across the call.
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
@@ -194,11 +198,11 @@ impl Sqlite {
             // Whoever waits for a lock tries again and again, and is refused for the same reason each time. Nobody waits here: in
             // a child the lock may be one that another thread had at the fork.
             let last = LAST_SAID.try_lock().ok();
-            if last.as_ref().is_none_or(|last| **last != message) {
+            if last.as_ref().is_none_or(|last| **last != reason) {
                 eprintln!("duralite: {message}");
             }
             if let Some(mut last) = last {
-                message.clone_into(&mut last);
+                reason.clone_into(&mut last);
             }
         }
     }
@@ -206,7 +210,7 @@ impl Sqlite {
     /// Reports a refusal, keeps its reason, and returns its code.
     pub fn fail(&self, failure: &Failure) -> c_int {
         refusals::record(&failure.message);
-        self.report(failure.code, &failure.message);
+        self.report_because(failure.code, &failure.message, failure.reason());
         failure.code
     }
 
