@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use duralite_cli::output::{print_json, print_text};
 use duralite_journal::directory::{self, Claim, FoundLog};
 use duralite_journal::home::DatabaseAt;
@@ -104,6 +104,10 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
         } else {
             offline::checkpoint(&log.log_dir, database, log.id, adopt)
         }
+    });
+    let checkpointed = checkpointed.map_err(|error| match way_out(error.kind()) {
+        Some(way_out) => anyhow!("{error}; nothing is lost: the log is as it was. {way_out}"),
+        None => anyhow!(error),
     })?;
     let kept = checkpointed
         .kept
@@ -114,6 +118,17 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
         database.display()
     );
     done(target, "checkpointed", &text)
+}
+
+/// What to do where pages could not be written home, which harms neither the log nor what it holds.
+fn way_out(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::Full => Some("Free space on the file system of the database, and checkpoint again"),
+        ErrorKind::ReadOnly => {
+            Some("Checkpoint as a user who may write, on a file system mounted for writing")
+        }
+        _ => None,
+    }
 }
 
 fn discard(target: &Target, id: Option<LogId>, damaged: Option<PathBuf>, yes: bool) -> Result<ExitCode> {

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_cli::output::print_text;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::launch::{self, Orders, Settings};
 use crate::run::SHELL;
@@ -110,6 +112,9 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
             .output()?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if !output.status.success() {
+        if let Some(why) = not_writable(database) {
+            bail!("{why} (SQLite: {said})");
+        }
         bail!("{}: {said}", database.display());
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -120,4 +125,22 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     }
     let rows = lines.filter_map(|line| line.split_once('\t'));
     Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
+}
+
+/// Why the journal mode cannot be changed by this user or on this file system, which SQLite says in words of its own; `None` where
+/// database and directory may be written.
+fn not_writable(database: &Path) -> Option<String> {
+    let directory = match database.parent()? {
+        nothing if nothing.as_os_str().is_empty() => Path::new("."),
+        directory => directory,
+    };
+    let places = [database, directory].into_iter().filter(|place| place.exists());
+    let refused = |place: &Path| access(place, Access::WRITE_OK).err().map(|error| (place.to_owned(), error));
+    let (place, error) = places.filter_map(refused).next()?;
+    let what_to_do = match error {
+        Errno::ROFS => "mount the file system for writing first",
+        _ => "do it as a user who may write the database and its directory",
+    };
+    let reason = std::io::Error::from(error);
+    Some(format!("{}: {reason}; the journal mode is in the database file: {what_to_do}", place.display()))
 }
