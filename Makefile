@@ -40,8 +40,9 @@ storebench: ## the store's measurements, beside other stores, into docs/store-be
 
 packages: ## every package, into out/packages, each tested in an empty environment
 	@scripts/setup packages
-	cargo build --release -p duralite -p duralite-preload -p duralite-cli
-	@scripts/packages/run
+	@id=$${DURALITE_BUILD_ID:-$$(git describe --always --dirty)} && unset DURALITE_BUILD_ID && \
+		DURALITE_BUILD_ID=$$id cargo build --release -p duralite -p duralite-preload -p duralite-cli && \
+		PACKAGES_BUILD_ID=$$id scripts/packages/run
 
 docs: ## the documentation as a site with a search, into out/book
 	@scripts/setup docs

@@ -30,5 +30,8 @@ export function enable<Module extends { Database: Opens }>(
 /** Why Duralite refused last in this process, asked through a synchronous class; `null` if it never did. */
 export function lastError(database: Opens): string | null;
 
+/** The library's version, with the build id in brackets if it has one: `0.1.0 (9f86d08)`; asked through a synchronous class. */
+export function libraryVersion(database: Opens): string;
+
 /** The path of libduralite.so. DURALITE_LIBRARY in the environment names another one. */
 export function loadablePath(): string;

@@ -57,13 +57,22 @@ function takesALog(filename, { readonly, readOnly, memory } = {}, settings = {})
   return !inMemory && !readonly && !readOnly && settings.journal !== 'off';
 }
 
-function lastError(Database) {
+/** The one value that a query of a database in memory answers. */
+function ask(Database, query) {
   const memory = new (Database[ORIGINAL] || Database)(':memory:');
   try {
-    return memory.prepare('SELECT duralite_last_error() AS reason').get().reason;
+    return memory.prepare(query).get().value;
   } finally {
     memory.close();
   }
+}
+
+function lastError(Database) {
+  return ask(Database, 'SELECT duralite_last_error() AS value');
+}
+
+function libraryVersion(Database) {
+  return ask(Database, "SELECT value FROM duralite WHERE name='version'");
 }
 
 /** Opens by `open` with these settings; then sets WAL mode and full durability. Errors have Duralite's reason in their text. */
@@ -190,4 +199,4 @@ function enableAnew(Database) {
   return ofBetterSqlite3(Database);
 }
 
-module.exports = { enable, lastError, loadablePath };
+module.exports = { enable, lastError, libraryVersion, loadablePath };

@@ -30,6 +30,16 @@ served() { # served OUTPUT: the program's output is the status of a log that ser
     done
 }
 
+# `make packages` says which build id all libraries have, the wheel's among them; a script by itself takes what is built.
+says_version() { # says_version TEXT: it is that of the library, with its build id in brackets
+    local pattern="$version( \\(.+\\))?"
+    [ -z "${PACKAGES_BUILD_ID:-}" ] || pattern="$version \\($PACKAGES_BUILD_ID\\)"
+    grep -qxE "$pattern" <<<"$1" || {
+        printf 'the version is %s, not %s\n' "$1" "$pattern" >&2
+        return 1
+    }
+}
+
 refused() { # refused TEXT: what was opened with journal=no has failed with the reason
     grep -q 'journal=no is not valid' <<<"$1" || {
         printf 'not refused with the reason:\n%s\n' "$1" >&2

@@ -137,6 +137,11 @@ fn every_command_has_an_example_in_its_help() {
         let help = place.duralite(&[command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite {command} ")), "{command}: {help}");
     }
+    // The measurements' own program has its own help.
+    for command in ["info", "verify", "dump", "load", "backup", "salvage", "restore"] {
+        let help = place.duralite(&["store", command, "--help"]).out;
+        assert!(help.contains(&format!(":\n  duralite store {command} ")), "store {command}: {help}");
+    }
 }
 
 /// SQLite's own text for it is that it cannot open the file.

@@ -21,10 +21,15 @@ use place::Place;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Show what is in a store, after recovering it if need be
+    #[command(after_help = "Examples:\n  duralite store info STORE\n  duralite store info --json STORE")]
     Info(Place),
     /// Check the log, every page, the order of keys, that each page is reached once, and the free pages
+    #[command(after_help = "Example:\n  duralite store verify STORE")]
     Verify(Place),
     /// Write all rows as lines of text, as they are at one moment
+    #[command(
+        after_help = "Examples:\n  duralite store dump STORE > rows\n  duralite store dump --table accounts -o rows STORE"
+    )]
     Dump {
         #[command(flatten)]
         place: Place,
@@ -36,6 +41,9 @@ pub(crate) enum Command {
         output: Option<PathBuf>,
     },
     /// Put the rows of a dump into a store, which is made if there is none
+    #[command(
+        after_help = "Examples:\n  duralite store load STORE rows\n  duralite store dump OLD | duralite store load NEW"
+    )]
     Load {
         #[command(flatten)]
         place: Place,
@@ -50,6 +58,7 @@ pub(crate) enum Command {
     #[command(disable_help_flag = true)]
     Bench(proof::Arguments),
     /// Copy a store into a new directory, from which it can be restored
+    #[command(after_help = "Example:\n  duralite store backup STORE BACKUP")]
     Backup {
         #[command(flatten)]
         place: Place,
@@ -58,6 +67,7 @@ pub(crate) enum Command {
         to: PathBuf,
     },
     /// Make a store of one whose log is damaged before its end, as it was before the damage
+    #[command(after_help = "Example:\n  duralite store salvage STORE OUT")]
     Salvage {
         #[command(flatten)]
         place: Place,
@@ -66,6 +76,9 @@ pub(crate) enum Command {
         to: PathBuf,
     },
     /// Make a store of a backup, as it was at some moment
+    #[command(
+        after_help = "Examples:\n  duralite store restore BACKUP STORE\n  duralite store restore BACKUP STORE --from-archive ARCHIVE --to 2026-01-31T23:59:59Z"
+    )]
     Restore {
         /// The backup
         #[arg(value_name = "BACKUP")]
