@@ -33,6 +33,7 @@ mod json;
 mod refusals;
 mod register;
 mod registration;
+mod said;
 mod settings;
 mod shield;
 mod sql;

@@ -23,6 +23,7 @@ use crate::attachment::Attachment;
 use crate::attachment::maintenance::is_worker;
 use crate::database::{Db, waiting};
 use crate::errors::Failure;
+use crate::said::Said;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
 
@@ -66,9 +67,9 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     };
     let now_ns = attachment.clock_ns();
     let is_patient = is_outgrown || room.is_patient(now_ns);
-    RESTARTING.set(true);
+    let said = Said::here(&RESTARTING);
     let restarted = restart(db, attachment, is_patient);
-    RESTARTING.set(false);
+    drop(said);
     attachment.restart_turn().end(turn);
     match restarted {
         Ok(true) => {

@@ -19,6 +19,7 @@ use duralite_sqlite_ffi as ffi;
 
 use crate::database::Db;
 use crate::errors::Failure;
+use crate::said::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
@@ -43,10 +44,8 @@ fn open(
 
 /// Does what opens helpers: those need none themselves.
 fn helping<T>(work: impl FnOnce() -> T) -> T {
-    HELPING.set(true);
-    let done = work();
-    HELPING.set(false);
-    done
+    let _said = Said::here(&HELPING);
+    work()
 }
 
 /// Opens a connection that may write beside a read-only one, which holds no lock of the file; `None` when this user may not
@@ -110,4 +109,22 @@ impl Lifter {
 /// Whether any process uses the log with this shared memory, or the log has been put home.
 fn is_used_or_gone(segment: &Path) -> bool {
     File::open(segment).map_or(true, |segment| FileSegment::has_processes(&segment).unwrap_or(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_helping() {
+        let panicked = std::panic::catch_unwind(|| {
+            helping(|| {
+                assert!(HELPING.get());
+                std::panic::resume_unwind(Box::new(()));
+            });
+        });
+        assert!(panicked.is_err() && !HELPING.get());
+        helping(|| helping(|| ()));
+        assert!(!HELPING.get());
+    }
 }

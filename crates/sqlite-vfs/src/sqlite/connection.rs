@@ -12,6 +12,7 @@ use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
 use super::Api;
 use crate::errors::Failure;
+use crate::said::Said;
 use crate::shield::shield;
 
 thread_local! {
@@ -127,11 +128,11 @@ impl<'a> OwnConnection<'a> {
         let busy = Box::into_raw(Box::new(Busy::new(wait)));
         let mut own = Self { api, connection: ptr::null_mut(), purpose, busy };
         let flags = ffi::OPEN_READWRITE | ffi::OPEN_URI | ffi::OPEN_NOMUTEX | ffi::OPEN_PRIVATECACHE;
-        let before = OPENING.replace(true);
+        let said = Said::here(&OPENING);
         // SAFETY: both names live across the call; the connection is closed by `drop` also when
         // opening failed.
         let code = unsafe { (api.open_v2)(name.as_ptr(), &raw mut own.connection, flags, vfs.as_ptr()) };
-        OPENING.set(before);
+        drop(said);
         if code != ffi::OK {
             return Err(own.failure(code));
         }

@@ -1,0 +1,46 @@
+//! What a thread is about, for callbacks further down on its stack.
+
+use std::cell::Cell;
+use std::thread::LocalKey;
+
+/// Says so until it is dropped, also by a panic: [`shield`](crate::shield::shield) stops that one, and the thread goes on.
+pub struct Said {
+    at: &'static LocalKey<Cell<bool>>,
+    before: bool,
+}
+
+impl Said {
+    pub fn here(at: &'static LocalKey<Cell<bool>>) -> Self {
+        Self { at, before: at.replace(true) }
+    }
+}
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        // Fails only while the thread ends.
+        let _ = self.at.try_with(|said| said.set(self.before));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    thread_local! {
+        static ABOUT: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn it_is_said_until_the_outermost_is_dropped_also_by_a_panic() {
+        let outer = Said::here(&ABOUT);
+        drop(Said::here(&ABOUT));
+        assert!(ABOUT.get());
+        drop(outer);
+        assert!(!ABOUT.get());
+        let panicked = std::panic::catch_unwind(|| {
+            let _said = Said::here(&ABOUT);
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.is_err() && !ABOUT.get());
+    }
+}
