@@ -115,16 +115,28 @@ pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
     match place(target)? {
         (_, Place::Log(log)) => Ok(log),
         (_, Place::Missing(why)) => bail!(why),
-        (header, Place::NoLog) => bail!("{} has no log: it is {}", target.path.display(), describe(header)),
+        (header, Place::NoLog) => bail!(without_log(&target.path, header)),
     }
+}
+
+/// What to say of a database that has no log.
+pub(crate) fn without_log(database: &Path, header: DatabaseHeader) -> String {
+    format!("{} has no log: it is {}", database.display(), describe(header))
 }
 
 /// What to say when a log is nowhere to be found.
 pub(crate) fn missing(target: &Target, id: LogId) -> String {
+    let database = target.path.display();
+    if let Ok(Some(deleted)) = directory::find_deleted(id) {
+        let (log, process) = (deleted.path.display(), deleted.process);
+        return format!(
+            "the newest commits of {database} are in log {log}, which was deleted; process {process} has it open: \
+             `duralite salvage {database} OUT` saves it, and so does closing every connection of the process, without killing it"
+        );
+    }
     let dirs: Vec<String> = candidates(target).iter().map(|dir| dir.display().to_string()).collect();
     format!(
-        "the newest commits of {} are in log {id}, which is in none of {}; name its directory with --log-dir",
-        target.path.display(),
+        "the newest commits of {database} are in log {id}, which is in none of {}; name its directory with --log-dir",
         dirs.join(", ")
     )
 }

@@ -2,6 +2,7 @@
 
 mod apart;
 mod report;
+mod source;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,17 +12,17 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_journal::home::DatabaseAt;
 use duralite_journal::salvage::{self, Contents, Salvaged, Written};
-use duralite_journal::{JournalError, directory, offline};
+use duralite_journal::{JournalError, directory};
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES, inspect};
 
-use crate::locate;
 use crate::program;
 use crate::run::SHELL;
 use crate::target::Target;
 use apart::Apart;
 use duralite_cli::progress::{self, HowFar};
 use report::Report;
+use source::Source;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -31,67 +32,28 @@ pub(crate) struct Arguments {
     out: PathBuf,
 }
 
-/// What is saved, and from where.
-struct From {
-    database: PathBuf,
-    log: PathBuf,
-    id: LogId,
-    engine: &'static str,
-}
-
-impl From {
-    fn of(target: &Target) -> Result<Self> {
-        let log = log_file(target)?;
-        let about = directory::describe(&log)?;
-        let database = if log == target.path {
-            // Where it was made for, or beside the log, should both have been moved.
-            let beside = log.parent().map(|dir| dir.join(about.database.file_name().unwrap_or_default()));
-            let places = [Some(about.database.clone()), beside];
-            let found = places.into_iter().flatten().find(|database| database.exists());
-            found.with_context(|| format!("the database {} is not there", about.database.display()))?
-        } else {
-            target.path.clone()
-        };
-        Ok(Self { database, log, id: about.id, engine: about.engine.name })
-    }
-}
-
-fn log_file(target: &Target) -> Result<PathBuf> {
-    if locate::is_log(&target.path) {
-        return Ok(target.path.clone());
-    }
-    match offline::inspect(&target.path)? {
-        header @ (DatabaseHeader::Plain { .. } | DatabaseHeader::Empty) => {
-            let path = target.path.display();
-            bail!("{path} has no log to save anything from: it is {}", locate::describe(header))
-        }
-        header @ (DatabaseHeader::Damaged | DatabaseHeader::NotSqlite) => {
-            let said = || format!("{} is {}", target.path.display(), locate::describe(header));
-            locate::find_by_owner(target).map(|log| log.path).with_context(said)
-        }
-        DatabaseHeader::Guarded { .. } => locate::log_file(target),
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { target, out } = arguments;
-    let from = From::of(target)?;
     let apart = Apart::beside(out)?;
+    if out.symlink_metadata().is_ok() {
+        bail!("{} is there already; name another file to write", out.display());
+    }
+    let from = Source::of(target, out)?;
     let file = salvage::create(out)?;
     let saved = save(&from, (&file, out), apart);
     if saved.is_err() {
         // It was made just now, and holds nothing whole.
         drop(std::fs::remove_file(out));
     }
-    let report = saved?;
+    let report = saved.with_context(|| from.what_stays())?;
     report.print(target.json)?;
     Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn save(from: &From, (file, out): (&File, &Path), mut apart: Apart) -> Result<Report> {
-    let database = DatabaseAt::new(&from.database);
+fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<Report> {
+    let database = DatabaseAt::new(from.database_file());
     let mut salvaged = progress::with("reading the log", HowFar::default, || {
-        directory::salvage(&from.log, &database, &mut |transaction| apart.add(transaction))
+        directory::salvage(from.log_file(), &database, &mut |transaction| apart.add(transaction))
     })
     .map_err(|error| hint(error, from))?;
     let mut contents = Contents::BeforeDamage;
@@ -110,12 +72,14 @@ fn save(from: &From, (file, out): (&File, &Path), mut apart: Apart) -> Result<Re
             integrity = before;
         }
     }
+    from.check_unchanged()?;
     directory::sync_names(&std::path::absolute(out)?)?;
     let (apart, listed) = apart.finish(&salvaged)?;
     Ok(Report {
         database: from.database.clone(),
         log: from.log.clone(),
-        engine: from.engine,
+        engine: from.engine.name,
+        copied: from.copied.as_ref().map(|copied| (copied.process(), copied.log.clone())),
         out: out.to_path_buf(),
         salvaged,
         contents,
@@ -143,7 +107,7 @@ fn write(
 }
 
 /// Where nothing at all can be read of a log, the database file is all that there is.
-fn hint(error: JournalError, from: &From) -> anyhow::Error {
+fn hint(error: JournalError, from: &Source) -> anyhow::Error {
     let database = from.database.display();
     let what = format!(
         "nothing can be read of {}; what the last checkpoint left is in {database}: copy it, move the log away, and \

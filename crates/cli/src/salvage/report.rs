@@ -13,6 +13,8 @@ pub(super) struct Report {
     pub(super) database: PathBuf,
     pub(super) log: PathBuf,
     pub(super) engine: &'static str,
+    /// The process that has a log open that was deleted, and where that was copied to.
+    pub(super) copied: Option<(u32, PathBuf)>,
     pub(super) out: PathBuf,
     pub(super) salvaged: Salvaged,
     pub(super) contents: Contents,
@@ -54,6 +56,12 @@ impl Report {
     fn in_words(&self) -> String {
         let mut lines =
             vec![format!("log {} ({}), of {}", self.log.display(), self.engine, self.database.display())];
+        if let Some((process, copy)) = &self.copied {
+            lines.push(format!(
+                "the log was deleted; process {process} has it open, and commits nothing more to it; a copy of it is {}",
+                copy.display()
+            ));
+        }
         lines.extend(self.damage_in_words());
         lines.extend(self.doubts_in_words());
         lines.push(self.written_in_words());
@@ -74,7 +82,13 @@ impl Report {
                 self.out.display()
             ),
         });
-        lines.push(format!("{} and its log are as they were", self.database.display()));
+        lines.push(match &self.copied {
+            Some((process, _)) => format!(
+                "{} is not changed; it has all of that too when every connection of process {process} has been closed",
+                self.database.display()
+            ),
+            None => format!("{} and its log are as they were", self.database.display()),
+        });
         lines.join("\n") + "\n"
     }
 
@@ -163,6 +177,8 @@ impl Report {
             "database": self.database.display().to_string(),
             "log": self.log.display().to_string(),
             "engine": self.engine,
+            "process": self.copied.as_ref().map(|(process, _)| process),
+            "log_copy": self.copied.as_ref().map(|(_, copy)| copy.display().to_string()),
             "out": self.out.display().to_string(),
             "damage": damage,
             "transactions": point.transactions,

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
@@ -24,8 +25,10 @@ use crate::JournalError;
 const DELETED: &[u8] = b" (deleted)";
 /// What the kernel calls a file that was made without a name.
 const NAMELESS: &[u8] = b"#";
-/// A copy that was read while somebody wrote is made again, so often.
-const TRIES: u32 = 50;
+/// A copy that was read while somebody wrote is made again, for so long.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two readings. Who could not be told sees within a tenth of a second that the log was deleted.
+const PAUSE: Duration = Duration::from_millis(10);
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A log without a name, as a living process has it open.
@@ -92,12 +95,15 @@ impl DeletedLog {
     /// by the memory that they share, if that has its name: they commit nothing more. The copy is read twice, and
     /// counts when nothing has changed in between.
     ///
+    /// Those who commit nothing more put pages into the database file, which some logs are of no use beside: `as_of` gets the database
+    /// file as it was at the moment that the copy is of. It is not made durable.
+    ///
     /// `to` must not be called like a log: a process that opens the database would take the copy for a log that nobody uses, while those
     /// that have the deleted one go on. Give it its name when they have ended.
     ///
     /// # Errors
     /// `Busy` when somebody goes on writing, or `to` is called like a log; `Io`.
-    pub fn copy(&self, to: &Path, db: &DatabaseIdentity) -> Result<(), JournalError> {
+    pub fn copy(&self, to: &Path, db: &DatabaseIdentity, as_of: Option<&File>) -> Result<(), JournalError> {
         let busy = |what| JournalError::Busy { path: to.to_path_buf(), what };
         if is_log_name(to) {
             return Err(busy(
@@ -106,10 +112,16 @@ impl DeletedLog {
         }
         let failed = |error: io::Error| JournalError::io("copy a deleted log to", to, &error);
         let from = OwnFile::open(|| File::open(&self.descriptor)).map_err(failed)?;
+        let database = as_of
+            .map(|as_of| Ok((OwnFile::open(|| File::open(&db.path))?, as_of)))
+            .transpose()
+            .map_err(|error: io::Error| JournalError::io("open", &db.path, &error))?;
         self.stop_writers();
         let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let copy = make_file(dir, to, db)?;
-        let copied = copy_settled(&from, &copy).map_err(failed).and_then(|settled| {
+        let mut files: Vec<(&File, &File)> = database.iter().map(|(from, to)| (&**from, *to)).collect();
+        files.push((&from, &copy));
+        let copied = copy_settled(&files).map_err(failed).and_then(|settled| {
             if settled {
                 publish(to, &copy).map_err(failed)
             } else {
@@ -120,6 +132,21 @@ impl DeletedLog {
             drop(fs::remove_file(to));
         }
         copied
+    }
+
+    /// Whether nobody has written to the log since it was copied to `copy`. A log that is gone with its last process nobody writes to.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn is_as_in(&self, copy: &Path) -> Result<bool, JournalError> {
+        let failed = |error: io::Error| JournalError::io("read", copy, &error);
+        // The number may be another file's by now.
+        if deleted_log_at(&self.descriptor, self.id).is_none() {
+            return Ok(true);
+        }
+        let Ok(from) = OwnFile::open(|| File::open(&self.descriptor)) else { return Ok(true) };
+        let to = File::open(copy).map_err(failed)?;
+        is_same(&from, &to).map_err(failed)
     }
 
     /// Sets the word that every process looks at before it writes. Where the shared memory is not found, only the second reading of the
@@ -134,15 +161,21 @@ impl DeletedLog {
     }
 }
 
-/// Copies until two readings are the same; whether they were.
-fn copy_settled(from: &File, to: &File) -> io::Result<bool> {
-    for tries in 0..TRIES {
-        let is_same = copy_once(from, to)?;
-        if is_same && tries > 0 {
+/// Copies files until two readings of all of them are the same; whether they were. Then each of them was as it was copied at a
+/// moment between the two.
+fn copy_settled(files: &[(&File, &File)]) -> io::Result<bool> {
+    let start = Instant::now();
+    let mut is_first = true;
+    while is_first || start.elapsed() < PATIENCE {
+        let mut are_same = true;
+        for (from, to) in files {
+            are_same &= copy_once(from, to)?;
+        }
+        if are_same && !is_first {
             return Ok(true);
         }
-        // Who was not told sees within a tenth of a second that the log was deleted.
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        is_first = false;
+        std::thread::sleep(PAUSE);
     }
     Ok(false)
 }
@@ -150,17 +183,36 @@ fn copy_settled(from: &File, to: &File) -> io::Result<bool> {
 /// Makes `to` what `from` is; whether it was already.
 fn copy_once(from: &File, to: &File) -> io::Result<bool> {
     let length = from.metadata()?.len();
-    let mut is_same = to.metadata()?.len() == length;
+    let was_as_long = to.metadata()?.len() == length;
     to.set_len(length)?;
+    compare(from, to, length, &mut |piece, at| to.write_all_at(piece, at)).map(|same| same && was_as_long)
+}
+
+fn is_same(from: &File, to: &File) -> io::Result<bool> {
+    let length = from.metadata()?.len();
+    Ok(to.metadata()?.len() == length && compare(from, to, length, &mut |_, _| Ok(()))?)
+}
+
+/// Gives `differs` the pieces that are not the same, and where they are; whether there was none. A file that is cut meanwhile is not
+/// the same.
+fn compare(
+    from: &File,
+    to: &File,
+    length: u64,
+    differs: &mut dyn FnMut(&[u8], u64) -> io::Result<()>,
+) -> io::Result<bool> {
     let (mut read, mut before) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
-    let mut at = 0;
+    let (mut at, mut is_same) = (0, true);
     while at < length {
         let bytes = usize::try_from(length - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        from.read_exact_at(&mut read[..bytes], at)?;
+        match from.read_exact_at(&mut read[..bytes], at) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            done => done?,
+        }
         to.read_exact_at(&mut before[..bytes], at)?;
         if read[..bytes] != before[..bytes] {
             is_same = false;
-            to.write_all_at(&read[..bytes], at)?;
+            differs(&read[..bytes], at)?;
         }
         at += bytes as u64;
     }

@@ -215,10 +215,10 @@ fn inv07_a_deleted_log_can_be_copied_from_the_process_that_has_it() {
     let found = find_deleted(id).unwrap().unwrap();
     assert_eq!((found.process, found.path.parent()), (writer.pid(), log.parent()));
     // Under such a name others would open it, beside the process that has the other one.
-    found.copy(&log, &db).unwrap_err();
+    found.copy(&log, &db, None).unwrap_err();
     assert!(!log.exists());
     let copy = fixture.log_dir().join("salvaged");
-    found.copy(&copy, &db).unwrap();
+    found.copy(&copy, &db, None).unwrap();
     assert_says_so(&insert_there(&mut writer, 4).unwrap());
     writer.kill();
     std::fs::rename(&copy, &log).unwrap();
