@@ -13,6 +13,7 @@ use crate::running::Stop;
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
 /// How often a store that does not wait for durability makes everything durable.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
+/// How often the log is looked at; the cache asks by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts the threads.
@@ -48,19 +49,17 @@ fn is_checkpoint_due(engine: &Engine) -> bool {
 }
 
 fn keep(engine: &Engine, stop: &Stop) {
-    while !stop.sleep(LOOK_EVERY) {
-        if engine.poison.is_set() {
-            continue;
+    let pool = &engine.pager.pool;
+    let is_over = || stop.sleep(Duration::ZERO);
+    let mut has_more = false;
+    while !is_over() {
+        if !has_more {
+            pool.wait_for_need(LOOK_EVERY);
         }
-        let pool = &engine.pager.pool;
         // What fails here fails whoever needs it, or has poisoned the store.
-        if is_checkpoint_due(engine) {
-            let _ = engine.checkpoint(&|| stop.sleep(Duration::ZERO));
-        }
-        while pool.dirty() > pool.capacity() / 2 && !stop.sleep(Duration::ZERO) {
-            if !matches!(pool.clean_some(), Ok(1..)) {
-                break;
-            }
+        has_more = !engine.poison.is_set() && pool.stay_ahead().unwrap_or(false);
+        if !engine.poison.is_set() && is_checkpoint_due(engine) {
+            let _ = engine.checkpoint(&is_over);
         }
     }
 }

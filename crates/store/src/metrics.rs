@@ -49,6 +49,10 @@ pub struct Metrics {
     pub cache_hits: u64,
     /// Uses of one that was not.
     pub cache_misses: u64,
+    /// Misses that found no page which could leave at once, and waited until some were home.
+    pub cache_waits: u64,
+    /// Inner pages of trees that left the cache. Each is read again by whoever comes by, so there should be next to none.
+    pub inner_pages_left: u64,
     /// Checkpoints.
     pub checkpoints: u64,
     /// The log object from which on the archive has everything that was given up of the log, 0 for none: a backup that ends

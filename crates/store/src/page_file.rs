@@ -173,7 +173,8 @@ impl PageFile {
         self.block.commit(place, area.as_slice(), Durability::Full).map_err(writing)?;
         for (at, id) in list.pages.iter().enumerate() {
             let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
-            self.block.write(id * size as u64, image).map_err(writing)?;
+            // They go to the device together at the flush, where it takes many at a time.
+            self.block.write_later(id * size as u64, image).map_err(writing)?;
         }
         self.block.flush().map_err(writing)?;
         self.written.fetch_add(list.pages.len() as u64, Ordering::Relaxed);

@@ -44,6 +44,7 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();
+        self.engine.pager.pool.wake_keeper();
         for thread in self.threads.get_mut().drain(..) {
             // One that has panicked has nothing to say any more.
             let _ = thread.join();

@@ -356,6 +356,8 @@ impl Store {
             pages_dirty: pool.dirty() as u64,
             cache_hits: pool.hits(),
             cache_misses: get(&pool.misses),
+            cache_waits: get(&pool.waits),
+            inner_pages_left: get(&pool.inner_left),
             checkpoints: get(&engine.counts.checkpoints),
             archived_from: engine.archive.as_ref().map_or(0, Archive::from),
             recovered_objects: self.report.objects,

@@ -110,10 +110,15 @@ fn inner_pages_stay_while_leaves_come_and_go() {
             }
         };
         change(500);
-        let before = store.metrics().cache_misses;
+        let before = store.metrics();
         change(READS);
-        let misses = store.metrics().cache_misses - before;
+        let after = store.metrics();
+        let misses = after.cache_misses - before.cache_misses;
         // One leaf each, if no leaf were ever in the cache.
         assert!(misses <= READS, "{scheme:?}, seed {seed}: {misses} misses in {READS} changes");
+        assert_eq!(
+            after.inner_pages_left, before.inner_pages_left,
+            "{scheme:?}, seed {seed}: inner pages left"
+        );
     }
 }

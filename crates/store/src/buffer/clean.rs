@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, lsn};
+use parking_lot::MutexGuard;
 
 use super::Pool;
 use super::frame::{Frame, Pinned};
@@ -23,37 +24,20 @@ struct Copied<'p> {
 }
 
 impl Pool {
-    /// Writes home some pages that were changed longest ago; how many. Pages that are latched are left alone, so that
-    /// it may be called with latches held.
-    ///
-    /// # Errors
-    /// Of the log or the page file; the store is poisoned then.
-    pub(crate) fn clean_some(&self) -> Result<usize, Error> {
-        let mut dirty: Vec<(Lsn, &Frame)> = self
-            .frames
-            .iter()
-            .map(|frame| (frame.first_change(), frame))
-            .filter(|(first, _)| *first != 0)
-            .collect();
-        if dirty.len() > DOUBLE_WRITE_PAGES {
-            dirty.select_nth_unstable_by_key(DOUBLE_WRITE_PAGES - 1, |(first, _)| *first);
-            dirty.truncate(DOUBLE_WRITE_PAGES);
-        }
-        self.write_home(dirty.into_iter().map(|(_, frame)| frame), Duration::ZERO)
-    }
-
     /// Writes home whatever was changed before an object; until it is all home, or `is_over` says stop. Not to be
     /// called with latches held.
     ///
     /// # Errors
-    /// As [`clean_some`](Self::clean_some).
+    /// Of the log or the page file; the store is poisoned then.
     pub(crate) fn clean_before(&self, upto: Lsn, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
         loop {
             let is_old = |frame: &&Frame| (1..upto).contains(&frame.first_change());
-            let old: Vec<&Frame> = self.frames.iter().filter(is_old).collect();
+            let mut old: Vec<&Frame> = self.frames.iter().filter(is_old).collect();
             if old.is_empty() || is_over() {
                 return Ok(());
             }
+            // In the order of the file.
+            old.sort_unstable_by_key(|frame| frame.id.load(Ordering::Relaxed));
             let mut written = 0;
             for batch in old.chunks(DOUBLE_WRITE_PAGES) {
                 written += self.write_home(batch.iter().copied(), LATCH_PATIENCE)?;
@@ -71,7 +55,17 @@ impl Pool {
         frames: impl Iterator<Item = &'a Frame>,
         patience: Duration,
     ) -> Result<usize, Error> {
-        let _one_at_a_time = self.cleaning.lock();
+        let cleaning = self.cleaning.lock();
+        self.write_home_alone(&cleaning, frames, patience)
+    }
+
+    /// The same by whoever has the mutex of cleaning.
+    pub(super) fn write_home_alone<'a>(
+        &self,
+        _cleaning: &MutexGuard<'_, ()>,
+        frames: impl Iterator<Item = &'a Frame>,
+        patience: Duration,
+    ) -> Result<usize, Error> {
         self.poison.check()?;
         let mut batch = self.file.batch();
         let copied: Vec<Copied<'_>> =

@@ -31,8 +31,10 @@ pub(crate) struct Frame {
     pub(super) id: AtomicU64,
     /// Who uses it: it is not given to another page meanwhile. Goes up from 0 only under the lock of its part of the map.
     pub(super) pins: AtomicU32,
-    /// Whether it was used since the clock's hand came by.
+    /// Whether it was used since it came in, or since it was last looked at as one that could leave.
     pub(super) is_used: AtomicBool,
+    /// As the how-manieth its page came into the cache.
+    pub(super) came_at: AtomicU32,
     /// Whether it has an inner page of a tree. Whoever comes by needs that, so it goes last.
     pub(super) is_inner: AtomicBool,
     /// No change before this one is missing at home; 0 where none is.
@@ -73,7 +75,20 @@ impl Frame {
         }
     }
 
-    /// For the clock's hand.
+    /// A page has come in as the `now`th.
+    pub(super) fn came(&self, now: u32) {
+        self.came_at.store(now, Ordering::Relaxed);
+        self.is_used.store(false, Ordering::Relaxed);
+    }
+
+    /// It is used, after so many pages have come in. What comes within a `moment` belongs to the use that it came in for.
+    pub(super) fn touched(&self, now: u32, moment: u32) {
+        if now.wrapping_sub(self.came_at.load(Ordering::Relaxed)) > moment {
+            self.used();
+        }
+    }
+
+    /// It is used, and not for the first time.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);

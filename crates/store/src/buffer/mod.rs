@@ -1,16 +1,20 @@
 //! The cache of pages.
 //!
+//! A page is read once however many want it, under the latch of its own frame and no lock besides, so reads of different
+//! pages run beside each other.
+//!
 //! A page is *pinned* while it is used and *latched* while it is looked at or changed. Latches are taken from parents
 //! to children, and of space maps last; whoever holds one waits for no lock and for no other latch out of that order.
 
 mod clean;
 mod frame;
+mod queues;
 mod snapshot;
+mod victims;
 mod way;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 use parking_lot::Mutex;
@@ -18,24 +22,24 @@ use rustc_hash::FxHashMap;
 
 use self::frame::{Content, Frame, Pinned, Tallies};
 pub(crate) use self::frame::{Latched, Reading, Writing};
+use self::queues::Queues;
 pub(crate) use self::way::Way;
 use crate::error::Error;
 use crate::log::Log;
 use crate::page_file::PageFile;
 use crate::poison::Poison;
+use crate::sync::Parker;
 
 /// Parts of the map from pages to frames.
 const PARTS: usize = 64;
 /// Bytes that a frame takes besides its page, with its place in the map.
-const FRAME_BYTES: u64 = 224;
+const FRAME_BYTES: u64 = 248;
 /// Fewest frames. Recovery works on one thread, and without the keeper. A step of it pins at most the pages of one way
 /// down a tree, the two pages that a split makes, and a space map for each page that is made or given back: 50 in a tree
 /// of 24 levels. An inner page that is split has three children or more, so the longest keys in the smallest pages make a
 /// tree as high of no fewer than 2^24 leaves, 64 GiB; keys of 16 bytes make 4 levels of that. The other threads of an open
 /// store find room beside that because nearly every step pins one leaf.
 const FEWEST_FRAMES: usize = 64;
-/// For so long a frame is looked for while all are in use.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes of the smallest cache for pages of so many bytes: the fewest frames, and the page file's buffer.
 pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
@@ -62,12 +66,22 @@ pub(crate) struct Pool {
     poison: Arc<Poison>,
     frames: Box<[Frame]>,
     map: Box<[Mutex<Part>]>,
-    free: Mutex<Vec<u32>>,
-    hand: AtomicUsize,
+    queues: Mutex<Queues>,
+    /// Pages that have come in.
+    came: AtomicU32,
+    /// For so many of them a use does not count.
+    moment: u32,
     /// Held by whoever writes pages home.
     cleaning: Mutex<()>,
     tallies: Tallies,
+    /// Where the keeper sleeps, and whether it was woken.
+    keeper: Parker,
+    is_keeper_woken: AtomicBool,
     pub(crate) misses: AtomicU64,
+    /// Misses that had to wait until pages were home.
+    pub(crate) waits: AtomicU64,
+    /// Inner pages that have left.
+    pub(crate) inner_left: AtomicU64,
 }
 
 impl Pool {
@@ -82,12 +96,17 @@ impl Pool {
             log,
             poison,
             map: (0..PARTS).map(|_| Mutex::default()).collect(),
-            free: Mutex::new((0..frames as u32).rev().collect()),
+            queues: Mutex::new(Queues::new(frames)),
             frames: (0..frames).map(|_| Frame::default()).collect(),
-            hand: AtomicUsize::new(0),
+            came: AtomicU32::new(0),
+            moment: queues::moment(frames),
             cleaning: Mutex::default(),
             tallies: Tallies::default(),
+            keeper: Parker::default(),
+            is_keeper_woken: AtomicBool::new(false),
             misses: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            inner_left: AtomicU64::new(0),
         }
     }
 
@@ -97,11 +116,6 @@ impl Pool {
 
     pub(crate) fn page_bytes(&self) -> usize {
         self.file.page_bytes()
-    }
-
-    /// How many pages fit.
-    pub(crate) fn capacity(&self) -> usize {
-        self.frames.len()
     }
 
     /// The beginning of a way down a tree.
@@ -116,7 +130,7 @@ impl Pool {
     /// Under the lock of its part of the map.
     fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
         frame.pins.fetch_add(1, Ordering::Acquire);
-        frame.used();
+        frame.touched(self.came.load(Ordering::Relaxed), self.moment);
         Pinned { frame, tallies: &self.tallies }
     }
 
@@ -184,11 +198,11 @@ impl Pool {
                 drop(part);
                 drop(content);
                 frame.pins.store(0, Ordering::Release);
-                self.free.lock().push(at);
+                self.queues.lock().free.push(at);
                 return Ok(found);
             }
             frame.id.store(id, Ordering::SeqCst);
-            frame.is_used.store(true, Ordering::Relaxed);
+            frame.came(self.came.load(Ordering::Relaxed));
             part.frames.insert(id, at);
         }
         let pin = Pinned { frame, tallies: &self.tallies };
@@ -202,6 +216,8 @@ impl Pool {
         }
         frame.note_kind(&content.bytes, &self.tallies);
         drop(content);
+        let now = self.came.fetch_add(1, Ordering::Relaxed);
+        self.queues.lock().admit(at, id, now);
         Ok(pin)
     }
 
@@ -240,66 +256,7 @@ impl Pool {
         while self.frame(at).pins.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
         }
-        self.free.lock().push(at);
-    }
-
-    /// A frame for another page, with one pin.
-    fn vacate(&self) -> Result<u32, Error> {
-        let begun = Instant::now();
-        loop {
-            let free = self.free.lock().pop();
-            if let Some(at) = free {
-                self.frame(at).pins.store(1, Ordering::Release);
-                return Ok(at);
-            }
-            if let Some(at) = self.turn(self.has_too_many_inner()) {
-                return Ok(at);
-            }
-            self.poison.check()?;
-            // A clean inner page is no reason not to write: whoever takes it needs it again at once. Where each leaf
-            // drives an inner page out, and the inner page that leaf, nobody comes down a tree any more.
-            if self.clean_some()? == 0 {
-                if let Some(at) = self.turn(true) {
-                    return Ok(at);
-                }
-                if begun.elapsed() > PATIENCE {
-                    return Err(Error::full("every page of the cache is in use; raise the cache's size"));
-                }
-                std::thread::yield_now();
-            }
-        }
-    }
-
-    /// Whether inner pages leave too little to leaves, so that they come and go with them.
-    fn has_too_many_inner(&self) -> bool {
-        self.tallies.inner.load(Ordering::Relaxed) > self.frames.len() / 4 * 3
-    }
-
-    /// Turns the clock's hand until it finds a clean frame that nobody has used since the last time, and that has no inner
-    /// page if those stay; twice around at most.
-    fn turn(&self, may_be_inner: bool) -> Option<u32> {
-        for _ in 0..self.frames.len() * 2 {
-            let hand = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.len();
-            let frame = &self.frames[hand];
-            if frame.pins.load(Ordering::Acquire) != 0
-                || (frame.is_inner.load(Ordering::Relaxed) && !may_be_inner)
-                || frame.is_used.swap(false, Ordering::Relaxed)
-                || frame.is_dirty()
-            {
-                continue;
-            }
-            let id = frame.id.load(Ordering::SeqCst);
-            let mut part = self.part(id).lock();
-            let is_mapped = part.frames.get(&id).is_some_and(|mapped| *mapped as usize == hand);
-            if is_mapped && frame.pins.load(Ordering::Acquire) == 0 && !frame.is_dirty() {
-                // Before the page can be in another frame, and be changed there.
-                frame.has_changed();
-                part.frames.remove(&id);
-                frame.pins.store(1, Ordering::Release);
-                return Some(hand as u32);
-            }
-        }
-        None
+        self.queues.lock().free.push(at);
     }
 
     /// No object before this one is missing at home, if nothing is changed meanwhile: see [`Writing::announce`].
@@ -313,3 +270,6 @@ impl Pool {
         self.tallies.dirty.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests;

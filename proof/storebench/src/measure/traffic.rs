@@ -102,7 +102,7 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
         }
     }
     table.note = format!(
-        "`nv-disk`, {} threads, a log of 32 MiB. Pages are written when the log has to be given up, and when more than half of the cache is dirty.",
+        "`nv-disk`, {} threads, a log of 32 MiB. Pages are written when the log has to be given up, and when they leave the cache.",
         plan.threads
     );
     Ok(table)

@@ -1,0 +1,114 @@
+//! What is in the cache, and what a miss costs, counted: without the keeper's thread, whose work is done where it is due.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::media::InMemory;
+use crate::opening;
+use crate::options::Options;
+use crate::running::Running;
+use crate::table::Table;
+use crate::transaction::Transaction;
+
+/// Frames of the cache, more or less, and leaves that half of them have, and twelve times all.
+const FRAMES: u64 = 256;
+const ROW_BYTES: usize = 900;
+/// Rows in a leaf of 4096 bytes.
+const ROWS_OF_A_LEAF: u64 = 4;
+
+struct Tried {
+    running: Arc<Running>,
+    table: Table,
+    random: fastrand::Rng,
+}
+
+impl Tried {
+    fn new(seed: u64) -> Self {
+        let cache_bytes = Options::smallest_cache_bytes(4096) + (FRAMES - 64) * 4344;
+        let options = Options { page_bytes: Some(4096), cache_bytes, ..Options::default() };
+        let (engine, _) = opening::open(&InMemory, &options, Path::new("the store")).unwrap();
+        let (engine, stop, threads) = (Arc::new(engine), Arc::default(), parking_lot::Mutex::default());
+        let running = Arc::new(Running { engine, stop, threads, held: None });
+        let mut tx = Transaction::begin(&running);
+        let root = tx.table_root("t").unwrap();
+        tx.commit().unwrap();
+        let table = Table::new("t", root, running.engine.store_id);
+        let mut it = Self { running, table, random: fastrand::Rng::with_seed(seed) };
+        for row in 0..FRAMES * 12 * ROWS_OF_A_LEAF {
+            it.change(row);
+        }
+        it
+    }
+
+    fn change(&mut self, row: u64) {
+        let mut tx = Transaction::begin(&self.running);
+        tx.put(&self.table, &row.to_be_bytes(), &[7; ROW_BYTES]).unwrap();
+        tx.commit().unwrap();
+        self.keep();
+    }
+
+    /// What the thread does.
+    fn keep(&self) {
+        let engine = &self.running.engine;
+        while engine.pager.pool.stay_ahead().unwrap() {}
+        let space = engine.pager.log.space();
+        if space.free_bytes < space.all_bytes / 2 {
+            engine.checkpoint(&|| false).unwrap();
+        }
+    }
+
+    /// Misses of reading rows of the leaves that the first rows are in.
+    fn read_hot(&mut self) -> u64 {
+        let pool = &self.running.engine.pager.pool;
+        let before = pool.misses.load(Ordering::Relaxed);
+        for _ in 0..FRAMES * 8 {
+            let row = self.random.u64(0..FRAMES / 2 * ROWS_OF_A_LEAF);
+            let mut tx = Transaction::begin(&self.running);
+            tx.get(&self.table, &row.to_be_bytes()).unwrap().unwrap();
+            self.keep();
+        }
+        pool.misses.load(Ordering::Relaxed) - before
+    }
+
+    fn scan(&self) -> usize {
+        let mut tx = Transaction::begin(&self.running);
+        tx.scan(&self.table, ..).inspect(|row| assert!(row.is_ok())).inspect(|_| self.keep()).count()
+    }
+}
+
+#[test]
+fn a_scan_of_ten_times_the_cache_leaves_what_is_used_in_it() {
+    let mut tried = Tried::new(1);
+    for _ in 0..3 {
+        tried.read_hot();
+    }
+    let before = tried.read_hot();
+    let left = tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed);
+    assert_eq!(tried.scan() as u64, FRAMES * 12 * ROWS_OF_A_LEAF);
+    let after = tried.read_hot();
+    // The leaf in which the scan began and the one in which a piece ended may have been used again by it.
+    assert!(after <= before + 2, "{before} misses before the scan, {after} after it");
+    assert_eq!(tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed), left, "inner pages left");
+}
+
+#[test]
+fn whoever_misses_a_page_waits_for_no_other_to_be_home_and_needs_one_read() {
+    let mut tried = Tried::new(2);
+    let pool = Arc::clone(&tried.running.engine.pager.pool);
+    let waits = pool.waits.load(Ordering::Relaxed);
+    let (misses, reads) = (pool.misses.load(Ordering::Relaxed), pool.file().read.load(Ordering::Relaxed));
+    let inner = pool.inner_left.load(Ordering::Relaxed);
+    const CHANGES: u64 = 3000;
+    for _ in 0..CHANGES {
+        let row = tried.random.u64(0..FRAMES * 12 * ROWS_OF_A_LEAF);
+        tried.change(row);
+    }
+    let misses = pool.misses.load(Ordering::Relaxed) - misses;
+    assert!(misses > CHANGES / 2, "{misses} misses only: nothing was tried");
+    assert!(misses <= CHANGES, "{misses} misses in {CHANGES} changes of one leaf each");
+    assert_eq!(pool.file().read.load(Ordering::Relaxed) - reads, misses, "reads");
+    assert_eq!(pool.waits.load(Ordering::Relaxed) - waits, 0, "of {misses} misses waited");
+    assert_eq!(pool.inner_left.load(Ordering::Relaxed) - inner, 0, "inner pages left");
+}
