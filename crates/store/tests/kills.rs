@@ -9,17 +9,59 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use common::{options, schemes};
-use duralite_store::{Scheme, Store, Table, Transaction};
+use duralite_store::{Options, Scheme, Store, Table, Transaction};
 
 const THREADS: u64 = 16;
-const ACCOUNTS: u64 = 200;
 const BALANCE: i64 = 1000;
 const DIR: &str = "STORE_KILL_DIR";
 const SCHEME: &str = "STORE_KILL_SCHEME";
+const CASE: &str = "STORE_KILL_CASE";
+
+/// How much there is, and how much of it is in the cache.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    accounts: u64,
+    row_bytes: usize,
+    page_bytes: Option<u32>,
+    cache_bytes: u64,
+}
+
+const IN_CACHE: Case =
+    Case { name: "in the cache", accounts: 200, row_bytes: 8, page_bytes: None, cache_bytes: 8 << 20 };
+/// 64 frames, of which the pages are ten times as many.
+const SMALLEST: Case = Case {
+    name: "at ten times the smallest cache",
+    accounts: 5200,
+    row_bytes: 500,
+    page_bytes: Some(4096),
+    cache_bytes: Options::smallest_cache_bytes(4096),
+};
+const BEYOND: Case =
+    Case { name: "10 MB in 4 MiB", accounts: 20_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
+const CASES: [Case; 3] = [IN_CACHE, SMALLEST, BEYOND];
+
+impl Case {
+    fn options(self, scheme: Scheme) -> Options {
+        let Self { page_bytes, cache_bytes, .. } = self;
+        Options { page_bytes, cache_bytes, ..options(scheme) }
+    }
+
+    /// A row that begins with a number.
+    fn row(self, number: i64) -> Vec<u8> {
+        let mut row = vec![b'.'; self.row_bytes];
+        row[..8].copy_from_slice(&number.to_le_bytes());
+        row
+    }
+}
+
+fn number_of(row: &[u8]) -> i64 {
+    i64::from_le_bytes(row[..8].try_into().unwrap())
+}
 
 fn number(tx: &mut Transaction, table: &Table, key: &[u8]) -> Result<i64, duralite_store::Error> {
     let value = tx.get_for_update(table, key)?;
-    Ok(value.map_or(0, |value| i64::from_le_bytes(value.try_into().unwrap())))
+    Ok(value.map_or(0, |value| number_of(&value)))
 }
 
 /// What the child does; nothing unless it is one.
@@ -27,7 +69,9 @@ fn number(tx: &mut Transaction, table: &Table, key: &[u8]) -> Result<i64, durali
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };
     let scheme = schemes().into_iter().find(|known| known.as_str() == scheme).unwrap();
-    let store = Store::open(Path::new(&dir), options(scheme)).unwrap();
+    let case = std::env::var(CASE).unwrap();
+    let case = CASES.into_iter().find(|known| known.name == case).unwrap();
+    let store = Store::open(Path::new(&dir), case.options(scheme)).unwrap();
     let (accounts, counts) = (store.table("accounts").unwrap(), store.table("counts").unwrap());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -35,14 +79,14 @@ fn child() {
             scope.spawn(move || {
                 let mut random = fastrand::Rng::new();
                 loop {
-                    let (from, to) = (random.u64(0..ACCOUNTS), random.u64(0..ACCOUNTS));
+                    let (from, to) = (random.u64(0..case.accounts), random.u64(0..case.accounts));
                     let amount = random.i64(1..50);
                     let count = store
                         .run(|tx| {
                             let value = number(tx, accounts, &from.to_be_bytes())? - amount;
-                            tx.put(accounts, &from.to_be_bytes(), &value.to_le_bytes())?;
+                            tx.put(accounts, &from.to_be_bytes(), &case.row(value))?;
                             let value = number(tx, accounts, &to.to_be_bytes())? + amount;
-                            tx.put(accounts, &to.to_be_bytes(), &value.to_le_bytes())?;
+                            tx.put(accounts, &to.to_be_bytes(), &case.row(value))?;
                             let count = number(tx, counts, &thread.to_be_bytes())? + 1;
                             tx.put(counts, &thread.to_be_bytes(), &count.to_le_bytes())?;
                             Ok(count)
@@ -57,24 +101,28 @@ fn child() {
     });
 }
 
-fn prepare(dir: &Path, scheme: Scheme) {
-    let store = Store::open(dir, options(scheme)).unwrap();
+fn prepare(dir: &Path, scheme: Scheme, case: Case) {
+    let store = Store::open(dir, case.options(scheme)).unwrap();
     let accounts = store.table("accounts").unwrap();
     store.table("counts").unwrap();
-    store
-        .run(|tx| {
-            (0..ACCOUNTS)
-                .try_for_each(|account| tx.put(&accounts, &account.to_be_bytes(), &BALANCE.to_le_bytes()))
-        })
-        .unwrap();
+    for first in (0..case.accounts).step_by(500) {
+        let some = first..case.accounts.min(first + 500);
+        store
+            .run(|tx| {
+                let mut some = some.clone();
+                some.try_for_each(|account| tx.put(&accounts, &account.to_be_bytes(), &case.row(BALANCE)))
+            })
+            .unwrap();
+    }
 }
 
 /// Lets the child work until so many commits were acknowledged, kills it, and says how often each thread was.
-fn kill_after(dir: &Path, scheme: Scheme, commits: u64) -> Vec<i64> {
+fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(DIR, dir)
         .env(SCHEME, scheme.as_str())
+        .env(CASE, case.name)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -95,46 +143,137 @@ fn kill_after(dir: &Path, scheme: Scheme, commits: u64) -> Vec<i64> {
     acknowledged
 }
 
-#[test]
-fn inv30_kills_lose_nothing_that_was_acknowledged() {
-    let kills = std::env::var("STORE_KILLS").ok().and_then(|kills| kills.parse::<u64>().ok());
-    let rounds = kills.map_or(3, |kills| kills.div_ceil(schemes().len() as u64));
-    let begun = Instant::now();
-    let mut told: i64 = 0;
-    for scheme in schemes() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("store");
-        prepare(&path, scheme);
-        let seed = fastrand::u64(..);
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut before = vec![0; THREADS as usize];
-        for round in 0..rounds {
-            let acknowledged = kill_after(&path, scheme, random.u64(1..400));
-            let what = format!("{scheme:?}, seed {seed}, kill {round}");
-            let store = Store::open(&path, options(scheme)).unwrap();
-            store.verify().unwrap_or_else(|error| panic!("{what}: {error}"));
-            let (accounts, counts) = (store.table("accounts").unwrap(), store.table("counts").unwrap());
-            let sum = store
-                .run(|tx| {
-                    tx.scan(&accounts, ..)
-                        .map(|row| Ok(i64::from_le_bytes(row?.1.try_into().unwrap())))
-                        .sum::<Result<i64, duralite_store::Error>>()
-                })
-                .unwrap();
-            assert_eq!(sum, ACCOUNTS as i64 * BALANCE, "{what}");
-            for (thread, acknowledged) in acknowledged.into_iter().enumerate() {
-                let key = (thread as u64).to_be_bytes();
-                let count = store.run(|tx| number(tx, &counts, &key)).unwrap();
-                let least = acknowledged.max(before[thread]);
-                assert!(count >= least, "{what}: thread {thread} has {count}, and {least} were acknowledged");
-                before[thread] = count;
-            }
+/// Kills a process so often, and looks each time at what it leaves; how many commits were acknowledged.
+fn killed(scheme: Scheme, case: Case, rounds: u64) -> i64 {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    prepare(&path, scheme, case);
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut before = vec![0; THREADS as usize];
+    for round in 0..rounds {
+        let acknowledged = kill_after(&path, scheme, case, random.u64(1..400));
+        let what = format!("{scheme:?}, {}, seed {seed}, kill {round}", case.name);
+        let store =
+            Store::open(&path, case.options(scheme)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        store.verify().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (accounts, counts) = (store.table("accounts").unwrap(), store.table("counts").unwrap());
+        let sum = store
+            .run(|tx| {
+                tx.scan(&accounts, ..)
+                    .map(|row| Ok(number_of(&row?.1)))
+                    .sum::<Result<i64, duralite_store::Error>>()
+            })
+            .unwrap();
+        assert_eq!(sum, case.accounts as i64 * BALANCE, "{what}");
+        for (thread, acknowledged) in acknowledged.into_iter().enumerate() {
+            let key = (thread as u64).to_be_bytes();
+            let count = store.run(|tx| number(tx, &counts, &key)).unwrap();
+            let least = acknowledged.max(before[thread]);
+            assert!(count >= least, "{what}: thread {thread} has {count}, and {least} were acknowledged");
+            before[thread] = count;
         }
-        told += before.iter().sum::<i64>();
     }
+    before.iter().sum()
+}
+
+/// Kills on every scheme, and prints a row for docs/fault-model.md.
+fn killed_on_all(case: Case, fewest: u64) {
+    let kills = std::env::var("STORE_KILLS").ok().and_then(|kills| kills.parse::<u64>().ok());
+    let rounds = kills.map_or(fewest, |kills| kills.div_ceil(schemes().len() as u64));
+    let begun = Instant::now();
+    let told: i64 = schemes().into_iter().map(|scheme| killed(scheme, case, rounds)).sum();
     println!(
-        "| store | deaths of processes | {} processes of {THREADS} threads killed, {told} commits acknowledged, none lost | {} |",
+        "| store | deaths of processes, {} | {} processes of {THREADS} threads killed, {told} commits acknowledged, none lost | {} |",
+        case.name,
         rounds * schemes().len() as u64,
         begun.elapsed().as_secs()
+    );
+}
+
+#[test]
+fn inv30_kills_lose_nothing_that_was_acknowledged() {
+    killed_on_all(IN_CACHE, 3);
+}
+
+/// Pages leave the cache and go home in the middle of everything.
+#[test]
+fn inv30_nor_do_kills_at_ten_times_the_smallest_cache() {
+    killed_on_all(SMALLEST, 2);
+}
+
+/// The seventeenth kill of just this once left a store that recovered for ever.
+#[test]
+fn inv50_seventeen_kills_with_more_data_than_cache_are_recovered_from() {
+    killed(Scheme::Auto, BEYOND, 17);
+}
+
+const OPEN: &str = "STORE_KILL_OPEN";
+
+/// Megabytes of pages, and changes of the transaction that is open when its process dies. `STORE_LARGE` is the whole size.
+fn large() -> (u64, u64) {
+    if std::env::var_os("STORE_LARGE").is_some() { (148, 20_000) } else { (12, 1600) }
+}
+
+/// What the child does: one transaction with many changes, which it never ends.
+#[test]
+fn open_child() {
+    let Ok(dir) = std::env::var(OPEN) else { return };
+    let (megabytes, changes) = large();
+    let rows = megabytes * 1000;
+    let store = Store::open(Path::new(&dir), large_options()).unwrap();
+    let (table, other) = (store.table("rows").unwrap(), store.table("other").unwrap());
+    for first in (0..rows).step_by(500) {
+        store
+            .run(|tx| (first..first + 500).try_for_each(|n| tx.put(&table, &n.to_be_bytes(), &[b'a'; 900])))
+            .unwrap();
+    }
+    let mut open = store.begin();
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..changes {
+        open.put(&table, &random.u64(0..rows).to_be_bytes(), &[b'b'; 900]).unwrap();
+    }
+    // Its commit makes the log durable up to here.
+    store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
+    println!("\nready");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The cache is an eighth of the pages.
+fn large_options() -> Options {
+    Options { cache_bytes: large().0 << 20 >> 3, log_bytes: 256 << 20, ..Options::default() }
+}
+
+#[test]
+fn inv50_a_large_transaction_that_was_open_at_a_kill_is_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "open_child", "--nocapture"])
+        .env(OPEN, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap()).lines().any(|line| line.unwrap() == "ready");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said, "the child ended by itself");
+    let begun = Instant::now();
+    let store = Store::open(&path, large_options()).unwrap();
+    let seconds = begun.elapsed().as_secs_f64();
+    assert_eq!(store.metrics().recovered_transactions, 1);
+    store.verify().unwrap();
+    let table = store.table("rows").unwrap();
+    let mut count = 0;
+    for row in store.begin().scan(&table, ..) {
+        assert_eq!(row.unwrap().1, [b'a'; 900]);
+        count += 1;
+    }
+    let (megabytes, changes) = large();
+    assert_eq!(count, megabytes * 1000);
+    println!(
+        "| store | a transaction that was open | {changes} changes in {megabytes} MB of pages with a cache of an eighth taken back in {seconds:.1} s | |"
     );
 }

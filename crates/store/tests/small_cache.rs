@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use common::crash::{Images, OnRig, Rig};
 use common::{options, schemes, value};
-use duralite_store::{Error, Options, Scheme, Store, Table};
+use duralite_store::{Error, Options, RestoreTo, Scheme, Store, Table};
 
 /// Rows of which seven fit in a page: four hundred leaves, with inner pages on two levels.
 const ROWS: u32 = 2800;
@@ -121,4 +121,33 @@ fn inner_pages_stay_while_leaves_come_and_go() {
             "{scheme:?}, seed {seed}: inner pages left"
         );
     }
+}
+
+/// A restore that is refused for its cache leaves nothing that is in the way of the next one, with a larger one.
+#[test]
+fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, backup, target) =
+        (dir.path().join("store"), dir.path().join("backup"), dir.path().join("target"));
+    // Which cache is too small says the backup's pages, not the options.
+    let page_bytes = 16384;
+    let least = Options::smallest_cache_bytes(page_bytes);
+    let made = Options { cache_bytes: least, page_bytes: Some(page_bytes), ..smallest(Scheme::Auto) };
+    let store = Store::open(&source, made).unwrap();
+    let table = store.table("t").unwrap();
+    store.run(|tx| tx.put(&table, b"key", b"value")).unwrap();
+    store.backup(&backup).unwrap();
+    let restore = |cache_bytes| {
+        let options = Options { cache_bytes, page_bytes: None, ..smallest(Scheme::Auto) };
+        Store::restore(&backup, None, &target, RestoreTo::End, options)
+    };
+    assert!(matches!(restore(least - 1), Err(Error::Invalid { .. })));
+    let left: Vec<_> =
+        target.read_dir().map(|all| all.map(|one| one.unwrap().file_name()).collect()).unwrap_or_default();
+    assert!(left.is_empty(), "{left:?} are left");
+    restore(least).unwrap();
+    let options = Options { cache_bytes: least, page_bytes: None, ..smallest(Scheme::Auto) };
+    let store = Store::open(&target, options).unwrap();
+    let table = store.table("t").unwrap();
+    assert_eq!(store.begin().get(&table, b"key").unwrap(), Some(b"value".to_vec()));
 }
