@@ -26,7 +26,7 @@ fn rows_come_back_after_the_store_was_closed() {
         }
         let store = Store::open(dir.path().join("s"), options(scheme)).unwrap();
         let table = store.table("t").unwrap();
-        let mut tx = store.begin();
+        let tx = store.begin();
         let rows: Vec<_> = tx.scan(&table, ..).map(Result::unwrap).collect();
         assert_eq!(rows.len(), 2000, "{scheme:?}");
         for (n, (key, found)) in (0_u32..).zip(rows) {
@@ -85,7 +85,7 @@ fn model_round(seed: u64, options: Options) {
         }
     }
     let table = store.table("t").unwrap();
-    let mut tx = store.begin();
+    let tx = store.begin();
     let rows: Vec<_> = tx.scan(&table, ..).map(Result::unwrap).collect();
     assert!(rows.into_iter().eq(model), "seed {seed}");
 }
@@ -194,7 +194,7 @@ fn a_row_that_was_read_for_a_change_is_changed_wherever_it_is_by_then() {
             tx.commit().unwrap();
         }
         let wanted = [Some(b"changed".to_vec()), None, Some(b"again".to_vec())];
-        let mut tx = store.begin();
+        let tx = store.begin();
         for n in 0..60 {
             assert_eq!(tx.get(&table, &key(n)).unwrap(), wanted[n as usize % 3], "{n} with {others} others");
         }

@@ -71,7 +71,7 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
         rig.page_reads_left.store(u64::MAX, Ordering::SeqCst);
         store.verify().unwrap();
         let table = store.table("t").unwrap();
-        let mut tx = store.begin();
+        let tx = store.begin();
         for n in 0..ROWS {
             assert!(tx.get(&table, &key(n)).unwrap() == Some(value(n, ROW_BYTES)), "{what}: row {n}");
         }

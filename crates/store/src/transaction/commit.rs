@@ -131,26 +131,26 @@ impl Transaction {
     fn say_commit(&mut self) -> Result<Lsn, Error> {
         self.check()?;
         if !self.is_active {
-            return Ok(self.held.depends_on());
+            return Ok(self.held.get_mut().depends_on());
         }
         let engine = &self.running.engine;
         if !engine.controls.keep(Rule::LockUntilLogged) {
-            engine.locks.release(&mut self.held, 0);
+            engine.locks.release(self.held.get_mut(), 0);
             // So that others have time to see what is not committed.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         self.close_steps();
-        let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last() };
+        let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last };
         let logged = engine.pager.say(author, &now_ns().to_le_bytes())?;
-        Ok(logged.lsn.max(self.held.depends_on()))
+        Ok(logged.lsn.max(self.held.get_mut().depends_on()))
     }
 
     /// Ends after a commit with this number, or after nothing.
     fn finish(&mut self, upto: Lsn) {
-        self.state = State::Over("it was committed");
+        self.state.set(State::Over("it was committed"));
         let chains = self.chains_given_up();
         let engine = &self.running.engine;
-        engine.locks.release(&mut self.held, upto);
+        engine.locks.release(self.held.get_mut(), upto);
         // If that fails the store is poisoned, and recovery does it.
         let _ = free_chains(engine, self.id, &chains);
         engine.counts.commits.add(1);

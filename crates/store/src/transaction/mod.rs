@@ -7,10 +7,12 @@ mod catalog;
 mod change;
 mod commit;
 mod kept;
+mod reads;
 mod rows;
 mod scan;
 mod undo;
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
@@ -56,20 +58,21 @@ enum State {
 pub struct Transaction {
     running: Arc<Running>,
     id: TxId,
-    state: State,
+    state: Cell<State>,
     /// What it has done; made with its first change.
     undoable: Option<Arc<Undoable>>,
-    held: Held,
+    /// Locks, which reading takes too. Borrowed while one is taken, and by nobody that calls others.
+    held: RefCell<Held>,
     /// The lock that it was refused, and that has made it fail.
-    refused: Option<Refused>,
-    tables: Vec<(TableId, Mode)>,
+    refused: Cell<Option<Refused>>,
+    tables: RefCell<Vec<(TableId, Mode)>>,
     /// Whether it has objects in the log.
     is_active: bool,
     /// What is kept for taking it back.
     kept: Kept,
     last: Lsn,
     /// The row that was read last to be changed, and where it was.
-    found: Option<(TableId, Key, Found)>,
+    found: RefCell<Option<(TableId, Key, Found)>>,
     /// Those that one can go back to, by number, with the steps before each.
     savepoints: Vec<(u64, usize)>,
     next_savepoint: u64,
@@ -105,15 +108,15 @@ impl Transaction {
         Self {
             running: Arc::clone(running),
             id,
-            state: State::Open,
+            state: Cell::new(State::Open),
             undoable: None,
-            held: running.engine.locks.begin(age),
-            refused: None,
-            tables: Vec::new(),
+            held: RefCell::new(running.engine.locks.begin(age)),
+            refused: Cell::default(),
+            tables: RefCell::default(),
             is_active: false,
             kept: Kept::default(),
             last: 0,
-            found: None,
+            found: RefCell::default(),
             savepoints: Vec::new(),
             next_savepoint: 0,
         }
@@ -172,7 +175,7 @@ impl Transaction {
     /// [`Error::Foreign`] for a savepoint of another transaction or one that was rolled back over,
     /// [`Error::Finished`] after the end, [`Error::Poisoned`].
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
-        if let State::Over(why) = self.state {
+        if let State::Over(why) = self.state.get() {
             return Err(Error::Finished { why });
         }
         let known = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
@@ -180,8 +183,8 @@ impl Transaction {
         let (_, steps) = self.savepoints[at];
         self.take_back(steps)?;
         self.savepoints.truncate(at + 1);
-        self.state = State::Open;
-        self.refused = None;
+        self.state.set(State::Open);
+        self.refused.set(None);
         Ok(())
     }
 
@@ -192,7 +195,7 @@ impl Transaction {
 
     /// Whether it goes on.
     fn check(&self) -> Result<(), Error> {
-        match self.state {
+        match self.state.get() {
             State::Open => self.engine().poison.check(),
             State::Failed => Err(Error::Finished { why: "a step failed, and it can only be rolled back" }),
             State::Over(why) => Err(Error::Finished { why }),
@@ -210,32 +213,37 @@ impl Transaction {
     }
 
     /// Takes a lock, and the one of the table that announces it.
-    fn lock(&mut self, table: TableId, target: &Target, mode: Mode) -> Result<(), Error> {
+    fn lock(&self, table: TableId, target: &Target, mode: Mode) -> Result<(), Error> {
         let announced = if mode.changes() { Mode::IntentionExclusive } else { Mode::IntentionShared };
-        let held = self.tables.iter().position(|(held, _)| *held == table);
-        let mode_held = held.and_then(|at| self.tables.get(at)).map(|(_, mode)| *mode);
+        let (held, mode_held) = {
+            let tables = self.tables.borrow();
+            let held = tables.iter().position(|(held, _)| *held == table);
+            (held, held.and_then(|at| tables.get(at)).map(|(_, mode)| *mode))
+        };
         if mode_held.is_none_or(|held| held.and(announced) != held) {
             self.take(&Target::Table(table), announced)?;
             let now = mode_held.map_or(announced, |held| held.and(announced));
+            let mut tables = self.tables.borrow_mut();
             match held {
-                Some(at) => self.tables[at].1 = now,
-                None => self.tables.push((table, now)),
+                Some(at) => tables[at].1 = now,
+                None => tables.push((table, now)),
             }
         }
         self.take(target, mode)
     }
 
     /// Keeps everybody from changing a table.
-    pub(crate) fn lock_table(&mut self, table: TableId) -> Result<(), Error> {
+    pub(crate) fn lock_table(&self, table: TableId) -> Result<(), Error> {
         self.check()?;
         self.take(&Target::Table(table), Mode::Shared)
     }
 
-    fn take(&mut self, target: &Target, mode: Mode) -> Result<(), Error> {
+    fn take(&self, target: &Target, mode: Mode) -> Result<(), Error> {
         let limit = self.running.engine.tuning.lock_timeout;
-        if let Err(refused) = self.running.engine.locks.take(&mut self.held, target, mode, limit) {
-            self.state = State::Failed;
-            self.refused = Some(refused);
+        let taken = self.running.engine.locks.take(&mut self.held.borrow_mut(), target, mode, limit);
+        if let Err(refused) = taken {
+            self.state.set(State::Failed);
+            self.refused.set(Some(refused));
             return Err(refused.into());
         }
         // Whoever cannot take back what it has changed releases its locks all the same, and says so first.
@@ -244,7 +252,7 @@ impl Transaction {
 
     /// What was refused, if it can only be rolled back for that.
     pub(crate) fn refused(&self) -> Option<Error> {
-        self.refused.filter(|_| self.state == State::Failed).map(Error::from)
+        self.refused.get().filter(|_| self.state.get() == State::Failed).map(Error::from)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duralite_logfmt::store::{
-    LEAF_CELL_HEAD, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, Value, cell_key, leaf_cell,
+    LEAF_CELL_HEAD, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, Value, cell_key, leaf_cell,
     leaf_value,
 };
 
@@ -30,14 +30,15 @@ impl Transaction {
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// # let table = store.table("t")?;
-    /// assert_eq!(store.begin().get(&table, b"nobody")?, None);
+    /// let tx = store.begin();
+    /// assert_eq!(tx.get(&table, b"nobody")?, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Deadlock`], [`Error::Timeout`], [`Error::KeyTooLong`], [`Error::Corrupt`], [`Error::Io`],
     /// [`Error::Finished`], [`Error::Foreign`], [`Error::Poisoned`].
-    pub fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.read(table, key, Mode::Shared)
     }
 
@@ -57,20 +58,25 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`get`](Self::get).
-    pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub fn get_for_update(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.read(table, key, Mode::Exclusive)
     }
 
-    fn read(&mut self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
+    fn read(&self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
+        self.cell(table, key, mode)?.map(|cell| self.value(&cell)).transpose()
+    }
+
+    /// A row's cell, under a lock.
+    pub(super) fn cell(&self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
         self.check_key(table, key)?;
         if mode.changes() || self.engine().controls.keep(Rule::NoDirtyReads) {
             self.lock(table.root(), &Target::Row(table.root(), Key::from(key)), mode)?;
         }
         let Some((cell, found)) = self.engine().tree(table.root()).get(key)? else { return Ok(None) };
         if mode.changes() {
-            self.found = Some((table.root(), Key::from(key), found));
+            self.found.replace(Some((table.root(), Key::from(key), found)));
         }
-        self.value(&cell).map(Some)
+        Ok(Some(cell))
     }
 
     /// The value of a cell.
@@ -170,7 +176,7 @@ impl Transaction {
     /// Where a row was found, if it is the one that was read last to be changed.
     fn found_row(&self, root: PageId, key: &[u8]) -> Option<Found> {
         let is_it = |row: &&(PageId, Key, Found)| row.0 == root && *row.1 == *key;
-        self.found.as_ref().filter(is_it).map(|(.., found)| *found)
+        self.found.borrow().as_ref().filter(is_it).map(|(.., found)| *found)
     }
 
     /// Removes a row; whether it existed.
@@ -206,7 +212,7 @@ impl Transaction {
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        change(self).inspect_err(|_| self.state = State::Failed)
+        change(self).inspect_err(|_| self.state.set(State::Failed))
     }
 
     /// Writes a long value page by page.
@@ -291,10 +297,6 @@ impl Transaction {
     pub(super) fn chains_given_up(&self) -> Vec<PageId> {
         let Some(undoable) = &self.undoable else { return Vec::new() };
         undoable.list.lock().steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
-    }
-
-    pub(super) fn last(&self) -> Lsn {
-        self.last
     }
 }
 

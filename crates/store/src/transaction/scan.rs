@@ -3,10 +3,13 @@
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 
+use duralite_logfmt::store::{PageKind, cell_key};
+
 use super::{State, Transaction};
 use crate::controls::Rule;
 use crate::error::Error;
 use crate::locks::{Key, KeyRange, Mode, Target, is_empty};
+use crate::reader::Row;
 use crate::table::Table;
 use crate::tree::{Edge, Want};
 
@@ -29,7 +32,7 @@ const MOST_AHEAD: usize = 512;
 /// ```
 #[derive(Debug)]
 pub struct Scan<'t> {
-    tx: &'t mut Transaction,
+    tx: &'t Transaction,
     table: Table,
     /// What has not been read from either end; `None` when all has.
     rest: Option<KeyRange>,
@@ -38,9 +41,6 @@ pub struct Scan<'t> {
     ahead: usize,
     error: Option<Error>,
 }
-
-/// A row: its key and its value.
-type Row = (Vec<u8>, Vec<u8>);
 
 impl Transaction {
     /// The rows of a range of keys. Nobody changes, adds or removes one of those that were read, or between them, before
@@ -64,7 +64,7 @@ impl Transaction {
     /// ```
     ///
     /// Each row may be an error, as of [`get`](Self::get); the scan is over then.
-    pub fn scan<'k>(&mut self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
+    pub fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
         let owned = |bound: Bound<&&[u8]>| bound.map(|key| Key::from(*key));
         let range = (owned(range.start_bound()), owned(range.end_bound()));
         let error = self.check().and_then(|()| self.check_table(table)).err();
@@ -120,6 +120,45 @@ fn after(end: Bound<Key>) -> Bound<Key> {
 }
 
 impl Scan<'_> {
+    /// Goes on with the first row whose key is not below this one; never back. What is passed over is neither read nor
+    /// locked, as far as it has not been.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// for key in [b"a", b"b", b"c"] {
+    ///     tx.put(&table, key, b"value")?;
+    /// }
+    /// let mut scan = tx.scan(&table, ..);
+    /// scan.seek(b"b");
+    /// assert_eq!(scan.next().transpose()?.map(|(key, _)| key), Some(b"b".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, key: &[u8]) {
+        let is_before = |cell: &Vec<u8>| cell_key(PageKind::Leaf, cell).is_ok_and(|own| own < key);
+        while self.front.front().is_some_and(is_before) {
+            self.front.pop_front();
+        }
+        if !self.front.is_empty() {
+            return;
+        }
+        if let Some((from, to)) = self.rest.take() {
+            let is_ahead = match &from {
+                Bound::Unbounded => true,
+                Bound::Included(from) | Bound::Excluded(from) => key > &**from,
+            };
+            let from = if is_ahead { Bound::Included(Key::from(key)) } else { from };
+            self.rest = Some((from, to)).filter(|rest| !is_empty(rest));
+        }
+        if self.rest.is_none() {
+            while self.back.front().is_some_and(is_before) {
+                self.back.pop_front();
+            }
+        }
+    }
+
     fn lock(&mut self, range: KeyRange) -> Result<(), Error> {
         self.tx.check()?;
         if !self.tx.engine().controls.keep(Rule::RangeLocks) {
@@ -138,8 +177,7 @@ impl Scan<'_> {
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let before = from.clone();
         let ahead = self.ahead();
-        let running = std::sync::Arc::clone(&self.tx.running);
-        let tree = running.engine.tree(self.table.root());
+        let tree = self.tx.engine().tree(self.table.root());
         let seen = tree.first_piece(edge(&from), edge(&to), Want::End(ahead))?;
         let end = match (&seen.fence, seen.is_cut, seen.cells.last()) {
             (_, true, Some(last)) => Bound::Included(self.tx.row_key(last)?.as_slice().into()),
@@ -166,8 +204,7 @@ impl Scan<'_> {
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let before = to.clone();
         let ahead = self.ahead();
-        let running = std::sync::Arc::clone(&self.tx.running);
-        let tree = running.engine.tree(self.table.root());
+        let tree = self.tx.engine().tree(self.table.root());
         let seen = tree.last_piece(edge(&from), edge(&to), Want::End(ahead))?;
         let begin = match (&seen.fence, seen.is_cut, seen.cells.first()) {
             (_, true, Some(first)) => Bound::Included(self.tx.row_key(first)?.as_slice().into()),
@@ -220,7 +257,7 @@ impl Scan<'_> {
             self.front.clear();
             self.back.clear();
             if !matches!(error, Error::Finished { .. } | Error::Foreign { .. }) {
-                self.tx.state = State::Failed;
+                self.tx.state.set(State::Failed);
             }
         }
         row.transpose()

@@ -24,10 +24,10 @@ impl Transaction {
     /// # Errors
     /// [`Error::Poisoned`] if something cannot be taken back: recovery will. Nothing happens if it is over already.
     pub fn rollback(&mut self) -> Result<(), Error> {
-        if matches!(self.state, State::Over(_)) {
+        if matches!(self.state.get(), State::Over(_)) {
             return Ok(());
         }
-        self.state = State::Over("it was rolled back");
+        self.state.set(State::Over("it was rolled back"));
         let taken_back = self.take_back(0).and_then(|()| {
             self.close_steps();
             if self.is_active {
@@ -76,7 +76,7 @@ impl Transaction {
     /// Releases locks and room. `early` as in [`crate::locks::Locks::release`].
     pub(super) fn end(&mut self, early: u64) {
         let engine = &self.running.engine;
-        engine.locks.release(&mut self.held, early);
+        engine.locks.release(self.held.get_mut(), early);
         self.kept.give_up(engine);
         // What a poisoned store could not take back recovery needs.
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {

@@ -1,0 +1,98 @@
+//! What reads rows: transactions and snapshots alike.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::error::Error;
+use crate::table::Table;
+
+/// A row: its key and its value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
+/// A handle that rows are read by, without changing it: several scans and reads may go on at once. Generic code takes
+/// `&impl Reader`; [`Transaction`](crate::Transaction) has the same methods of its own.
+///
+/// ```
+/// use duralite_store::{Error, Options, Reader, Store, Table};
+/// fn count(rows: &impl Reader, table: &Table) -> Result<usize, Error> {
+///     rows.scan(table, ..).try_fold(0, |count, row| row.map(|_| count + 1))
+/// }
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::open(dir.path().join("store"), Options::default())?;
+/// let table = store.table("t")?;
+/// store.run(|tx| tx.put(&table, b"key", b"value"))?;
+/// assert_eq!(count(&store.begin(), &table)?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Reader {
+    /// What [`scan`](Self::scan) gives: rows in key order, or with `.rev()` backwards.
+    type Rows<'r>: DoubleEndedIterator<Item = Result<Row, Error>>
+    where
+        Self: 'r;
+
+    /// A row's value.
+    ///
+    /// # Errors
+    /// Those of the handle's own `get`.
+    fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error>;
+
+    /// The rows of a range of keys. Each may be an error, and the scan is over then.
+    fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Self::Rows<'_>;
+
+    /// Whether there is a row.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn contains(&self, table: &Table, key: &[u8]) -> Result<bool, Error> {
+        self.get(table, key).map(|value| value.is_some())
+    }
+
+    /// The row with the smallest key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn first(&self, table: &Table) -> Result<Option<Row>, Error> {
+        self.scan(table, ..).next().transpose()
+    }
+
+    /// The row with the largest key.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn last(&self, table: &Table) -> Result<Option<Row>, Error> {
+        self.scan(table, ..).next_back().transpose()
+    }
+
+    /// The rows whose keys begin with these bytes.
+    fn prefix(&self, table: &Table, prefix: &[u8]) -> Self::Rows<'_> {
+        let after = after_prefix(prefix);
+        let end = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.scan(table, (Bound::Included(prefix), end))
+    }
+}
+
+/// The smallest key above all that begin with these bytes, if there is one.
+pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_prefix;
+
+    #[test]
+    fn what_comes_after_a_prefix() {
+        let cases: [(&[u8], Option<&[u8]>); 5] = [
+            (b"", None),
+            (b"a", Some(b"b")),
+            (b"a\xff", Some(b"b")),
+            (b"\xff\xff", None),
+            (b"\x00\xfe", Some(b"\x00\xff")),
+        ];
+        for (prefix, after) in cases {
+            assert_eq!(after_prefix(prefix).as_deref(), after, "{prefix:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Reads that are made of others.
+
+use std::ops::{Bound, RangeBounds};
+
+use super::Transaction;
+use super::scan::Scan;
+use crate::error::Error;
+use crate::locks::Mode;
+use crate::reader::{Reader, Row, after_prefix};
+use crate::table::Table;
+
+impl Transaction {
+    /// Whether there is a row, under a shared lock. Its value is not read.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let tx = store.begin();
+    /// assert!(!tx.contains(&table, b"nobody")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn contains(&self, table: &Table, key: &[u8]) -> Result<bool, Error> {
+        self.cell(table, key, Mode::Shared).map(|cell| cell.is_some())
+    }
+
+    /// The row with the smallest key. Nobody puts one before it until this transaction is over.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put(&table, b"a", b"1")?;
+    /// tx.put(&table, b"b", b"2")?;
+    /// assert_eq!(tx.first(&table)?, Some((b"a".to_vec(), b"1".to_vec())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn first(&self, table: &Table) -> Result<Option<Row>, Error> {
+        self.scan(table, ..).next().transpose()
+    }
+
+    /// The row with the largest key. Nobody puts one behind it until this transaction is over.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// assert_eq!(store.begin().last(&table)?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn last(&self, table: &Table) -> Result<Option<Row>, Error> {
+        self.scan(table, ..).next_back().transpose()
+    }
+
+    /// The rows whose keys begin with these bytes, locked as by [`scan`](Self::scan).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// for key in ["user/1", "user/2", "users"] {
+    ///     tx.put(&table, key.as_bytes(), b"value")?;
+    /// }
+    /// assert_eq!(tx.prefix(&table, b"user/").count(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prefix(&self, table: &Table, prefix: &[u8]) -> Scan<'_> {
+        let after = after_prefix(prefix);
+        let end = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.scan(table, (Bound::Included(prefix), end))
+    }
+}
+
+impl Reader for Transaction {
+    type Rows<'r> = Scan<'r>;
+
+    fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        Self::get(self, table, key)
+    }
+
+    fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
+        Self::scan(self, table, range)
+    }
+
+    fn contains(&self, table: &Table, key: &[u8]) -> Result<bool, Error> {
+        Self::contains(self, table, key)
+    }
+}
