@@ -13,6 +13,12 @@ pub enum Rule {
     NoDirtyReads,
     /// Locks are held until the commit has its place in the log.
     LockUntilLogged,
+    /// What a row was is noted for snapshots before it is changed.
+    NoteVersions,
+    /// The first snapshot notes what transactions in progress have changed.
+    NoteWhatWasChanged,
+    /// Of a row that was changed a snapshot shows what it was.
+    LookAtVersions,
 }
 
 /// Which rules are broken.

@@ -20,6 +20,7 @@ use crate::pager::Pager;
 use crate::poison::Poison;
 use crate::space::Space;
 use crate::tree::Tree;
+use crate::versions::Versions;
 
 /// Of the options, what is looked at while the store is open.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,7 @@ pub(crate) struct Engine {
     /// Objects that a backup still needs; held while a checkpoint gives some up.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     pub(crate) store_id: [u8; 16],
+    pub(crate) versions: Versions,
     pub(crate) controls: Controls,
 }
 

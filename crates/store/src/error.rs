@@ -29,6 +29,11 @@ pub enum Error {
     /// A lock did not come in time.
     #[error("a lock did not come in time; run the transaction again, or raise the lock timeout")]
     Timeout,
+    /// More rows were changed since a snapshot was opened than the store keeps old versions of.
+    #[error(
+        "the snapshot is too old: more was changed since than is kept; open another one, or raise snapshot_bytes"
+    )]
+    SnapshotTooOld,
     /// There is no room: on the disk, in the log for a transaction as large as this, or in the cache.
     #[error("{what}")]
     Full {

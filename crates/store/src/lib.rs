@@ -55,6 +55,7 @@ mod log;
 mod log_tests;
 mod media;
 mod metrics;
+mod noting;
 mod opening;
 mod options;
 mod page_file;
@@ -65,6 +66,7 @@ mod recovery;
 mod restore;
 mod running;
 mod salvage;
+mod snapshot;
 mod space;
 mod steps;
 mod store;
@@ -74,6 +76,7 @@ mod transaction;
 mod tree;
 mod undo;
 mod verify;
+mod versions;
 
 #[cfg(feature = "controls")]
 #[doc(hidden)]
@@ -85,6 +88,7 @@ pub use options::{Durability, LogMedium, Options, Scheme};
 pub use reader::{Reader, Row};
 pub use restore::{RestoreTo, Restored};
 pub use salvage::Salvaged;
+pub use snapshot::{Snapshot, SnapshotScan};
 pub use store::Store;
 pub use table::Table;
 pub use transaction::{Savepoint, Scan, Ticket, Transaction};

@@ -27,6 +27,12 @@ pub struct Metrics {
     pub locks_inherited: u64,
     /// Transactions in progress that have changed something.
     pub active: u64,
+    /// Snapshots that are open, those that were ended not counted in.
+    pub snapshots: u64,
+    /// Bytes of what rows were before they were changed, for snapshots.
+    pub snapshot_bytes: u64,
+    /// Snapshots that were ended because that took too much.
+    pub snapshots_ended: u64,
     /// Log objects written so far, since the store was made.
     pub log_objects: u64,
     /// Bytes of log objects.

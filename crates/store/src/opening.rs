@@ -27,6 +27,7 @@ use crate::pager::{Author, Pager};
 use crate::poison::Poison;
 use crate::recovery::{Report, recover};
 use crate::space::{GivenPage, Purpose, Space};
+use crate::versions::Versions;
 
 /// There is no log: everything is home.
 pub(crate) const NO_LOG: u32 = 0;
@@ -211,6 +212,7 @@ pub(crate) fn assemble(
         next_tx: AtomicU64::new(head.last_tx + 1),
         pinned: Mutex::default(),
         store_id: head.store_id,
+        versions: Versions::new(options.snapshot_bytes),
         controls: Controls::default(),
     }
 }

@@ -122,6 +122,10 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
     pub log_bytes: u64,
+    /// Bytes of memory for what rows were before they were changed, while a [`Snapshot`](crate::Snapshot) is open; 64 MiB.
+    /// A row that was changed takes about 200 bytes and itself. Where that is not enough the oldest snapshots end with
+    /// [`Error::SnapshotTooOld`].
+    pub snapshot_bytes: u64,
     /// How long a lock is waited for; a second.
     pub lock_timeout: Duration,
     /// What a commit waits for; durability.
@@ -144,6 +148,7 @@ impl Default for Options {
             page_bytes: None,
             cache_bytes: 64 << 20,
             log_bytes: 64 << 20,
+            snapshot_bytes: 64 << 20,
             lock_timeout: Duration::from_secs(1),
             durability: Durability::Immediate,
             early_lock_release: true,

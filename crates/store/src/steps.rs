@@ -1,7 +1,11 @@
 //! What a transaction has done so far that is taken back if it does not commit.
 
+use std::sync::Arc;
+
 use duralite_logfmt::store::Lsn;
-use parking_lot::Mutex;
+
+use crate::sync::Mutex;
+use crate::versions::Fate;
 
 /// A step that is taken back if its transaction is.
 #[derive(Debug)]
@@ -17,7 +21,12 @@ pub(crate) struct Undoable {
     /// Held by the transaction from before a step is logged until it is listed, or until what takes one back is logged and
     /// the step is off the list; and by whoever moves the steps. Nobody waits for room in the log meanwhile.
     pub(crate) busy: Mutex<()>,
+    /// Held by the transaction from before it asks whether a row has to be noted until the step that changes it is listed, and while
+    /// it takes one back; and by whoever notes what it has changed. Nobody reads a page meanwhile but to take a step back.
+    pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
+    /// What becomes of it, for snapshots.
+    pub(crate) fate: Arc<Fate>,
 }
 
 #[derive(Debug, Default)]

@@ -22,6 +22,7 @@ use crate::recovery::Report;
 use crate::restore::{RestoreTo, Restored, restore};
 use crate::running::{Running, Stop};
 use crate::salvage::{Salvaged, salvage};
+use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transaction::Transaction;
 use crate::verify::{Verified, verify};
@@ -30,8 +31,8 @@ use crate::verify::{Verified, verify};
 const TRIES: u32 = 1000;
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-/// A store. It is closed, with a checkpoint, when it and all its [transactions](Transaction) and [tickets](crate::Ticket) are
-/// dropped: until the last of them is gone nobody else can open it.
+/// A store. It is closed, with a checkpoint, when it and all its [transactions](Transaction), [tickets](crate::Ticket) and
+/// [snapshots](Snapshot) are dropped: until the last of them is gone nobody else can open it.
 ///
 /// ```
 /// use duralite_store::{Options, Store};
@@ -167,6 +168,24 @@ impl Store {
     #[must_use]
     pub fn begin(&self) -> Transaction {
         Transaction::begin(&self.running)
+    }
+
+    /// Opens a snapshot: all rows as they are at this moment, to be read without locks for as long as it takes. It
+    /// shows every transaction whose commit has returned.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// store.run(|tx| tx.put(&table, b"key", b"old"))?;
+    /// let snapshot = store.snapshot();
+    /// store.run(|tx| tx.put(&table, b"key", b"new"))?;
+    /// assert_eq!(snapshot.get(&table, b"key")?, Some(b"old".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::open(&self.running)
     }
 
     /// Begins a transaction, does something in it, and commits; again, after a pause, as long as it has to give way to
@@ -345,6 +364,9 @@ impl Store {
             lock_waits: get(&engine.locks.waited),
             locks_inherited: engine.locks.inherited(),
             active: engine.active.count() as u64,
+            snapshots: engine.versions.open_snapshots() as u64,
+            snapshot_bytes: engine.versions.bytes(),
+            snapshots_ended: engine.versions.ended(),
             log_objects: log.next() - 1,
             log_bytes: counters.bytes,
             log_writes: counters.writes,

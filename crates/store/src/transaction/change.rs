@@ -6,8 +6,10 @@ use duralite_logfmt::store::{PageId, Value, leaf_value};
 
 use super::Transaction;
 use crate::admission::Room;
+use crate::controls::Rule;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::noting;
 use crate::pager::{Author, Logged};
 use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};
 
@@ -16,8 +18,9 @@ pub(super) const OBJECT_OVERHEAD: u64 = 128;
 
 /// A change that a transaction is about to make.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Intent {
+pub(super) struct Intent<'k> {
     pub(super) author: Author,
+    pub(super) key: &'k [u8],
     /// Bytes of its object, splits not counted in.
     pub(super) bytes: u64,
     /// The tree.
@@ -45,7 +48,7 @@ impl Transaction {
     /// after the commit; whether there was a row to be changed.
     pub(super) fn change_row(
         &mut self,
-        intent: Intent,
+        intent: Intent<'_>,
         change: impl Fn(Tree<'_>, &mut MayChange<'_>) -> Result<Outcome, Error>,
     ) -> Result<bool, Error> {
         let admitted = self.admit(intent.bytes)?;
@@ -53,6 +56,7 @@ impl Transaction {
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         // Until the step is listed; not while room is waited for.
         let mut busy = undoable.busy.lock();
+        let mut noting = None;
         let outcome = loop {
             let mut wanted = 0;
             let Self { running, kept, .. } = self;
@@ -66,6 +70,10 @@ impl Transaction {
                 let old = before.old.map_or(0, <[u8]>::len) as u64;
                 if old > intent.new {
                     kept.keep_pages(engine, before, old - intent.new)?;
+                }
+                if engine.controls.keep(Rule::NoteVersions) {
+                    let row = (intent.root, intent.key);
+                    noting = Some(noting::before_change(&engine.versions, &undoable, row, before.old));
                 }
                 Ok(true)
             };
@@ -89,7 +97,8 @@ impl Transaction {
         };
         self.running.engine.admission.exchange(admitted, undo_room(changed.logged));
         self.remember(changed.logged, changed.undo);
-        drop(busy);
+        drop((noting, busy));
+        self.engine().versions.keep_to_limit();
         Ok(true)
     }
 }

@@ -149,8 +149,13 @@ impl Transaction {
     fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over("it was committed"));
         let chains = self.chains_given_up();
+        let is_noted = self.end_for_snapshots();
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), upto);
+        if is_noted {
+            // Before chains are given back.
+            self.look_at_versions(true);
+        }
         // If that fails the store is poisoned, and recovery does it.
         let _ = free_chains(engine, self.id, &chains);
         engine.counts.commits.add(1);

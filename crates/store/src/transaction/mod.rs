@@ -11,6 +11,7 @@ mod reads;
 mod rows;
 mod scan;
 mod undo;
+mod versions;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -165,6 +165,7 @@ impl Transaction {
     pub(crate) fn put_cell(&mut self, root: PageId, key: &[u8], cell: &[u8]) -> Result<(), Error> {
         let intent = Intent {
             author: self.author(),
+            key,
             bytes: cell.len() as u64 * 2 + inline_limit(self.page_bytes()) as u64,
             root,
             new: cell.len() as u64,
@@ -202,7 +203,7 @@ impl Transaction {
         self.changing(|tx| {
             let bytes = inline_limit(tx.page_bytes()) as u64 * 2;
             let found = tx.found_row(root, key);
-            let intent = Intent { author: tx.author(), bytes, root, new: 0, found };
+            let intent = Intent { author: tx.author(), key, bytes, root, new: 0, found };
             tx.change_row(intent, |tree, may| tree.remove(intent.author, key, may))
         })
     }

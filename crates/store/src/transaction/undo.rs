@@ -36,6 +36,10 @@ impl Transaction {
             }
             Ok(())
         });
+        // Otherwise the store is poisoned, and there are no snapshots any more.
+        if taken_back.is_ok() && self.end_for_snapshots() {
+            self.look_at_versions(false);
+        }
         let engine = &self.running.engine;
         engine.counts.aborts.add(1);
         self.end(0);
@@ -47,7 +51,8 @@ impl Transaction {
         let Some(undoable) = self.undoable.clone() else { return Ok(()) };
         loop {
             let _busy = undoable.busy.lock();
-            // Off the list before it is taken back: without `busy` nobody looks at the list.
+            let _noting = undoable.noting.lock();
+            // Off the list before it is taken back: without `busy` or `noting` nobody looks at the list.
             let (step, next) = {
                 let mut list = undoable.list.lock();
                 if list.steps.len() <= until {

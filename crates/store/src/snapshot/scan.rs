@@ -1,0 +1,296 @@
+//! Rows of a range as they were, in order from either end.
+
+use std::collections::VecDeque;
+use std::ops::{Bound, RangeBounds};
+
+use duralite_logfmt::store::{PageId, PageKind, Value, cell_key, leaf_value};
+
+use super::{Snapshot, damaged};
+use crate::controls::Rule;
+use crate::error::Error;
+use crate::table::Table;
+use crate::tree::Want;
+use crate::versions::{Changed, Edges, End, Image};
+
+/// So many rows that were changed are looked at at once in each part.
+const MOST: usize = 64;
+
+/// A range of keys.
+type Range = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+/// A row: its key and its value.
+type Row = (Vec<u8>, Vec<u8>);
+
+/// A row that has been found: its value, or `None` if that is still to be read by its key.
+type Found = (Vec<u8>, Option<Vec<u8>>);
+
+/// The rows of a range in a [`Snapshot`], in key order or with `.rev()` backwards. Nobody waits for it, however long it takes; a page
+/// is looked at as a whole, and not held between two rows.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// # let table = store.table("t")?;
+/// store.run(|tx| tx.put(&table, b"a", b"1").and_then(|()| tx.put(&table, b"b", b"2")))?;
+/// let last = store.snapshot().scan(&table, ..).next_back().transpose()?;
+/// assert_eq!(last, Some((b"b".to_vec(), b"2".to_vec())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SnapshotScan {
+    snapshot: Snapshot,
+    table: Table,
+    /// What has not been read from either end; `None` when all has.
+    rest: Option<Range>,
+    front: VecDeque<Found>,
+    back: VecDeque<Found>,
+}
+
+impl SnapshotScan {
+    pub(super) fn new<'k>(snapshot: Snapshot, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Self {
+        let owned = |bound: Bound<&&[u8]>| bound.map(|key| key.to_vec());
+        let range = (owned(range.start_bound()), owned(range.end_bound()));
+        Self {
+            snapshot,
+            table: table.clone(),
+            rest: (!is_empty(edges(&range))).then_some(range),
+            front: VecDeque::new(),
+            back: VecDeque::new(),
+        }
+    }
+
+    fn root(&self) -> PageId {
+        self.table.root()
+    }
+
+    fn changed(&self, range: Edges<'_>, end: End) -> Changed {
+        let engine = self.snapshot.engine();
+        if !engine.controls.keep(Rule::LookAtVersions) {
+            return Changed::default();
+        }
+        engine.versions.changed(&self.snapshot.0.seen, self.root(), range, end, MOST)
+    }
+
+    /// Reads the next rows from the front: those of a leaf, and then what they were.
+    fn fill_front(&mut self, (from, to): Range) -> Result<(), Error> {
+        let tree = self.snapshot.engine().tree(self.root());
+        let piece = tree.first_piece(edge(&from), edge(&to), Want::Rows)?;
+        let mut end = match piece.fence {
+            Some(fence) if is_below(&fence, &to) => Bound::Excluded(fence),
+            _ => to.clone(),
+        };
+        let changed = self.changed((edge(&from), edge(&end)), End::Front);
+        self.snapshot.check_age()?;
+        if let Some(cut) = &changed.cut {
+            end = Bound::Included(cut.to_vec());
+        }
+        let found = merge(piece.cells, changed, (edge(&from), edge(&end)))?;
+        self.front.extend(found);
+        if end != to {
+            let rest = (beside(end), to);
+            // Rows that are out of order would keep it where it is.
+            if !is_later(&from, &rest.0) {
+                return Err(self.out_of_order());
+            }
+            self.rest = (!is_empty(edges(&rest))).then_some(rest);
+        }
+        Ok(())
+    }
+
+    /// The same from the back.
+    fn fill_back(&mut self, (from, to): Range) -> Result<(), Error> {
+        let tree = self.snapshot.engine().tree(self.root());
+        let piece = tree.last_piece(edge(&from), edge(&to), Want::Rows)?;
+        let mut begin = match piece.fence {
+            Some(fence) if is_above(&fence, &from) => Bound::Included(fence),
+            _ => from.clone(),
+        };
+        let changed = self.changed((edge(&begin), edge(&to)), End::Back);
+        self.snapshot.check_age()?;
+        if let Some(cut) = &changed.cut {
+            begin = Bound::Included(cut.to_vec());
+        }
+        let found = merge(piece.cells, changed, (edge(&begin), edge(&to)))?;
+        for row in found.into_iter().rev() {
+            self.back.push_front(row);
+        }
+        if begin != from {
+            let rest = (from, beside(begin));
+            if !is_earlier(&rest.1, &to) {
+                return Err(self.out_of_order());
+            }
+            self.rest = (!is_empty(edges(&rest))).then_some(rest);
+        }
+        Ok(())
+    }
+
+    fn out_of_order(&self) -> Error {
+        Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
+    }
+
+    fn step(&mut self, end: End) -> Result<Option<Row>, Error> {
+        loop {
+            let (own, other) = match end {
+                End::Front => (self.front.pop_front(), &mut self.back),
+                End::Back => (self.back.pop_back(), &mut self.front),
+            };
+            let found = match (own, &self.rest) {
+                (Some(found), _) => Some(found),
+                // What is left was read from the other end.
+                (None, None) if end == End::Front => other.pop_front(),
+                (None, None) => other.pop_back(),
+                (None, Some(_)) => None,
+            };
+            if let Some((key, value)) = found {
+                return match value {
+                    Some(value) => Ok(Some((key, value))),
+                    None => self.long(key).map(Some),
+                };
+            }
+            let Some(rest) = self.rest.take() else { return Ok(None) };
+            self.snapshot.check(&self.table)?;
+            match end {
+                End::Front => self.fill_front(rest)?,
+                End::Back => self.fill_back(rest)?,
+            }
+        }
+    }
+
+    /// A row with a long value, which is read when it is asked for.
+    fn long(&self, key: Vec<u8>) -> Result<Row, Error> {
+        self.snapshot.check(&self.table)?;
+        let value = self.snapshot.value(self.root(), &key)?;
+        value.map(|value| (key, value)).ok_or_else(damaged)
+    }
+
+    fn give(&mut self, end: End) -> Option<Result<Row, Error>> {
+        let row = self.step(end);
+        if row.is_err() {
+            self.rest = None;
+            self.front.clear();
+            self.back.clear();
+        }
+        row.transpose()
+    }
+}
+
+impl Iterator for SnapshotScan {
+    type Item = Result<Row, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.give(End::Front)
+    }
+}
+
+impl DoubleEndedIterator for SnapshotScan {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.give(End::Back)
+    }
+}
+
+/// The rows of a range: those of a leaf, and in their place those that were changed.
+fn merge(cells: Vec<Vec<u8>>, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
+    let mut changed = changed.rows.into_iter().peekable();
+    let mut found = Vec::with_capacity(cells.len());
+    for cell in cells {
+        let key = cell_key(PageKind::Leaf, &cell).map_err(|_| damaged())?;
+        if !range.contains(key) {
+            continue;
+        }
+        while let Some((key, image)) = changed.next_if(|(other, _)| **other < *key) {
+            found.extend(row(&key, &image)?);
+        }
+        match changed.next_if(|(other, _)| **other == *key) {
+            Some((key, image)) => found.extend(row(&key, &image)?),
+            None => found.push(row_of_cell(key, &cell)?),
+        }
+    }
+    for (key, image) in changed {
+        found.extend(row(&key, &image)?);
+    }
+    Ok(found)
+}
+
+fn row(key: &[u8], image: &Image) -> Result<Option<Found>, Error> {
+    match image {
+        Image::Absent => Ok(None),
+        Image::Cell(cell) => row_of_cell(key, cell).map(Some),
+        // Long ones: whoever asks for it is told.
+        Image::Copied(_) | Image::Damaged => Ok(Some((key.to_vec(), None))),
+    }
+}
+
+fn row_of_cell(key: &[u8], cell: &[u8]) -> Result<Found, Error> {
+    Ok(match leaf_value(cell).map_err(|_| damaged())? {
+        Value::Inline(value) => (key.to_vec(), Some(value.to_vec())),
+        Value::Long { .. } => (key.to_vec(), None),
+    })
+}
+
+fn edge(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+fn edges(range: &Range) -> Edges<'_> {
+    (edge(&range.0), edge(&range.1))
+}
+
+/// Whether no key can be in a range.
+fn is_empty(range: Edges<'_>) -> bool {
+    match range {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+            from >= to
+        }
+        _ => false,
+    }
+}
+
+/// Where the range begins that is beside one that ends so, or the other way round.
+fn beside(bound: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
+    match bound {
+        Bound::Included(key) => Bound::Excluded(key),
+        Bound::Excluded(key) => Bound::Included(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+/// Whether there may be keys from this one on in a range that ends so.
+fn is_below(key: &[u8], to: &Bound<Vec<u8>>) -> bool {
+    match to {
+        Bound::Included(to) => key <= to.as_slice(),
+        Bound::Excluded(to) => key < to.as_slice(),
+        Bound::Unbounded => true,
+    }
+}
+
+/// Whether there may be keys below this one in a range that begins so.
+fn is_above(key: &[u8], from: &Bound<Vec<u8>>) -> bool {
+    match from {
+        Bound::Included(from) | Bound::Excluded(from) => key > from.as_slice(),
+        Bound::Unbounded => true,
+    }
+}
+
+/// Whether a range that begins so now has become smaller.
+fn is_later(before: &Bound<Vec<u8>>, now: &Bound<Vec<u8>>) -> bool {
+    match (before, now) {
+        (_, Bound::Unbounded) => false,
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(before), Bound::Excluded(now)) => before <= now,
+        (Bound::Included(before) | Bound::Excluded(before), Bound::Included(now) | Bound::Excluded(now)) => {
+            before < now
+        }
+    }
+}
+
+/// Whether a range that ends so now has become smaller.
+fn is_earlier(now: &Bound<Vec<u8>>, before: &Bound<Vec<u8>>) -> bool {
+    match (now, before) {
+        (Bound::Unbounded, _) => false,
+        (_, Bound::Unbounded) => true,
+        (Bound::Excluded(now), Bound::Included(before)) => now <= before,
+        (Bound::Included(now) | Bound::Excluded(now), Bound::Included(before) | Bound::Excluded(before)) => {
+            now < before
+        }
+    }
+}

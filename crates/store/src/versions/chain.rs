@@ -1,0 +1,133 @@
+//! What one row was before each transaction that has changed it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::fate::Fate;
+use super::moments::Needs;
+
+/// Bytes that a version takes besides its row, about.
+const VERSION_BYTES: u64 = 192;
+
+/// What a row was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Image {
+    /// There was none.
+    Absent,
+    /// The cell. What it leads to is there as long as this says so.
+    Cell(Arc<[u8]>),
+    /// The value, of which the pages were given back.
+    Copied(Arc<Vec<u8>>),
+    /// It cannot be read any more.
+    Damaged,
+}
+
+impl Image {
+    pub(super) fn of(cell: Option<&[u8]>) -> Self {
+        cell.map_or(Self::Absent, |cell| Self::Cell(cell.into()))
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Absent | Self::Damaged => 0,
+            Self::Cell(cell) => cell.len() as u64,
+            Self::Copied(value) => value.len() as u64,
+        }
+    }
+}
+
+/// What a row was before a transaction first changed it.
+#[derive(Debug)]
+struct Version {
+    fate: Arc<Fate>,
+    /// How many steps the transaction had taken before that one.
+    step: usize,
+    image: Image,
+}
+
+impl Version {
+    fn bytes(&self) -> u64 {
+        VERSION_BYTES + self.image.bytes()
+    }
+}
+
+/// The versions of a row, oldest first. Whoever changes a row has it locked until its end: so they ended in this order, and only
+/// the last one may not have.
+#[derive(Debug, Default)]
+pub(super) struct Chain(SmallVec<[Version; 1]>);
+
+impl Chain {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the row was for a snapshot, if that is not what it is.
+    pub(super) fn at(&self, moment: u64) -> Option<&Image> {
+        self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
+    }
+
+    /// Notes what the row was before a step. Of each transaction only the first counts, whenever it is noted. By how many
+    /// bytes it has grown and shrunk.
+    pub(super) fn note(
+        &mut self,
+        fate: &Arc<Fate>,
+        step: usize,
+        image: impl FnOnce() -> Image,
+    ) -> (u64, u64) {
+        match self.0.last_mut() {
+            Some(own) if Arc::ptr_eq(&own.fate, fate) => {
+                if own.step <= step {
+                    return (0, 0);
+                }
+                let before = own.bytes();
+                (own.step, own.image) = (step, image());
+                (own.bytes(), before)
+            }
+            last => {
+                debug_assert!(
+                    last.is_none_or(|last| last.fate.moment() < fate.moment()),
+                    "the row has another writer that is not over"
+                );
+                let version = Version { fate: Arc::clone(fate), step, image: image() };
+                let bytes = version.bytes();
+                self.0.push(version);
+                (bytes, 0)
+            }
+        }
+    }
+
+    /// Whether some version is this cell.
+    pub(super) fn has(&self, cell: &[u8]) -> bool {
+        self.0.iter().any(|version| version.image.is_cell(cell))
+    }
+
+    /// Puts something in the place of a cell, in every version; by how many bytes it has grown and shrunk.
+    pub(super) fn replace(&mut self, cell: &[u8], by: &Image) -> (u64, u64) {
+        let (mut grown, mut shrunk) = (0, 0);
+        for version in self.0.iter_mut().filter(|version| version.image.is_cell(cell)) {
+            shrunk += version.bytes();
+            version.image = by.clone();
+            grown += version.bytes();
+        }
+        (grown, shrunk)
+    }
+
+    /// Gives up what no snapshot needs; how many bytes that was.
+    pub(super) fn prune(&mut self, needs: &Needs) -> u64 {
+        let (mut from, mut freed) = (0, 0);
+        self.0.retain(|version| {
+            let until = version.fate.moment();
+            let stays = needs.needs(std::mem::replace(&mut from, until), until);
+            freed += if stays { 0 } else { version.bytes() };
+            stays
+        });
+        freed
+    }
+}
+
+impl Image {
+    fn is_cell(&self, cell: &[u8]) -> bool {
+        matches!(self, Self::Cell(own) if **own == *cell)
+    }
+}
