@@ -65,7 +65,7 @@ impl Tried {
         let before = pool.misses.load(Ordering::Relaxed);
         for _ in 0..FRAMES * 8 {
             let row = self.random.u64(0..FRAMES / 2 * ROWS_OF_A_LEAF);
-            let mut tx = Transaction::begin(&self.running);
+            let tx = Transaction::begin(&self.running);
             tx.get(&self.table, &row.to_be_bytes()).unwrap().unwrap();
             self.keep();
         }
@@ -73,7 +73,7 @@ impl Tried {
     }
 
     fn scan(&self) -> usize {
-        let mut tx = Transaction::begin(&self.running);
+        let tx = Transaction::begin(&self.running);
         tx.scan(&self.table, ..).inspect(|row| assert!(row.is_ok())).inspect(|_| self.keep()).count()
     }
 }
