@@ -1,5 +1,7 @@
 //! `duralite checkpoint`: back to one plain SQLite file.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -31,7 +33,7 @@ pub(crate) struct Wanted {
 pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     let Wanted { adopt, discard_log, yes } = wanted;
     if locate::is_log(&target.path) {
-        return of_log(target, adopt, discard_log);
+        return of_log(target, wanted);
     }
     let path = &target.path;
     let log = match offline::inspect(path)? {
@@ -73,12 +75,31 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
         }
         return discard(target, Some(log.id), Some(log.path), yes);
     }
+    check_reserved(path, yes)?;
     checkpoint(target, path, &log, adopt)
 }
 
+/// Where SQLite's header says how many bytes at the end of each page are not its own, and how many `cksumvfs` takes.
+const RESERVED_BYTES: u64 = 20;
+const CHECKSUM_BYTES: u8 = 8;
+
+/// Refuses a database whose pages have room for checksums that this command would not make.
+fn check_reserved(database: &Path, yes: bool) -> Result<()> {
+    let mut reserved = [0];
+    File::open(database)?.read_at(&mut reserved, RESERVED_BYTES)?;
+    if reserved[0] == CHECKSUM_BYTES && !yes {
+        bail!(
+            "{} keeps 8 bytes at the end of each page, as cksumvfs does, which fills them as pages go home, and this command does not: open the \
+             database once by a program with Duralite and cksumvfs, and close it. Should nothing fill them, --yes",
+            database.display()
+        );
+    }
+    Ok(())
+}
+
 /// Checkpoints a log that is named itself into the database that it was made for.
-fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
-    if discard_log {
+fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
+    if wanted.discard_log {
         bail!("{} is a log; --discard-log takes the database whose log is lost", target.path.display());
     }
     let about = directory::describe(&target.path)?;
@@ -91,7 +112,8 @@ fn of_log(target: &Target, adopt: bool, discard_log: bool) -> Result<ExitCode> {
         bail!("the database of {}, {}, is not there", path.display(), about.database.display())
     };
     let log = FoundLog { log_dir: locate::directory_of(about.engine, &dir), path, id: about.id };
-    checkpoint(target, &database, &log, adopt)
+    check_reserved(&database, wanted.yes)?;
+    checkpoint(target, &database, &log, wanted.adopt)
 }
 
 fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {

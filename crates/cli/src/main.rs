@@ -106,8 +106,8 @@ enum Command {
         /// The log is lost or damaged: say which commits are lost, ask, keep copies, and go back to the last checkpoint
         #[arg(long, conflicts_with = "adopt")]
         discard_log: bool,
-        /// Do not ask
-        #[arg(long, requires = "discard_log")]
+        /// Do not ask; and checkpoint pages with 8 reserved bytes, where a VFS such as cksumvfs may keep checksums that this does not make
+        #[arg(long)]
         yes: bool,
     },
     /// Show what logs have of the regions in a directory (scratchpad), and give back what deleted ones have had

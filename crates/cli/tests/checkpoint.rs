@@ -231,3 +231,25 @@ fn a_damaged_log_is_given_up_with_what_is_lost_and_kept() {
     assert!(kept.iter().any(|path| std::fs::read(path).unwrap() == bytes));
     assert_eq!(one::<i64>(&stock(&path), "SELECT sum(a) FROM t"), 6);
 }
+
+/// `cksumvfs` keeps its checksums there, and is not in this command.
+#[test]
+fn pages_with_room_for_checksums_are_put_home_on_demand_only() {
+    let fixture = Fixture::new();
+    let shell = ["-batch", "-cmd", ".filectrl reserve_bytes 8"];
+    let made =
+        Command::new("sqlite3").args(shell).arg(fixture.path("c.db")).arg("CREATE TABLE u(a)").output();
+    assert!(made.unwrap().status.success());
+    assert_eq!(std::fs::read(fixture.path("c.db")).unwrap()[20], 8);
+    writer(&fixture).kill();
+    let dir = fixture.log().parent().unwrap().to_str().unwrap().to_owned();
+    let named = ["--log-dir", dir.as_str()];
+    for (place, target) in [(&named[..], fixture.path("c.db")), (&[], fixture.log())] {
+        let (done, said) = checkpoint(place, &target);
+        assert!(!done && said.contains("keeps 8 bytes at the end of each page, as cksumvfs does"), "{said}");
+    }
+    assert!(fixture.is_guarded("c.db"));
+    let (done, said) = checkpoint(&[named[0], named[1], "--yes"], &fixture.path("c.db"));
+    assert!(done, "{said}");
+    assert_home(&fixture);
+}

@@ -35,6 +35,8 @@ pub struct Descriptor {
     pub settings: &'static [&'static EngineSetting],
     /// Whether it keeps rollback journals ([`crate::rollback`]): so that nobody looks for one where there is none.
     pub rollback_journals: bool,
+    /// Whether the engine writes pages into the database file by itself, beside SQLite's checkpoint.
+    pub writes_home: bool,
     /// What it keeps in memory that the log's users share.
     pub shared: SharedBytes,
     /// Writes an empty log into a new file. What it stored is durable on return, as far as the medium is; the

@@ -78,7 +78,10 @@ fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let state = match db.header() {
         Ok(DatabaseHeader::Guarded { .. }) => "idle: nothing read yet",
         _ if db.read_only => return ("off", "off: opened read-only".to_owned()),
-        Ok(DatabaseHeader::Plain { wal: true, .. }) => "idle: nothing read yet",
+        Ok(DatabaseHeader::Plain { wal: true, .. }) => match db.base_wal_bytes() {
+            Ok(Some(1..)) => "idle: an ordinary -wal file is there",
+            _ => "idle: nothing read yet",
+        },
         _ if db.may_raise_for_journal() => "idle: nothing written yet",
         _ => "idle: journal_mode is not wal",
     };

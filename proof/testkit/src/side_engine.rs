@@ -55,6 +55,7 @@ const fn descriptor<const KIND: usize>() -> Descriptor {
         name: KINDS[KIND].name,
         magic: KINDS[KIND].magic,
         rollback_journals: KINDS[KIND].keeps_journals,
+        writes_home: false,
         format: |new| {
             format(new, KINDS[KIND].magic)?;
             UndoFile::beside(new.file.path).delete()?;

@@ -31,6 +31,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     name: "vec",
     magic: MAGIC,
     rollback_journals: false,
+    writes_home: false,
     needs: &[Medium::LogBlocks],
     settings: &[],
     shared: SharedBytes { zeroed: 0, all: 0 },

@@ -17,6 +17,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE],
     // All that is shared is in the log itself.
     rollback_journals: false,
+    writes_home: false,
     shared: SharedBytes { zeroed: 0, all: 0 },
     format: files::format,
     attach: files::attach,

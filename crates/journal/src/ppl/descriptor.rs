@@ -16,6 +16,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     needs: &[Medium::LogMemory],
     settings: &[&SECTOR_BYTES, &OVERFLOW_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE],
     rollback_journals: false,
+    writes_home: true,
     shared: words::SHARED,
     format: files::format,
     attach: files::attach,

@@ -27,6 +27,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     release: files::release,
     walk: walk::walk,
     rollback_journals: true,
+    writes_home: false,
     flush_interval: |_| None,
 };
 

@@ -29,6 +29,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         &CACHE,
     ],
     rollback_journals: false,
+    writes_home: false,
     shared: SharedBytes { zeroed: STATE_BYTES, all: SHARED_BYTES },
     format: files::format,
     attach: files::attach,

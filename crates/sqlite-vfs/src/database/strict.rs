@@ -65,6 +65,10 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     let why = match db.log_dir() {
         Err(why) => why,
         Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
+        Ok(_) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) && db.reserves_bytes()? => {
+            "it has an ordinary -wal file, which goes home only by closing it in all programs, once without strict, through the VFS above \
+             this one that fills the bytes at the ends of its pages (cksumvfs)"
+        }
         Ok(_) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
             "it has an ordinary -wal file that this user may not write, so it can only be read without a log"
         }

@@ -6,12 +6,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use duralite_sqlite_ffi as ffi;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::database::Db;
 use crate::errors::Failure;
 use crate::sqlite::connection::{BusyWait, OwnConnection};
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether this user may write the `-wal` and its wal-index, where those are there.
+pub fn may_write(db: &Db) -> bool {
+    let may = |end| {
+        !matches!(access(db.beside(end), Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    };
+    may("-wal") && may("-shm")
+}
 
 /// Checkpoints and empties the base VFS's `-wal`. Fails with BUSY when somebody uses it.
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {

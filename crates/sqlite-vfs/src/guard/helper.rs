@@ -7,6 +7,8 @@
 //!
 //! The same takes a log away whose last users closed at the same time: each was in the others' way, so that none
 //! of them was the last.
+//!
+//! Where pages end in reserved bytes there is no such connection: what it puts home would go past the VFS that fills those.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -51,7 +53,7 @@ fn helping<T>(work: impl FnOnce() -> T) -> T {
 /// Opens a connection that may write beside a read-only one, which holds no lock of the file; `None` when this user may not
 /// write either, or when this is such a connection itself.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
-    if HELPING.get() || !may_write(db) {
+    if HELPING.get() || !may_write(db) || db.reserves_bytes().unwrap_or(true) {
         return None;
     }
     let parameters = db.settings().parameters();
@@ -77,6 +79,9 @@ impl Lifter {
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
+            return None;
+        }
+        if db.reserves_bytes().unwrap_or(true) {
             return None;
         }
         let parameters = db.settings().parameters();

@@ -14,6 +14,7 @@
 //! | plain, WAL mode, and no log can be made | nothing: SQLite's own `-wal` serves it |
 //! | plain, WAL mode, read-only connection | a connection that may write, to make the log |
 //! | plain, WAL mode, with an ordinary `-wal` | stock SQLite puts the `-wal` home, if nobody uses it |
+//! | the same, with reserved bytes in its pages, or which this user may not write | nothing: SQLite's own `-wal` serves it |
 //! | plain, WAL mode | a new log |
 //! | guard of rollback mode | nothing: the log is attached when SQLite looks for the journal |
 //! | guard of WAL mode, and the log can be attached | that log |
@@ -114,7 +115,10 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
                 (Err(_), _) => base(),
                 (Ok(_), Err(hot)) => Need::Playback(hot),
                 _ if db.read_only => Need::Writer(None),
-                _ if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => Need::Absorb,
+                _ if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
+                    // SQLite puts that home itself, through whatever VFS is above this one and fills those bytes.
+                    if db.reserves_bytes()? || !absorb::may_write(db) { base() } else { Need::Absorb }
+                }
                 (Ok(log_dir), _) => Need::NewLog(log_dir),
             }
         }

@@ -42,6 +42,14 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
         return Ok(Raised::LookAgain);
     };
     let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Raised::LookAgain) };
+    if log_dir.engine.writes_home && db.reserves_bytes()? {
+        return Err(Failure::cannot_open(format!(
+            "journal={} writes pages past a VFS above this one, and {} keeps bytes at the ends of pages for one (cksumvfs): use another \
+             journal",
+            log_dir.engine.name,
+            db.path.display()
+        )));
+    }
     // What is read here may not be durable, if whoever lifted the guard has died. The guard that a power loss then brings back names
     // a log that is there still, and holds nothing: making a log deletes it only after the header has been made durable.
     remove_leftover_journal(db)?;

@@ -95,3 +95,52 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
         assert!(duralite::last_error().unwrap().contains("cksumvfs"));
     }
 }
+
+/// The same of an ordinary `-wal` that stock SQLite has left: it is served as it is, until SQLite closes it through that VFS.
+#[test]
+fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
+    let fixture = Fixture::new();
+    let path = fixture.path("c.db");
+    let mut writer = Actor::sql(&format!("file:{}?vfs=unix", path.display()));
+    let conn = stock(&path);
+    control(&conn, ffi::SQLITE_FCNTL_RESERVE_BYTES, 8);
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    conn.close().unwrap();
+    assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(writer.run("PRAGMA wal_autocheckpoint=0"), "0");
+    assert_eq!(writer.run("INSERT INTO t VALUES(6)"), "");
+    writer.kill();
+    let pages = || std::fs::read(&path).unwrap()[4096..].to_vec();
+    let before = pages();
+    let refused = duralite_testkit::connect(&fixture.uri("c.db", "strict=on"))
+        .and_then(|conn| run(&conn, "SELECT * FROM t"));
+    assert_eq!(duralite_testkit::code(&refused.unwrap_err()), ffi::SQLITE_CANTOPEN);
+    assert!(duralite::last_error().unwrap().contains("cksumvfs"));
+    let mut reader = Actor::sql(&fixture.uri("c.db", ""));
+    assert_eq!(reader.run("PRAGMA wal_autocheckpoint=0"), "0");
+    assert_eq!(reader.run("INSERT INTO t VALUES(7)"), "");
+    assert_eq!(reader.run("SELECT sum(a) FROM t"), "13");
+    assert!(pages() == before, "pages went home past SQLite");
+    assert!(!fixture.is_guarded("c.db"));
+    reader.finish();
+    let conn = fixture.open("c.db");
+    assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 13);
+    assert!(fixture.is_guarded("c.db"));
+    conn.close().unwrap();
+}
+
+#[test]
+fn an_engine_that_writes_pages_by_itself_refuses_reserved_bytes() {
+    let fixture = Fixture::on(Engine::PPL);
+    let path = fixture.path("c.db");
+    let conn = stock(&path);
+    control(&conn, ffi::SQLITE_FCNTL_RESERVE_BYTES, 8);
+    run(&conn, "PRAGMA journal_mode=WAL").unwrap();
+    run(&conn, "CREATE TABLE t(a)").unwrap();
+    conn.close().unwrap();
+    let refused =
+        duralite_testkit::connect(&fixture.uri("c.db", "")).and_then(|conn| run(&conn, "SELECT * FROM t"));
+    assert_eq!(duralite_testkit::code(&refused.unwrap_err()), ffi::SQLITE_CANTOPEN);
+    assert!(duralite::last_error().unwrap().contains("journal=ppl writes pages past a VFS above"));
+    fixture.assert_plain("c.db");
+}
