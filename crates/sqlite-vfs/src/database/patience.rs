@@ -2,7 +2,8 @@
 //!
 //! Opening and closing a log takes the database alone for some milliseconds, where stock SQLite takes it for
 //! none. Others wait that long, as for a mutex, and no longer: a busy timeout keeps its meaning. What is waited is
-//! counted over all tries of a connection until one succeeds.
+//! counted over all tries of a connection until one succeeds. Time in which this process stands still (stopped, or without a
+//! processor) is no waiting: nobody else got it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
+/// A sleep counts as so many times what it was meant to be, at most.
+const OVERSLEPT: u32 = 4;
 
 /// Of one connection.
 #[derive(Default)]
@@ -30,10 +33,14 @@ impl Patience {
         if left.is_zero() {
             return false;
         }
-        let start = Instant::now();
-        std::thread::sleep(pause.min(left));
-        self.spend(start.elapsed());
+        let (start, pause) = (Instant::now(), pause.min(left));
+        std::thread::sleep(pause);
+        self.slept(pause, start.elapsed());
         true
+    }
+
+    fn slept(&self, pause: Duration, took: Duration) {
+        self.spend(took.min(pause * OVERSLEPT));
     }
 
     /// What is left.
@@ -65,5 +72,14 @@ mod tests {
         assert!(!patience.pause(0));
         patience.renew();
         assert!(patience.pause(0));
+    }
+
+    #[test]
+    fn it_outlasts_a_process_that_is_stopped_in_it() {
+        let patience = Patience::default();
+        patience.slept(LONGEST, Duration::from_secs(60));
+        assert_eq!(patience.left(), LIMIT - LONGEST * OVERSLEPT);
+        patience.slept(LONGEST, LONGEST);
+        assert_eq!(patience.left(), LIMIT - LONGEST * (OVERSLEPT + 1));
     }
 }

@@ -20,14 +20,26 @@ use crate::settings::{Journal, Settings};
 /// Checks at `xOpen` that a database can be served, before anything else is done. Puts a log home that came along
 /// with a copy of its database, or whose database's first page an interrupted checkpoint has torn.
 pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
+    let check = |header| check_header(db, header, ignores_wal);
+    once_settled(|| db.header(), check, |tries| db.patience.pause(tries))
+}
+
+/// Checks what is there, anew where it has changed meanwhile: nobody holds a lock here, and somebody else may just be putting the log
+/// home, or have closed it. Without patience left that is busy, whatever was not found.
+fn once_settled<Seen: PartialEq + Copy>(
+    mut look: impl FnMut() -> Result<Seen, Failure>,
+    mut check: impl FnMut(Seen) -> Result<(), Failure>,
+    mut pause: impl FnMut(u32) -> bool,
+) -> Result<(), Failure> {
     for tries in 0.. {
-        let header = db.header()?;
-        let checked = check_header(db, header, ignores_wal);
-        let busy = |failure: &Failure| failure.code & 0xff == ffi::BUSY || db.header().ok() != Some(header);
-        match checked {
-            // Somebody else is just putting it home, or has closed it.
-            Err(failure) if busy(&failure) && db.patience.pause(tries) => {}
-            other => return other,
+        let seen = look()?;
+        let Err(failure) = check(seen) else { return Ok(()) };
+        let is_busy = failure.code & 0xff == ffi::BUSY;
+        if !is_busy && look().ok() == Some(seen) {
+            return Err(failure);
+        }
+        if !pause(tries) {
+            return Err(if is_busy { failure } else { Failure::new(ffi::BUSY, failure.message) });
         }
     }
     Ok(())
@@ -241,4 +253,28 @@ pub fn damaged(db: &Db) -> Failure {
 pub fn unguarded(db: &Db) -> Failure {
     let message = format!("{} does not name its log any more: close it and open it again", db.path.display());
     Failure::new(ffi::IOERR_WRITE, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_goes_on_changing_is_busy_and_what_stays_is_what_it_is() {
+        let missing = |_| Err(Failure::cannot_open("its log is not there"));
+        let looks = Cell::new(0);
+        let changing = || Ok(looks.replace(looks.get() + 1));
+        let failure = once_settled(changing, missing, |tries| tries < 7).unwrap_err();
+        assert_eq!((failure.code, failure.message.as_str()), (ffi::BUSY, "its log is not there"));
+        let failure = once_settled(|| Ok(1), missing, |_| panic!("nothing to wait for")).unwrap_err();
+        assert_eq!(failure.code, ffi::CANTOPEN);
+        let checks = Cell::new(0);
+        let until_third = |_| {
+            checks.set(checks.get() + 1);
+            if checks.get() == 3 { Ok(()) } else { Err(Failure::new(ffi::BUSY, "somebody is there")) }
+        };
+        assert!(once_settled(|| Ok(1), until_third, |_| true).is_ok());
+    }
 }
