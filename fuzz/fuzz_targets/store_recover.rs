@@ -72,14 +72,12 @@ fuzz_target!(|data: &[u8]| {
 
 fn options(which: usize) -> Options {
     let log = if which == 0 { LogMedium::Disk } else { LogMedium::Emulated };
-    Options {
-        log,
-        scheme: SCHEMES[which],
-        log_bytes: LOG_BYTES,
-        cache_bytes: Options::smallest_cache_bytes(PAGE as u32),
-        page_bytes: Some(PAGE as u32),
-        ..Options::default()
-    }
+    Options::default()
+        .log(log)
+        .scheme(SCHEMES[which])
+        .log_bytes(LOG_BYTES)
+        .cache_bytes(Options::smallest_cache_bytes(PAGE as u32))
+        .page_bytes(PAGE as u32)
 }
 
 /// Rows at home and in the log, long ones, one that went, and a transaction that did not commit.

@@ -90,7 +90,7 @@ fn info_tells_tables_and_log() {
 #[test]
 fn a_store_in_emulated_memory_stays_there() {
     let fixture = Fixture::new();
-    let options = Options { log: LogMedium::Emulated, ..Options::default() };
+    let options = Options::default().log(LogMedium::Emulated);
     let store = fixture.store("s", options);
     let (code, told) = run(&["info", text(&store)]);
     assert!(code == 0 && told.contains("NVRAM"), "{told}");
@@ -203,7 +203,7 @@ fn what_is_no_whole_dump_is_refused() {
 fn a_backup_is_restored_to_a_moment() {
     let fixture = Fixture::new();
     let archive = fixture.path("archive");
-    let options = || Options { archive: Some(archive.clone()), ..Options::default() };
+    let options = || Options::default().archive(archive.clone());
     let dir = fixture.store("s", options());
     let (backup, place) = (fixture.path("backup"), text(&dir));
     let (code, told) = run(&["backup", "--archive", text(&archive), "--json", place, text(&backup)]);

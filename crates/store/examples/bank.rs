@@ -52,7 +52,7 @@ fn show(bank: &PathBuf, seconds: f64) -> Result<()> {
     println!("recovered in {:.3} s", begun.elapsed().as_secs_f64());
     let verified = store.verify()?;
     let (accounts, transfers) = (store.table("accounts")?, store.table("transfers")?);
-    let mut tx = store.begin();
+    let tx = store.begin();
     let mut sum = 0;
     for row in tx.scan(&accounts, ..) {
         sum += number(&row?.1)?;

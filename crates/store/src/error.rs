@@ -96,12 +96,9 @@ pub enum Error {
         /// Its length in bytes.
         len: u64,
     },
-    /// The transaction was committed or rolled back before, or failed so that it can only be rolled back.
-    #[error("the transaction is over: {why}")]
-    Finished {
-        /// How it came to that.
-        why: &'static str,
-    },
+    /// An earlier step of the transaction failed, so that it can only be rolled back.
+    #[error("a step of the transaction failed, and it can only be rolled back, as a whole or to a savepoint")]
+    Finished,
     /// A savepoint or a table of another transaction or store.
     #[error("{what} belongs to another store or transaction")]
     Foreign {

@@ -6,7 +6,7 @@
 /// # let dir = tempfile::tempdir()?;
 /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
 /// let before = store.metrics();
-/// store.run(|_| Ok(()))?;
+/// store.begin().commit()?;
 /// assert_eq!(store.metrics().commits, before.commits + 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -20,7 +20,7 @@ use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};
 use crate::log::rings::RingsLog;
 use crate::log::{Log, OnDamage, refuse};
-use crate::media::Media;
+use crate::media::{Media, nothing_there};
 use crate::options::{DEFAULT_PAGE, Options, Scheme};
 use crate::page_file::{FormatOrError, PageFile};
 use crate::pager::{Author, Pager};
@@ -85,6 +85,9 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
             Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
         }
     }
+    if !options.create {
+        return Err(nothing_there(path));
+    }
     let page_bytes = options.page_bytes.unwrap_or(DEFAULT_PAGE);
     options.check_cache(page_bytes)?;
     let head = PageFileHead {
@@ -131,7 +134,7 @@ pub(crate) fn open_log(
     poison: &Arc<Poison>,
     on_damage: &mut OnDamage<'_>,
 ) -> Result<Arc<dyn Log>, Error> {
-    let scheme = options.scheme();
+    let scheme = options.chosen_scheme();
     let poison = Arc::clone(poison);
     let largest = largest_object(head.page_bytes as usize);
     match head.log_kind {
@@ -164,7 +167,7 @@ pub(crate) fn make_log(
 ) -> Result<Arc<dyn Log>, Error> {
     file.write_head(|head| (head.log_kind, head.log_first) = (NO_LOG, first))?;
     let seed = u64::from_le_bytes(random()?);
-    let scheme = options.scheme();
+    let scheme = options.chosen_scheme();
     let kind = log_kind(scheme);
     let poison = Arc::clone(poison);
     let largest = largest_object(file.page_bytes());
@@ -240,7 +243,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         report = recover(&engine)?;
         engine.checkpoint(&|| false)?;
         first = found.next();
-        log = (head.log_kind == log_kind(options.scheme()) && is_as_wanted(&*found, options, &file))
+        log = (head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file))
             .then_some(found);
     }
     let last_tx = report.last_tx.max(head.last_tx);
@@ -272,7 +275,7 @@ fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Opt
 /// Whether the log is as large as the options say.
 fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     let has = log.space().all_bytes;
-    let wants = if log_kind(options.scheme()) == IN_MEMORY {
+    let wants = if log_kind(options.chosen_scheme()) == IN_MEMORY {
         let layout = NvLog::layout(options.log_bytes, largest_object(file.page_bytes()), 0, 1);
         layout.extents * layout.extent_bytes
     } else {

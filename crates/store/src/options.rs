@@ -12,7 +12,7 @@ use crate::error::Error;
 ///
 /// ```
 /// use duralite_store::{LogMedium, Options};
-/// let options = Options { log: LogMedium::Emulated, ..Options::default() };
+/// let options = Options::default().log(LogMedium::Emulated);
 /// assert_ne!(options.log, LogMedium::Disk);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum LogMedium {
 ///
 /// ```
 /// use duralite_store::{Options, Scheme};
-/// let options = Options { scheme: Scheme::NvDisk, ..Options::default() };
+/// let options = Options::default().scheme(Scheme::NvDisk);
 /// assert_eq!(options.scheme, Scheme::NvDisk);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,7 +90,7 @@ impl Scheme {
 ///
 /// ```
 /// use duralite_store::{Durability, Options};
-/// let options = Options { durability: Durability::Eventual, ..Options::default() };
+/// let options = Options::default().durability(Durability::Eventual);
 /// assert_ne!(options.durability, Durability::Immediate);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,38 +106,36 @@ pub enum Durability {
 ///
 /// ```
 /// use duralite_store::{LogMedium, Options};
-/// let options = Options { cache_bytes: 16 << 20, log: LogMedium::Emulated, ..Options::default() };
+/// let options = Options::default().cache_bytes(16 << 20).log(LogMedium::Emulated);
 /// assert_eq!(options.page_bytes, None);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
-    /// Where the log is kept; the disk.
+    /// See [`log`](method@Self::log).
     pub log: LogMedium,
-    /// How it is written; what is best there.
+    /// See [`scheme`](method@Self::scheme).
     pub scheme: Scheme,
-    /// Bytes of a page, a power of two from 4,096 to 32,768; 8,192 for a new store. It is for ever.
+    /// See [`page_bytes`](method@Self::page_bytes).
     pub page_bytes: Option<u32>,
-    /// Bytes of memory for pages, with what is kept about them, and for log objects on their way; 64 MiB. At least
-    /// [`smallest_cache_bytes`](Self::smallest_cache_bytes).
+    /// See [`cache_bytes`](method@Self::cache_bytes).
     pub cache_bytes: u64,
-    /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
+    /// See [`log_bytes`](method@Self::log_bytes).
     pub log_bytes: u64,
-    /// Bytes of memory for what rows were before they were changed, while a [`Snapshot`](crate::Snapshot) is open; 64 MiB.
-    /// A row that was changed takes about 200 bytes and itself. Where that is not enough the oldest snapshots end with
-    /// [`Error::SnapshotTooOld`].
+    /// See [`snapshot_bytes`](method@Self::snapshot_bytes).
     pub snapshot_bytes: u64,
-    /// How long a lock is waited for; a second.
+    /// See [`lock_timeout`](method@Self::lock_timeout).
     pub lock_timeout: Duration,
-    /// What a commit waits for; durability.
+    /// See [`durability`](method@Self::durability).
     pub durability: Durability,
-    /// Whether locks are released before their transaction is durable; yes. Nobody is told of what can still be lost:
-    /// whoever commits after having seen it waits for it.
+    /// See [`early_lock_release`](method@Self::early_lock_release).
     pub early_lock_release: bool,
-    /// Whether a transaction leaves its locks of tables to the next one on its thread (speculative lock inheritance); yes.
+    /// See [`lock_inheritance`](method@Self::lock_inheritance).
     pub lock_inheritance: bool,
-    /// Where the log goes when the store does not need it any more, so that a backup can be brought to any later moment;
-    /// nowhere.
+    /// See [`archive`](method@Self::archive).
     pub archive: Option<PathBuf>,
+    /// See [`create`](method@Self::create).
+    pub create: bool,
 }
 
 impl Default for Options {
@@ -154,7 +152,98 @@ impl Default for Options {
             early_lock_release: true,
             lock_inheritance: true,
             archive: None,
+            create: true,
         }
+    }
+}
+
+/// Each sets one option.
+impl Options {
+    /// Where the log is kept; the disk.
+    #[must_use]
+    pub fn log(self, log: LogMedium) -> Self {
+        Self { log, ..self }
+    }
+
+    /// How the log is written; what is best on its medium.
+    #[must_use]
+    pub fn scheme(self, scheme: Scheme) -> Self {
+        Self { scheme, ..self }
+    }
+
+    /// Bytes of a page, a power of two from 4,096 to 32,768; 8,192 for a new store. It is for ever.
+    #[must_use]
+    pub fn page_bytes(self, bytes: u32) -> Self {
+        Self { page_bytes: Some(bytes), ..self }
+    }
+
+    /// Bytes of memory for pages, with what is kept about them, and for log objects on their way; 64 MiB. At least
+    /// [`smallest_cache_bytes`](Self::smallest_cache_bytes).
+    #[must_use]
+    pub fn cache_bytes(self, bytes: u64) -> Self {
+        Self { cache_bytes: bytes, ..self }
+    }
+
+    /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
+    #[must_use]
+    pub fn log_bytes(self, bytes: u64) -> Self {
+        Self { log_bytes: bytes, ..self }
+    }
+
+    /// Bytes of memory for what rows were before they were changed, while a [`Snapshot`](crate::Snapshot) is open; 64 MiB.
+    /// A row that was changed takes about 200 bytes and itself. Where that is not enough the oldest snapshots end with
+    /// [`Error::SnapshotTooOld`].
+    #[must_use]
+    pub fn snapshot_bytes(self, bytes: u64) -> Self {
+        Self { snapshot_bytes: bytes, ..self }
+    }
+
+    /// How long a lock is waited for; a second.
+    #[must_use]
+    pub fn lock_timeout(self, limit: Duration) -> Self {
+        Self { lock_timeout: limit, ..self }
+    }
+
+    /// What a commit waits for; durability.
+    #[must_use]
+    pub fn durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// Whether locks are released before their transaction is durable; yes. Nobody is told of what can still be lost:
+    /// whoever commits after having seen it waits for it.
+    #[must_use]
+    pub fn early_lock_release(self, is_early: bool) -> Self {
+        Self { early_lock_release: is_early, ..self }
+    }
+
+    /// Whether a transaction leaves its locks of tables to the next one on its thread (speculative lock inheritance); yes.
+    #[must_use]
+    pub fn lock_inheritance(self, inherits: bool) -> Self {
+        Self { lock_inheritance: inherits, ..self }
+    }
+
+    /// Where the log goes when the store does not need it any more, so that a backup can be brought to any later moment;
+    /// nowhere. A directory, which is made if there is none.
+    #[must_use]
+    pub fn archive(self, dir: impl Into<PathBuf>) -> Self {
+        Self { archive: Some(dir.into()), ..self }
+    }
+
+    /// Whether a store is made where there is none; yes. Without it opening what does not exist is
+    /// [`Error::NotAStore`], and nothing is made.
+    ///
+    /// ```
+    /// use duralite_store::{Error, Options, Store};
+    /// # let dir = tempfile::tempdir()?;
+    /// let opened = Store::open(dir.path().join("misspelt"), Options::default().create(false));
+    /// assert!(matches!(opened, Err(Error::NotAStore { .. })));
+    /// assert!(!dir.path().join("misspelt").exists());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn create(self, creates: bool) -> Self {
+        Self { create: creates, ..self }
     }
 }
 
@@ -210,7 +299,7 @@ impl Options {
     }
 
     /// The scheme that is meant.
-    pub(crate) fn scheme(&self) -> Scheme {
+    pub(crate) fn chosen_scheme(&self) -> Scheme {
         match (self.scheme, &self.log) {
             (Scheme::Auto, LogMedium::Nvram(_) | LogMedium::Emulated) => Scheme::FlushOnCommit,
             (scheme, _) => scheme,

@@ -93,6 +93,7 @@ fn restore_into(
     to: RestoreTo,
     options: &Options,
 ) -> Result<Restored, Error> {
+    let options = &Options { create: true, ..options.clone() };
     let media = Directory::open(dir, options)?;
     media.put_pages(&backup.join(PAGES))?;
     let file = Arc::new(open_made(&media, dir)?);

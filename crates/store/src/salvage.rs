@@ -64,7 +64,7 @@ pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salva
 
 fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, Error> {
     let log = if options.log == LogMedium::Emulated { LogMedium::Emulated } else { LogMedium::Disk };
-    let made = Options { log, scheme: Scheme::Auto, archive: None, ..options.clone() };
+    let made = Options { log, scheme: Scheme::Auto, archive: None, create: true, ..options.clone() };
     let media = Directory::open(out, &made)?;
     // Held until everything has been copied: nobody writes there meanwhile.
     let source = Directory::open(dir, options)?;

@@ -161,7 +161,7 @@ impl Store {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
-    /// let mut tx = store.begin();
+    /// let tx = store.begin();
     /// tx.commit()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -190,7 +190,8 @@ impl Store {
 
     /// Begins a transaction, does something in it, and commits; again, after a pause, as long as it has to give way to
     /// others ([`Error::is_retryable`]), whatever the work makes of that. Durable on return, as after
-    /// [`Transaction::commit`].
+    /// [`Transaction::commit`]. The work's error may be any that an [`Error`] becomes by `?`: with one of its own
+    /// everything is taken back, and it is given on.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -203,32 +204,40 @@ impl Store {
     ///     Ok(old)
     /// })?;
     /// assert_eq!(old, None);
+    /// let refused: Result<(), Box<dyn std::error::Error>> = store.run(|tx| {
+    ///     tx.put(&table, b"key", b"never")?;
+    ///     Err("an error of the program's".into())
+    /// });
+    /// assert_eq!(refused.unwrap_err().to_string(), "an error of the program's");
+    /// assert_eq!(store.begin().get(&table, b"key")?, Some(b"new".to_vec()));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// What the work or the commit came to, if running it again would not help, or has not helped a thousand times.
-    pub fn run<T>(&self, mut work: impl FnMut(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
+    pub fn run<T, E: From<Error>>(
+        &self,
+        mut work: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut age = None;
         let mut pause = Pause::default();
         loop {
             let id = self.engine().new_tx();
             let age = *age.get_or_insert(id);
             let mut tx = Transaction::with_age(&self.running, id, age);
-            let done = work(&mut tx).and_then(|value| tx.commit().map(|()| value));
-            // Also if the work went on after it was refused a lock, or hid it.
-            let done = match (done, tx.refused()) {
-                (Err(Error::Finished { .. }), Some(refused)) => Err(refused),
-                (done, _) => done,
-            };
-            match done {
-                Err(error) if error.is_retryable() && pause.tries < TRIES => {
-                    tx.rollback()?;
-                    drop(tx);
-                    pause.sleep();
+            let done = work(&mut tx);
+            // Also if the work went on after it was refused a lock, or hid it, or calls it something else.
+            if let Some(refused) = tx.refused() {
+                tx.rollback()?;
+                if pause.tries == TRIES {
+                    return Err(done.err().unwrap_or_else(|| refused.into()));
                 }
-                done => return done,
+                pause.sleep();
+                continue;
             }
+            let value = done?;
+            tx.commit()?;
+            return Ok(value);
         }
     }
 

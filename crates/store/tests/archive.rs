@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use common::history::check;
 use common::{lists, options, schemes};
-use duralite_store::{Error, Options, RestoreTo, Scheme, Store};
+use duralite_store::{Error, RestoreTo, Scheme, Store};
 
 fn content(path: &Path, scheme: Scheme) -> BTreeMap<u64, Vec<u64>> {
     let store = Store::open(path, options(scheme)).unwrap();
@@ -58,7 +58,7 @@ fn a_backup_and_the_archive_make_the_store_of_any_later_moment() {
     for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
         let dir = tempfile::tempdir().unwrap();
         let (path, archive) = (dir.path().join("s"), dir.path().join("archive"));
-        let with_archive = Options { archive: Some(archive.clone()), ..options(scheme) };
+        let with_archive = options(scheme).archive(archive.clone());
         let mut moments = Vec::new();
         let backup = dir.path().join("backup");
         for round in 0..3_u64 {
@@ -110,7 +110,7 @@ fn a_backup_and_the_archive_make_the_store_of_any_later_moment() {
         assert!(matches!(too_early, Err(Error::Invalid { .. })));
         // The restored store's history is another one: it does not go into the same archive.
         let early = dir.path().join("lsn0");
-        let same = Options { archive: Some(archive.clone()), ..options(scheme) };
+        let same = options(scheme).archive(archive.clone());
         assert!(matches!(Store::open(early, same), Err(Error::Invalid { .. })));
     }
 }
@@ -140,7 +140,7 @@ fn what_is_no_backup_is_refused_and_a_backup_is_no_store() {
 fn an_archive_that_cannot_be_written_keeps_the_log_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (path, archive) = (dir.path().join("s"), dir.path().join("archive"));
-    let with_archive = Options { archive: Some(archive.clone()), ..options(Scheme::Auto) };
+    let with_archive = options(Scheme::Auto).archive(archive.clone());
     let store = Store::open(&path, with_archive.clone()).unwrap();
     let table = store.table("t").unwrap();
     store.run(|tx| tx.put(&table, b"a", b"1")).unwrap();

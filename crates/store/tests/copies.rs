@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{options, value};
-use duralite_store::{Options, Scheme, Store, Table};
+use duralite_store::{Error, Options, Scheme, Store, Table};
 
 /// Of so many keys each fourth is there all the time.
 const KEYS: u32 = 4000;
@@ -37,8 +37,8 @@ fn look(store: &Store, table: &Table, random: &mut fastrand::Rng) {
     let found = store.run(|tx| tx.get(table, &key(n))).unwrap();
     assert_eq!(found, Some(value(n, 60)), "row {n}");
     let (from, to) = (key(n), key(n + 40));
-    let there = store.run(|tx| {
-        let rows: Result<Vec<_>, _> =
+    let there: Result<usize, Error> = store.run(|tx| {
+        let rows: Result<Vec<_>, Error> =
             tx.scan(table, &from[..]..&to[..]).map(|row| row.map(|(key, _)| key)).collect();
         Ok(rows?.into_iter().filter(|found| (n..n + 40).step_by(4).any(|n| key(n) == *found)).count())
     });
@@ -51,7 +51,7 @@ fn inv43_rows_are_found_while_pages_above_them_change_and_move() {
         let dir = tempfile::tempdir().unwrap();
         // The smallest cache that there is: also inner pages come and go.
         let cache_bytes = Options::smallest_cache_bytes(4096);
-        let small = Options { page_bytes: Some(4096), cache_bytes, ..options(scheme) };
+        let small = options(scheme).page_bytes(4096).cache_bytes(cache_bytes);
         let store = Store::open(dir.path().join("store"), small).unwrap();
         let table = store.table("t").unwrap();
         for n in (0..KEYS).filter(|n| is_there_always(*n)) {

@@ -21,7 +21,7 @@ fn runs() -> u64 {
 
 fn small(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
-    Options { log_bytes: 4 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
 fn open(images: Images, scheme: Scheme) -> (Arc<Rig>, Store) {

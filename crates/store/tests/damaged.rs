@@ -11,7 +11,7 @@ use duralite_logfmt::store::{PageFileHead, PageKind, kind, page_id, seal, set_ls
 use duralite_store::{Error, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
 /// How many stores are damaged per scheme and way: more with `STORE_DAMAGED`.

@@ -32,7 +32,7 @@ impl Place {
     }
 
     fn archived(&self) -> Options {
-        Options { archive: Some(self.path("archive")), ..options(self.scheme) }
+        options(self.scheme).archive(self.path("archive"))
     }
 
     /// Opens the store, puts a row and closes it: with an archive that is a segment at least.
@@ -72,7 +72,9 @@ fn put(store: &Store, n: u64) {
 fn rows(path: &Path, scheme: Scheme) -> Vec<u64> {
     let store = Store::open(path, options(scheme)).unwrap();
     let table = store.table("t").unwrap();
-    let key = |row: Result<(Vec<u8>, Vec<u8>), Error>| Ok(u64::from_be_bytes(row?.0.try_into().unwrap()));
+    let key = |row: Result<(Vec<u8>, Vec<u8>), Error>| {
+        Ok::<_, Error>(u64::from_be_bytes(row?.0.try_into().unwrap()))
+    };
     store.run(|tx| tx.scan(&table, ..).map(key).collect()).unwrap()
 }
 
@@ -153,7 +155,7 @@ fn inv47_a_store_that_was_opened_without_its_archive_begins_another_line_in_it()
 fn a_new_log_of_the_same_history_is_no_gap() {
     let place = Place::new(Scheme::Auto);
     place.round(1, &place.archived());
-    place.round(2, &Options { log_bytes: 32 << 20, ..place.archived() });
+    place.round(2, &place.archived().log_bytes(32 << 20));
     place.round(3, &place.archived());
     assert_eq!(place.restore("backup", RestoreTo::End).unwrap(), [0, 1, 2, 3]);
 }

@@ -23,7 +23,7 @@ fn path(version: u32, scheme: Scheme) -> PathBuf {
 }
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
 /// Of each medium its length, and the pieces that are not zeros, each with its number.

@@ -11,7 +11,7 @@ use common::{options, schemes};
 use duralite_store::{Error, LogMedium, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
 /// Writes several times as much as the log has room for.
@@ -63,6 +63,7 @@ fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
             let savepoint = idle.savepoint();
             put(&mut idle, 3).unwrap();
             write(&store, 6000).unwrap_or_else(|error| panic!("{scheme:?}, {end:?}: {error}"));
+            let mut crashed = None;
             let expected = match end {
                 End::Commit => {
                     idle.commit().unwrap();
@@ -78,13 +79,17 @@ fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
                     idle.commit().unwrap();
                     rows(2)
                 }
-                End::Crash => rows(1),
+                End::Crash => {
+                    crashed = Some(rig.death());
+                    drop(idle);
+                    rows(1)
+                }
             };
-            let crashed = rig.death();
+            let crashed = crashed.unwrap_or_else(|| rig.death());
             if end != End::Crash {
                 assert_eq!(old(&store), expected, "{scheme:?}, {end:?}");
             }
-            drop((idle, table, store));
+            drop((table, store));
             let (_, store) = open(Some(crashed), scheme);
             assert_eq!(old(&store), expected, "{scheme:?}, {end:?} after a crash");
         }
@@ -180,7 +185,7 @@ fn a_table_is_durable_on_return_also_where_commits_are_not() {
     for scheme in schemes() {
         let rig = Rig::new(None);
         let eventual = duralite_store::Durability::Eventual;
-        let options = Options { durability: eventual, ..small(scheme) };
+        let options = small(scheme).durability(eventual);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), options).unwrap();
         for n in 0..5 {
             store.table(&format!("t{n}")).unwrap();

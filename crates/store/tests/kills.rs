@@ -91,7 +91,9 @@ fn child() {
                             tx.put(counts, &thread.to_be_bytes(), &count.to_le_bytes())?;
                             Ok(count)
                         })
-                        .unwrap_or_else(|error| panic!("{scheme:?}: {error}; {:?}", store.metrics()));
+                        .unwrap_or_else(|error: duralite_store::Error| {
+                            panic!("{scheme:?}: {error}; {:?}", store.metrics())
+                        });
                     // One write: a line is there as a whole or not at all.
                     let line = format!("\nacknowledged {thread} {count}\n");
                     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();

@@ -15,7 +15,7 @@ const ROWS: u64 = 300;
 const BLOCK: usize = 4096;
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
 fn is_in_memory(scheme: Scheme) -> bool {
@@ -126,7 +126,7 @@ fn inv48_salvage_makes_the_store_of_before_the_damage_and_changes_nothing_in_pla
         assert!(error.to_string().contains("duralite store salvage"), "{scheme:?}: {error}");
         let salvaged = Store::salvage(&path, &out, small(scheme)).unwrap();
         assert!(files() == before, "{scheme:?}: the damaged store was changed");
-        let options = Options { scheme: Scheme::Auto, ..small(scheme) };
+        let options = small(scheme).scheme(Scheme::Auto);
         let saved = rows(&Store::open(&out, options).unwrap()).unwrap();
         // The table was one more transaction.
         assert_eq!(salvaged.transactions, saved + 1, "{scheme:?}: {salvaged:?}");
@@ -138,7 +138,7 @@ fn inv48_salvage_makes_the_store_of_before_the_damage_and_changes_nothing_in_pla
         // A second attempt needs another directory, and a store that is whole none.
         assert!(matches!(Store::salvage(&path, &out, small(scheme)), Err(Error::Invalid { .. })));
         let again = dir.path().join("again");
-        let whole = Store::salvage(&out, &again, Options { scheme: Scheme::Auto, ..small(scheme) });
+        let whole = Store::salvage(&out, &again, small(scheme).scheme(Scheme::Auto));
         assert!(matches!(whole, Err(Error::Invalid { .. })), "{whole:?}");
     }
 }

@@ -24,7 +24,7 @@ const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecent
 
 fn small(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
-    Options { log_bytes: 4 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
 #[derive(Debug)]

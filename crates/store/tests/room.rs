@@ -12,7 +12,7 @@ use common::{options, schemes};
 use duralite_store::{Error, Options, Scheme, Store, Table};
 
 fn small(scheme: Scheme) -> Options {
-    Options { log_bytes: 4 << 20, cache_bytes: 4 << 20, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(4 << 20).cache_bytes(4 << 20).page_bytes(4096)
 }
 
 fn key(n: u64) -> [u8; 8] {
@@ -36,7 +36,7 @@ fn fill_and_roll_back(store: &Store, table: &Table, thread: u64, seed: u64) {
             tx.rollback().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         } else {
             match tx.commit() {
-                Ok(()) | Err(Error::Finished { .. }) => {}
+                Ok(()) | Err(Error::Finished) => {}
                 Err(error) => panic!("seed {seed}: {error}"),
             }
         }
@@ -48,7 +48,7 @@ fn inv38_a_small_log_has_the_room_that_was_promised() {
     for scheme in schemes() {
         for seed in 0..2 {
             let rig = Rig::new(None);
-            let options = Options { lock_timeout: Duration::from_millis(20), ..small(scheme) };
+            let options = small(scheme).lock_timeout(Duration::from_millis(20));
             let store = Store::open_on(OnRig(Arc::clone(&rig)), options).unwrap();
             let table = store.table("t").unwrap();
             std::thread::scope(|scope| {
@@ -64,8 +64,8 @@ fn inv38_a_small_log_has_the_room_that_was_promised() {
 
 /// A small log, and a row that has as many pages as the log has room for objects.
 fn with_long_row(dir: &Path) -> (Store, Table) {
-    let options = Options { lock_timeout: Duration::from_millis(20), ..small(Scheme::Auto) };
-    let large = Options { log_bytes: 200 << 20, ..options.clone() };
+    let options = small(Scheme::Auto).lock_timeout(Duration::from_millis(20));
+    let large = options.clone().log_bytes(200 << 20);
     let store = Store::open(dir, large).unwrap();
     store.run(|tx| tx.put(&store.table("t")?, b"long", &vec![1; 40 << 20])).unwrap();
     drop(store);
@@ -92,7 +92,7 @@ fn inv38_room_for_giving_back_a_long_value_is_there_before_it_goes() {
 }
 
 fn with_large_log() -> Options {
-    Options { log_bytes: 64 << 20, ..small(Scheme::Auto) }
+    small(Scheme::Auto).log_bytes(64 << 20)
 }
 
 /// A store with full leaves, on a disk that has room for some pages more.
@@ -140,7 +140,7 @@ fn inv41_a_full_disk_does_not_keep_a_transaction_from_being_rolled_back() {
             assert_eq!(store.run(|tx| tx.get(&table, &key(n * 100))).unwrap().unwrap(), [1; 900]);
         }
         store.verify().unwrap();
-        drop((tx, table, store));
+        drop((table, store));
         // And after the death of the process.
         let again = Store::open_on(OnRig(Rig::new(Some(rig.death()))), with_large_log()).unwrap();
         again.verify().unwrap();

@@ -74,8 +74,9 @@ fn model_round(seed: u64, options: Options) {
         if random.bool() {
             tx.commit().unwrap();
             model = own;
+        } else {
+            drop(tx);
         }
-        drop(tx);
         if random.u8(0..8) == 0 {
             store.checkpoint().unwrap();
         }
@@ -139,7 +140,7 @@ fn a_store_is_a_map() {
     for (seed, scheme) in (1..).zip(schemes()) {
         for page_bytes in [4096, 8192, 32768] {
             let cache_bytes = Options::smallest_cache_bytes(page_bytes);
-            let options = Options { page_bytes: Some(page_bytes), cache_bytes, ..options(scheme) };
+            let options = options(scheme).page_bytes(page_bytes).cache_bytes(cache_bytes);
             model_round(seed * 1000 + u64::from(page_bytes), options);
         }
     }

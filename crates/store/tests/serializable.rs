@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use common::history::{Fate, Op, Tx, check};
 use common::{lists, options, schemes};
-use duralite_store::{Options, Rule, Scheme, Store};
+use duralite_store::{Rule, Scheme, Store};
 
 fn round(seed: u64, scheme: Scheme, early: bool) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { early_lock_release: early, lock_inheritance: early, ..options(scheme) };
+    let options = options(scheme).early_lock_release(early).lock_inheritance(early);
     let store = Store::open(dir.path().join("s"), options.clone()).unwrap();
     let table = store.table("lists").unwrap();
     let next = AtomicU64::new(1);

@@ -18,7 +18,7 @@ const CHANGES: u32 = 900;
 
 fn smallest(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
-    Options { log_bytes: 8 << 20, cache_bytes, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).log_bytes(8 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
 /// Long keys: an inner page has few children.
@@ -85,7 +85,7 @@ fn inv50_a_cache_that_is_too_small_is_refused_with_the_number() {
     let rig = Rig::new(None);
     for _ in 0..2 {
         let before = rig.death().pages;
-        let too_small = Options { cache_bytes: least - 1, ..smallest(Scheme::Auto) };
+        let too_small = smallest(Scheme::Auto).cache_bytes(least - 1);
         let Err(Error::Invalid { what }) = Store::open_on(OnRig(Arc::clone(&rig)), too_small) else {
             panic!("opened, or refused for another reason");
         };

@@ -125,7 +125,7 @@ impl Setup {
         std::fs::create_dir_all(log)?;
         // Where the log is says the rig; this chooses what the scheme `Auto` stands for.
         let log = if scheme == Scheme::Auto { LogMedium::Disk } else { LogMedium::Emulated };
-        let options = Options { scheme, log, ..Options::default() };
+        let options = Options::default().scheme(scheme).log(log);
         Ok(Self { rig, options })
     }
 }

@@ -21,7 +21,7 @@ const TPCC: TpcC = TpcC { warehouses: 2, customers_of_a_district: 9, items: 40 }
 
 fn options(scheme: Scheme) -> Options {
     let log = if scheme == Scheme::Auto { LogMedium::Disk } else { LogMedium::Emulated };
-    Options { scheme, log, cache_bytes: 8 << 20, log_bytes: 8 << 20, ..Options::default() }
+    Options::default().scheme(scheme).log(log).cache_bytes(8 << 20).log_bytes(8 << 20)
 }
 
 fn open(rig: &Arc<Rig>, scheme: Scheme, workload: &dyn Workload) -> NvDb {

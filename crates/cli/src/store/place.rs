@@ -35,7 +35,11 @@ impl Place {
             None if self.dir.join("log.nvram").exists() => LogMedium::Emulated,
             None => LogMedium::Disk,
         };
-        Options { log, archive: self.archive.clone(), ..Options::default() }
+        let options = Options::default().log(log);
+        match &self.archive {
+            Some(dir) => options.archive(dir),
+            None => options,
+        }
     }
 
     /// Opens a store that is there, which recovers it.

@@ -36,6 +36,9 @@ impl Directory {
     /// # Errors
     /// [`Error::Locked`], [`Error::NotAStore`], or the system's.
     pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Error> {
+        if !options.create && !dir.join(PAGES).exists() && !dir.join(BACKUP).exists() {
+            return Err(nothing_there(dir));
+        }
         let is_new = !dir.exists();
         fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
         if is_new && let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -86,6 +89,12 @@ impl Directory {
         let block = FileBlock::open(file, path, &BlockOptions::default());
         Ok(Arc::new(block.map_err(|error| Error::medium(&format!("opening {}", path.display()), error))?))
     }
+}
+
+/// There is no store, and none is to be made.
+pub(crate) fn nothing_there(dir: &Path) -> Error {
+    let why = "there is no file `pages` in it, and Options::create is false".to_owned();
+    Error::NotAStore { path: dir.to_owned(), why }
 }
 
 /// A directory with other things in it is not made a store.

@@ -40,7 +40,7 @@ impl Ticket {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
-    /// let mut tx = store.begin();
+    /// let tx = store.begin();
     /// tx.commit_async()?.wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -71,26 +71,36 @@ impl Ticket {
 }
 
 impl Transaction {
-    /// Commits. On return the transaction is durable, and so is everything that it has read, unless the store was
+    /// Commits, and ends. On return the transaction is durable, and so is everything that it has read, unless the store was
     /// opened with [`Durability::Eventual`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
     /// # let table = store.table("t")?;
-    /// use duralite_store::Error;
     /// let mut tx = store.begin();
     /// tx.put(&table, b"key", b"value")?;
     /// tx.commit()?;
-    /// assert!(matches!(tx.get(&table, b"key"), Err(Error::Finished { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Nothing is done after the end, as the compiler sees to:
+    ///
+    /// ```compile_fail,E0382
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.commit()?;
+    /// tx.put(&table, b"key", b"value")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Finished`] if it is over, or has failed and can only be rolled back; [`Error::Full`] if there is no room
-    /// for saying so, and it can be tried again; [`Error::Poisoned`]: then whether it is durable is known when the store
-    /// has been opened again.
-    pub fn commit(&mut self) -> Result<(), Error> {
+    /// [`Error::Finished`] if it has failed and can only be rolled back, [`Error::Full`] if there is no room for saying so:
+    /// it has been rolled back then. [`Error::Poisoned`]: then whether it is durable is known when the store has been opened
+    /// again.
+    pub fn commit(mut self) -> Result<(), Error> {
         let tuning = self.engine().tuning;
         let waits = tuning.durability == Durability::Immediate;
         let is_early = tuning.early_lock_release || !waits;
@@ -121,7 +131,7 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
-    pub fn commit_async(&mut self) -> Result<Ticket, Error> {
+    pub fn commit_async(mut self) -> Result<Ticket, Error> {
         let upto = self.say_commit()?;
         self.finish(upto);
         Ok(Ticket { running: Arc::clone(&self.running), upto })
@@ -147,7 +157,7 @@ impl Transaction {
 
     /// Ends after a commit with this number, or after nothing.
     fn finish(&mut self, upto: Lsn) {
-        self.state.set(State::Over("it was committed"));
+        self.state.set(State::Over);
         let chains = self.chains_given_up();
         let is_noted = self.end_for_snapshots();
         let engine = &self.running.engine;

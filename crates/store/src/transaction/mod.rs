@@ -36,7 +36,7 @@ enum State {
     Open,
     /// It can only be rolled back.
     Failed,
-    Over(&'static str),
+    Over,
 }
 
 /// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit). As long as there is one the
@@ -173,12 +173,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a savepoint of another transaction or one that was rolled back over,
-    /// [`Error::Finished`] after the end, [`Error::Poisoned`].
+    /// [`Error::Foreign`] for a savepoint of another transaction or one that was rolled back over, [`Error::Poisoned`].
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
-        if let State::Over(why) = self.state.get() {
-            return Err(Error::Finished { why });
-        }
         let known = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
         let at = known.filter(|_| savepoint.tx == self.id).ok_or(Error::Foreign { what: "the savepoint" })?;
         let (_, steps) = self.savepoints[at];
@@ -198,8 +194,7 @@ impl Transaction {
     fn check(&self) -> Result<(), Error> {
         match self.state.get() {
             State::Open => self.engine().poison.check(),
-            State::Failed => Err(Error::Finished { why: "a step failed, and it can only be rolled back" }),
-            State::Over(why) => Err(Error::Finished { why }),
+            State::Failed | State::Over => Err(Error::Finished),
         }
     }
 
@@ -269,6 +264,6 @@ impl From<Refused> for Error {
 impl Drop for Transaction {
     fn drop(&mut self) {
         // What cannot be taken back poisons the store, and the next user is told.
-        let _ = self.rollback();
+        let _ = self.give_up();
     }
 }

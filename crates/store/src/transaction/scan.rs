@@ -256,7 +256,7 @@ impl Scan<'_> {
             self.rest = None;
             self.front.clear();
             self.back.clear();
-            if !matches!(error, Error::Finished { .. } | Error::Foreign { .. }) {
+            if !matches!(error, Error::Finished | Error::Foreign { .. }) {
                 self.tx.state.set(State::Failed);
             }
         }

@@ -22,12 +22,17 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if something cannot be taken back: recovery will. Nothing happens if it is over already.
-    pub fn rollback(&mut self) -> Result<(), Error> {
-        if matches!(self.state.get(), State::Over(_)) {
+    /// [`Error::Poisoned`] if something cannot be taken back: recovery will.
+    pub fn rollback(mut self) -> Result<(), Error> {
+        self.give_up()
+    }
+
+    /// Takes back everything, unless it is over already.
+    pub(super) fn give_up(&mut self) -> Result<(), Error> {
+        if matches!(self.state.get(), State::Over) {
             return Ok(());
         }
-        self.state.set(State::Over("it was rolled back"));
+        self.state.set(State::Over);
         let taken_back = self.take_back(0).and_then(|()| {
             self.close_steps();
             if self.is_active {

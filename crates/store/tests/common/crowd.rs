@@ -53,16 +53,19 @@ pub fn run(
                     let done = lists::transaction(&mut tx, table, &mut random, next, &mut ops)
                         .and_then(|()| long_row(&mut tx, store, &mut random));
                     let fate = match done {
-                        Ok(()) if random.u8(0..5) == 0 => Fate::Aborted,
-                        Ok(()) => tx.commit().map_or(Fate::Unknown, |()| Fate::Committed),
-                        Err(_) => Fate::Aborted,
+                        Ok(()) if random.u8(0..5) != 0 => {
+                            tx.commit().map_or(Fate::Unknown, |()| Fate::Committed)
+                        }
+                        _ => {
+                            drop(tx);
+                            Fate::Aborted
+                        }
                     };
                     let mut all = all.lock().unwrap();
                     let number = (fate == Fate::Committed).then(acknowledge);
                     all.history.push(Tx { ops, fate });
                     all.acknowledged.push(number);
                     drop(all);
-                    drop(tx);
                     if nth % 16 == 9 {
                         store.checkpoint().unwrap();
                     }
@@ -96,7 +99,7 @@ pub fn content(store: &Store) -> BTreeMap<List, Vec<Element>> {
                 let (_, value) = row?;
                 assert!(value.iter().all(|byte| usize::from(*byte) == value.len() % 256));
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
     let all = lists::read_all(store, &table);

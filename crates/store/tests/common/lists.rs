@@ -30,7 +30,7 @@ pub fn read_all(store: &Store, table: &Table) -> BTreeMap<List, Vec<Element>> {
             tx.scan(table, ..)
                 .map(|row| {
                     let (key, value) = row?;
-                    Ok((u64::from_be_bytes(key.try_into().unwrap()), decode(&value)))
+                    Ok::<_, Error>((u64::from_be_bytes(key.try_into().unwrap()), decode(&value)))
                 })
                 .collect()
         })

@@ -12,7 +12,7 @@ pub fn schemes() -> [Scheme; 6] {
 pub fn options(scheme: Scheme) -> Options {
     let in_memory = matches!(scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit | Scheme::Distributed);
     let log = if in_memory { LogMedium::Emulated } else { LogMedium::Disk };
-    Options { log, scheme, log_bytes: 8 << 20, cache_bytes: 8 << 20, ..Options::default() }
+    Options::default().log(log).scheme(scheme).log_bytes(8 << 20).cache_bytes(8 << 20)
 }
 
 /// Bytes that tell which row they are of.

@@ -156,7 +156,7 @@ fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
                     times[0].push((read - begun).as_nanos() as f64);
                     times[1].push(read.elapsed().as_nanos() as f64);
                 }
-                Ok(())
+                Ok::<_, duralite_store::Error>(())
             })?;
         }
         Ok(times)
@@ -243,12 +243,12 @@ const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
 
 /// So that no checkpoint comes before the log has that size.
 fn filled(mib: u64) -> Options {
-    Options { log_bytes: (mib * 5 / 2).max(64) << 20, ..Options::default() }
+    Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }
 
 /// Writes so many MiB of log after a checkpoint.
 fn fill(dir: &Path, mib: u64) -> Result<String> {
-    let options = Options { durability: Durability::Eventual, ..filled(mib) };
+    let options = filled(mib).durability(Durability::Eventual);
     let db = NvDb::new(Store::open(dir, options)?, FILLED.schema())?;
     FILLED.load(&db)?;
     db.store.checkpoint()?;
@@ -301,7 +301,7 @@ fn resident(field: &str) -> Result<f64> {
 /// A database of ten times the cache, filled, and then changed at random.
 fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
     let before = resident("VmRSS")?;
-    let options = Options { cache_bytes: cache_mib << 20, log_bytes: 64 << 20, ..Options::default() };
+    let options = Options::default().cache_bytes(cache_mib << 20).log_bytes(64 << 20);
     let db = NvDb::new(Store::open(dir, options)?, &["rows"])?;
     let rows = cache_mib * 10 * 1024;
     let mut loader = crate::kv::Loader::new(&db)?;
