@@ -17,6 +17,8 @@ pub enum Rule {
     NoteVersions,
     /// The first snapshot notes what transactions in progress have changed.
     NoteWhatWasChanged,
+    /// For snapshots a transaction ends before it releases its locks.
+    EndBeforeRelease,
     /// Of a row that was changed a snapshot shows what it was.
     LookAtVersions,
 }

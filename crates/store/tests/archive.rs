@@ -3,17 +3,16 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use common::history::check;
+use common::history::{Last, check};
 use common::{lists, options, schemes};
 use duralite_store::{Error, RestoreTo, Scheme, Store};
 
-fn content(path: &Path, scheme: Scheme) -> BTreeMap<u64, Vec<u64>> {
+fn content(path: &Path, scheme: Scheme) -> Last {
     let store = Store::open(path, options(scheme)).unwrap();
     store.verify().unwrap();
     let table = store.table("lists").unwrap();

@@ -1,12 +1,11 @@
-//! Histories of many threads are serializable, and the checker notices those that are not.
+//! Histories of many threads, transactions and snapshots, are strictly serializable, and the checker notices those that are not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use common::history::{Fate, Op, Tx, check};
+use common::history::{Fate, Last, Op, Tx, check};
 use common::{lists, options, schemes};
 use duralite_store::{Rule, Scheme, Store};
 
@@ -18,13 +17,20 @@ fn round(seed: u64, scheme: Scheme, early: bool) {
     let next = AtomicU64::new(1);
     let history = lists::run(&store, &table, seed, 8, 150, &next, &AtomicBool::new(false));
     let last = lists::read_all(&store, &table);
-    let committed = history.iter().filter(|tx| tx.fate == Fate::Committed).count();
-    assert!(committed > 100, "seed {seed}: {committed} committed only");
-    check(&history, &last).unwrap_or_else(|why| panic!("seed {seed}, {scheme:?}: {why}"));
+    assert_is_serializable(&history, &last, &format!("seed {seed}, {scheme:?}"));
+    assert_eq!(store.metrics().snapshot_bytes, 0, "seed {seed}, {scheme:?}");
     drop((table, store));
     let store = Store::open(dir.path().join("s"), options).unwrap();
     let table = store.table("lists").unwrap();
     assert_eq!(lists::read_all(&store, &table), last, "seed {seed}, {scheme:?}");
+}
+
+fn assert_is_serializable(history: &[Tx], last: &Last, what: &str) {
+    let is_snapshot = |tx: &&Tx| tx.ops.iter().all(|op| !matches!(op, Op::Append(..) | Op::Write(..)));
+    let committed = history.iter().filter(|tx| tx.fate == Fate::Committed);
+    let (readers, writers): (Vec<&Tx>, Vec<&Tx>) = committed.partition(is_snapshot);
+    assert!(readers.len() > 100 && writers.len() > 100, "{what}: {} and {}", readers.len(), writers.len());
+    check(history, last).unwrap_or_else(|why| panic!("{what}: {why}"));
 }
 
 #[test]
@@ -32,6 +38,23 @@ fn inv36_histories_of_many_threads_are_serializable() {
     for (seed, scheme) in (1..).zip(schemes()) {
         round(seed, scheme, true);
         round(seed + 100, scheme, false);
+    }
+}
+
+/// Ten times as much as the smallest cache is changed beside: pages come and go in the middle of everything.
+#[test]
+fn inv55_histories_with_the_smallest_cache_and_ten_times_its_data_are_serializable() {
+    for (seed, scheme) in (1..).zip(schemes()) {
+        let dir = tempfile::tempdir().unwrap();
+        let cache_bytes = Options::smallest_cache_bytes(4096);
+        let options = Options { cache_bytes, page_bytes: Some(4096), ..options(scheme) };
+        let store = Store::open(dir.path().join("s"), options).unwrap();
+        let table = store.table("lists").unwrap();
+        let history = lists::run_beside(&store, &table, seed, (6, 120), 10 * cache_bytes / 500);
+        let last = lists::read_all(&store, &table);
+        assert!(store.metrics().pages > 10 * 64);
+        assert_is_serializable(&history, &last, &format!("seed {seed}, {scheme:?}"));
+        store.verify().unwrap();
     }
 }
 
@@ -58,13 +81,24 @@ fn a_store_with_dirty_reads_is_noticed() {
     assert!(is_noticed(Rule::NoDirtyReads));
 }
 
+#[test]
+fn inv56_snapshots_without_versions_are_noticed() {
+    assert!(is_noticed(Rule::LookAtVersions));
+    assert!(is_noticed(Rule::NoteVersions));
+    assert!(is_noticed(Rule::NoteWhatWasChanged));
+}
+
+#[test]
+fn inv55_transactions_that_end_after_their_locks_are_released_are_noticed() {
+    assert!(is_noticed(Rule::EndBeforeRelease));
+}
+
 fn committed(ops: &[Op]) -> Tx {
-    Tx { ops: ops.to_vec(), fate: Fate::Committed }
+    Tx { ops: ops.to_vec(), fate: Fate::Committed, span: None }
 }
 
 fn verdict(history: &[Tx], last: &[(u64, &[u64])]) -> Result<(), String> {
-    let last: BTreeMap<_, _> = last.iter().map(|(list, elements)| (*list, elements.to_vec())).collect();
-    check(history, &last)
+    verdict_of_both(history, last, &[])
 }
 
 #[test]
@@ -73,7 +107,7 @@ fn the_checker_accepts_what_is_serializable() {
         committed(&[Op::Append(1, 10), Op::Append(2, 20)]),
         committed(&[Op::Read(1, vec![10]), Op::Append(2, 21)]),
         committed(&[Op::Scan(1, 3, vec![(1, vec![10]), (2, vec![20, 21])])]),
-        Tx { ops: vec![Op::Append(1, 11)], fate: Fate::Aborted },
+        Tx { ops: vec![Op::Append(1, 11)], fate: Fate::Aborted, span: None },
     ];
     verdict(&history, &[(1, &[10]), (2, &[20, 21])]).unwrap();
 }
@@ -93,7 +127,7 @@ fn the_checker_catches_a_phantom() {
 #[test]
 fn the_checker_catches_a_lost_dependency() {
     let history = [
-        Tx { ops: vec![Op::Append(1, 10)], fate: Fate::Unknown },
+        Tx { ops: vec![Op::Append(1, 10)], fate: Fate::Unknown, span: None },
         committed(&[Op::Read(1, vec![10]), Op::Append(2, 20)]),
     ];
     assert!(verdict(&history, &[(2, &[20])]).is_err());
@@ -101,10 +135,12 @@ fn the_checker_catches_a_lost_dependency() {
 
 #[test]
 fn the_checker_catches_dirty_and_stale_reads_and_what_is_lost() {
-    let dirty =
-        [Tx { ops: vec![Op::Append(1, 10)], fate: Fate::Aborted }, committed(&[Op::Read(1, vec![10])])];
+    let dirty = [
+        Tx { ops: vec![Op::Append(1, 10)], fate: Fate::Aborted, span: None },
+        committed(&[Op::Read(1, vec![10])]),
+    ];
     assert!(verdict(&dirty, &[]).is_err());
-    let aborted = [Tx { ops: vec![Op::Append(1, 10)], fate: Fate::Aborted }];
+    let aborted = [Tx { ops: vec![Op::Append(1, 10)], fate: Fate::Aborted, span: None }];
     assert!(verdict(&aborted, &[(1, &[10])]).is_err());
     let lost = [committed(&[Op::Append(1, 10)])];
     assert!(verdict(&lost, &[]).is_err());
@@ -113,4 +149,92 @@ fn the_checker_catches_dirty_and_stale_reads_and_what_is_lost() {
         committed(&[Op::Read(2, vec![]), Op::Append(1, 10)]),
     ];
     assert!(verdict(&skew, &[(1, &[10]), (2, &[20])]).is_err());
+}
+
+fn verdict_of_both(history: &[Tx], lists: &[(u64, &[u64])], registers: &[(u64, u64)]) -> Result<(), String> {
+    let lists = lists.iter().map(|(list, elements)| (*list, elements.to_vec())).collect();
+    check(history, &Last { lists, registers: registers.iter().copied().collect() })
+}
+
+/// A transaction or snapshot at a time.
+fn at(span: (u64, u64), ops: &[Op]) -> Tx {
+    Tx { span: Some(span), ..committed(ops) }
+}
+
+#[test]
+fn the_checker_accepts_registers_and_snapshots_that_are_serializable() {
+    let history = [
+        at((1, 9), &[Op::Look(1, None), Op::Write(1, 10), Op::Write(1, 11), Op::Look(1, Some(11))]),
+        at((2, 8), &[Op::Write(1, 12), Op::Append(1, 20)]),
+        // One that began before the other had ended may have seen it or not.
+        at((3, 4), &[Op::Look(1, Some(11)), Op::Read(1, vec![])]),
+        at((10, 11), &[Op::Look(1, Some(12)), Op::Scan(0, 5, vec![(1, vec![20])]), Op::Look(1, Some(12))]),
+        Tx { ops: vec![Op::Write(2, 30)], fate: Fate::Unknown, span: Some((5, 6)) },
+    ];
+    verdict_of_both(&history, &[(1, &[20])], &[(1, 12), (2, 30)]).unwrap();
+    verdict_of_both(&history, &[(1, &[20])], &[(1, 12)]).unwrap();
+}
+
+#[test]
+fn the_checker_catches_a_snapshot_that_is_behind_the_time() {
+    let write = at((1, 2), &[Op::Write(1, 10)]);
+    let stale = at((3, 4), &[Op::Look(1, None)]);
+    let why = verdict_of_both(&[write.clone(), stale], &[], &[(1, 10)]).unwrap_err();
+    assert!(why.contains("time") && why.contains("rw"), "{why}");
+    let read = at((3, 4), &[Op::Read(1, vec![])]);
+    assert!(verdict_of_both(&[at((1, 2), &[Op::Append(1, 10)]), read], &[(1, &[10])], &[]).is_err());
+    // One that is opened before a transaction begins does not see it.
+    let early = at((1, 2), &[Op::Look(1, Some(10))]);
+    assert!(verdict_of_both(&[early, Tx { span: Some((3, 4)), ..write }], &[], &[(1, 10)]).is_err());
+}
+
+/// Two snapshots that see two transactions in different orders.
+#[test]
+fn the_checker_catches_a_long_fork() {
+    let history = [
+        committed(&[Op::Write(1, 10)]),
+        committed(&[Op::Append(2, 20)]),
+        committed(&[Op::Look(1, Some(10)), Op::Read(2, vec![])]),
+        committed(&[Op::Look(1, None), Op::Read(2, vec![20])]),
+    ];
+    let why = verdict_of_both(&history, &[(2, &[20])], &[(1, 10)]).unwrap_err();
+    assert!(why.contains("circle"), "{why}");
+}
+
+#[test]
+fn the_checker_catches_what_registers_tell() {
+    let both = |first: &[Op], second: &[Op], last| {
+        verdict_of_both(&[committed(first), committed(second)], &[], &[(1, last)])
+    };
+    // An update that is lost, a transaction that is seen in part, one that is read half way, and one that reads two values.
+    let update = |value| [Op::Look(1, None), Op::Write(1, value)];
+    assert!(both(&update(10), &update(11), 11).unwrap_err().contains("circle"));
+    let seen = [Op::Look(1, Some(10)), Op::Look(2, None)];
+    let history = [committed(&[Op::Write(1, 10), Op::Write(2, 20)]), committed(&seen)];
+    assert!(verdict_of_both(&history, &[], &[(1, 10), (2, 20)]).unwrap_err().contains("circle"));
+    let replaced = [Op::Write(1, 10), Op::Write(1, 11)];
+    assert!(both(&replaced, &[Op::Look(1, Some(10))], 11).unwrap_err().contains("replaced"));
+    let twice = [Op::Look(1, None), Op::Look(1, Some(10))];
+    assert!(both(&[Op::Write(1, 10)], &twice, 10).unwrap_err().contains("and then"));
+    let own = [Op::Write(1, 11), Op::Look(1, Some(10))];
+    assert!(both(&[Op::Write(1, 10)], &own, 11).is_err());
+    // What aborted, and what nobody wrote.
+    let aborted = Tx { ops: vec![Op::Write(1, 10)], fate: Fate::Aborted, span: None };
+    assert!(verdict_of_both(&[aborted.clone(), committed(&[Op::Look(1, Some(10))])], &[], &[]).is_err());
+    assert!(verdict_of_both(&[aborted], &[], &[(1, 10)]).is_err());
+    assert!(verdict_of_both(&[committed(&[Op::Look(1, Some(7))])], &[], &[]).is_err());
+    assert!(verdict_of_both(&[committed(&[Op::Write(1, 10)])], &[], &[]).unwrap_err().contains("gone"));
+}
+
+#[test]
+fn the_checker_catches_a_part_of_what_nobody_was_told_of() {
+    let both = [Tx { ops: vec![Op::Append(1, 10), Op::Write(1, 20)], fate: Fate::Unknown, span: None }];
+    assert!(verdict_of_both(&both, &[], &[(1, 20)]).unwrap_err().contains("a part"));
+    verdict_of_both(&both, &[], &[]).unwrap();
+    verdict_of_both(&both, &[(1, &[10])], &[(1, 20)]).unwrap();
+    assert!(verdict_of_both(&both, &[(1, &[10])], &[]).unwrap_err().contains("gone"));
+    // A snapshot that has shown it before the crash.
+    let unknown = Tx { ops: vec![Op::Write(1, 20)], fate: Fate::Unknown, span: None };
+    let shown = committed(&[Op::Look(1, Some(20))]);
+    assert!(verdict_of_both(&[unknown, shown], &[], &[]).unwrap_err().contains("gone"));
 }

@@ -159,6 +159,12 @@ impl Transaction {
     fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over);
         let chains = self.chains_given_up();
+        if !self.engine().controls.keep(Rule::EndBeforeRelease) {
+            let Self { running, held, .. } = self;
+            running.engine.locks.release(held, upto);
+            // So that others have time to end before.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
         let is_noted = self.end_for_snapshots();
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), upto);

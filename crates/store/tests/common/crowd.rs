@@ -1,13 +1,12 @@
-//! Threads that change lists and long rows, and what a crash in the middle may leave of that.
+//! Threads that change lists, registers and long rows, and look at them in snapshots, and what a crash in the middle may leave of that.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use duralite_store::{Error, Store, Transaction};
 
-use super::history::{Element, Fate, List, Tx};
-use super::lists::{self, key};
+use super::history::{Fate, Last, Tx};
+use super::lists::{self, Watcher, key, now};
 
 /// A history in which transactions are numbered as they were acknowledged.
 #[derive(Default)]
@@ -18,6 +17,12 @@ pub struct Ran {
 }
 
 impl Ran {
+    fn add(&mut self, tx: Tx, acknowledge: &(dyn Fn() -> u64 + Sync)) {
+        let number = (tx.fate == Fate::Committed).then(acknowledge);
+        self.history.push(tx);
+        self.acknowledged.push(number);
+    }
+
     /// What was acknowledged after the crash was not known to anybody before it.
     pub fn known(&self, acknowledged: u64) -> Vec<Tx> {
         let mut history = self.history.clone();
@@ -40,15 +45,17 @@ pub fn run(
     acknowledge: &(dyn Fn() -> u64 + Sync),
 ) -> Ran {
     let table = store.table("lists").unwrap();
-    let next = AtomicU64::new(1);
+    let (next, clock) = (AtomicU64::new(1), AtomicU64::new(1));
     let all = Mutex::new(Ran::default());
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (all, next, table) = (&all, &next, &table);
+            let (all, next, clock, table) = (&all, &next, &clock, &table);
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed * 64 + thread);
+                let mut watcher = Watcher::default();
                 for nth in 0..count {
                     let mut ops = Vec::new();
+                    let begin = now(clock);
                     let mut tx = store.begin();
                     let done = lists::transaction(&mut tx, table, &mut random, next, &mut ops)
                         .and_then(|()| long_row(&mut tx, store, &mut random));
@@ -61,11 +68,12 @@ pub fn run(
                             Fate::Aborted
                         }
                     };
-                    let mut all = all.lock().unwrap();
-                    let number = (fate == Fate::Committed).then(acknowledge);
-                    all.history.push(Tx { ops, fate });
-                    all.acknowledged.push(number);
-                    drop(all);
+                    let span = Some((begin, now(clock)));
+                    all.lock().unwrap().add(Tx { ops, fate, span }, acknowledge);
+                    // What was seen by a snapshot is known like what a transaction has told.
+                    if let Some(seen) = watcher.look(store, table, clock, &mut random) {
+                        all.lock().unwrap().add(seen, acknowledge);
+                    }
                     if nth % 16 == 9 {
                         store.checkpoint().unwrap();
                     }
@@ -90,7 +98,7 @@ fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> 
 }
 
 /// Everything in the store, every page of which is looked at.
-pub fn content(store: &Store) -> BTreeMap<List, Vec<Element>> {
+pub fn content(store: &Store) -> Last {
     let table = store.table("lists").unwrap();
     let long = store.table("long").unwrap();
     store

@@ -1,24 +1,34 @@
-//! What transactions saw of lists that they append to, and whether some order of them explains it.
+//! What transactions and snapshots saw of lists that they append to and of registers that they write, and whether one order of
+//! them explains it (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020).
 //!
 //! Every element is appended once, so a list tells in which order its writers committed, and a read of it after which
-//! of them the reader came. From that follow edges between transactions: who wrote after whom (ww), who read what
-//! somebody wrote (wr), who did not see yet what somebody wrote (rw). If they close a circle the history is not
-//! serializable. Reads of what was never committed, of parts of a transaction, and of lists that contradict each other
-//! are found on the way.
+//! of them the reader came. Every value is written to a register once; who has read a value before he writes another says
+//! which came first. From that follow edges between transactions: who wrote after whom (ww), who read what somebody wrote
+//! (wr), who did not see yet what somebody wrote (rw), and who began when somebody had ended (time). If they close a circle
+//! the history is not strictly serializable. Reads of what was never committed, of what its writer has replaced itself, of parts of
+//! a transaction, and of lists that contradict each other are found on the way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::graph::Graph;
+use super::registers;
 
 /// The number of a list, and of an element.
 pub type List = u64;
 pub type Element = u64;
+/// The number of a register, and what is written to one.
+pub type Register = u64;
+pub type Written = u64;
 
-/// What a transaction did, in order.
+/// What a transaction or a snapshot did, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     Append(List, Element),
     Read(List, Vec<Element>),
     /// All lists that are not empty, from one up to before another.
     Scan(List, List, Vec<(List, Vec<Element>)>),
+    Write(Register, Written),
+    Look(Register, Option<Written>),
 }
 
 /// What became of it.
@@ -34,11 +44,58 @@ pub enum Fate {
 pub struct Tx {
     pub ops: Vec<Op>,
     pub fate: Fate,
+    /// When it began, and when its end was known, if it was: it counts at some moment in between.
+    pub span: Option<(u64, u64)>,
 }
 
-/// Why a history is not serializable.
-pub fn check(history: &[Tx], last: &BTreeMap<List, Vec<Element>>) -> Result<(), String> {
-    let mut writer: HashMap<Element, usize> = HashMap::new();
+/// How everything is in the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Last {
+    pub lists: BTreeMap<List, Vec<Element>>,
+    pub registers: BTreeMap<Register, Written>,
+}
+
+/// Why a history is not strictly serializable.
+pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
+    let writer = writers(history);
+    let order = &last.lists;
+    check_lists(history, order)?;
+    for (list, elements) in order {
+        if let Some(element) = elements.iter().find(|element| history[writer[element]].fate == Fate::Aborted)
+        {
+            return Err(format!("list {list} has {element}, whose transaction aborted"));
+        }
+    }
+    let mut graph = Graph::new(history.len());
+    for elements in order.values() {
+        for pair in elements.windows(2) {
+            graph.add(writer[&pair[0]], writer[&pair[1]], "ww");
+        }
+    }
+    let mut counts = Vec::with_capacity(history.len());
+    for (number, tx) in history.iter().enumerate() {
+        let is_there = match tx.fate {
+            Fate::Committed => true,
+            Fate::Aborted => false,
+            Fate::Unknown => came_about(number, tx, order)?,
+        };
+        counts.push(is_there);
+        if is_there {
+            edges_of_lists(number, tx, order, &writer, &mut graph)?;
+        }
+    }
+    registers::add_edges(history, &mut counts, &last.registers, &mut graph)?;
+    let spans = history.iter().zip(&counts).enumerate().filter(|(_, (_, is_there))| **is_there);
+    graph.add_time(spans.filter_map(|(number, (tx, _))| {
+        let (begin, end) = tx.span?;
+        Some((number, begin, (tx.fate == Fate::Committed).then_some(end)))
+    }));
+    graph.find_circle()
+}
+
+/// Who appended each element.
+fn writers(history: &[Tx]) -> HashMap<Element, usize> {
+    let mut writer = HashMap::new();
     for (number, tx) in history.iter().enumerate() {
         for op in &tx.ops {
             if let Op::Append(_, element) = op {
@@ -46,54 +103,43 @@ pub fn check(history: &[Tx], last: &BTreeMap<List, Vec<Element>>) -> Result<(), 
             }
         }
     }
-    let order = orders(history, last)?;
-    let is_there =
-        |element: &Element, list: &List| order.get(list).is_some_and(|order| order.contains(element));
-    let mut edges: BTreeMap<usize, BTreeMap<usize, &str>> = BTreeMap::new();
-    let mut add = |from: usize, to: usize, why: &'static str| {
-        if from != to {
-            edges.entry(from).or_default().insert(to, why);
-        }
-    };
-    for (list, elements) in &order {
-        for pair in elements.windows(2) {
-            add(writer[&pair[0]], writer[&pair[1]], "ww");
-        }
-        for element in elements {
-            if history[writer[element]].fate == Fate::Aborted {
-                return Err(format!("list {list} has {element}, whose transaction aborted"));
-            }
-        }
-    }
-    for (number, tx) in history.iter().enumerate() {
-        if tx.fate == Fate::Aborted || (tx.fate == Fate::Unknown && !came_about(number, tx, &order)?) {
-            continue;
-        }
-        let mut own: BTreeMap<List, Vec<Element>> = BTreeMap::new();
-        for op in &tx.ops {
-            match op {
-                Op::Append(list, element) => {
-                    own.entry(*list).or_default().push(*element);
-                    if tx.fate == Fate::Committed && !is_there(element, list) {
-                        return Err(format!("{element}, which was acknowledged, is not in list {list}"));
-                    }
-                }
-                Op::Read(list, seen) => {
-                    let empty = Vec::new();
-                    let order = order.get(list).unwrap_or(&empty);
-                    read_edges(number, order, own.get(list), seen, &writer, &mut add)?;
-                }
-                Op::Scan(from, to, seen) => {
-                    let seen: BTreeMap<_, _> = seen.iter().cloned().collect();
-                    for (list, order) in order.range(*from..*to) {
-                        let seen = seen.get(list).cloned().unwrap_or_default();
-                        read_edges(number, order, own.get(list), &seen, &writer, &mut add)?;
-                    }
+    writer
+}
+
+fn edges_of_lists(
+    number: usize,
+    tx: &Tx,
+    order: &BTreeMap<List, Vec<Element>>,
+    writer: &HashMap<Element, usize>,
+    graph: &mut Graph,
+) -> Result<(), String> {
+    let mut own: BTreeMap<List, Vec<Element>> = BTreeMap::new();
+    let empty = Vec::new();
+    for op in &tx.ops {
+        match op {
+            Op::Append(list, element) => {
+                own.entry(*list).or_default().push(*element);
+                if !order.get(list).is_some_and(|order| order.contains(element)) {
+                    return Err(format!("{element}, which was acknowledged, is not in list {list}"));
                 }
             }
+            Op::Read(list, seen) => {
+                let order = order.get(list).unwrap_or(&empty);
+                read_edges(number, order, own.get(list), seen, writer, graph)?;
+            }
+            Op::Scan(from, to, seen) => {
+                let seen: BTreeMap<_, _> = seen.iter().cloned().collect();
+                let lists: BTreeSet<_> =
+                    order.range(*from..*to).map(|(list, _)| list).chain(seen.keys()).collect();
+                for list in lists {
+                    let (order, seen) = (order.get(list).unwrap_or(&empty), seen.get(list).unwrap_or(&empty));
+                    read_edges(number, order, own.get(list), seen, writer, graph)?;
+                }
+            }
+            Op::Write(..) | Op::Look(..) => {}
         }
     }
-    find_circle(&edges, history)
+    Ok(())
 }
 
 /// Whether a transaction that nobody was told of is there, as a whole.
@@ -115,28 +161,33 @@ fn read_edges(
     own: Option<&Vec<Element>>,
     seen: &[Element],
     writer: &HashMap<Element, usize>,
-    add: &mut dyn FnMut(usize, usize, &'static str),
+    graph: &mut Graph,
 ) -> Result<(), String> {
     // What it appended itself stands at the end.
-    let own = own.map_or(0, Vec::len).min(seen.len());
-    let seen = &seen[..seen.len() - own];
+    let own = own.map_or(&[][..], Vec::as_slice);
+    let Some(seen) = seen.strip_suffix(own) else {
+        return Err(format!("transaction {reader} read {seen:?}, and had appended {own:?}"));
+    };
     if !order.starts_with(seen) {
         return Err(format!("transaction {reader} read {seen:?} of a list that became {order:?}"));
     }
     if let Some(last) = seen.last() {
-        add(writer[last], reader, "wr");
+        graph.add(writer[last], reader, "wr");
     }
     if let Some(next) = order.get(seen.len()) {
-        add(reader, writer[next], "rw");
+        graph.add(reader, writer[next], "rw");
     }
-    Ok(())
+    // The first that it has not seen may be its own, or one of a writer of which it has seen a part.
+    match seen.last().zip(order.get(seen.len())) {
+        Some((last, next)) if writer[last] == writer[next] && writer[last] != reader => {
+            Err(format!("transaction {reader} read a part of what {} appended", writer[last]))
+        }
+        _ => Ok(()),
+    }
 }
 
-/// In which order each list's elements came.
-fn orders(
-    history: &[Tx],
-    last: &BTreeMap<List, Vec<Element>>,
-) -> Result<BTreeMap<List, Vec<Element>>, String> {
+/// The lists have what was appended to them, once.
+fn check_lists(history: &[Tx], last: &BTreeMap<List, Vec<Element>>) -> Result<(), String> {
     let mut known = BTreeSet::new();
     for tx in history {
         for op in &tx.ops {
@@ -152,43 +203,6 @@ fn orders(
         }
         if let Some(element) = elements.iter().find(|element| !known.contains(&(*list, **element))) {
             return Err(format!("list {list} has {element}, which nobody appended"));
-        }
-    }
-    Ok(last.clone())
-}
-
-fn find_circle(edges: &BTreeMap<usize, BTreeMap<usize, &str>>, history: &[Tx]) -> Result<(), String> {
-    // 0 not seen, 1 on the way, 2 done; without recursion, histories are long.
-    let mut state = vec![0_u8; history.len()];
-    for start in edges.keys() {
-        let mut way: Vec<(usize, Vec<usize>)> = Vec::new();
-        if state[*start] == 0 {
-            state[*start] = 1;
-            way.push((*start, edges[start].keys().copied().collect()));
-        }
-        while let Some((at, next)) = way.last_mut() {
-            match next.pop() {
-                None => {
-                    state[*at] = 2;
-                    way.pop();
-                }
-                Some(to) if state[to] == 1 => {
-                    let begin = way.iter().position(|(on_it, _)| *on_it == to).unwrap_or(0);
-                    let circle: Vec<usize> = way[begin..].iter().map(|(on_it, _)| *on_it).collect();
-                    let mut text = String::from("a circle:");
-                    for (nth, from) in circle.iter().enumerate() {
-                        let to = circle[(nth + 1) % circle.len()];
-                        text += &format!(" {from} -{}-> {to};", edges[from][&to]);
-                    }
-                    return Err(text);
-                }
-                Some(to) if state[to] == 0 => {
-                    state[to] = 1;
-                    let next = edges.get(&to).map(|edges| edges.keys().copied().collect());
-                    way.push((to, next.unwrap_or_default()));
-                }
-                Some(_) => {}
-            }
         }
     }
     Ok(())

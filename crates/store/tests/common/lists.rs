@@ -1,15 +1,16 @@
-//! Threads that append to lists and read them, and the history of it.
+//! Threads that append to lists, write registers and read both, in transactions and in snapshots, and the history of it.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use duralite_store::{Error, Store, Table, Transaction};
+use duralite_store::{Error, Snapshot, Store, Table, Transaction};
 
-use super::history::{Element, Fate, List, Op, Tx};
+use super::history::{Element, Fate, Last, List, Op, Tx};
 
-/// Lists that there are.
+/// Lists that there are, with registers of the same numbers.
 pub const LISTS: u64 = 12;
+/// Keys of registers come after those of lists.
+const REGISTERS: u64 = 1 << 32;
 
 pub fn key(list: List) -> [u8; 8] {
     list.to_be_bytes()
@@ -23,18 +24,40 @@ pub fn decode(bytes: &[u8]) -> Vec<Element> {
     bytes.chunks_exact(8).map(|one| u64::from_le_bytes(one.try_into().unwrap())).collect()
 }
 
-/// All lists as they are.
-pub fn read_all(store: &Store, table: &Table) -> BTreeMap<List, Vec<Element>> {
-    store
-        .run(|tx| {
-            tx.scan(table, ..)
-                .map(|row| {
-                    let (key, value) = row?;
-                    Ok::<_, Error>((u64::from_be_bytes(key.try_into().unwrap()), decode(&value)))
-                })
-                .collect()
-        })
-        .unwrap()
+/// Everything as it is.
+pub fn read_all(store: &Store, table: &Table) -> Last {
+    let mut last = Last::default();
+    let tx = store.begin();
+    for row in tx.scan(table, ..) {
+        let (key, value) = row.unwrap();
+        let key = u64::from_be_bytes(key.try_into().unwrap());
+        if key < REGISTERS {
+            last.lists.insert(key, decode(&value));
+        } else {
+            last.registers.insert(key - REGISTERS, decode(&value)[0]);
+        }
+    }
+    tx.commit().unwrap();
+    last
+}
+
+/// What a transaction or a snapshot reads in one step.
+fn read(
+    get: impl FnOnce(&[u8]) -> Result<Option<Vec<u8>>, Error>,
+    scan: impl FnOnce(&[u8], &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>,
+    random: &mut fastrand::Rng,
+) -> Result<Op, Error> {
+    let list = random.u64(0..LISTS);
+    Ok(match random.u8(0..6) {
+        0..=1 => Op::Read(list, get(&key(list))?.map_or(Vec::new(), |value| decode(&value))),
+        2..=3 => Op::Look(list, get(&key(REGISTERS + list))?.map(|value| decode(&value)[0])),
+        _ => {
+            let to = random.u64(list..=LISTS);
+            let list_of = |key: Vec<u8>| u64::from_be_bytes(key.try_into().unwrap());
+            let rows = scan(&key(list), &key(to))?;
+            Op::Scan(list, to, rows.into_iter().map(|(key, value)| (list_of(key), decode(&value))).collect())
+        }
+    })
 }
 
 /// One transaction of a few operations; what it did before it failed or ended.
@@ -48,7 +71,7 @@ pub fn transaction(
     for _ in 0..random.usize(1..5) {
         let list = random.u64(0..LISTS);
         match random.u8(0..10) {
-            0..=4 => {
+            0..=3 => {
                 let mut elements = tx.get_for_update(table, &key(list))?.map_or(Vec::new(), |v| decode(&v));
                 let element = next.fetch_add(1, Ordering::SeqCst);
                 elements.push(element);
@@ -56,21 +79,47 @@ pub fn transaction(
                 ops.push(Op::Append(list, element));
                 tx.put(table, &key(list), &encode(&elements))?;
             }
-            5..=7 => {
-                let elements = tx.get(table, &key(list))?.map_or(Vec::new(), |value| decode(&value));
-                ops.push(Op::Read(list, elements));
+            4..=5 => {
+                // With or without looking at it first.
+                if random.u8(0..4) > 0 {
+                    let value = tx.get_for_update(table, &key(REGISTERS + list))?;
+                    ops.push(Op::Look(list, value.map(|value| decode(&value)[0])));
+                }
+                let value = next.fetch_add(1, Ordering::SeqCst);
+                ops.push(Op::Write(list, value));
+                tx.put(table, &key(REGISTERS + list), &encode(&[value]))?;
             }
             _ => {
-                let to = random.u64(list..=LISTS);
-                let (from_key, to_key) = (key(list), key(to));
-                let mut seen = Vec::new();
-                for row in tx.scan(table, &from_key[..]..&to_key[..]) {
-                    let (key, value) = row?;
-                    seen.push((u64::from_be_bytes(key.try_into().unwrap()), decode(&value)));
-                }
-                ops.push(Op::Scan(list, to, seen));
+                let tx = std::cell::RefCell::new(&mut *tx);
+                let get = |key: &[u8]| tx.borrow_mut().get(table, key);
+                let scan = |from: &[u8], to: &[u8]| tx.borrow_mut().scan(table, from..to).collect();
+                ops.push(read(get, scan, random)?);
             }
         }
+    }
+    Ok(())
+}
+
+/// Some reads of a snapshot.
+pub fn look(
+    snapshot: &Snapshot,
+    table: &Table,
+    random: &mut fastrand::Rng,
+    ops: &mut Vec<Op>,
+) -> Result<(), Error> {
+    for _ in 0..random.usize(1..4) {
+        let get = |key: &[u8]| snapshot.get(table, key);
+        let is_forward = random.bool();
+        let scan = |from: &[u8], to: &[u8]| {
+            let rows = snapshot.scan(table, from..to);
+            if is_forward {
+                return rows.collect();
+            }
+            let mut rows: Vec<_> = rows.rev().collect::<Result<_, _>>()?;
+            rows.reverse();
+            Ok(rows)
+        };
+        ops.push(read(get, scan, random)?);
     }
     Ok(())
 }
@@ -85,39 +134,143 @@ pub fn run(
     next: &AtomicU64,
     stop: &AtomicBool,
 ) -> Vec<Tx> {
-    let history = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let history = &history;
-            scope.spawn(move || {
-                let mut random = fastrand::Rng::with_seed(seed * 1000 + thread);
-                for _ in 0..transactions {
-                    if stop.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    let tx = one(store, table, &mut random, next);
-                    history.lock().unwrap().push(tx);
-                }
-            });
-        }
-    });
-    history.into_inner().unwrap()
+    let worker = Worker { store, table, next, clock: &AtomicU64::new(1), beside: None };
+    worker.crowd(seed, threads, transactions, stop)
 }
 
-fn one(store: &Store, table: &Table, random: &mut fastrand::Rng, next: &AtomicU64) -> Tx {
-    let mut ops = Vec::new();
-    let mut tx = store.begin();
-    let fate = match transaction(&mut tx, table, random, next, &mut ops) {
-        Ok(()) if random.u8(0..8) == 0 => {
-            drop(tx);
-            Fate::Aborted
+/// The same with much more beside it than fits in the cache.
+pub fn run_beside(
+    store: &Store,
+    table: &Table,
+    seed: u64,
+    (threads, transactions): (u64, u64),
+    rows: u64,
+) -> Vec<Tx> {
+    let others = store.table("others").unwrap();
+    for first in (0..rows).step_by(200) {
+        let put = |n: u64| (n.to_be_bytes(), vec![n as u8; OTHER_BYTES]);
+        store
+            .run(|tx| {
+                (first..first + 200).map(put).try_for_each(|(key, value)| tx.put(&others, &key, &value))
+            })
+            .unwrap();
+    }
+    let (next, clock) = (&AtomicU64::new(1), &AtomicU64::new(1));
+    let worker = Worker { store, table, next, clock, beside: Some((&others, rows)) };
+    worker.crowd(seed, threads, transactions, &AtomicBool::new(false))
+}
+
+const OTHER_BYTES: usize = 500;
+
+#[derive(Clone, Copy)]
+struct Worker<'a> {
+    store: &'a Store,
+    table: &'a Table,
+    next: &'a AtomicU64,
+    /// Says what came before what.
+    clock: &'a AtomicU64,
+    beside: Option<(&'a Table, u64)>,
+}
+
+impl Worker<'_> {
+    fn crowd(&self, seed: u64, threads: u64, transactions: u64, stop: &AtomicBool) -> Vec<Tx> {
+        let history = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let history = &history;
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(seed * 1000 + thread);
+                    let mut watcher = Watcher::default();
+                    for _ in 0..transactions {
+                        if stop.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        let tx = self.one(&mut random);
+                        history.lock().unwrap().push(tx);
+                        let seen = watcher.look(self.store, self.table, self.clock, &mut random);
+                        history.lock().unwrap().extend(seen);
+                    }
+                    history.lock().unwrap().extend(watcher.close());
+                });
+            }
+        });
+        history.into_inner().unwrap()
+    }
+
+    fn one(&self, random: &mut fastrand::Rng) -> Tx {
+        let mut ops = Vec::new();
+        let begin = now(self.clock);
+        let mut tx = self.store.begin();
+        let done = transaction(&mut tx, self.table, random, self.next, &mut ops)
+            .and_then(|()| self.something_beside(&mut tx, random));
+        let fate = match done {
+            Ok(()) if random.u8(0..8) == 0 => {
+                drop(tx);
+                Fate::Aborted
+            }
+            Ok(()) => match tx.commit() {
+                Ok(()) => Fate::Committed,
+                Err(_) => Fate::Unknown,
+            },
+            Err(Error::Poisoned { .. }) => Fate::Unknown,
+            Err(_) => Fate::Aborted,
+        };
+        Tx { ops, fate, span: Some((begin, now(self.clock))) }
+    }
+
+    fn something_beside(&self, tx: &mut Transaction, random: &mut fastrand::Rng) -> Result<(), Error> {
+        let Some((others, rows)) = self.beside else { return Ok(()) };
+        // In order, so that nobody waits in a circle.
+        let mut keys = [random.u64(0..rows), random.u64(0..rows), random.u64(0..rows)];
+        keys.sort_unstable();
+        keys.iter().try_for_each(|n| tx.put(others, &n.to_be_bytes(), &vec![*n as u8; OTHER_BYTES]))?;
+        let snapshot = self.store.snapshot();
+        let n = random.u64(0..rows);
+        let value = snapshot.get(others, &n.to_be_bytes())?;
+        assert!(value.is_some_and(|value| value == vec![n as u8; OTHER_BYTES]));
+        Ok(())
+    }
+}
+
+/// The next moment.
+pub fn now(clock: &AtomicU64) -> u64 {
+    clock.fetch_add(1, Ordering::SeqCst)
+}
+
+/// Reads by a snapshot now and then, while its thread does something else too.
+#[derive(Default)]
+pub struct Watcher {
+    open: Option<(Snapshot, Tx)>,
+}
+
+impl Watcher {
+    /// Opens a snapshot if there is none, reads by it, and perhaps closes it; what was seen by it then.
+    pub fn look(
+        &mut self,
+        store: &Store,
+        table: &Table,
+        clock: &AtomicU64,
+        random: &mut fastrand::Rng,
+    ) -> Option<Tx> {
+        if self.open.is_none() && random.u8(0..4) > 0 {
+            return None;
         }
-        Ok(()) => match tx.commit() {
-            Ok(()) => Fate::Committed,
-            Err(_) => Fate::Unknown,
-        },
-        Err(Error::Poisoned { .. }) => Fate::Unknown,
-        Err(_) => Fate::Aborted,
-    };
-    Tx { ops, fate }
+        let (snapshot, seen) = self.open.get_or_insert_with(|| {
+            let begin = now(clock);
+            let snapshot = store.snapshot();
+            // Whatever is read later is of a moment before this.
+            let span = Some((begin, now(clock)));
+            (snapshot, Tx { ops: Vec::new(), fate: Fate::Committed, span })
+        });
+        if look(snapshot, table, random, &mut seen.ops).is_err() {
+            seen.fate = Fate::Aborted;
+            return self.close();
+        }
+        if random.u8(0..3) == 0 { self.close() } else { None }
+    }
+
+    /// Closes the snapshot; what was seen by it.
+    pub fn close(&mut self) -> Option<Tx> {
+        self.open.take().map(|(_, seen)| seen)
+    }
 }

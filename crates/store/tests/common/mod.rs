@@ -22,5 +22,7 @@ pub fn value(n: u32, len: usize) -> Vec<u8> {
 
 pub mod crash;
 pub mod crowd;
+pub mod graph;
 pub mod history;
 pub mod lists;
+pub mod registers;
