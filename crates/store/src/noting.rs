@@ -3,8 +3,8 @@
 
 use duralite_logfmt::store::Undo;
 
-use crate::locks::TableId;
-use crate::steps::Undoable;
+use crate::locks::{Key, TableId};
+use crate::steps::{Steps, Undoable};
 use crate::sync::MutexGuard;
 use crate::versions::Versions;
 
@@ -21,17 +21,19 @@ pub(crate) fn before_change<'u>(
 ) -> MutexGuard<'u, ()> {
     let noting = undoable.noting.lock();
     if versions.is_on() && undoable.fate.is_noted() {
-        let step = undoable.list.lock().steps.len();
-        versions.note(&undoable.fate, row, step, old);
+        let mut list = undoable.list.lock();
+        if versions.note(&undoable.fate, row, list.steps.len(), old) {
+            list.noted.push((row.0, Key::from(row.1)));
+        }
     }
     noting
 }
 
-/// Ends a transaction for snapshots: invariant 55. Whether its rows have to be looked at then.
-pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> bool {
-    // Nobody is in the middle of noting what it has changed.
-    let _list = undoable.list.lock();
-    versions.end(&undoable.fate)
+/// Ends a transaction for snapshots: invariant 55. The rows that are to be looked at then.
+pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<(TableId, Key)> {
+    // Nobody is in the middle of noting what it has changed, and nobody does later.
+    let mut list = undoable.list.lock();
+    if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }
 
 /// Notes what a transaction has changed, unless it is over.
@@ -40,17 +42,20 @@ pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
     let mut end = None;
     loop {
         let _noting = undoable.noting.lock();
-        let list = undoable.list.lock();
+        let mut list = undoable.list.lock();
         // What it changes from now on it notes itself.
         if !undoable.fate.is_noted() {
             return;
         }
         let end = (*end.get_or_insert(list.steps.len())).min(list.steps.len());
         let next = (at + AT_ONCE).min(end);
-        for (step, done) in list.steps.iter().enumerate().take(next).skip(at) {
+        let Steps { steps, noted, .. } = &mut *list;
+        for (step, done) in steps.iter().enumerate().take(next).skip(at) {
             // What cannot be read here cannot be taken back either, and stops the store then.
-            if let Ok(Undo::Row { root, key, old }) = Undo::decode(&done.undo) {
-                versions.note(&undoable.fate, (root, key), step, old);
+            if let Ok(Undo::Row { root, key, old }) = Undo::decode(&done.undo)
+                && versions.note(&undoable.fate, (root, key), step, old)
+            {
+                noted.push((root, Key::from(key)));
             }
         }
         if next >= end {

@@ -191,7 +191,7 @@ impl Options {
     }
 
     /// Bytes of memory for what rows were before they were changed, while a [`Snapshot`](crate::Snapshot) is open; 64 MiB.
-    /// A row that was changed takes about 200 bytes and itself. Where that is not enough the oldest snapshots end with
+    /// A row that was changed takes about 250 bytes and itself. Where that is not enough the oldest snapshots end with
     /// [`Error::SnapshotTooOld`].
     #[must_use]
     pub fn snapshot_bytes(self, bytes: u64) -> Self {

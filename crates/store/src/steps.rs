@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use duralite_logfmt::store::Lsn;
 
+use crate::locks::{Key, TableId};
 use crate::sync::Mutex;
 use crate::versions::Fate;
 
@@ -33,6 +34,8 @@ pub(crate) struct Undoable {
 pub(crate) struct Steps {
     /// Oldest first, with ascending numbers.
     pub(crate) steps: Vec<Step>,
+    /// Rows of which it is noted what they were before, also those that were taken back.
+    pub(crate) noted: Vec<(TableId, Key)>,
     /// The transaction has committed, or was taken back: nothing is moved any more.
     pub(crate) is_over: bool,
 }

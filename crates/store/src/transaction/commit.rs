@@ -165,12 +165,12 @@ impl Transaction {
             // So that others have time to end before.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        let is_noted = self.end_for_snapshots();
+        let noted = self.end_for_snapshots();
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), upto);
-        if is_noted {
-            // Before chains are given back.
-            self.look_at_versions(true);
+        self.look_at(&noted);
+        if !chains.is_empty() {
+            self.copy_long_values();
         }
         // If that fails the store is poisoned, and recovery does it.
         let _ = free_chains(engine, self.id, &chains);

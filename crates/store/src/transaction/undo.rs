@@ -42,8 +42,9 @@ impl Transaction {
             Ok(())
         });
         // Otherwise the store is poisoned, and there are no snapshots any more.
-        if taken_back.is_ok() && self.end_for_snapshots() {
-            self.look_at_versions(false);
+        if taken_back.is_ok() {
+            let noted = self.end_for_snapshots();
+            self.look_at(&noted);
         }
         let engine = &self.running.engine;
         engine.counts.aborts.add(1);

@@ -1,9 +1,13 @@
 //! What snapshots see of a transaction's end.
 
+use std::sync::Arc;
+
 use duralite_logfmt::store::{PageId, Undo, Value, leaf_value};
 
 use super::Transaction;
+use crate::locks::Key;
 use crate::noting;
+use crate::steps::Undoable;
 use crate::tree::read_chain;
 use crate::versions::Image;
 
@@ -11,22 +15,25 @@ use crate::versions::Image;
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
-    /// Ends for snapshots, before its first lock is released; whether its versions have to be looked at then.
-    pub(super) fn end_for_snapshots(&self) -> bool {
-        self.undoable.as_ref().is_some_and(|undoable| noting::end(&self.engine().versions, undoable))
+    /// Ends for snapshots, before its first lock is released; the rows that have to be [looked at](Self::look_at) then.
+    pub(super) fn end_for_snapshots(&self) -> Vec<(PageId, Key)> {
+        let end = |undoable: &Arc<Undoable>| noting::end(&self.engine().versions, undoable);
+        self.undoable.as_ref().map(end).unwrap_or_default()
     }
 
-    /// Gives up the versions that no snapshot needs of rows that it has changed. If it has committed, what others need is
-    /// copied of long values, whose pages go next.
-    pub(super) fn look_at_versions(&self, has_committed: bool) {
+    /// Gives up what no snapshot needs of what these rows were.
+    pub(super) fn look_at(&self, rows: &[(PageId, Key)]) {
+        rows.iter().for_each(|(root, key)| self.engine().versions.look_at(*root, key));
+    }
+
+    /// Copies what snapshots need of long values, whose pages go next.
+    pub(super) fn copy_long_values(&self) {
         let Some(undoable) = &self.undoable else { return };
-        let versions = &self.engine().versions;
         let mut gone: Vec<Gone> = Vec::new();
         for step in &undoable.list.lock().steps {
-            let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo) else { continue };
-            versions.look_at(root, key);
-            if let Some(old) = old.filter(|old| has_committed && versions.has(root, key, old))
+            if let Ok(Undo::Row { root, key, old: Some(old) }) = Undo::decode(&step.undo)
                 && matches!(leaf_value(old), Ok(Value::Long { .. }))
+                && self.engine().versions.has(root, key, old)
             {
                 gone.push((root, key.to_vec(), old.to_vec()));
             }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::fate::Fate;
-use super::moments::Needs;
+use super::moments::Moments;
 
 /// Bytes that a version takes besides its row, about.
-const VERSION_BYTES: u64 = 192;
+const VERSION_BYTES: u64 = 256;
 
 /// What a row was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ struct Version {
     /// How many steps the transaction had taken before that one.
     step: usize,
     image: Image,
+    /// The moment of the oldest snapshot that needs it, once the transaction has ended; 0 before.
+    kept_for: u64,
 }
 
 impl Version {
@@ -85,7 +87,7 @@ impl Chain {
                 (own.bytes(), before)
             }
             _ => {
-                let version = Version { fate: Arc::clone(fate), step, image: image() };
+                let version = Version { fate: Arc::clone(fate), step, image: image(), kept_for: 0 };
                 let bytes = version.bytes();
                 self.0.push(version);
                 (bytes, 0)
@@ -109,14 +111,25 @@ impl Chain {
         (grown, shrunk)
     }
 
-    /// Gives up what no snapshot needs; how many bytes that was.
-    pub(super) fn prune(&mut self, needs: &Needs) -> u64 {
+    /// Gives up what no snapshot needs of transactions that have ended; how many bytes that was. Of what stays `keep` is told
+    /// for which snapshot, the oldest one that needs it, if it was not told so before or that one is not open any more.
+    pub(super) fn prune(&mut self, moments: &mut Moments, keep: impl Fn(&mut Moments, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {
+            if version.fate.is_pending() {
+                return true;
+            }
             let until = version.fate.moment();
-            let stays = needs.needs(std::mem::replace(&mut from, until), until);
-            freed += if stays { 0 } else { version.bytes() };
-            stays
+            let oldest = moments.oldest(std::mem::replace(&mut from, until), until);
+            match oldest {
+                Some(oldest) if oldest != version.kept_for => {
+                    version.kept_for = oldest;
+                    keep(moments, oldest);
+                }
+                Some(_) => {}
+                None => freed += version.bytes(),
+            }
+            oldest.is_some()
         });
         freed
     }

@@ -35,6 +35,11 @@ impl Fate {
         self.0.store(moment, Ordering::SeqCst);
     }
 
+    /// Whether it has not ended.
+    pub(super) fn is_pending(&self) -> bool {
+        self.moment() == PENDING
+    }
+
     /// When it ended; later than each moment if it has not.
     pub(super) fn moment(&self) -> u64 {
         self.0.load(Ordering::SeqCst)

@@ -22,29 +22,31 @@ use std::sync::Arc;
 
 pub(crate) use self::chain::Image;
 pub(crate) use self::fate::Fate;
-use self::moments::Moments;
 pub(crate) use self::moments::Seen;
+use self::moments::{Moments, Row};
+use self::parts::Parts;
 pub(crate) use self::parts::{Changed, Edges, End};
-use self::parts::{Parts, Pass};
 use crate::locks::TableId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// So many rows a change looks at of which a version was kept for nothing.
+const AT_ONCE: usize = 64;
+
 /// What rows were, of all tables.
 ///
-/// A lock of `moments` is taken with or without one of a part, and nothing is taken with it.
+/// A lock of `moments` is taken with or without one of a part or of `due`, and nothing is taken with it.
 #[derive(Debug)]
 pub(crate) struct Versions {
     /// Whether changes have to be noted; changed under the lock of `moments`.
     is_on: AtomicBool,
-    /// Whether some of what is noted may not be needed, and whoever changes rows looks for it.
+    /// Whether there is something in `due`.
     is_due: AtomicBool,
-    /// Whether somebody does so at the moment.
-    is_passing: AtomicBool,
     /// In bytes.
     limit: u64,
     moments: Mutex<Moments>,
-    pass: Mutex<Option<Pass>>,
+    /// Rows of which a version was kept for snapshots that were ended. Whoever changes rows looks at some of them.
+    due: Mutex<Vec<Row>>,
     parts: Parts,
     ended: AtomicU64,
 }
@@ -55,10 +57,9 @@ impl Versions {
         Self {
             is_on: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
-            is_passing: AtomicBool::new(false),
             limit,
             moments: Mutex::default(),
-            pass: Mutex::default(),
+            due: Mutex::default(),
             parts: Parts::default(),
             ended: AtomicU64::new(0),
         }
@@ -93,17 +94,25 @@ impl Versions {
 
     /// Closes a snapshot, and gives up what it alone has needed.
     pub(crate) fn close(&self, seen: &Arc<Seen>) {
-        self.with_moments(|moments| moments.close(seen));
-        self.prune();
+        let rows = self.with_moments(|moments| moments.close(seen));
+        rows.iter().for_each(|(table, key)| self.look_at(*table, key));
     }
 
     /// Notes what a row was before a step of a transaction, which has the row locked; by its number in the transaction,
-    /// of which only the first counts.
-    pub(crate) fn note(&self, fate: &Arc<Fate>, row: (TableId, &[u8]), step: usize, old: Option<&[u8]>) {
-        self.parts.note(fate, row, step, old);
+    /// of which only the first counts. Whether that is another row than those before, which is to be [looked
+    /// at](Self::look_at) when the transaction has ended.
+    pub(crate) fn note(
+        &self,
+        fate: &Arc<Fate>,
+        row: (TableId, &[u8]),
+        step: usize,
+        old: Option<&[u8]>,
+    ) -> bool {
+        self.parts.note(fate, row, step, old)
     }
 
-    /// A transaction ends, before it releases a lock; whether its rows have to be [looked at](Self::look_at) then.
+    /// A transaction ends, before it releases a lock; whether the rows that it has noted have to be [looked
+    /// at](Self::look_at) then.
     pub(crate) fn end(&self, fate: &Fate) -> bool {
         if fate.end_unnoted() {
             return false;
@@ -114,7 +123,7 @@ impl Versions {
 
     /// A row may have versions that nobody needs.
     pub(crate) fn look_at(&self, table: TableId, key: &[u8]) {
-        self.parts.look_at(table, key, || self.moments.lock().needs());
+        self.parts.look_at(table, key, &self.moments);
     }
 
     /// Whether some version of a row is this cell.
@@ -160,65 +169,45 @@ impl Versions {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Gives up everything that nobody needs.
-    fn prune(&self) {
-        let mut pass = Pass::default();
-        while !pass.is_over() {
-            self.prune_some(&mut pass);
-        }
-    }
-
-    fn prune_some(&self, pass: &mut Pass) {
-        self.parts.prune_some(pass, || self.moments.lock().needs());
-    }
-
     /// Called by whoever has changed a row, without a latch: ends the oldest snapshots if what is noted takes too much, and
-    /// gives up a little of what was needed for them.
+    /// gives up a little of what was kept for them.
     pub(crate) fn keep_to_limit(&self) {
+        // Not while something is still to be given up.
         if self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit {
             self.end_oldest();
         }
-        // One at a time; nobody waits for it.
-        if self.is_due.load(Ordering::SeqCst) && !self.is_passing.swap(true, Ordering::SeqCst) {
-            let mut pass = self.pass.lock();
-            if let Some(on_it) = pass.as_mut() {
-                self.prune_some(on_it);
-                if on_it.is_over() {
-                    *pass = None;
-                    self.is_due.store(false, Ordering::SeqCst);
-                }
-            }
-            drop(pass);
-            self.is_passing.store(false, Ordering::SeqCst);
+        if self.is_due.load(Ordering::SeqCst) {
+            self.give_up(AT_ONCE);
         }
     }
 
-    /// Ends the oldest snapshots, unless what was needed for others is still being given up; whether there was one.
+    /// Looks at so many rows of which a version was kept for snapshots that have been ended; whether there were any.
+    fn give_up(&self, most: usize) -> bool {
+        let rows = {
+            let mut due = self.due.lock();
+            let from = due.len().saturating_sub(most);
+            let rows = due.split_off(from);
+            self.is_due.store(!due.is_empty(), Ordering::SeqCst);
+            rows
+        };
+        rows.iter().for_each(|(table, key)| self.look_at(*table, key));
+        !rows.is_empty()
+    }
+
+    /// Ends the oldest snapshots; whether there were any.
     fn end_oldest(&self) -> bool {
-        let mut pass = self.pass.lock();
-        if pass.is_some() {
-            return false;
-        }
-        let ended = self.with_moments(Moments::end_oldest);
-        if ended > 0 {
-            self.ended.fetch_add(ended as u64, Ordering::Relaxed);
-            *pass = Some(Pass::default());
-            self.is_due.store(true, Ordering::SeqCst);
-        }
+        let mut due = self.due.lock();
+        let (ended, mut rows) = self.with_moments(Moments::end_oldest);
+        self.ended.fetch_add(ended as u64, Ordering::Relaxed);
+        due.append(&mut rows);
+        self.is_due.store(!due.is_empty(), Ordering::SeqCst);
         ended > 0
     }
 
     /// Makes room for so many bytes at once: what takes too much with them is given up, oldest snapshots first.
     pub(crate) fn make_room(&self, bytes: u64) {
         while self.bytes().saturating_add(bytes) > self.limit {
-            self.prune();
-            if self.bytes().saturating_add(bytes) <= self.limit {
-                break;
-            }
-            // What others are giving up is given up already.
-            *self.pass.lock() = None;
-            self.is_due.store(false, Ordering::SeqCst);
-            if !self.end_oldest() {
+            if !self.give_up(AT_ONCE) && !self.end_oldest() {
                 break;
             }
         }

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::fate::{FIRST_MOMENT, Fate};
+use crate::locks::{Key, TableId};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A moment that a snapshot shows: every transaction that had ended by then, and nothing of any other.
@@ -27,11 +26,22 @@ impl Seen {
     }
 }
 
+/// A row, by its table.
+pub(super) type Row = (TableId, Key);
+
+/// The snapshots of one moment.
+#[derive(Debug, Default)]
+struct Open {
+    seen: Vec<Arc<Seen>>,
+    /// Rows with a version that is kept for these, the oldest ones that need it.
+    rows: Vec<Row>,
+}
+
 /// Moments pass, one for each transaction of which something was noted: under one lock with the opening of snapshots.
 #[derive(Debug)]
 pub(super) struct Moments {
     now: u64,
-    open: BTreeMap<u64, Vec<Arc<Seen>>>,
+    open: BTreeMap<u64, Open>,
     /// Snapshots that are being opened.
     opening: usize,
     /// What was changed by transactions that are not over is noted, all of it.
@@ -41,23 +51,6 @@ pub(super) struct Moments {
 impl Default for Moments {
     fn default() -> Self {
         Self { now: FIRST_MOMENT, open: BTreeMap::new(), opening: 0, is_complete: false }
-    }
-}
-
-/// At which moments snapshots were open at some time, and which one that was.
-#[derive(Debug)]
-pub(super) struct Needs {
-    now: u64,
-    is_on: bool,
-    open: SmallVec<[u64; 8]>,
-}
-
-impl Needs {
-    /// Whether a snapshot may need what a row was from one moment until a transaction that ended at another. What ended
-    /// after these needs were looked at may be needed by a snapshot that was opened since. If nobody had anything noted,
-    /// whoever does now notes it anew.
-    pub(super) fn needs(&self, from: u64, until: u64) -> bool {
-        self.is_on && (until > self.now || self.open.iter().any(|open| (from..until).contains(open)))
     }
 }
 
@@ -82,33 +75,44 @@ impl Moments {
         self.opening -= 1;
         self.is_complete = true;
         let seen = Arc::new(Seen { moment: self.now, has_ended: AtomicBool::new(false) });
-        self.open.entry(self.now).or_default().push(Arc::clone(&seen));
+        self.open.entry(self.now).or_default().seen.push(Arc::clone(&seen));
         seen
     }
 
-    pub(super) fn close(&mut self, seen: &Arc<Seen>) {
-        if let Some(all) = self.open.get_mut(&seen.moment) {
-            all.retain(|other| !Arc::ptr_eq(other, seen));
-            if all.is_empty() {
-                self.open.remove(&seen.moment);
-            }
+    /// Closes a snapshot; rows of which no version is kept for it any more.
+    pub(super) fn close(&mut self, seen: &Arc<Seen>) -> Vec<Row> {
+        let Some(open) = self.open.get_mut(&seen.moment) else { return Vec::new() };
+        open.seen.retain(|other| !Arc::ptr_eq(other, seen));
+        if !open.seen.is_empty() {
+            return Vec::new();
         }
+        let gone = self.open.remove(&seen.moment);
         self.is_complete &= self.is_on();
+        gone.map(|open| open.rows).unwrap_or_default()
     }
 
-    /// Ends the oldest snapshots that there are; how many.
-    pub(super) fn end_oldest(&mut self) -> usize {
-        let all = self.open.pop_first().map(|(_, all)| all).unwrap_or_default();
-        all.iter().for_each(|seen| seen.has_ended.store(true, Ordering::SeqCst));
+    /// Ends the oldest snapshots; how many there were, and the rows of which no version is kept for them any more.
+    pub(super) fn end_oldest(&mut self) -> (usize, Vec<Row>) {
+        let Some((_, open)) = self.open.pop_first() else { return (0, Vec::new()) };
+        open.seen.iter().for_each(|seen| seen.has_ended.store(true, Ordering::SeqCst));
         self.is_complete &= self.is_on();
-        all.len()
+        (open.seen.len(), open.rows)
     }
 
-    pub(super) fn needs(&self) -> Needs {
-        Needs { now: self.now, is_on: self.is_on(), open: self.open.keys().copied().collect() }
+    /// The oldest snapshot that shows what a row was from one moment until another, at which a transaction has ended.
+    pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
+        // Where a test has versions end in another order there is none.
+        self.open.range(from..until.max(from)).next().map(|(moment, _)| *moment)
+    }
+
+    /// Keeps a version of a row for the snapshots of a moment.
+    pub(super) fn keep(&mut self, moment: u64, row: Row) {
+        if let Some(open) = self.open.get_mut(&moment) {
+            open.rows.push(row);
+        }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.open.values().map(Vec::len).sum()
+        self.open.values().map(|open| open.seen.len()).sum()
     }
 }

@@ -8,13 +8,10 @@ use rustc_hash::FxHashMap;
 
 use super::chain::{Chain, Image};
 use super::fate::Fate;
-use super::moments::Needs;
+use super::moments::Moments;
 use crate::locks::{Key, PARTS, TableId, part_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-
-/// So many rows are looked at with a part locked.
-const AT_ONCE: usize = 64;
 
 /// Rows by table and key, of one part.
 type Rows = FxHashMap<TableId, BTreeMap<Key, Chain>>;
@@ -43,19 +40,6 @@ pub(crate) struct Changed {
 /// A range of keys that is looked at.
 pub(crate) type Edges<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// How far one has come through everything that is noted: the part, and the last row in it.
-#[derive(Debug, Default)]
-pub(super) struct Pass {
-    part: usize,
-    row: Option<(TableId, Key)>,
-}
-
-impl Pass {
-    pub(super) fn is_over(&self) -> bool {
-        self.part >= PARTS
-    }
-}
-
 /// Everything that is noted.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -79,15 +63,14 @@ impl Parts {
         self.part(part_of(table, key))
     }
 
-    /// Notes what a row was before a step of a transaction, which has the row locked; by its number in the transaction,
-    /// of which only the first counts.
+    /// See [`Versions::note`](super::Versions::note).
     pub(super) fn note(
         &self,
         fate: &Arc<Fate>,
         (table, key): (TableId, &[u8]),
         step: usize,
         old: Option<&[u8]>,
-    ) {
+    ) -> bool {
         let mut rows = self.row(table, key);
         let rows = rows.entry(table).or_default();
         let chain = match rows.get_mut(key) {
@@ -98,15 +81,17 @@ impl Parts {
         // Never less than there is: who finds 0 does not look.
         self.bytes.fetch_add(grown, Ordering::SeqCst);
         self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
+        grown > 0 && shrunk == 0
     }
 
-    /// Gives up what nobody needs of a row. Needs are looked at with the part locked: who comes to need something later does
-    /// not need what had ended before.
-    pub(super) fn look_at(&self, table: TableId, key: &[u8], needs: impl FnOnce() -> Needs) {
+    /// Gives up what nobody needs of a row. Moments are looked at with the part locked: what is opened later does not need
+    /// what had ended before.
+    pub(super) fn look_at(&self, table: TableId, key: &[u8], moments: &Mutex<Moments>) {
         let mut rows = self.row(table, key);
         let Some(chains) = rows.get_mut(&table) else { return };
         let Some(chain) = chains.get_mut(key) else { return };
-        let freed = chain.prune(&needs());
+        let keep = |moments: &mut Moments, oldest| moments.keep(oldest, (table, Key::from(key)));
+        let freed = chain.prune(&mut moments.lock(), keep);
         if chain.is_empty() {
             chains.remove(key);
         }
@@ -180,50 +165,6 @@ impl Parts {
         }
         changed.rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         changed
-    }
-
-    /// Looks at the next rows, and gives up what nobody needs.
-    pub(super) fn prune_some(&self, pass: &mut Pass, needs: impl FnOnce() -> Needs) {
-        let mut rows = self.part(pass.part);
-        if rows.is_empty() {
-            (pass.part, pass.row) = (pass.part + 1, None);
-            return;
-        }
-        let needs = needs();
-        let mut tables: Vec<TableId> = rows.keys().copied().collect();
-        tables.sort_unstable();
-        let (from_table, from_key) = pass.row.take().map_or((0, None), |(table, key)| (table, Some(key)));
-        let mut left = AT_ONCE;
-        let mut freed = 0;
-        let mut gone = Vec::new();
-        for table in tables.into_iter().filter(|table| *table >= from_table) {
-            let Some(chains) = rows.get_mut(&table) else { continue };
-            let from = from_key.as_deref().filter(|_| table == from_table);
-            let from = from.map_or(Bound::Unbounded, Bound::Excluded);
-            let all = chains.range_mut::<[u8], _>((from, Bound::Unbounded));
-            for (key, chain) in all.take(left) {
-                left -= 1;
-                freed += chain.prune(&needs);
-                if chain.is_empty() {
-                    gone.push(key.clone());
-                }
-                pass.row = (left == 0).then(|| (table, key.clone()));
-            }
-            for key in gone.drain(..) {
-                chains.remove(&*key);
-            }
-            if chains.is_empty() {
-                rows.remove(&table);
-            }
-            if left == 0 {
-                break;
-            }
-        }
-        if pass.row.is_none() {
-            pass.part += 1;
-        }
-        drop(rows);
-        self.bytes.fetch_sub(freed, Ordering::SeqCst);
     }
 
     /// How many bytes it takes.
