@@ -43,8 +43,8 @@ const CASES: [Case; 3] = [IN_CACHE, SMALLEST, BEYOND];
 
 impl Case {
     fn options(self, scheme: Scheme) -> Options {
-        let Self { page_bytes, cache_bytes, .. } = self;
-        Options { page_bytes, cache_bytes, ..options(scheme) }
+        let options = options(scheme).cache_bytes(self.cache_bytes);
+        self.page_bytes.map_or(options.clone(), |bytes| options.page_bytes(bytes))
     }
 
     /// A row that begins with a number.
@@ -245,7 +245,7 @@ fn open_child() {
 
 /// The cache is an eighth of the pages.
 fn large_options() -> Options {
-    Options { cache_bytes: large().0 << 20 >> 3, log_bytes: 256 << 20, ..Options::default() }
+    Options::default().cache_bytes(large().0 << 20 >> 3).log_bytes(256 << 20)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use common::history::{Fate, Last, Op, Tx, check};
 use common::{lists, options, schemes};
-use duralite_store::{Rule, Scheme, Store};
+use duralite_store::{Options, Rule, Scheme, Store};
 
 fn round(seed: u64, scheme: Scheme, early: bool) {
     let dir = tempfile::tempdir().unwrap();
@@ -47,7 +47,7 @@ fn inv55_histories_with_the_smallest_cache_and_ten_times_its_data_are_serializab
     for (seed, scheme) in (1..).zip(schemes()) {
         let dir = tempfile::tempdir().unwrap();
         let cache_bytes = Options::smallest_cache_bytes(4096);
-        let options = Options { cache_bytes, page_bytes: Some(4096), ..options(scheme) };
+        let options = options(scheme).cache_bytes(cache_bytes).page_bytes(4096);
         let store = Store::open(dir.path().join("s"), options).unwrap();
         let table = store.table("lists").unwrap();
         let history = lists::run_beside(&store, &table, seed, (6, 120), 10 * cache_bytes / 500);

@@ -132,13 +132,13 @@ fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
     // Which cache is too small says the backup's pages, not the options.
     let page_bytes = 16384;
     let least = Options::smallest_cache_bytes(page_bytes);
-    let made = Options { cache_bytes: least, page_bytes: Some(page_bytes), ..smallest(Scheme::Auto) };
+    let made = smallest(Scheme::Auto).cache_bytes(least).page_bytes(page_bytes);
     let store = Store::open(&source, made).unwrap();
     let table = store.table("t").unwrap();
     store.run(|tx| tx.put(&table, b"key", b"value")).unwrap();
     store.backup(&backup).unwrap();
     let restore = |cache_bytes| {
-        let options = Options { cache_bytes, page_bytes: None, ..smallest(Scheme::Auto) };
+        let options = Options::default().cache_bytes(cache_bytes);
         Store::restore(&backup, None, &target, RestoreTo::End, options)
     };
     assert!(matches!(restore(least - 1), Err(Error::Invalid { .. })));
@@ -146,7 +146,7 @@ fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
         target.read_dir().map(|all| all.map(|one| one.unwrap().file_name()).collect()).unwrap_or_default();
     assert!(left.is_empty(), "{left:?} are left");
     restore(least).unwrap();
-    let options = Options { cache_bytes: least, page_bytes: None, ..smallest(Scheme::Auto) };
+    let options = Options::default().cache_bytes(least);
     let store = Store::open(&target, options).unwrap();
     let table = store.table("t").unwrap();
     assert_eq!(store.begin().get(&table, b"key").unwrap(), Some(b"value".to_vec()));

@@ -16,7 +16,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn smallest(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
-    Options { cache_bytes, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
 fn opened(options: Options) -> (Store, Table) {
@@ -37,7 +37,7 @@ fn key(n: u32) -> Vec<u8> {
 fn inv55_a_snapshot_shows_what_had_committed_and_waits_for_nobody() {
     for scheme in schemes() {
         let lock_timeout = Duration::from_secs(100);
-        let (store, table) = opened(Options { lock_timeout, ..options(scheme) });
+        let (store, table) = opened(options(scheme).lock_timeout(lock_timeout));
         store.run(|tx| (0..50).try_for_each(|n| tx.put(&table, &key(n), &value(n, 40)))).unwrap();
         let mut open = store.begin();
         open.put(&table, &key(1), b"changed").unwrap();
@@ -182,7 +182,7 @@ fn against_a_model(seed: u64, options: Options, steps: u32) {
                 }
             }
             4..=5 => {
-                if let Some(mut ended) = open[nth].take()
+                if let Some(ended) = open[nth].take()
                     && random.u8(0..4) > 0
                 {
                     if random.bool() {
@@ -227,7 +227,7 @@ fn inv56_snapshots_are_as_a_model_of_their_moments() {
 /// With a limit that two changes are enough for.
 #[test]
 fn inv57_a_snapshot_that_is_too_old_says_so() {
-    let (store, table) = opened(Options { snapshot_bytes: 20_000, ..options(Scheme::Auto) });
+    let (store, table) = opened(options(Scheme::Auto).snapshot_bytes(20_000));
     store.run(|tx| (0..1000).try_for_each(|n| tx.put(&table, &key(n), &value(n, 40)))).unwrap();
     let old = store.snapshot();
     let mut half = old.scan(&table, ..);
@@ -259,7 +259,7 @@ fn inv57_a_snapshot_that_is_too_old_says_so() {
 /// A long value that goes is copied, or the snapshots that need it end.
 #[test]
 fn inv57_a_long_value_that_does_not_fit_ends_a_snapshot() {
-    let (store, table) = opened(Options { snapshot_bytes: 100_000, ..options(Scheme::Auto) });
+    let (store, table) = opened(options(Scheme::Auto).snapshot_bytes(100_000));
     let long = |n: u8| vec![n; 60_000];
     store.run(|tx| (0..3).try_for_each(|n| tx.put(&table, &[n], &long(n)))).unwrap();
     let first = store.snapshot();
@@ -281,7 +281,7 @@ fn inv57_a_long_value_that_does_not_fit_ends_a_snapshot() {
 #[test]
 fn inv57_a_snapshot_holds_back_neither_the_log_nor_memory() {
     for scheme in schemes() {
-        let (store, table) = opened(Options { log_bytes: 4 << 20, ..smallest(scheme) });
+        let (store, table) = opened(smallest(scheme).log_bytes(4 << 20));
         store.run(|tx| (0..20).try_for_each(|n| tx.put(&table, &key(n), &value(n, 900)))).unwrap();
         let snapshot = store.snapshot();
         let before = store.metrics().log_bytes;
@@ -331,7 +331,7 @@ fn inv39_what_a_snapshot_shows_survives_a_power_failure() {
         rig.crash(1, 1, seed);
         rig.idle_step();
         let crash = rig.crashes().remove(0);
-        drop((ticket, tx, table, store));
+        drop((ticket, table, store));
         let store = Store::open_on(OnRig(Rig::new(Some(crash.images))), smallest(scheme)).unwrap();
         let table = store.table("t").unwrap();
         assert_eq!(store.snapshot().get(&table, b"key").unwrap(), Some(b"value".to_vec()), "{scheme:?}");

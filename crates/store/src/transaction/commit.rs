@@ -160,8 +160,7 @@ impl Transaction {
         self.state.set(State::Over);
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {
-            let Self { running, held, .. } = self;
-            running.engine.locks.release(held, upto);
+            self.running.engine.locks.release(self.held.get_mut(), upto);
             // So that others have time to end before.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
