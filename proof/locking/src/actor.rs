@@ -17,10 +17,17 @@ const TRIES: u32 = 3;
 /// So many rows are there when a schedule begins, at most, and so many are a process's own.
 const ROWS_BEFORE: usize = 4;
 const ROWS: usize = 10;
+/// Those are of its first life.
+const ROWS_OF_A_LIFE: usize = 5;
 
 /// The first row of a process of a schedule.
 pub fn first_row(process: usize) -> usize {
     ROWS_BEFORE + process * ROWS
+}
+
+/// The same once it has been started again: what it has inserted before may be there.
+pub fn first_row_again(process: usize) -> usize {
+    first_row(process) + ROWS_OF_A_LIFE
 }
 
 struct Run {

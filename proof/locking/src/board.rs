@@ -126,18 +126,25 @@ pub fn board() -> &'static Board {
     })
 }
 
+impl Process {
+    /// Forgets what it has open: it is gone.
+    pub fn close_all(&self) {
+        let opened = self.opened.swap(0, SeqCst) as usize;
+        for file in self.files.iter().take(opened) {
+            file.kind.store(0, SeqCst);
+            file.inode.store(0, SeqCst);
+            file.shm.store(0, SeqCst);
+            file.held.store(0, SeqCst);
+        }
+    }
+}
+
 impl Board {
     /// Clears it for the next schedule. No process but the leader's is there.
     pub fn clear(&self) {
         for process in &self.processes {
             process.alive.store(false, SeqCst);
-            let opened = process.opened.swap(0, SeqCst) as usize;
-            for file in process.files.iter().take(opened) {
-                file.kind.store(0, SeqCst);
-                file.inode.store(0, SeqCst);
-                file.shm.store(0, SeqCst);
-                file.held.store(0, SeqCst);
-            }
+            process.close_all();
             process.clock_ns.store(0, SeqCst);
             process.began_ns.store(0, SeqCst);
         }

@@ -177,6 +177,7 @@ fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, rando
         };
         if may_kill {
             offer(Action::Kill);
+            offer(Action::Restart);
         }
         // Behind a sleep the next process runs anyway.
         if may_preempt && step.call != Call::Nap {

@@ -52,6 +52,8 @@ pub struct Rig {
 struct Child {
     process: usize,
     pid: Pid,
+    actor: Actor,
+    is_second_life: bool,
 }
 
 /// The rows of the process that makes a scenario's files, and of the one that is interrupted then.
@@ -65,7 +67,7 @@ fn start(process: usize, actor: Actor, first_row: usize) -> Child {
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
     if let Some(pid) = Pid::from_raw(pid) {
-        return Child { process, pid };
+        return Child { process, pid, actor, is_second_life: false };
     }
     // A leader that is killed leaves nobody waiting for a turn.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
@@ -91,17 +93,25 @@ impl Child {
         let _ = kill_process(self.pid, Signal::KILL);
         self.reap();
     }
+
+    /// Kills it and starts its program again, which waits for its turn.
+    fn restart(&mut self) {
+        self.kill();
+        board().processes[self.process].close_all();
+        let again = start(self.process, self.actor, actor::first_row_again(self.process));
+        *self = Self { is_second_life: true, ..again };
+    }
 }
 
 /// Runs a process by itself to its end.
 fn run_alone(process: usize, actor: Actor, first_row: usize) {
-    lead(&[process as u8], &[start(process, actor, first_row)], &mut Follow { left: &[] });
+    lead(&[process as u8], vec![start(process, actor, first_row)], &mut Follow { left: &[] });
 }
 
 /// Processes that are led.
 struct Led<'a> {
     order: &'a [u8],
-    children: &'a [Child],
+    children: Vec<Child>,
     alive: u8,
     /// Those that stand still until another one has ended an operation.
     stalled: u8,
@@ -123,8 +133,8 @@ impl Led<'_> {
         behind.copied().find(|one| ready >> one & 1 == 1).unwrap_or(process)
     }
 
-    fn child(&self, process: u8) -> &Child {
-        self.children.iter().find(|child| child.process == usize::from(process)).unwrap()
+    fn child(&mut self, process: u8) -> &mut Child {
+        self.children.iter_mut().find(|child| child.process == usize::from(process)).unwrap()
     }
 
     fn gone(&mut self, process: u8) {
@@ -140,7 +150,12 @@ impl Led<'_> {
                 self.stalled |= 1 << process;
                 to
             }
-            Action::Kill => {
+            Action::Restart if !self.child(process).is_second_life => {
+                self.child(process).restart();
+                self.stalled = 0;
+                self.next(process)
+            }
+            Action::Kill | Action::Restart => {
                 self.child(process).kill();
                 self.gone(process);
                 self.next(process)
@@ -151,7 +166,7 @@ impl Led<'_> {
 }
 
 /// Leads processes to their ends.
-fn lead(order: &[u8], children: &[Child], chooser: &mut impl Chooser) {
+fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
     let alive = order.iter().fold(0, |alive, process| alive | 1 << process);
     let mut led = Led { order, children, alive, stalled: 0 };
     let mut current = order[0];
@@ -189,9 +204,8 @@ fn lead(order: &[u8], children: &[Child], chooser: &mut impl Chooser) {
             break;
         }
     }
-    for process in order.iter().filter(|process| led.alive >> **process & 1 == 1) {
-        led.child(*process).kill();
-    }
+    let left = |child: &&Child| led.alive >> child.process & 1 == 1;
+    led.children.iter().filter(left).for_each(Child::kill);
 }
 
 fn steps() -> Vec<Step> {
@@ -235,7 +249,7 @@ impl Rig {
             self.put_files();
             board().clear();
             let dies = [Deviation { step: at - from, action: Action::Kill }];
-            lead(&[1], &[start(1, interrupted, INTERRUPTED)], &mut Follow { left: &dies });
+            lead(&[1], vec![start(1, interrupted, INTERRUPTED)], &mut Follow { left: &dies });
             self.take_files();
         }
     }
@@ -273,7 +287,7 @@ impl Rig {
             .map(|(process, actor)| start(process, *actor, actor::first_row(process)))
             .collect();
         let offset = board().steps();
-        lead(order, &children, &mut Shifted { chooser, offset });
+        lead(order, children, &mut Shifted { chooser, offset });
         let steps = steps().split_off(offset as usize);
         for via in self.scenario.auditors {
             run_alone(next, auditor(*via), actor::first_row(next));

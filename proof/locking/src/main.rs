@@ -65,9 +65,9 @@ fn explore_scenario(arguments: &[String]) -> bool {
 
 /// Explores all scenarios, and sums up in a row of the table of docs/fault-model.md.
 fn explore_all(arguments: &[String]) -> bool {
-    let (start, mut sum, mut broken) = (Instant::now(), Report::default(), 0);
+    let (start, bounds, mut sum, mut broken) = (Instant::now(), bounds(arguments), Report::default(), 0);
     for scenario in SCENARIOS {
-        let report = explore::explore(&Rig::new(scenario), bounds(arguments));
+        let report = explore::explore(&Rig::new(scenario), bounds.clone());
         tell(scenario, &report);
         if report.findings.is_empty() == scenario.is_control {
             broken += 1;
@@ -80,7 +80,10 @@ fn explore_all(arguments: &[String]) -> bool {
     let engine = ENGINE.get().map_or("", String::as_str);
     let result = if broken == 0 { "no rule broken".to_owned() } else { format!("{broken} BROKEN") };
     println!(
-        "| {engine} | schedules of the locks of the database file | {schedules} schedules of {} scenarios, {steps} steps, {deaths} deaths; {result} | {} |",
+        "| {engine} | schedules of the locks of the database file, of at most {} preemptions and {} deaths each (bounded preemptions, not all interleavings) | \
+         {schedules} schedules of {} scenarios, {steps} steps, {deaths} deaths; {result} | {} |",
+        bounds.preemptions,
+        bounds.deaths,
         SCENARIOS.len(),
         start.elapsed().as_secs()
     );

@@ -2,7 +2,8 @@
 //!
 //! `order=1,0,2 57>0 80|2 91x`: process 1 begins, and who pauses or ends is followed by the next in that order. Before step 57
 //! process 0 goes on instead; before step 80 process 2 does, and the one before stands still until another one
-//! has ended an operation; before step 91 whoever was to take that step is killed.
+//! has ended an operation; before step 91 whoever was to take that step is killed. With `91r` it is killed and started again: its program
+//! begins anew, in its place in the order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,14 @@ pub enum Action {
     Stall(u8),
     /// Who was to take the step is killed.
     Kill,
+    /// The same, and its program is started again; not a second time.
+    Restart,
+}
+
+impl Action {
+    fn kills(self) -> bool {
+        matches!(self, Self::Kill | Self::Restart)
+    }
 }
 
 /// Where a schedule leaves its order.
@@ -44,7 +53,7 @@ impl Plan {
 
     /// How many processes it kills.
     pub fn kills(&self) -> usize {
-        self.deviations.iter().filter(|deviation| deviation.action == Action::Kill).count()
+        self.deviations.iter().filter(|deviation| deviation.action.kills()).count()
     }
 }
 
@@ -57,6 +66,7 @@ impl fmt::Display for Plan {
                 Action::Preempt(to) => write!(f, " {step}>{to}")?,
                 Action::Stall(to) => write!(f, " {step}|{to}")?,
                 Action::Kill => write!(f, " {step}x")?,
+                Action::Restart => write!(f, " {step}r")?,
             }
         }
         Ok(())
@@ -70,6 +80,7 @@ fn deviation(word: &str) -> Option<Deviation> {
         ">" => Action::Preempt(rest.parse().ok()?),
         "|" => Action::Stall(rest.parse().ok()?),
         "x" if rest.is_empty() => Action::Kill,
+        "r" if rest.is_empty() => Action::Restart,
         _ => return None,
     };
     Some(Deviation { step, action })
@@ -143,7 +154,7 @@ impl Chooser for Draw {
         let action = match self.random.u32(0..16) {
             0 if self.kills > 0 => {
                 self.kills -= 1;
-                Action::Kill
+                if self.random.bool() { Action::Restart } else { Action::Kill }
             }
             _ if others.is_empty() => return None,
             kind => {
@@ -162,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_what_its_text_says() {
-        let text = "order=1,0,2 57>0 80|2 91x";
+        let text = "order=1,0,2 57>0 80|2 91x 95r";
         assert_eq!(text.parse::<Plan>().unwrap().to_string(), text);
         assert!("order=1 57?0".parse::<Plan>().is_err());
     }

@@ -153,26 +153,16 @@ unsafe fn open_by(
     }
 }
 
-unsafe extern "C" fn open_base(
+unsafe extern "C" fn open<const IS_TOP: bool>(
     _vfs: *mut sqlite3_vfs,
     name: *const c_char,
     file: *mut sqlite3_file,
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite's own arguments; its own VFS stays registered.
-    unsafe { open_by(sqlite3_vfs_find(c"unix".as_ptr()), Layer::Base, name, file, flags, out) }
-}
-
-unsafe extern "C" fn open_top(
-    _vfs: *mut sqlite3_vfs,
-    name: *const c_char,
-    file: *mut sqlite3_file,
-    flags: c_int,
-    out: *mut c_int,
-) -> c_int {
-    // SAFETY: SQLite's own arguments; the VFS stays registered.
-    unsafe { open_by(sqlite3_vfs_find(c"duralite".as_ptr()), Layer::Top, name, file, flags, out) }
+    let (below, layer) = if IS_TOP { (c"duralite", Layer::Top) } else { (c"unix", Layer::Base) };
+    // SAFETY: SQLite's own arguments; the VFS below stays registered.
+    unsafe { open_by(sqlite3_vfs_find(below.as_ptr()), layer, name, file, flags, out) }
 }
 
 unsafe extern "C" fn access(
@@ -222,7 +212,7 @@ pub fn register() {
         let mut base = *sqlite3_vfs_find(c"unix".as_ptr());
         base.szOsFile += size_of::<Head>() as c_int;
         (base.zName, base.pNext) = (c"shim".as_ptr(), ptr::null_mut());
-        base.xOpen = Some(open_base);
+        base.xOpen = Some(open::<false>);
         base.xAccess = Some(access);
         base.xSleep = Some(sleep);
         base.xRandomness = Some(randomness);
@@ -231,7 +221,7 @@ pub fn register() {
         let mut top = *sqlite3_vfs_find(c"duralite".as_ptr());
         top.szOsFile += size_of::<Head>() as c_int;
         (top.zName, top.pNext) = (c"top".as_ptr(), ptr::null_mut());
-        top.xOpen = Some(open_top);
+        top.xOpen = Some(open::<true>);
         // Not in the queue for WRITE, which `proof/schedules` explores: a sleep is a step.
         top.xSleep = Some(sleep);
         assert_eq!(sqlite3_vfs_register(Box::into_raw(Box::new(top)), 0), SQLITE_OK);
