@@ -24,8 +24,8 @@ mod soak;
 mod stacks;
 mod worker;
 
-pub use duralite_testkit::Engine;
-pub use plan::{Acknowledge, Plan};
+pub use duralite_testkit::{Acknowledge, Engine};
+pub use plan::Plan;
 pub use report::Report;
 pub use role::{Phase, Role};
 pub use run::run;

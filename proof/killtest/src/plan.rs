@@ -4,19 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use duralite_testkit::Engine;
+use anyhow::{Context as _, Error, Result, bail};
+use duralite_testkit::{Acknowledge, Arguments, Engine, engine_named};
 
 use crate::Role;
-
-/// When a worker acknowledges a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acknowledge {
-    /// When `COMMIT` has returned.
-    AfterCommit,
-    /// Before `COMMIT`, which is wrong: to prove that a loss is found.
-    BeforeCommit,
-}
 
 /// What a run is to do. Its text, `name=value` with spaces between, can be parsed again by
 /// [`Plan::parse`]; the seed decides all but the moments at which the system lets processes run.
@@ -193,28 +184,17 @@ impl Plan {
     /// # Errors
     /// An unknown name or value.
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self> {
-        let pairs = arguments
-            .into_iter()
-            .map(|argument| argument.split_once('=').with_context(|| format!("{argument} is not name=value")))
-            .collect::<Result<Vec<_>>>()?;
-        let find = |name: &str| pairs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
-        let engine = match find("engine") {
-            None => Engine::WALDIO,
-            Some(name) => {
-                let names = || Engine::all().iter().map(|engine| engine.name()).collect::<Vec<_>>();
-                let known = Engine::all().into_iter().find(|engine| engine.name() == name);
-                known.with_context(|| format!("engine={name}: choose {}", names().join(" or ")))?
-            }
-        };
-        let (kills, seed) = (find("kills").unwrap_or("1000"), find("seed").unwrap_or("1"));
+        let arguments = Arguments::new(arguments).map_err(Error::msg)?;
+        let engine = arguments.get("engine").map_or(Ok(Engine::WALDIO), |name| engine_named(name, &[]));
+        let engine = engine.map_err(Error::msg)?;
+        let of = |name, default| arguments.get(name).unwrap_or(default);
+        let (kills, seed) = (of("kills", "1000"), of("seed", "1"));
         let mut plan = Self::varied(
             engine,
             kills.parse().with_context(|| format!("kills={kills}"))?,
             seed.parse().with_context(|| format!("seed={seed}"))?,
         );
-        for (name, value) in pairs {
-            plan.set(name, value).with_context(|| format!("{name}={value}"))?;
-        }
+        arguments.each(|name, value| plan.set(name, value)).map_err(Error::msg)?;
         Ok(plan)
     }
 
@@ -240,13 +220,7 @@ impl Plan {
             "page_bytes" => self.page_bytes = value.parse()?,
             "directory" => self.directory = Some(value.into()),
             "log_directory" => self.log_directory = Some(value.into()),
-            "acknowledge" => {
-                self.acknowledge = match value {
-                    "after" => Acknowledge::AfterCommit,
-                    "before" => Acknowledge::BeforeCommit,
-                    _ => bail!("choose after or before"),
-                }
-            }
+            "acknowledge" => self.acknowledge = value.parse().map_err(Error::msg)?,
             "full_check_every" => self.full_check_every = value.parse()?,
             "allow_segments" => self.allow_segments = value.parse()?,
             "busy_ms" => self.busy_timeout = Duration::from_millis(value.parse()?),
@@ -281,14 +255,10 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let acknowledge = match self.acknowledge {
-            Acknowledge::AfterCommit => "after",
-            Acknowledge::BeforeCommit => "before",
-        };
         write!(
             f,
             "engine={} kills={} seed={} writers={} checkpointers={} openers={} readers={} 'settings={}' \
-             page_bytes={} acknowledge={acknowledge} full_check_every={} allow_segments={} busy_ms={} hang_ms={}",
+             page_bytes={} acknowledge={} full_check_every={} allow_segments={} busy_ms={} hang_ms={}",
             self.engine.name(),
             self.kills,
             self.seed,
@@ -298,6 +268,7 @@ impl fmt::Display for Plan {
             self.readers,
             self.settings,
             self.page_bytes,
+            self.acknowledge,
             self.full_check_every,
             self.allow_segments,
             self.busy_timeout.as_millis(),

@@ -19,8 +19,8 @@ mod slices;
 mod verdict;
 mod worker;
 
-pub use duralite_testkit::Engine;
-pub use plan::{Acknowledge, Plan};
+pub use duralite_testkit::{Acknowledge, Engine};
+pub use plan::Plan;
 pub use report::Report;
 pub use round::run;
 pub use verdict::{Side, Verdict, verdict};

@@ -3,17 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
-use duralite_testkit::Engine;
-
-/// When a writer acknowledges a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acknowledge {
-    /// When `COMMIT` has returned.
-    AfterCommit,
-    /// Before `COMMIT`, which is wrong: to prove that a loss is found.
-    BeforeCommit,
-}
+use anyhow::{Context as _, Error, Result, bail};
+use duralite_testkit::{Acknowledge, Arguments, Engine};
 
 /// What a round is to do. Its text, `name=value` with spaces between, can be parsed again by [`Plan::parse`]; the seed decides
 /// all but the moments at which the system lets processes run.
@@ -114,17 +105,11 @@ impl Plan {
     /// # Errors
     /// An unknown name or value.
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self> {
-        let pairs = arguments
-            .into_iter()
-            .map(|argument| argument.split_once('=').with_context(|| format!("{argument} is not name=value")))
-            .collect::<Result<Vec<_>>>()?;
-        let find = |name: &str| pairs.iter().find(|(given, _)| *given == name).map(|(_, value)| *value);
-        let engine = engine_named(find("engine").unwrap_or("nvwal"))?;
-        let seed = find("seed").unwrap_or("1");
+        let arguments = Arguments::new(arguments).map_err(Error::msg)?;
+        let engine = engine_named(arguments.get("engine").unwrap_or("nvwal"))?;
+        let seed = arguments.get("seed").unwrap_or("1");
         let mut plan = Self::varied(engine, seed.parse().with_context(|| format!("seed={seed}"))?);
-        for (name, value) in pairs {
-            plan.set(name, value).with_context(|| format!("{name}={value}"))?;
-        }
+        arguments.each(|name, value| plan.set(name, value)).map_err(Error::msg)?;
         Ok(plan)
     }
 
@@ -148,13 +133,7 @@ impl Plan {
             "settings" => value.clone_into(&mut self.settings),
             "page_bytes" => self.page_bytes = value.parse()?,
             "directory" => self.directory = Some(value.into()),
-            "acknowledge" => {
-                self.acknowledge = match value {
-                    "after" => Acknowledge::AfterCommit,
-                    "before" => Acknowledge::BeforeCommit,
-                    _ => bail!("choose after or before"),
-                }
-            }
+            "acknowledge" => self.acknowledge = value.parse().map_err(Error::msg)?,
             _ => bail!("unknown name"),
         }
         Ok(())
@@ -169,10 +148,6 @@ impl Plan {
     /// As arguments of a process.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
-        let acknowledge = match self.acknowledge {
-            Acknowledge::AfterCommit => "after",
-            Acknowledge::BeforeCommit => "before",
-        };
         let mut arguments = vec![
             format!("engine={}", self.engine_name()),
             format!("seed={}", self.seed),
@@ -192,7 +167,7 @@ impl Plan {
             format!("slice_ms={}", self.slice_ms),
             format!("settings={}", self.settings),
             format!("page_bytes={}", self.page_bytes),
-            format!("acknowledge={acknowledge}"),
+            format!("acknowledge={}", self.acknowledge),
         ];
         arguments.extend(self.directory.iter().map(|path| format!("directory={}", path.display())));
         arguments
@@ -203,9 +178,7 @@ fn engine_named(name: &str) -> Result<Option<Engine>> {
     if name == CONTROL {
         return Ok(None);
     }
-    let names = || Engine::all().iter().map(|engine| engine.name()).collect::<Vec<_>>();
-    let known = Engine::all().into_iter().find(|engine| engine.name() == name);
-    known.map(Some).with_context(|| format!("engine={name}: choose {} or {CONTROL}", names().join(", ")))
+    duralite_testkit::engine_named(name, &[CONTROL]).map(Some).map_err(Error::msg)
 }
 
 impl fmt::Display for Plan {

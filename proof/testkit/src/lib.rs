@@ -4,6 +4,7 @@
 
 mod above;
 mod actor;
+mod arguments;
 mod disguise;
 mod engine;
 mod failing;
@@ -26,6 +27,7 @@ mod vec_engine;
 
 pub use above::{ABOVE, register_above};
 pub use actor::Actor;
+pub use arguments::{Acknowledge, Arguments, engine_named};
 pub use engine::Engine;
 pub use failing::{with_stuck_guard, without_space_for_pages};
 pub use fixture::{Fixture, GUARD, ROLLBACK_GUARD, VERSIONS, snapshot, stock_shell};
