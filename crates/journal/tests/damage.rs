@@ -193,8 +193,8 @@ fn inv12_a_file_that_was_cut_is_refused() {
     });
 }
 
-/// A range of zeros is refused, but for one case that no log can tell from its end: when it
-/// begins at or before the mark of a transaction and swallows it, and nothing before was touched.
+/// A range of zeros is refused, but for one case that no log can tell from its end: when it begins at or before the mark of a
+/// transaction and swallows it with all that is behind, as far as recovery looks, and nothing before was touched.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -242,6 +242,53 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
             );
         }
     });
+}
+
+/// Zeros that swallow a mark, or what leads to one, look like the end; but for the newest transaction there is one behind
+/// them that was ordered behind all before it.
+#[test]
+fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them() {
+    for sync in [SyncMode::Lazy, SyncMode::Eager] {
+        for_seeds(6, |seed| {
+            let log = committed(seed, sync);
+            let headers: Vec<_> = log.used.iter().filter(|range| range.len() == 40).cloned().collect();
+            let (newest, before) = headers.split_last().expect("a transaction");
+            assert!(before.len() > 20);
+            for (nth, header) in before.iter().enumerate() {
+                for zeros in
+                    [header.start..header.start + 8, header.clone(), header.start..headers[nth + 1].start]
+                {
+                    // From the last transaction of a block on the range may go backwards, or over others.
+                    if zeros.is_empty() || zeros.len() > BLOCK {
+                        continue;
+                    }
+                    let mut bytes = log.bytes.clone();
+                    bytes[zeros.clone()].fill(0);
+                    let result = recover(bytes, sync).map(|content| content.len());
+                    assert!(
+                        matches!(result, Err(JournalError::Corrupt { .. })),
+                        "{nth}, {zeros:?}: {result:?}"
+                    );
+                }
+            }
+            let mut bytes = log.bytes.clone();
+            bytes[newest.start..newest.start + 8].fill(0);
+            let content = recover(bytes, sync).expect("the newest is as one that was never marked");
+            assert!(log.prefixes.iter().rev().nth(1) == Some(&content));
+            // The links of blocks: the first 8 bytes.
+            let mut blocks: Vec<usize> =
+                headers.iter().map(|range| BLOCK + (range.start - BLOCK) / BLOCK * BLOCK).collect();
+            blocks.dedup();
+            let (_, linked) = blocks.split_last().expect("a block");
+            assert!(!linked.is_empty());
+            for block in linked {
+                let mut bytes = log.bytes.clone();
+                bytes[*block..block + 8].fill(0);
+                let result = recover(bytes, sync).map(|content| content.len());
+                assert!(matches!(result, Err(JournalError::Corrupt { .. })), "link at {block}: {result:?}");
+            }
+        });
+    }
 }
 
 #[test]

@@ -73,7 +73,9 @@ pub fn open_read_only(path: &Path) -> Result<Nvwal, JournalError> {
 
 /// As [`open_read_only`], for a file that is open.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, JournalError> {
-    Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())
+    let mut engine = Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())?;
+    engine.check_end()?;
+    Ok(engine)
 }
 
 /// Maps a log to look at it, without reading its transactions.

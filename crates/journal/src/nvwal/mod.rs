@@ -8,6 +8,7 @@
 //! fields of [`Nvwal`] are rebuilt by scanning.
 
 mod descriptor;
+mod end;
 mod files;
 mod options;
 mod salvage;
@@ -178,8 +179,9 @@ impl Nvwal {
     /// Puts the block states right after a crash. Only for the one process that has the log.
     ///
     /// # Errors
-    /// `Corrupt`.
+    /// `Corrupt`, also where the log goes on behind its end: its blocks would be freed.
     pub fn recover_heap(&mut self) -> Result<(), JournalError> {
+        self.check_end()?;
         if let Some(raised) = raised_version(self.heap.nvm.load_u64(VERSION_OFFSET)) {
             self.heap.nvm.store_u64(VERSION_OFFSET, raised);
             self.heap.nvm.flush(VERSION_OFFSET, 8);
@@ -268,14 +270,7 @@ impl Nvwal {
         if self.wal_header.is_none() {
             return Ok(None);
         }
-        let expected = Expected {
-            id: self.log_id(),
-            generation: self.slot.generation,
-            sequence: self.sequence + 1,
-            has_times: self.superblock.has_times,
-            after: self.last_order,
-            frames: self.chains.frames(),
-        };
+        let expected = self.expected(self.sequence + 1);
         let Some(found) =
             scan::next_transaction(&mut self.heap, &self.blocks, self.tail, expected, &mut self.record)?
         else {
@@ -314,6 +309,18 @@ impl Nvwal {
         self.sequence += 1;
         self.last_order = found.order;
         Ok(Some(found))
+    }
+
+    /// How the transaction of this number is known in this generation.
+    fn expected(&self, sequence: u32) -> Expected {
+        Expected {
+            id: self.log_id(),
+            generation: self.slot.generation,
+            sequence,
+            has_times: self.superblock.has_times,
+            after: self.last_order,
+            frames: self.chains.frames(),
+        }
     }
 
     fn drop_staged(&mut self) {

@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
+use duralite_logfmt::Origin;
 use duralite_logfmt::nvwal::{
-    ACTIVE_OFFSET, BLOCK_HEADER_BYTES, NO_BLOCK, Order, SLOT_BYTES, Slot, TX_HEADER_BYTES, decode_mark,
-    encode_mark, read_active_word, slot_offset,
+    ACTIVE_OFFSET, BLOCK_HEADER_BYTES, NO_BLOCK, Order, SLOT_BYTES, Slot, decode_mark, read_active_word,
+    slot_offset,
 };
 use duralite_logfmt::sqlite_wal::{WalHeader, make_wal_header};
-use duralite_logfmt::{FormatError, Origin};
 
-use super::scan::{self, Expected, Position};
+use super::scan::Position;
 use super::{Nvwal, NvwalOptions, files};
 use crate::JournalError;
 use crate::descriptor::OpenFile;
 use crate::generations::InForce;
-use crate::heap::BlockList;
 use crate::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 
 /// Saves a log.
@@ -25,10 +24,12 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
     let mut has_position = true;
     if log.slot.generation == 0 {
         let Some(error) = damage else { return Ok(Salvaged::of_frames(Box::new(log), false, None)) };
-        if !log.enter_found(active)? {
-            return Err(error);
+        if !log.enter_headless(active) {
+            if !log.enter_found(active)? {
+                return Err(error);
+            }
+            has_position = false;
         }
-        has_position = false;
         log.follow_all(active)?;
         damage = Some(error);
     }
@@ -44,13 +45,22 @@ impl Nvwal {
         loop {
             match self.follow(active) {
                 Ok(Some(_)) => {}
-                Ok(None) => return Ok(None),
+                Ok(None) => return self.check_end().err().map(damage_of).transpose(),
                 Err(error) => {
                     self.drop_staged();
                     return damage_of(error).map(Some);
                 }
             }
         }
+    }
+
+    /// Enters the generation that is in force, whatever the header of its first block says: transactions say themselves of which they are.
+    fn enter_headless(&mut self, active: u64) -> bool {
+        let found = InForce::read(self.heap.nvm.as_ref(), self.log_id(), self.superblock.page_bytes, active);
+        let found = found
+            .ok()
+            .filter(|found| found.wal_header.is_some() && found.slot.first_block < self.heap.grown());
+        found.map(|found| self.enter_generation(found)).is_some()
     }
 
     /// Enters the generation that the log's blocks are of, where what says so is damaged; whether there is one. Its first
@@ -97,21 +107,10 @@ impl Nvwal {
     /// The places with the mark of a later transaction than those that were taken in, by their numbers.
     fn marks_behind(&mut self) -> Vec<(u32, Position)> {
         let generation = self.slot.generation;
-        // The mark of number 0 is what marks of the generation have besides their numbers.
-        let base = encode_mark(Order::Ordered, generation, 0);
         let mut found = Vec::new();
         for block in 0..self.heap.grown() {
-            if self.heap.check_block(block, generation).is_err() {
-                continue;
-            }
-            let end = self.heap.block_bytes() - TX_HEADER_BYTES;
-            for offset in (BLOCK_HEADER_BYTES..=end).step_by(8) {
-                let word = self.heap.nvm.load_u64(self.heap.at(block, offset));
-                let sequence = (word ^ base) as u32;
-                if word != 0 && sequence > self.sequence && decode_mark(word, generation, sequence).is_some()
-                {
-                    found.push((sequence, Position { block, offset }));
-                }
+            if self.heap.check_block(block, generation).is_ok() {
+                self.marks_in(block, (BLOCK_HEADER_BYTES, self.heap.block_bytes()), &mut found);
             }
         }
         found.sort_unstable_by_key(|(sequence, at)| (*sequence, at.block, at.offset));
@@ -126,7 +125,6 @@ impl Nvwal {
         damage: &mut Option<JournalError>,
         later: Later<'_>,
     ) -> Result<Option<u64>, JournalError> {
-        let tail = (self.tail, self.heap.at(self.tail.block, self.tail.offset));
         let mut images = Images::new(self.superblock.page_bytes);
         let (mut until, mut before, nvm) = (None, self.sequence, Arc::clone(&self.heap.nvm));
         let marks = if self.wal_header.is_some() { self.marks_behind() } else { Vec::new() };
@@ -135,16 +133,7 @@ impl Nvwal {
             if sequence == before && until.is_some() {
                 continue;
             }
-            let expected = Expected {
-                id: self.log_id(),
-                generation: self.slot.generation,
-                sequence,
-                has_times: self.superblock.has_times,
-                after: self.last_order,
-                frames: u32::MAX - 1,
-            };
-            let nothing = BlockList::default();
-            let found = scan::next_transaction(&mut self.heap, &nothing, at, expected, &mut self.record);
+            let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
                 // A crash may leave it behind one that is not whole.
@@ -153,9 +142,7 @@ impl Nvwal {
             if until.is_none() || sequence != before + 1 {
                 images.clear();
             }
-            let what =
-                FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
-            damage.get_or_insert(JournalError::Corrupt { offset: tail.1, what });
+            damage.get_or_insert_with(|| self.broken_off());
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 nvm.read(part.at, &mut record);

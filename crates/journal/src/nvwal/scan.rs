@@ -122,6 +122,23 @@ pub(crate) fn next_transaction(
     }
 }
 
+/// Where the next transaction would begin if there were a mark at `tail`: behind one that is whole but for that.
+pub(crate) fn behind_unmarked(
+    heap: &mut Heap,
+    before: &BlockList,
+    tail: Position,
+    expected: &Expected,
+    scratch: &mut Vec<u8>,
+) -> Option<Position> {
+    if heap.block_bytes() - tail.offset < TX_HEADER_BYTES {
+        return None;
+    }
+    let position = Position { block: tail.block, offset: tail.offset + TX_HEADER_BYTES };
+    let (generation, blocks) = (expected.generation, BlockList::default());
+    let mut reader = RecordReader { heap, before, generation, position, blocks };
+    reader.read_body(tail, expected, scratch).ok().map(|_| reader.position)
+}
+
 fn garbage<T>(
     heap: &Heap,
     at: Position,

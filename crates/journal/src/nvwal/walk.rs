@@ -49,6 +49,7 @@ pub fn walk(
             records: records.collect(),
         });
     }
+    log.check_end()?;
     let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
     let frames = log.committed();
     let mismatch = WalStream::new(log).find_checksum_mismatch(database)?;

@@ -16,7 +16,6 @@ use crate::delta_chains::Committed;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
 use crate::generations::InForce;
-use crate::heap::BlockList;
 use crate::log_memory::flush_all;
 
 impl Nvwal {
@@ -117,16 +116,7 @@ impl Nvwal {
         if self.wal_header.is_none() {
             return Ok(());
         }
-        let generation = self.slot.generation;
-        let mut stale = BlockList::default();
-        let mut at = self.tail.block;
-        while let Some(next) = self.heap.next(at, generation)? {
-            if self.blocks.contains(next) || !stale.push(next) {
-                let what = duralite_logfmt::FormatError::Damaged { what: "a link between log blocks" };
-                return Err(self.heap.corrupt(at, 0, what));
-            }
-            at = next;
-        }
+        let stale = self.blocks_behind_tail()?;
         if !stale.is_empty() {
             self.heap.unlink_after(self.tail.block);
             self.heap.free(stale.as_slice());

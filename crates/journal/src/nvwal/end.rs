@@ -1,0 +1,114 @@
+//! Whether the end of a log is its end: zeros are what unused space holds, and what damage may leave.
+//!
+//! A transaction that was ordered behind all before it proves that those were durable. So if one is whole behind the end, what
+//! is missing between them was there. What is read for that does not grow with the log, but for one line of each block, and
+//! for a transaction that has everything but its mark.
+
+use duralite_logfmt::FormatError;
+use duralite_logfmt::nvwal::{BLOCK_HEADER_BYTES, Order, TX_HEADER_BYTES, decode_mark, encode_mark};
+
+use super::Nvwal;
+use super::scan::{self, Expected, FoundTransaction, Position};
+use crate::JournalError;
+use crate::heap::BlockList;
+
+/// Behind the end so many bytes are read at most.
+const LOOK_BYTES: u32 = 64 << 10;
+
+impl Nvwal {
+    /// The blocks to which links lead from the last one of a transaction: a link is stored when its block is durable.
+    ///
+    /// # Errors
+    /// `Corrupt` for a link that leads to none.
+    pub(super) fn blocks_behind_tail(&mut self) -> Result<BlockList, JournalError> {
+        let (mut behind, mut at) = (BlockList::default(), self.tail.block);
+        while let Some(next) = self.heap.next(at, self.slot.generation)? {
+            if self.blocks.contains(next) || !behind.push(next) {
+                let what = FormatError::Damaged { what: "a link between log blocks" };
+                return Err(self.heap.corrupt(at, 0, what));
+            }
+            at = next;
+        }
+        Ok(behind)
+    }
+
+    /// Refuses a log with links behind its end that lead nowhere, or in which a transaction is whole behind its end that was ordered
+    /// behind all before it.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn check_end(&mut self) -> Result<(), JournalError> {
+        if self.wal_header.is_none() {
+            return Ok(());
+        }
+        for (sequence, at) in self.marks_near_end()? {
+            let found = self.transaction_at(at, sequence);
+            if matches!(found, Ok(Some(found)) if found.order == Order::Ordered) {
+                return Err(self.broken_off());
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a log that goes on behind its end.
+    pub(super) fn broken_off(&self) -> JournalError {
+        let what = FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
+        self.heap.corrupt(self.tail.block, self.tail.offset, what)
+    }
+
+    /// The transaction of this number that begins at a place behind the end, if one does.
+    pub(super) fn transaction_at(
+        &mut self,
+        at: Position,
+        sequence: u32,
+    ) -> Result<Option<FoundTransaction>, JournalError> {
+        let expected = Expected { frames: u32::MAX - 1, ..self.expected(sequence) };
+        scan::next_transaction(&mut self.heap, &BlockList::default(), at, expected, &mut self.record)
+    }
+
+    /// The places where a transaction may begin: that are near the end, or at the beginning of a block that is of no list.
+    fn marks_near_end(&mut self) -> Result<Vec<(u32, Position)>, JournalError> {
+        let (generation, mut found) = (self.slot.generation, Vec::new());
+        let (mut block, mut from, mut left) = (self.tail.block, self.tail.offset, LOOK_BYTES);
+        let expected = self.expected(self.sequence + 1);
+        let (heap, scratch) = (&mut self.heap, &mut self.record);
+        if let Some(Position { block, offset }) =
+            scan::behind_unmarked(heap, &self.blocks, self.tail, &expected, scratch)
+        {
+            self.marks_in(block, (offset, offset + 8), &mut found);
+        }
+        let near = self.blocks_behind_tail()?;
+        for next in near.as_slice().iter().map(Some).chain([None]) {
+            let until = self.heap.block_bytes().min(from.saturating_add(left));
+            self.marks_in(block, (from, until), &mut found);
+            left = left.saturating_sub(until.saturating_sub(from));
+            let Some(next) = next.filter(|_| left > 0) else { break };
+            (block, from) = (*next, BLOCK_HEADER_BYTES);
+        }
+        // Behind a link that is lost.
+        for block in 0..self.heap.grown() {
+            if !self.blocks.contains(block)
+                && !near.contains(block)
+                && self.heap.check_block(block, generation).is_ok()
+            {
+                self.marks_in(block, (BLOCK_HEADER_BYTES, BLOCK_HEADER_BYTES + 8), &mut found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds the places in a part of a block with the mark of a later transaction than those that were taken in.
+    pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
+        let generation = self.slot.generation;
+        // The mark of number 0 is what marks of the generation have besides their numbers.
+        let base = encode_mark(Order::Ordered, generation, 0);
+        let last = self.heap.block_bytes() - TX_HEADER_BYTES;
+        for offset in (from..until.min(last + 1)).step_by(8) {
+            let word = self.heap.nvm.load_u64(self.heap.at(block, offset));
+            let sequence = (word ^ base) as u32;
+            if word != 0 && sequence > self.sequence && decode_mark(word, generation, sequence).is_some() {
+                found.push((sequence, Position { block, offset }));
+            }
+        }
+    }
+}
