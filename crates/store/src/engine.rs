@@ -19,6 +19,7 @@ use crate::options::Durability;
 use crate::pager::Pager;
 use crate::poison::Poison;
 use crate::space::Space;
+use crate::table::Tables;
 use crate::tree::Tree;
 use crate::versions::Versions;
 
@@ -55,6 +56,7 @@ pub(crate) struct Engine {
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
+    pub(crate) tables: Tables,
     pub(crate) controls: Controls,
 }
 

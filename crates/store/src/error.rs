@@ -84,6 +84,18 @@ pub enum Error {
     /// The row is there already.
     #[error("a row with this key exists already")]
     Exists,
+    /// There is no table of this name, or not any more.
+    #[error("there is no table {name:?}; it was dropped, or never made")]
+    NoTable {
+        /// Its name.
+        name: String,
+    },
+    /// There is a table of this name already.
+    #[error("there is a table {name:?} already; drop it first, or choose another name")]
+    TableExists {
+        /// Its name.
+        name: String,
+    },
     /// The key is too long.
     #[error("a key of {len} bytes is too long; at most {KEY_LIMIT}")]
     KeyTooLong {

@@ -62,6 +62,7 @@ mod page_file;
 mod pager;
 mod poison;
 mod reader;
+mod reap;
 mod recovery;
 mod restore;
 mod running;

@@ -27,6 +27,7 @@ use crate::pager::{Author, Pager};
 use crate::poison::Poison;
 use crate::recovery::{Report, recover};
 use crate::space::{GivenPage, Purpose, Space};
+use crate::table::Tables;
 use crate::versions::Versions;
 
 /// There is no log: everything is home.
@@ -216,6 +217,7 @@ pub(crate) fn assemble(
         pinned: Mutex::default(),
         store_id: head.store_id,
         versions: Versions::new(options.snapshot_bytes),
+        tables: Tables::default(),
         controls: Controls::default(),
     }
 }

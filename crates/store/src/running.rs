@@ -25,6 +25,11 @@ impl Stop {
         *is_over
     }
 
+    /// Wakes everybody for work.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
     fn stop(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duralite_logfmt::store::KEY_LIMIT;
-use parking_lot::{Mutex, RwLock};
-use rustc_hash::FxHashMap;
+use parking_lot::Mutex;
 
 use crate::archive::Archive;
 use crate::backup::backup;
@@ -18,6 +16,7 @@ use crate::media::{Directory, Media};
 use crate::metrics::Metrics;
 use crate::opening;
 use crate::options::Options;
+use crate::reap::{self, is_hidden};
 use crate::recovery::Report;
 use crate::restore::{RestoreTo, Restored, restore};
 use crate::running::{Running, Stop};
@@ -48,7 +47,6 @@ const LONGEST_PAUSE_US: u64 = 10_000;
 #[derive(Debug)]
 pub struct Store {
     running: Arc<Running>,
-    tables: RwLock<FxHashMap<String, Table>>,
     report: Report,
 }
 
@@ -90,13 +88,10 @@ impl Store {
         let (engine, report) = opening::open(&media, options, path)?;
         let engine = Arc::new(engine);
         let stop = Arc::new(Stop::default());
-        let running = Running {
-            threads: Mutex::new(keeper::start(&engine, &stop)?),
-            engine,
-            stop,
-            held: media.take_lock(),
-        };
-        Ok(Self { running: Arc::new(running), tables: RwLock::default(), report })
+        let mut threads = keeper::start(&engine, &stop)?;
+        threads.push(reap::start(&engine, &stop)?);
+        let running = Running { threads: Mutex::new(threads), engine, stop, held: media.take_lock() };
+        Ok(Self { running: Arc::new(running), report })
     }
 
     /// Breaks a rule, to see that it is noticed.
@@ -123,17 +118,60 @@ impl Store {
     /// # Errors
     /// [`Error::Invalid`] for an empty or too long name, and what a transaction may meet with.
     pub fn table(&self, name: &str) -> Result<Table, Error> {
-        if name.is_empty() || name.len() > KEY_LIMIT {
-            return Err(Error::Invalid { what: format!("a table's name has from 1 to {KEY_LIMIT} bytes") });
+        let tables = &self.engine().tables;
+        if let Some(table) = tables.known(name) {
+            return Ok(table);
         }
-        if let Some(table) = self.tables.read().get(name) {
-            return Ok(table.clone());
-        }
-        let root = self.run(|tx| tx.table_root(name))?;
+        let generation = tables.generation();
+        let table = self.run(|tx| tx.table(name))?;
         // Whoever made it, and whatever commits wait for.
-        self.engine().force(self.engine().pager.log.next() - 1)?;
-        let table = Table::new(name, root, self.engine().store_id);
-        Ok(self.tables.write().entry(name.to_owned()).or_insert(table).clone())
+        self.force_all()?;
+        tables.remember(&table, generation);
+        Ok(table)
+    }
+
+    fn force_all(&self) -> Result<(), Error> {
+        self.engine().force(self.engine().pager.log.next() - 1)
+    }
+
+    /// Drops a table with all its rows; whether there was one. Durable on return, also with
+    /// [`Durability::Eventual`](crate::Durability::Eventual). See [`Transaction::drop_table`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// use duralite_store::Error;
+    /// let table = store.table("t")?;
+    /// assert!(store.drop_table("t")?);
+    /// assert!(matches!(store.begin().get(&table, b"key"), Err(Error::NoTable { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What a transaction may meet with; [`Error::Timeout`] if others use the table for too long.
+    pub fn drop_table(&self, name: &str) -> Result<bool, Error> {
+        let was_there = self.run(|tx| tx.drop_table(name))?;
+        self.force_all()?;
+        Ok(was_there)
+    }
+
+    /// Gives a table another name. Durable on return, also with
+    /// [`Durability::Eventual`](crate::Durability::Eventual). See [`Transaction::rename_table`].
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// store.table("old")?;
+    /// store.rename_table("old", "new")?;
+    /// assert_eq!(store.tables()?, ["new"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoTable`], [`Error::TableExists`], and what a transaction may meet with.
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<(), Error> {
+        self.run(|tx| tx.rename_table(from, to))?;
+        self.force_all()
     }
 
     /// The names of all tables, in order.
@@ -150,9 +188,10 @@ impl Store {
     /// # Errors
     /// What a transaction may meet with.
     pub fn tables(&self) -> Result<Vec<String>, Error> {
-        let catalog = Table::new("", self.engine().catalog(), self.engine().store_id);
+        let catalog = self.engine().tables.handle("", self.engine().catalog());
         self.run(|tx| {
-            tx.scan(&catalog, ..).map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
+            let names = tx.scan(&catalog, ..).filter(|row| !row.as_ref().is_ok_and(|row| is_hidden(&row.0)));
+            names.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
         })
     }
 
@@ -272,10 +311,11 @@ impl Store {
     /// [`Error::Corrupt`] says what is wrong and where; [`Error::Timeout`] if the tables cannot be locked.
     pub fn verify(&self) -> Result<Verified, Error> {
         let engine = self.engine();
-        let catalog = Table::new("", engine.catalog(), engine.store_id);
+        let catalog = engine.tables.handle("", engine.catalog());
         self.run(|tx| {
             let mut roots = vec![catalog.root()];
             let rows: Vec<_> = tx.scan(&catalog, ..).collect::<Result<_, _>>()?;
+            let dropped = rows.iter().filter(|(name, _)| is_hidden(name)).count() as u64;
             for (_, root) in rows {
                 let root = <[u8; 8]>::try_from(root).map_err(|_| Error::corrupt("the list of tables"))?;
                 roots.push(u64::from_le_bytes(root));
@@ -283,7 +323,8 @@ impl Store {
             for root in &roots {
                 tx.lock_table(*root)?;
             }
-            verify(engine, &roots)
+            let verified = verify(engine, &roots)?;
+            Ok(Verified { tables: verified.tables - dropped, dropped, ..verified })
         })
     }
 

@@ -1,10 +1,20 @@
-//! Tables, by name.
+//! Tables, by name, and which of them are gone.
+//!
+//! Invariant 55: no page of a dropped table is given back before the transaction that dropped it is in the log, and none
+//! twice. Who has a handle of it is refused, from the moment on at which that transaction cannot be taken back.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use duralite_logfmt::store::PageId;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
 
-/// A table of a store: rows ordered by the bytes of their keys. Cheap to clone, and borrows nothing.
+use crate::error::Error;
+
+/// A table of a store: rows ordered by the bytes of their keys. Cheap to clone, and borrows nothing. A table that has
+/// been renamed keeps its handles; one that has been dropped refuses them ([`Error::NoTable`]), and so does a store that was
+/// opened anew ([`Error::Foreign`]).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -14,21 +24,28 @@ use duralite_logfmt::store::PageId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Table(Arc<Inner>);
+pub struct Table {
+    name: Arc<str>,
+    tree: Arc<TreeOfTable>,
+}
 
+/// What all handles of a table share.
 #[derive(Debug)]
-struct Inner {
-    name: String,
+pub(crate) struct TreeOfTable {
     root: PageId,
-    store_id: [u8; 16],
+    /// Which opening of which store.
+    opening: u64,
+    is_gone: AtomicBool,
+}
+
+impl TreeOfTable {
+    pub(crate) fn set_gone(&self, is_gone: bool) {
+        self.is_gone.store(is_gone, Ordering::SeqCst);
+    }
 }
 
 impl Table {
-    pub(crate) fn new(name: &str, root: PageId, store_id: [u8; 16]) -> Self {
-        Self(Arc::new(Inner { name: name.to_owned(), root, store_id }))
-    }
-
-    /// Its name.
+    /// The name that it was asked for by.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -38,14 +55,94 @@ impl Table {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.name
     }
 
     pub(crate) fn root(&self) -> PageId {
-        self.0.root
+        self.tree.root
     }
 
-    pub(crate) fn is_of(&self, store_id: &[u8; 16]) -> bool {
-        self.0.store_id == *store_id
+    /// Asked with the table locked: until its transaction is over nobody drops it then.
+    pub(crate) fn check_there(&self) -> Result<(), Error> {
+        if self.tree.is_gone.load(Ordering::SeqCst) {
+            return Err(Error::NoTable { name: self.name.to_string() });
+        }
+        Ok(())
+    }
+}
+
+/// The tables of an open store that programs have handles of.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// Another one for each store that is opened in the process.
+    opening: u64,
+    /// Grows whenever a transaction drops or renames a table, and when such a transaction ends.
+    generation: AtomicU64,
+    /// By name, with the generation before they were looked for.
+    names: RwLock<FxHashMap<String, (Table, u64)>>,
+    roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
+    /// Whether there may be dropped tables whose pages are to be given back.
+    pub(crate) are_dropped: AtomicBool,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        static OPENINGS: AtomicU64 = AtomicU64::new(0);
+        Self {
+            opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
+            generation: AtomicU64::new(0),
+            names: RwLock::default(),
+            roots: Mutex::default(),
+            are_dropped: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Tables {
+    /// The handle of a tree.
+    pub(crate) fn handle(&self, name: &str, root: PageId) -> Table {
+        Table { name: name.into(), tree: self.tree(root) }
+    }
+
+    pub(crate) fn tree(&self, root: PageId) -> Arc<TreeOfTable> {
+        let mut roots = self.roots.lock();
+        if let Some(tree) = roots.get(&root).and_then(Weak::upgrade) {
+            return tree;
+        }
+        roots.retain(|_, tree| tree.strong_count() > 0);
+        let tree = Arc::new(TreeOfTable { root, opening: self.opening, is_gone: AtomicBool::new(false) });
+        roots.insert(root, Arc::downgrade(&tree));
+        tree
+    }
+
+    pub(crate) fn has(&self, table: &Table) -> bool {
+        table.tree.opening == self.opening
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// A table that was looked for since the last change of names.
+    pub(crate) fn known(&self, name: &str) -> Option<Table> {
+        let names = self.names.read();
+        let (table, generation) = names.get(name)?;
+        (*generation == self.generation()).then(|| table.clone())
+    }
+
+    pub(crate) fn remember(&self, table: &Table, generation: u64) {
+        self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
+    }
+
+    /// Names have changed, or may again be what they were.
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.names.write().clear();
+    }
+
+    /// A table has been dropped for good: its root may become that of another one.
+    pub(crate) fn forget(&self, tree: &TreeOfTable) {
+        self.roots.lock().remove(&tree.root);
+        self.are_dropped.store(true, Ordering::SeqCst);
     }
 }

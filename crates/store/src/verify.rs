@@ -25,6 +25,8 @@ use crate::error::Error;
 pub struct Verified {
     /// Tables.
     pub tables: u64,
+    /// Tables that were dropped, and whose pages are being given back.
+    pub dropped: u64,
     /// Rows of all tables.
     pub rows: u64,
     /// Pages in use.
@@ -61,7 +63,7 @@ pub(crate) fn verify(engine: &Engine, roots: &[PageId]) -> Result<Verified, Erro
     }
     let catalog_rows = roots.len() as u64 - 1;
     let (pages, free_pages) = compare_maps(engine, &walk.reached)?;
-    Ok(Verified { tables: catalog_rows, rows: walk.rows - catalog_rows, pages, free_pages })
+    Ok(Verified { tables: catalog_rows, dropped: 0, rows: walk.rows - catalog_rows, pages, free_pages })
 }
 
 impl Walk {

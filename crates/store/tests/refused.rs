@@ -210,8 +210,10 @@ fn a_store_is_open_as_long_as_a_transaction_or_a_ticket_is() {
     assert!(matches!(Store::open(&path, Options::default()), Err(Error::Locked { .. })));
     ticket.wait().unwrap();
     drop(ticket);
-    // A table keeps nothing open.
+    // A table keeps nothing open, and is of one opening.
     let store = Store::open(&path, Options::default()).unwrap();
+    assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Foreign { .. })));
+    let table = store.table("t").unwrap();
     assert_eq!(store.run(|tx| tx.get(&table, b"k")).unwrap(), Some(b"v".to_vec()));
 }
 

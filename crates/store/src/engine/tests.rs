@@ -13,7 +13,6 @@ use crate::media::InMemory;
 use crate::opening;
 use crate::options::{LogMedium, Options, Scheme};
 use crate::running::Running;
-use crate::table::Table;
 use crate::transaction::Transaction;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -101,9 +100,8 @@ fn inv40_what_a_checkpoint_gives_up_of_the_log_had_durably_ended() {
         for is_commit in [false, true] {
             let (running, log) = open(scheme);
             let mut tx = Transaction::begin(&running);
-            let root = tx.table_root("t").unwrap();
+            let table = tx.table("t").unwrap();
             tx.commit().unwrap();
-            let table = Table::new("t", root, running.engine.store_id);
             let mut tx = Transaction::begin(&running);
             let first = log.log.next();
             tx.put(&table, b"key", b"value").unwrap();

@@ -11,7 +11,6 @@ use crate::media::InMemory;
 use crate::opening;
 use crate::options::Options;
 use crate::running::Running;
-use crate::table::Table;
 use crate::transaction::Transaction;
 
 /// Steps of a transaction that are taken back.
@@ -29,9 +28,8 @@ fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
         held: None,
     });
     let mut tx = Transaction::begin(&running);
-    let root = tx.table_root("t").unwrap();
+    let table = tx.table("t").unwrap();
     tx.commit().unwrap();
-    let table = Table::new("t", root, running.engine.store_id);
     let mut tx = Transaction::begin(&running);
     for n in 0..STEPS {
         tx.put(&table, &n.to_be_bytes(), b"value").unwrap();

@@ -1,33 +1,182 @@
-//! Tables are found and made.
+//! Tables are found, made, renamed and dropped, all of it by changes of rows in the table of tables.
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{Change, PageId, PageKind, Undo, Value, blank, leaf_cell, leaf_value};
+use duralite_logfmt::store::{
+    Change, KEY_LIMIT, PageId, PageKind, Undo, Value, blank, leaf_cell, leaf_value,
+};
 
 use super::Transaction;
+use super::change::Intent;
+use super::kept::Renamed;
 use crate::error::Error;
 use crate::locks::{Key, Mode, Target};
+use crate::reap::{dropped_key, is_hidden};
 use crate::space::{GivenPage, Purpose};
+use crate::table::Table;
+
+/// A name that a program may give.
+fn check_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() || name.len() > KEY_LIMIT || is_hidden(name.as_bytes()) {
+        let what = format!("a table's name has from 1 to {KEY_LIMIT} bytes, the first of which is not 0");
+        return Err(Error::Invalid { what });
+    }
+    Ok(())
+}
 
 impl Transaction {
-    /// The root of the table of this name, which is made if there is none.
-    pub(crate) fn table_root(&mut self, name: &str) -> Result<PageId, Error> {
-        self.check()?;
-        let catalog = self.engine().catalog();
-        let key = name.as_bytes();
-        self.lock(catalog, &Target::Row(catalog, Key::from(key)), Mode::Exclusive)?;
-        if let Some((cell, _)) = self.engine().tree(catalog).get(key)? {
-            let damaged = || Error::corrupt("the list of tables");
-            return match leaf_value(&cell).map_err(|_| damaged())? {
-                Value::Inline(root) => Ok(u64::from_le_bytes(root.try_into().map_err(|_| damaged())?)),
-                Value::Long { .. } => Err(damaged()),
-            };
+    /// A table, which is made if there is none of this name, and goes again if the transaction does not commit.
+    /// [`Store::table`](crate::Store::table) makes one that stays.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let mut tx = store.begin();
+    /// let table = tx.table("new")?;
+    /// tx.put(&table, b"key", b"value")?;
+    /// tx.commit()?;
+    /// assert_eq!(store.tables()?, ["new"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an empty or too long name; as [`put`](Self::put).
+    pub fn table(&mut self, name: &str) -> Result<Table, Error> {
+        if let Some(root) = self.root_of(name)? {
+            return Ok(self.engine().tables.handle(name, root));
         }
-        self.changing(|tx| {
+        let steps = self.step_count();
+        let root = self.changing(|tx| {
             let root = tx.make_root()?;
-            tx.put_cell(catalog, key, &leaf_cell(key, Value::Inline(&root.to_le_bytes())))?;
+            let cell = leaf_cell(name.as_bytes(), Value::Inline(&root.to_le_bytes()));
+            tx.put_cell(tx.engine().catalog(), name.as_bytes(), &cell)?;
             Ok(root)
-        })
+        })?;
+        let table = self.engine().tables.handle(name, root);
+        let tree = self.engine().tables.tree(root);
+        self.renamed.push(Renamed { steps, tree: Some((tree, false)) });
+        Ok(table)
+    }
+
+    /// Drops a table with all its rows; whether there was one. If the transaction commits, handles of the table are refused
+    /// from then on, and its pages are given back in the background, after a crash too; if not, nothing has happened. Waits for
+    /// those who use the table, and they for this transaction.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// store.table("old")?;
+    /// let mut tx = store.begin();
+    /// assert!(tx.drop_table("old")?);
+    /// assert!(!tx.drop_table("old")?);
+    /// tx.commit()?;
+    /// assert!(store.tables()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn drop_table(&mut self, name: &str) -> Result<bool, Error> {
+        let Some(root) = self.root_of(name)? else { return Ok(false) };
+        self.take(&Target::Table(root), Mode::Exclusive)?;
+        let steps = self.step_count();
+        let catalog = self.engine().catalog();
+        let hidden = dropped_key(root);
+        self.lock(catalog, &Target::Row(catalog, Key::from(&hidden[..])), Mode::Exclusive)?;
+        let tree = self.engine().tables.tree(root);
+        self.changing(|tx| {
+            tx.remove_cell(catalog, name.as_bytes())?;
+            tx.put_cell(catalog, &hidden, &leaf_cell(&hidden, Value::Inline(&root.to_le_bytes())))
+        })?;
+        tree.set_gone(true);
+        self.engine().tables.changed();
+        self.renamed.push(Renamed { steps, tree: Some((tree, true)) });
+        Ok(true)
+    }
+
+    /// Gives a table another name. Its rows and handles stay as they are.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// // A table that was filled takes the place of another one, at once.
+    /// store.table("names")?;
+    /// store.table("names.new")?;
+    /// let mut tx = store.begin();
+    /// tx.drop_table("names")?;
+    /// tx.rename_table("names.new", "names")?;
+    /// tx.commit()?;
+    /// assert_eq!(store.tables()?, ["names"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoTable`], [`Error::TableExists`], [`Error::Invalid`] for a name that cannot be; as [`put`](Self::put).
+    pub fn rename_table(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        let Some(root) = self.root_of(from)? else { return Err(Error::NoTable { name: from.to_owned() }) };
+        if self.root_of(to)?.is_some() {
+            return Err(Error::TableExists { name: to.to_owned() });
+        }
+        let steps = self.step_count();
+        let catalog = self.engine().catalog();
+        self.changing(|tx| {
+            tx.remove_cell(catalog, from.as_bytes())?;
+            let cell = leaf_cell(to.as_bytes(), Value::Inline(&root.to_le_bytes()));
+            tx.put_cell(catalog, to.as_bytes(), &cell)
+        })?;
+        self.engine().tables.changed();
+        self.renamed.push(Renamed { steps, tree: None });
+        Ok(())
+    }
+
+    /// The root of the table of this name, which stays so until the transaction is over.
+    fn root_of(&mut self, name: &str) -> Result<Option<PageId>, Error> {
+        check_name(name)?;
+        self.check()?;
+        let (catalog, key) = (self.engine().catalog(), name.as_bytes());
+        self.lock(catalog, &Target::Row(catalog, Key::from(key)), Mode::Exclusive)?;
+        let Some((cell, _)) = self.engine().tree(catalog).get(key)? else { return Ok(None) };
+        let damaged = || Error::corrupt("the list of tables");
+        match leaf_value(&cell).map_err(|_| damaged())? {
+            Value::Inline(root) => Ok(Some(u64::from_le_bytes(root.try_into().map_err(|_| damaged())?))),
+            Value::Long { .. } => Err(damaged()),
+        }
+    }
+
+    fn remove_cell(&mut self, root: PageId, key: &[u8]) -> Result<(), Error> {
+        let bytes = self.page_bytes() as u64;
+        let intent = Intent { author: self.author(), bytes, root, new: 0, found: None };
+        self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
+    }
+
+    /// What was done to tables after so many steps has been taken back.
+    pub(super) fn tables_back(&mut self, steps: usize) {
+        if self.renamed.is_empty() {
+            return;
+        }
+        while let Some(renamed) = self.renamed.pop_if(|renamed| renamed.steps >= steps) {
+            if let Some((tree, was_dropped)) = renamed.tree {
+                tree.set_gone(!was_dropped);
+                if !was_dropped {
+                    self.engine().tables.forget(&tree);
+                }
+            }
+        }
+        self.engine().tables.changed();
+    }
+
+    /// The transaction has committed.
+    pub(super) fn tables_committed(&mut self) {
+        if self.renamed.is_empty() {
+            return;
+        }
+        for renamed in std::mem::take(&mut self.renamed) {
+            if let Some((tree, true)) = renamed.tree {
+                self.engine().tables.forget(&tree);
+            }
+        }
+        self.engine().tables.changed();
+        self.running.stop.wake();
     }
 
     /// An empty tree, which is given back if the transaction is.

@@ -158,6 +158,7 @@ impl Transaction {
     /// Ends after a commit with this number, or after nothing.
     fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over);
+        self.tables_committed();
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {
             self.running.engine.locks.release(self.held.get_mut(), upto);

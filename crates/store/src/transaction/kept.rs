@@ -1,11 +1,14 @@
 //! What a transaction has kept: room for taking back what it has done, for its commit, and for what comes after that.
 
+use std::sync::Arc;
+
 use duralite_logfmt::store::PageId;
 use rustc_hash::FxHashMap;
 
 use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::table::TreeOfTable;
 use crate::tree::Before;
 
 /// Pages that may be needed above the leaves, whatever is taken back.
@@ -32,6 +35,15 @@ struct Leaf {
 /// in either half.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
+}
+
+/// A change of the table of tables that handles have to be told of.
+#[derive(Debug)]
+pub(super) struct Renamed {
+    /// The steps before it.
+    pub(super) steps: usize,
+    /// The table that it has made or dropped, and whether it is gone if the transaction commits.
+    pub(super) tree: Option<(Arc<TreeOfTable>, bool)>,
 }
 
 impl Kept {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
 
 pub use self::commit::Ticket;
-use self::kept::Kept;
+use self::kept::{Kept, Renamed};
 pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
 use crate::engine::Engine;
@@ -77,6 +77,8 @@ pub struct Transaction {
     /// Those that one can go back to, by number, with the steps before each.
     savepoints: Vec<(u64, usize)>,
     next_savepoint: u64,
+    /// What it has done to tables that handles have to be told of.
+    renamed: Vec<Renamed>,
 }
 
 /// A moment in a transaction, to go back to.
@@ -120,6 +122,7 @@ impl Transaction {
             found: RefCell::default(),
             savepoints: Vec::new(),
             next_savepoint: 0,
+            renamed: Vec::new(),
         }
     }
 
@@ -179,6 +182,7 @@ impl Transaction {
         let at = known.filter(|_| savepoint.tx == self.id).ok_or(Error::Foreign { what: "the savepoint" })?;
         let (_, steps) = self.savepoints[at];
         self.take_back(steps)?;
+        self.tables_back(steps);
         self.savepoints.truncate(at + 1);
         self.state.set(State::Open);
         self.refused.set(None);
@@ -205,7 +209,7 @@ impl Transaction {
     }
 
     fn check_table(&self, table: &Table) -> Result<(), Error> {
-        if table.is_of(&self.engine().store_id) { Ok(()) } else { Err(Error::Foreign { what: "the table" }) }
+        if self.engine().tables.has(table) { Ok(()) } else { Err(Error::Foreign { what: "the table" }) }
     }
 
     /// Takes a lock, and the one of the table that announces it.
@@ -226,6 +230,12 @@ impl Transaction {
             }
         }
         self.take(target, mode)
+    }
+
+    /// Takes the lock of a row, whose table is there as long as it is held.
+    fn lock_row(&self, table: &Table, key: &[u8], mode: Mode) -> Result<(), Error> {
+        self.lock(table.root(), &Target::Row(table.root(), Key::from(key)), mode)?;
+        table.check_there()
     }
 
     /// Keeps everybody from changing a table.

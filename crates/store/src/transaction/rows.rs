@@ -12,7 +12,7 @@ use super::{State, Transaction};
 use crate::admission::Room;
 use crate::controls::Rule;
 use crate::error::{Error, VALUE_LIMIT};
-use crate::locks::{Key, Mode, Target};
+use crate::locks::{Key, Mode};
 use crate::pager::{Author, Logged};
 use crate::steps::Step;
 use crate::table::Table;
@@ -70,7 +70,7 @@ impl Transaction {
     pub(super) fn cell(&self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
         self.check_key(table, key)?;
         if mode.changes() || self.engine().controls.keep(Rule::NoDirtyReads) {
-            self.lock(table.root(), &Target::Row(table.root(), Key::from(key)), mode)?;
+            self.lock_row(table, key, mode)?;
         }
         let Some((cell, found)) = self.engine().tree(table.root()).get(key)? else { return Ok(None) };
         if mode.changes() {
@@ -142,7 +142,7 @@ impl Transaction {
             return Err(Error::RowTooLong { len: value.len() as u64 });
         }
         let root = table.root();
-        self.lock(root, &Target::Row(root, Key::from(key)), Mode::Exclusive)?;
+        self.lock_row(table, key, Mode::Exclusive)?;
         if is_new && self.engine().tree(root).get(key)?.is_some() {
             return Err(Error::Exists);
         }
@@ -157,7 +157,7 @@ impl Transaction {
         })
     }
 
-    fn page_bytes(&self) -> usize {
+    pub(super) fn page_bytes(&self) -> usize {
         self.engine().pager.pool.page_bytes()
     }
 
@@ -199,7 +199,7 @@ impl Transaction {
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<bool, Error> {
         self.check_key(table, key)?;
         let root = table.root();
-        self.lock(root, &Target::Row(root, Key::from(key)), Mode::Exclusive)?;
+        self.lock_row(table, key, Mode::Exclusive)?;
         self.changing(|tx| {
             let bytes = inline_limit(tx.page_bytes()) as u64 * 2;
             let found = tx.found_row(root, key);

@@ -164,7 +164,8 @@ impl Scan<'_> {
         if !self.tx.engine().controls.keep(Rule::RangeLocks) {
             return Ok(());
         }
-        self.tx.lock(self.table.root(), &Target::Range(self.table.root(), range), Mode::Shared)
+        self.tx.lock(self.table.root(), &Target::Range(self.table.root(), range), Mode::Shared)?;
+        self.table.check_there()
     }
 
     fn ahead(&mut self) -> usize {
@@ -256,7 +257,7 @@ impl Scan<'_> {
             self.rest = None;
             self.front.clear();
             self.back.clear();
-            if !matches!(error, Error::Finished | Error::Foreign { .. }) {
+            if !matches!(error, Error::Finished | Error::Foreign { .. } | Error::NoTable { .. }) {
                 self.tx.state.set(State::Failed);
             }
         }

@@ -34,6 +34,7 @@ impl Transaction {
         }
         self.state.set(State::Over);
         let taken_back = self.take_back(0).and_then(|()| {
+            self.tables_back(0);
             self.close_steps();
             if self.is_active {
                 let author = Author { kind: ObjectKind::End, tx: self.id, previous: 0 };

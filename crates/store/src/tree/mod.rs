@@ -6,6 +6,7 @@
 mod cursor;
 mod grow;
 mod overflow;
+mod reap;
 mod shrink;
 
 use duralite_logfmt::FormatError;
@@ -21,6 +22,7 @@ use crate::space::{Purpose, Space};
 
 pub(crate) use self::cursor::{Edge, Want};
 pub(crate) use self::overflow::{chain_pages, free_chain_step, read_chain, write_chain};
+pub(crate) use self::reap::Reaped;
 
 /// More splits than one row can ever need, if others who take the room meanwhile are counted in.
 const MOST_SPLITS: u32 = 1000;

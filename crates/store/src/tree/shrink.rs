@@ -52,7 +52,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Makes a page anew and gives others back, in one step.
-    fn replace(&self, page: &mut Writing<'a>, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
+    pub(super) fn replace(&self, page: &mut Writing<'a>, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
         // Latched in ascending order.
         let mut maps = BTreeMap::new();
         for id in gone {
@@ -72,7 +72,7 @@ impl<'a> Tree<'a> {
 }
 
 /// Takes a child out of an inner page that has another.
-fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_logfmt::FormatError> {
+pub(super) fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_logfmt::FormatError> {
     let index = place.saturating_sub(1);
     let key = cell_key(PageKind::Inner, cell(page, index)?)?.to_vec();
     if place == 0 {

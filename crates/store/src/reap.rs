@@ -1,0 +1,167 @@
+//! Dropped tables give their pages back, in the background.
+//!
+//! A table that is dropped keeps a row in the table of tables, under a name that no program can give. So what is left of it
+//! is found after a crash, and goes on going: leaves, then what is above them, and at last the root together with that row.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use duralite_logfmt::store::{ObjectKind, PageId, PageKind, cell_key};
+
+use crate::admission::Room;
+use crate::engine::{Engine, now_ns};
+use crate::error::Error;
+use crate::free::free_chains;
+use crate::locks::{Held, Key, Mode, Target};
+use crate::pager::Author;
+use crate::running::Stop;
+use crate::steps::Undoable;
+use crate::tree::{Edge, Reaped, Want, chain_pages};
+
+/// How the names begin that no program can give.
+const HIDDEN: u8 = 0;
+/// Of a table that was dropped; its root follows, with the largest byte first.
+const DROPPED: &[u8] = b"\0dropped ";
+/// Bytes of an object for each page of a chain that goes.
+const OBJECT_BYTES: u64 = 128;
+/// For so long the reaper waits for those who look at a dropped table, before it looks at something else.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often it looks for what others have left.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Whether a row of the table of tables is none of a program's.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.first() == Some(&HIDDEN)
+}
+
+/// The name of a dropped table.
+pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
+    [DROPPED, &root.to_be_bytes()].concat()
+}
+
+/// Starts the thread.
+pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<JoinHandle<()>, Error> {
+    let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
+    let work = move || {
+        while !stop.sleep(LOOK_EVERY) {
+            // What fails is tried again.
+            let _ = reap(&engine, &stop);
+        }
+    };
+    std::thread::Builder::new()
+        .name("store-reaper".to_owned())
+        .spawn(work)
+        .map_err(|source| Error::Io { what: "starting a thread".to_owned(), source })
+}
+
+/// Gives back the pages of all tables that have been dropped.
+fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
+    if engine.poison.is_set() || !engine.tables.are_dropped.swap(false, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let done = dropped(engine).and_then(|roots| {
+        for root in roots {
+            while !stop.sleep(Duration::ZERO) && step(engine, root)? {}
+        }
+        Ok(())
+    });
+    if done.is_err() || stop.sleep(Duration::ZERO) {
+        engine.tables.are_dropped.store(true, Ordering::SeqCst);
+    }
+    done
+}
+
+/// The roots of dropped tables, those of transactions that have not committed too.
+fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
+    let tree = engine.tree(engine.catalog());
+    let mut roots = Vec::new();
+    let end = [HIDDEN + 1];
+    let mut from = DROPPED.to_vec();
+    loop {
+        let edges = (Edge::Included(&from), Edge::Excluded(&end));
+        let piece = tree.first_piece(edges.0, edges.1, Want::Rows)?;
+        for cell in &piece.cells {
+            let key = cell_key(PageKind::Leaf, cell).map_err(|_| Error::corrupt("the list of tables"))?;
+            let root = key.strip_prefix(DROPPED).and_then(|root| root.try_into().ok());
+            roots.extend(root.map(u64::from_be_bytes));
+        }
+        match piece.fence {
+            Some(fence) if fence < end.to_vec() && fence > from => from = fence,
+            _ => return Ok(roots),
+        }
+    }
+}
+
+/// Takes a part of a dropped table away, alone with it; whether there is more.
+fn step(engine: &Engine, root: PageId) -> Result<bool, Error> {
+    let mut held = engine.locks.begin(engine.new_tx());
+    let done = locked_step(engine, root, &mut held);
+    engine.locks.release(&mut held, 0);
+    done
+}
+
+fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<bool, Error> {
+    let key = dropped_key(root);
+    let catalog = engine.catalog();
+    let mut lock = |target: &Target, mode| engine.locks.take(held, target, mode, PATIENCE);
+    // Whoever has dropped it has committed, and nobody looks at the pages.
+    lock(&Target::Table(root), Mode::Exclusive)?;
+    lock(&Target::Table(catalog), Mode::IntentionExclusive)?;
+    lock(&Target::Row(catalog, Key::from(&key[..])), Mode::Exclusive)?;
+    engine.poison.check()?;
+    if engine.tree(catalog).get(&key)?.is_none() {
+        // The transaction was taken back.
+        return Ok(false);
+    }
+    let page_bytes = engine.pager.pool.page_bytes();
+    let room = Room { bytes: 4 * page_bytes as u64, objects: 4 };
+    let limit = engine.tuning.lock_timeout;
+    engine.admission.keep(room, Room::default(), limit)?;
+    let reaped = engine.tree(root).reap();
+    let done = match reaped {
+        Ok(Reaped::Root) => engine.tree(catalog).remove_with_page(&key, root).map(|()| false),
+        Ok(Reaped::Pages) => Ok(true),
+        Ok(Reaped::LongRow { key, first, bytes }) => {
+            let pages = chain_pages(page_bytes, bytes);
+            remove_long_row(engine, root, &key, first, pages).map(|()| true)
+        }
+        Err(error) => Err(error),
+    };
+    engine.admission.give_back(room);
+    done
+}
+
+/// Takes a long row out by a transaction of its own, so that a crash anywhere leaves its chain to one who gives it back.
+fn remove_long_row(
+    engine: &Engine,
+    root: PageId,
+    key: &[u8],
+    first: PageId,
+    pages: u64,
+) -> Result<(), Error> {
+    let tx = engine.new_tx();
+    let force = engine.pager.log.space().force_bytes;
+    let room = Room { bytes: (pages + 4) * OBJECT_BYTES + force, objects: pages + 4 };
+    engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
+    let undoable = Arc::new(Undoable::default());
+    // Nothing of it is moved: it is over at once.
+    undoable.list.lock().is_over = true;
+    engine.active.enter(tx, engine.pager.log.next(), undoable);
+    let done = engine
+        .tree(root)
+        .remove(Author { kind: ObjectKind::Update, tx, previous: 0 }, key, &mut |_| Ok(true))
+        .and_then(|_| {
+            engine
+                .pager
+                .say(Author { kind: ObjectKind::Commit, tx, previous: 0 }, &now_ns().to_le_bytes())
+                .map_err(|error| engine.poison.set(&error))
+        })
+        .and_then(|_| free_chains(engine, tx, &[first]));
+    if !engine.poison.is_set() {
+        engine.active.leave(tx);
+    }
+    engine.admission.give_back(room);
+    done
+}

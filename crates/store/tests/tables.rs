@@ -1,0 +1,212 @@
+//! Tables come, get other names, and go with all their pages, beside a map, with crashes.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use common::crash::{OnRig, Rig};
+use common::{options, schemes, value};
+use duralite_store::{Error, Options, Scheme, Store, Transaction};
+
+type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+fn smallest(scheme: Scheme) -> Options {
+    let cache_bytes = Options::smallest_cache_bytes(4096);
+    options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
+}
+
+/// Waits until what was dropped is gone; how many pages are in use then.
+fn pages_when_gone(store: &Store) -> u64 {
+    let begun = Instant::now();
+    loop {
+        let verified = store.verify().unwrap();
+        if verified.dropped == 0 {
+            return verified.pages;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "dropped tables do not go");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn content(store: &Store) -> Content {
+    let mut content = Content::new();
+    for name in store.tables().unwrap() {
+        let table = store.table(&name).unwrap();
+        let tx = store.begin();
+        content.insert(name, tx.scan(&table, ..).map(Result::unwrap).collect());
+    }
+    content
+}
+
+#[test]
+fn a_dropped_table_gives_all_its_pages_back() {
+    for scheme in schemes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("s"), smallest(scheme)).unwrap();
+        let kept = store.table("kept").unwrap();
+        store.run(|tx| tx.put(&kept, b"key", b"value")).unwrap();
+        let before = pages_when_gone(&store);
+        for _ in 0..2 {
+            let table = store.table("large").unwrap();
+            for n in 0..400_u32 {
+                let put = |tx: &mut Transaction| {
+                    let len = if n.is_multiple_of(50) { 20_000 } else { 1 };
+                    tx.put(&table, &n.to_be_bytes(), &value(n, len))?;
+                    (0..20).try_for_each(|at| tx.put(&table, &(n * 1000 + at).to_le_bytes(), &value(at, 200)))
+                };
+                store.run(put).unwrap();
+            }
+            let full = pages_when_gone(&store);
+            assert!(full > before + 400, "{scheme:?}: {full} pages");
+            assert!(store.drop_table("large").unwrap());
+            assert_eq!(store.tables().unwrap(), ["kept"]);
+            assert!(matches!(store.begin().get(&table, b""), Err(Error::NoTable { .. })));
+            assert_eq!(pages_when_gone(&store), before, "{scheme:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_was_not_dropped_after_all_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("s"), Options::default()).unwrap();
+    let table = store.table("t").unwrap();
+    store.run(|tx| tx.put(&table, b"k", b"1")).unwrap();
+    let mut tx = store.begin();
+    let savepoint = tx.savepoint();
+    assert!(tx.drop_table("t").unwrap());
+    assert!(matches!(tx.get(&table, b"k"), Err(Error::NoTable { .. })));
+    tx.rollback_to(savepoint).unwrap();
+    assert_eq!(tx.get(&table, b"k").unwrap(), Some(b"1".to_vec()));
+    assert!(tx.drop_table("t").unwrap());
+    tx.rollback().unwrap();
+    assert_eq!(store.run(|tx| tx.get(&table, b"k")).unwrap(), Some(b"1".to_vec()));
+    // One that was made by a transaction that did not commit is not.
+    let mut tx = store.begin();
+    let made = tx.table("made").unwrap();
+    tx.put(&made, b"k", b"1").unwrap();
+    tx.rollback().unwrap();
+    assert!(matches!(store.begin().get(&made, b"k"), Err(Error::NoTable { .. })));
+    assert_eq!(store.tables().unwrap(), ["t"]);
+    store.verify().unwrap();
+}
+
+#[test]
+fn who_uses_a_table_keeps_it_and_who_drops_it_keeps_others_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::default().lock_timeout(Duration::from_millis(50));
+    let store = Store::open(dir.path().join("s"), options).unwrap();
+    let table = store.table("t").unwrap();
+    let mut user = store.begin();
+    user.put(&table, b"k", b"1").unwrap();
+    let mut tx = store.begin();
+    assert!(matches!(tx.drop_table("t"), Err(Error::Timeout)));
+    drop(tx);
+    user.commit().unwrap();
+    let mut tx = store.begin();
+    assert!(tx.drop_table("t").unwrap());
+    // It may yet be taken back.
+    assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Timeout)));
+    drop(tx);
+    assert_eq!(store.begin().get(&table, b"k").unwrap(), Some(b"1".to_vec()));
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("s"), Options::default()).unwrap();
+    for name in ["", "\0", "\0dropped ", &"x".repeat(1025)] {
+        assert!(matches!(store.table(name), Err(Error::Invalid { .. })), "{name:?}");
+        assert!(matches!(store.drop_table(name), Err(Error::Invalid { .. })), "{name:?}");
+    }
+    store.table("a").unwrap();
+    store.table("b").unwrap();
+    assert!(matches!(store.rename_table("a", "b"), Err(Error::TableExists { .. })));
+    assert!(matches!(store.rename_table("a", "a"), Err(Error::TableExists { .. })));
+    assert!(matches!(store.rename_table("none", "c"), Err(Error::NoTable { .. })));
+    assert!(matches!(store.rename_table("a", "\0"), Err(Error::Invalid { .. })));
+    assert_eq!(store.tables().unwrap(), ["a", "b"]);
+}
+
+/// One transaction that makes, fills, renames and drops tables.
+fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -> Result<(), Error> {
+    for _ in 0..random.usize(1..4) {
+        let name = ["a", "b", "c"][random.usize(0..3)];
+        match random.u8(0..6) {
+            0 => assert_eq!(tx.drop_table(name)?, own.remove(name).is_some()),
+            1 => {
+                let to = ["a", "b", "c", "d"][random.usize(0..4)];
+                match tx.rename_table(name, to) {
+                    Ok(()) => {
+                        let rows = own.remove(name).unwrap();
+                        assert!(own.insert(to.to_owned(), rows).is_none());
+                    }
+                    Err(Error::NoTable { .. }) => assert!(!own.contains_key(name)),
+                    Err(Error::TableExists { .. }) => assert!(own.contains_key(to)),
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => {
+                let table = tx.table(name)?;
+                let rows = own.entry(name.to_owned()).or_default();
+                for _ in 0..random.usize(1..80) {
+                    let n = random.u32(0..200);
+                    let len = if n.is_multiple_of(40) { 9000 } else { random.usize(1..300) };
+                    tx.put(&table, &n.to_be_bytes(), &value(n, len))?;
+                    rows.insert(n.to_be_bytes().to_vec(), value(n, len));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Invariant 55, with crashes between any two steps, at the smallest cache: the store has what a prefix of the commits made, and each page
+/// is in use once or free.
+#[test]
+fn inv51_tables_are_whole_or_gone_after_a_crash_anywhere() {
+    for (seed, scheme) in (1..).zip(schemes()) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let rig = Rig::new(None);
+        let store = Store::open_on(OnRig(rig.clone()), smallest(scheme)).unwrap();
+        let among = match scheme {
+            Scheme::FlushOnInsert | Scheme::FlushOnCommit => 20_000,
+            Scheme::Distributed => 6000,
+            _ => 400,
+        };
+        rig.crash(16, among, seed);
+        let mut states = vec![Content::new()];
+        for _ in 0..40 {
+            let mut own = states.last().unwrap().clone();
+            let mut tx = store.begin();
+            change(&mut tx, &mut own, &mut random).unwrap();
+            if random.u8(0..4) == 0 {
+                drop(tx);
+                continue;
+            }
+            tx.commit().unwrap();
+            states.push(own);
+            rig.acknowledged.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            if random.u8(0..6) == 0 {
+                store.checkpoint().unwrap();
+            }
+        }
+        assert_eq!(&content(&store), states.last().unwrap(), "{scheme:?}, seed {seed}");
+        pages_when_gone(&store);
+        drop(store);
+        let crashes = rig.crashes();
+        assert!(crashes.len() > 8, "{scheme:?}: {} crashes in {} steps", crashes.len(), rig.steps());
+        for crash in crashes {
+            let again = Rig::new(Some(crash.images));
+            let store = Store::open_on(OnRig(again), smallest(scheme)).unwrap();
+            store.verify().unwrap_or_else(|error| panic!("{scheme:?}, step {}: {error}", crash.step));
+            let found = content(&store);
+            let known = crash.acknowledged as usize;
+            let is_there = states.iter().skip(known).take(2).any(|state| *state == found);
+            assert!(is_there, "{scheme:?}, seed {seed}, step {}: {:?}", crash.step, found.keys());
+            pages_when_gone(&store);
+        }
+    }
+}
