@@ -22,6 +22,7 @@ use crate::space::Space;
 use crate::table::Tables;
 use crate::tree::Tree;
 use crate::versions::Versions;
+use crate::waiters::Waiters;
 
 /// Of the options, what is looked at while the store is open.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
     pub(crate) tables: Tables,
+    pub(crate) waiters: Waiters,
     pub(crate) controls: Controls,
 }
 

@@ -78,6 +78,7 @@ mod tree;
 mod undo;
 mod verify;
 mod versions;
+mod waiters;
 
 #[cfg(feature = "controls")]
 #[doc(hidden)]

@@ -50,9 +50,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();
         self.engine.pager.pool.wake_keeper();
+        self.engine.waiters.close();
         for thread in self.threads.get_mut().drain(..) {
-            // One that has panicked has nothing to say any more.
-            let _ = thread.join();
+            // A task that is dropped where it was to be woken may be the last one to let go of the store.
+            if thread.thread().id() != std::thread::current().id() {
+                // One that has panicked has nothing to say any more.
+                let _ = thread.join();
+            }
         }
         if !self.engine.poison.is_set() {
             // What this does not do recovery will.

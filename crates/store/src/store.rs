@@ -25,6 +25,7 @@ use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transaction::Transaction;
 use crate::verify::{Verified, verify};
+use crate::waiters;
 
 /// So often [`Store::run`] tries.
 const TRIES: u32 = 1000;
@@ -90,6 +91,7 @@ impl Store {
         let stop = Arc::new(Stop::default());
         let mut threads = keeper::start(&engine, &stop)?;
         threads.push(reap::start(&engine, &stop)?);
+        threads.push(waiters::start(&engine)?);
         let running = Running { threads: Mutex::new(threads), engine, stop, held: media.take_lock() };
         Ok(Self { running: Arc::new(running), report })
     }

@@ -1,6 +1,8 @@
 //! A transaction becomes durable.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use duralite_logfmt::store::{Lsn, ObjectKind};
 
@@ -27,6 +29,8 @@ use crate::running::Running;
 /// ticket.wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// It is a future too, of any runtime or none: `ticket.await?` waits without keeping a thread.
 #[derive(Clone, Debug)]
 #[must_use = "the transaction is durable once the ticket has been waited for"]
 pub struct Ticket {
@@ -67,6 +71,23 @@ impl Ticket {
     #[must_use]
     pub fn is_durable(&self) -> bool {
         self.running.engine.pager.log.durable() > self.upto
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<(), Error>;
+
+    /// As [`wait`](Ticket::wait); the thread that polls is not kept.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.upto == 0 || self.is_durable() {
+            return Poll::Ready(Ok(()));
+        }
+        let engine = &self.running.engine;
+        if let Err(error) = engine.poison.check() {
+            return Poll::Ready(Err(error));
+        }
+        engine.waiters.add(self.upto, context.waker());
+        Poll::Pending
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::{Bound, RangeBounds};
 use super::Transaction;
 use super::scan::Scan;
 use crate::error::Error;
-use crate::locks::Mode;
+use crate::locks::{Mode, Target};
 use crate::reader::{Reader, Row, after_prefix};
 use crate::table::Table;
 
@@ -79,6 +79,29 @@ impl Transaction {
         let after = after_prefix(prefix);
         let end = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         self.scan(table, (Bound::Included(prefix), end))
+    }
+
+    /// About how many rows a table has: exact for one of a few pages, otherwise from a few ways down the tree. Rows are
+    /// neither read nor locked; what others are changing may be counted.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put_all(&table, [(b"a", b"1"), (b"b", b"2")])?;
+    /// assert_eq!(tx.approximate_len(&table)?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
+        self.check()?;
+        self.check_table(table)?;
+        self.take(&Target::Table(table.root()), Mode::IntentionShared)?;
+        table.check_there()?;
+        self.engine().tree(table.root()).approximate_len()
     }
 }
 

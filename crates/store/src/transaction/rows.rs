@@ -136,6 +136,27 @@ impl Transaction {
         self.write(table, key, value, true)
     }
 
+    /// Sets rows, as [`put`](Self::put) does each. In ascending order of keys it is fastest.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let rows = (0..100_u32).map(|n| (n.to_be_bytes(), format!("row {n}")));
+    /// store.run(|tx| tx.put_all(&table, rows.clone()))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); the rows before have been set then, and go with the transaction.
+    pub fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &mut self,
+        table: &Table,
+        rows: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<(), Error> {
+        rows.into_iter().try_for_each(|(key, value)| self.put(table, key.as_ref(), value.as_ref()))
+    }
+
     fn write(&mut self, table: &Table, key: &[u8], value: &[u8], is_new: bool) -> Result<(), Error> {
         self.check_key(table, key)?;
         if value.len() as u64 > VALUE_LIMIT {
