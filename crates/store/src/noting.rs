@@ -1,12 +1,14 @@
 //! What transactions change is noted for snapshots: by themselves while one is open, and by the first one for those that are in
 //! progress when it is opened.
 
-use duralite_logfmt::store::Undo;
+use std::sync::Arc;
+
+use duralite_logfmt::store::{Lsn, Undo};
 
 use crate::locks::{Key, TableId};
-use crate::steps::{Steps, Undoable};
+use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
-use crate::versions::Versions;
+use crate::versions::{Fate, Versions};
 
 /// So many steps are noted at once; their transaction may have to wait for that.
 const AT_ONCE: usize = 64;
@@ -27,6 +29,37 @@ pub(crate) fn before_change<'u>(
         }
     }
     noting
+}
+
+/// Takes the last step off the list, if there are more than so many, and the number of the one before; the caller has `noting`
+/// until it is taken back. A transaction may have noted what a row was before a later step, since the earlier ones are noted by the
+/// snapshot that is being opened, which does not find them any more.
+pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
+    let mut list = undoable.list.lock();
+    if list.steps.len() <= until {
+        return None;
+    }
+    let taken = list.steps.pop()?;
+    if versions.is_on() && undoable.fate.is_noted() {
+        let at = list.steps.len();
+        note_step(versions, &undoable.fate, (at, &taken), &mut list.noted);
+    }
+    Some((taken, list.steps.last().map_or(0, |step| step.lsn)))
+}
+
+/// Notes what a row was before a step, by its place in the list.
+fn note_step(
+    versions: &Versions,
+    fate: &Arc<Fate>,
+    (at, step): (usize, &Step),
+    noted: &mut Vec<(TableId, Key)>,
+) {
+    // What cannot be read here cannot be taken back either, and stops the store then.
+    if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo)
+        && versions.note(fate, (root, key), at, old)
+    {
+        noted.push((root, Key::from(key)));
+    }
 }
 
 /// Ends a transaction for snapshots: invariant 55. The rows that are to be looked at then.
@@ -50,13 +83,8 @@ pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
         let end = (*end.get_or_insert(list.steps.len())).min(list.steps.len());
         let next = (at + AT_ONCE).min(end);
         let Steps { steps, noted, .. } = &mut *list;
-        for (step, done) in steps.iter().enumerate().take(next).skip(at) {
-            // What cannot be read here cannot be taken back either, and stops the store then.
-            if let Ok(Undo::Row { root, key, old }) = Undo::decode(&done.undo)
-                && versions.note(&undoable.fate, (root, key), step, old)
-            {
-                noted.push((root, Key::from(key)));
-            }
+        for step in steps.iter().enumerate().take(next).skip(at) {
+            note_step(versions, &undoable.fate, step, noted);
         }
         if next >= end {
             return;

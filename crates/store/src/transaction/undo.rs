@@ -4,6 +4,7 @@ use duralite_logfmt::store::ObjectKind;
 
 use super::{State, Transaction};
 use crate::error::Error;
+use crate::noting;
 use crate::pager::Author;
 use crate::undo::undo_step;
 
@@ -60,15 +61,10 @@ impl Transaction {
             let _busy = undoable.busy.lock();
             let _noting = undoable.noting.lock();
             // Off the list before it is taken back: without `busy` or `noting` nobody looks at the list.
-            let (step, next) = {
-                let mut list = undoable.list.lock();
-                if list.steps.len() <= until {
-                    return Ok(());
-                }
-                let Some(step) = list.steps.pop() else { return Ok(()) };
-                (step, list.steps.last().map_or(0, |step| step.lsn))
-            };
             let engine = self.engine();
+            let Some((step, next)) = noting::take_last(&engine.versions, &undoable, until) else {
+                return Ok(());
+            };
             engine.poison.check()?;
             let author = Author { kind: ObjectKind::Compensation, tx: self.id, previous: next };
             // It has to be possible: what was there before has been there.
