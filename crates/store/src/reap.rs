@@ -62,15 +62,20 @@ fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
         return Ok(());
     }
     let done = dropped(engine).and_then(|roots| {
+        let mut all = true;
         for root in roots {
-            while !stop.sleep(Duration::ZERO) && step(engine, root)? {}
+            let mut next = Next::More;
+            while next == Next::More && !stop.sleep(Duration::ZERO) {
+                next = step(engine, root)?;
+            }
+            all &= next == Next::Done;
         }
-        Ok(())
+        Ok(all)
     });
-    if done.is_err() || stop.sleep(Duration::ZERO) {
+    if !matches!(done, Ok(true)) {
         engine.tables.are_dropped.store(true, Ordering::SeqCst);
     }
-    done
+    done.map(|_| ())
 }
 
 /// The roots of dropped tables, those of transactions that have not committed too.
@@ -94,15 +99,26 @@ fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     }
 }
 
-/// Takes a part of a dropped table away, alone with it; whether there is more.
-fn step(engine: &Engine, root: PageId) -> Result<bool, Error> {
+/// How it goes on with a dropped table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// There is more of it.
+    More,
+    /// Snapshots still read it.
+    Later,
+    /// There is nothing left of it.
+    Done,
+}
+
+/// Takes a part of a dropped table away, alone with it.
+fn step(engine: &Engine, root: PageId) -> Result<Next, Error> {
     let mut held = engine.locks.begin(engine.new_tx());
     let done = locked_step(engine, root, &mut held);
     engine.locks.release(&mut held, 0);
     done
 }
 
-fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<bool, Error> {
+fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, Error> {
     let key = dropped_key(root);
     let catalog = engine.catalog();
     let mut lock = |target: &Target, mode| engine.locks.take(held, target, mode, PATIENCE);
@@ -113,7 +129,10 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<bool, E
     engine.poison.check()?;
     if engine.tree(catalog).get(&key)?.is_none() {
         // The transaction was taken back.
-        return Ok(false);
+        return Ok(Next::Done);
+    }
+    if !engine.tables.may_give_back(root, &engine.versions) {
+        return Ok(Next::Later);
     }
     let page_bytes = engine.pager.pool.page_bytes();
     let room = Room { bytes: 4 * page_bytes as u64, objects: 4 };
@@ -121,11 +140,14 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<bool, E
     engine.admission.keep(room, Room::default(), limit)?;
     let reaped = engine.tree(root).reap();
     let done = match reaped {
-        Ok(Reaped::Root) => engine.tree(catalog).remove_with_page(&key, root).map(|()| false),
-        Ok(Reaped::Pages) => Ok(true),
+        Ok(Reaped::Root) => engine.tree(catalog).remove_with_page(&key, root).map(|()| {
+            engine.tables.given_back(root);
+            Next::Done
+        }),
+        Ok(Reaped::Pages) => Ok(Next::More),
         Ok(Reaped::LongRow { key, first, bytes }) => {
             let pages = chain_pages(page_bytes, bytes);
-            remove_long_row(engine, root, &key, first, pages).map(|()| true)
+            remove_long_row(engine, root, &key, first, pages).map(|()| Next::More)
         }
         Err(error) => Err(error),
     };

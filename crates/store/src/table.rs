@@ -1,6 +1,6 @@
 //! Tables, by name, and which of them are gone.
 //!
-//! Invariant 55: no page of a dropped table is given back before the transaction that dropped it is in the log, and none
+//! Invariant 51: no page of a dropped table is given back before the transaction that dropped it is in the log, and none
 //! twice. Who has a handle of it is refused, from the moment on at which that transaction cannot be taken back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::error::Error;
+use crate::versions::Versions;
 
 /// A table of a store: rows ordered by the bytes of their keys. Cheap to clone, and borrows nothing. A table that has
 /// been renamed keeps its handles; one that has been dropped refuses them ([`Error::NoTable`]), and so does a store that was
@@ -35,12 +36,32 @@ pub(crate) struct TreeOfTable {
     root: PageId,
     /// Which opening of which store.
     opening: u64,
+    /// The transaction that made it has not committed.
+    is_new: AtomicBool,
+    /// Some transaction has dropped it, which may still be taken back.
     is_gone: AtomicBool,
+    /// Its pages may be another one's.
+    is_given_back: AtomicBool,
+}
+
+/// Whether a snapshot may look at a table's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForSnapshots {
+    /// It is no snapshot's.
+    None,
+    /// It is there.
+    There,
+    /// It is there for those that are older than the end of the transaction that has dropped it.
+    Dropped,
 }
 
 impl TreeOfTable {
     pub(crate) fn set_gone(&self, is_gone: bool) {
         self.is_gone.store(is_gone, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_new(&self, is_new: bool) {
+        self.is_new.store(is_new, Ordering::SeqCst);
     }
 }
 
@@ -69,6 +90,26 @@ impl Table {
         }
         Ok(())
     }
+
+    /// Asked without a lock; of a table that is dropped again once the table of tables was looked at.
+    pub(crate) fn for_snapshots(&self) -> ForSnapshots {
+        let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
+        if is(&self.tree.is_given_back) || is(&self.tree.is_new) {
+            ForSnapshots::None
+        } else if is(&self.tree.is_gone) {
+            ForSnapshots::Dropped
+        } else {
+            ForSnapshots::There
+        }
+    }
+}
+
+/// A table that was dropped while there was a handle of it.
+#[derive(Debug)]
+struct Dropped {
+    tree: Arc<TreeOfTable>,
+    /// Snapshots that are not younger may still read it.
+    moment: u64,
 }
 
 /// The tables of an open store that programs have handles of.
@@ -81,6 +122,8 @@ pub(crate) struct Tables {
     /// By name, with the generation before they were looked for.
     names: RwLock<FxHashMap<String, (Table, u64)>>,
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
+    /// By root; as long as it has pages.
+    dropped: Mutex<FxHashMap<PageId, Dropped>>,
     /// Whether there may be dropped tables whose pages are to be given back.
     pub(crate) are_dropped: AtomicBool,
 }
@@ -93,6 +136,7 @@ impl Default for Tables {
             generation: AtomicU64::new(0),
             names: RwLock::default(),
             roots: Mutex::default(),
+            dropped: Mutex::default(),
             are_dropped: AtomicBool::new(true),
         }
     }
@@ -110,7 +154,13 @@ impl Tables {
             return tree;
         }
         roots.retain(|_, tree| tree.strong_count() > 0);
-        let tree = Arc::new(TreeOfTable { root, opening: self.opening, is_gone: AtomicBool::new(false) });
+        let tree = Arc::new(TreeOfTable {
+            root,
+            opening: self.opening,
+            is_new: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            is_given_back: AtomicBool::new(false),
+        });
         roots.insert(root, Arc::downgrade(&tree));
         tree
     }
@@ -140,9 +190,34 @@ impl Tables {
         self.names.write().clear();
     }
 
-    /// A table has been dropped for good: its root may become that of another one.
+    /// A table was never there: its root may become that of another one.
     pub(crate) fn forget(&self, tree: &TreeOfTable) {
         self.roots.lock().remove(&tree.root);
+    }
+
+    /// A table has been dropped for good: its root may become that of another one once no snapshot reads it any more.
+    pub(crate) fn dropped(&self, tree: &Arc<TreeOfTable>, versions: &Versions) {
+        let dropped = Dropped { tree: Arc::clone(tree), moment: versions.pass() };
+        self.dropped.lock().insert(tree.root, dropped);
+        self.forget(tree);
         self.are_dropped.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the pages of a table may be given back that was dropped by a transaction which has ended: not as long as a
+    /// snapshot is open that is older than that. If so no snapshot reads it from now on.
+    pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
+        let all = self.dropped.lock();
+        // Dropped before the store was opened, when there were no snapshots of it.
+        let Some(dropped) = all.get(&root) else { return true };
+        if versions.has_snapshots_until(dropped.moment) {
+            return false;
+        }
+        dropped.tree.is_given_back.store(true, Ordering::SeqCst);
+        true
+    }
+
+    /// All pages of a table have been given back.
+    pub(crate) fn given_back(&self, root: PageId) {
+        self.dropped.lock().remove(&root);
     }
 }

@@ -114,6 +114,64 @@ fn who_uses_a_table_keeps_it_and_who_drops_it_keeps_others_out() {
 }
 
 #[test]
+fn inv51_a_snapshot_keeps_the_tables_that_it_shows() {
+    for scheme in schemes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("s"), smallest(scheme)).unwrap();
+        let table = store.table("old").unwrap();
+        for n in 0..300_u32 {
+            let len = if n.is_multiple_of(50) { 20_000 } else { 100 };
+            store.run(|tx| tx.put(&table, &n.to_be_bytes(), &value(n, len))).unwrap();
+        }
+        let before = store.snapshot();
+        let mut tx = store.begin();
+        tx.drop_table("old").unwrap();
+        let during = store.snapshot();
+        assert_eq!(during.scan(&table, ..).filter(Result::is_ok).count(), 300, "{scheme:?}");
+        tx.commit().unwrap();
+        let after = store.snapshot();
+        let gone = |result| matches!(result, Err(Error::NoTable { .. }));
+        assert!(gone(after.get(&table, &0_u32.to_be_bytes())), "{scheme:?}");
+        // Another table of that name, whose root might be that of the old one.
+        let new = store.table("old").unwrap();
+        assert_eq!(before.scan(&new, ..).count(), 0, "{scheme:?}");
+        for n in 0..300_u32 {
+            store.run(|tx| tx.put(&new, &n.to_be_bytes(), b"new")).unwrap();
+        }
+        for snapshot in [before, during] {
+            for (n, row) in (0..300_u32).zip(snapshot.scan(&table, ..)) {
+                let len = if n.is_multiple_of(50) { 20_000 } else { 100 };
+                assert_eq!(row.unwrap(), (n.to_be_bytes().to_vec(), value(n, len)), "{scheme:?}");
+            }
+            assert_eq!(snapshot.scan(&new, ..).count(), 0, "{scheme:?}");
+            assert_ne!(store.verify().unwrap().dropped, 0, "{scheme:?}: the pages were given back");
+        }
+        // The younger one does not keep it.
+        pages_when_gone(&store);
+        assert!(gone(after.get(&table, &0_u32.to_be_bytes())), "{scheme:?}");
+    }
+}
+
+#[test]
+fn inv51_a_snapshot_does_not_read_a_table_that_may_be_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("s"), smallest(Scheme::Auto)).unwrap();
+    let mut tx = store.begin();
+    let table = tx.table("new").unwrap();
+    tx.put(&table, b"key", b"value").unwrap();
+    let snapshot = store.snapshot();
+    assert!(matches!(snapshot.get(&table, b"key"), Err(Error::NoTable { .. })));
+    tx.rollback().unwrap();
+    assert!(matches!(snapshot.get(&table, b"key"), Err(Error::NoTable { .. })));
+    let mut tx = store.begin();
+    let table = tx.table("new").unwrap();
+    tx.put(&table, b"key", b"value").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(snapshot.get(&table, b"key").unwrap(), None);
+    assert_eq!(store.snapshot().get(&table, b"key").unwrap().unwrap(), b"value");
+}
+
+#[test]
 fn names_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path().join("s"), Options::default()).unwrap();

@@ -32,9 +32,8 @@ impl Tried {
         let (engine, stop, threads) = (Arc::new(engine), Arc::default(), parking_lot::Mutex::default());
         let running = Arc::new(Running { engine, stop, threads, held: None });
         let mut tx = Transaction::begin(&running);
-        let root = tx.table_root("t").unwrap();
+        let table = tx.table("t").unwrap();
         tx.commit().unwrap();
-        let table = Table::new("t", root, running.engine.store_id);
         let mut it = Self { running, table, random: fastrand::Rng::with_seed(seed) };
         for row in 0..FRAMES * 12 * ROWS_OF_A_LEAF {
             it.change(row);

@@ -17,8 +17,10 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::noting::note_all;
 use crate::options::Durability;
+use crate::reader::Reader;
+use crate::reap::dropped_key;
 use crate::running::Running;
-use crate::table::Table;
+use crate::table::{ForSnapshots, Table};
 use crate::tree::read_chain;
 use crate::versions::{Image, Seen};
 
@@ -32,9 +34,9 @@ use crate::versions::{Image, Seen};
 /// [`Durability::Eventual`] it does not wait, and a crash may take the newest of what was shown.
 ///
 /// While a snapshot is open the store keeps in memory what rows were before they were changed, of each at most as often as there are
-/// snapshots: [`Options::snapshot_bytes`](crate::Options::snapshot_bytes) at most. Where that is not enough the oldest
+/// snapshots: [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) at most. Where that is not enough the oldest
 /// snapshot ends, and everything that is read by it from then on is [`Error::SnapshotTooOld`]. It ends with the
-/// process too. As long as there is one the store stays open. Cloning it is cheap, and all clones are the same moment; threads
+/// process too. A table that is dropped can be read by the snapshots that are older, and its pages stay until they are closed. As long as there is one the store stays open. Cloning it is cheap, and all clones are the same moment; threads
 /// may share it.
 ///
 /// ```
@@ -101,13 +103,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`], [`Error::KeyTooLong`], [`Error::Corrupt`], [`Error::Io`], [`Error::Foreign`],
-    /// [`Error::Poisoned`].
+    /// [`Error::NoTable`] for a table that had been dropped, [`Error::Poisoned`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.check(table)?;
         if key.len() > KEY_LIMIT {
             return Err(Error::KeyTooLong { len: key.len() });
         }
-        self.value(table.root(), key)
+        self.value(table.root(), key).map_err(|error| self.or_too_old(error))
     }
 
     /// The rows of a range of keys, in key order or with `.rev()` backwards. Each may be an error, as of [`get`](Self::get);
@@ -130,19 +132,38 @@ impl Snapshot {
     /// Whether it can be read.
     fn check(&self, table: &Table) -> Result<(), Error> {
         self.engine().poison.check()?;
-        if !table.is_of(&self.engine().store_id) {
+        if !self.engine().tables.has(table) {
             return Err(Error::Foreign { what: "the table" });
         }
         if !self.0.is_certain.load(Ordering::Relaxed) {
             self.engine().force(self.0.upto)?;
             self.0.is_certain.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        self.check_there(table)
+    }
+
+    /// Whether there is the table for this snapshot. If so its pages stay: invariant 51.
+    fn check_there(&self, table: &Table) -> Result<(), Error> {
+        let is_there = match table.for_snapshots() {
+            ForSnapshots::There => true,
+            ForSnapshots::None => false,
+            ForSnapshots::Dropped => {
+                let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
+                // If that row has gone the pages had gone before.
+                dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
+            }
+        };
+        if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
     }
 
     /// Called once pages and versions have been looked at: whether that was in time.
     fn check_age(&self) -> Result<(), Error> {
         if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
+    }
+
+    /// Why reading has failed: the pages of a dropped table stay only as long as the snapshot.
+    fn or_too_old(&self, error: Error) -> Error {
+        if self.0.seen.has_ended() { Error::SnapshotTooOld } else { error }
     }
 
     /// What a row was, if it has become something else.
@@ -184,6 +205,18 @@ impl Snapshot {
             }
             image = now;
         }
+    }
+}
+
+impl Reader for Snapshot {
+    type Rows<'r> = SnapshotScan;
+
+    fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.get(table, key)
+    }
+
+    fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> SnapshotScan {
+        self.scan(table, range)
     }
 }
 

@@ -169,7 +169,7 @@ impl SnapshotScan {
             self.front.clear();
             self.back.clear();
         }
-        row.transpose()
+        row.map_err(|error| self.snapshot.or_too_old(error)).transpose()
     }
 }
 

@@ -54,6 +54,7 @@ impl Transaction {
         })?;
         let table = self.engine().tables.handle(name, root);
         let tree = self.engine().tables.tree(root);
+        tree.set_new(true);
         self.renamed.push(Renamed { steps, tree: Some((tree, false)) });
         Ok(table)
     }
@@ -145,7 +146,7 @@ impl Transaction {
 
     fn remove_cell(&mut self, root: PageId, key: &[u8]) -> Result<(), Error> {
         let bytes = self.page_bytes() as u64;
-        let intent = Intent { author: self.author(), bytes, root, new: 0, found: None };
+        let intent = Intent { author: self.author(), key, bytes, root, new: 0, found: None };
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
@@ -165,14 +166,16 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// The transaction has committed.
+    /// The transaction has committed, and has ended for snapshots.
     pub(super) fn tables_committed(&mut self) {
         if self.renamed.is_empty() {
             return;
         }
         for renamed in std::mem::take(&mut self.renamed) {
-            if let Some((tree, true)) = renamed.tree {
-                self.engine().tables.forget(&tree);
+            match renamed.tree {
+                Some((tree, true)) => self.engine().tables.dropped(&tree, &self.engine().versions),
+                Some((tree, false)) => tree.set_new(false),
+                None => {}
             }
         }
         self.engine().tables.changed();

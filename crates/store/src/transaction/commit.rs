@@ -179,7 +179,6 @@ impl Transaction {
     /// Ends after a commit with this number, or after nothing.
     fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over);
-        self.tables_committed();
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {
             self.running.engine.locks.release(self.held.get_mut(), upto);
@@ -187,6 +186,7 @@ impl Transaction {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         let noted = self.end_for_snapshots();
+        self.tables_committed();
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), upto);
         self.look_at(&noted);

@@ -154,6 +154,16 @@ impl Versions {
         self.parts.changed(seen.moment(), table, range, (end, most))
     }
 
+    /// A moment, such that each snapshot that is opened from now on is of a later one.
+    pub(crate) fn pass(&self) -> u64 {
+        self.moments.lock().pass()
+    }
+
+    /// Whether a snapshot of this moment or an earlier one is open, and has not been ended.
+    pub(crate) fn has_snapshots_until(&self, moment: u64) -> bool {
+        self.moments.lock().has_until(moment)
+    }
+
     /// How many bytes it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.parts.bytes()

@@ -61,6 +61,17 @@ impl Moments {
         fate.end(self.now);
     }
 
+    /// A moment passes; the one before.
+    pub(super) fn pass(&mut self) -> u64 {
+        self.now += 1;
+        self.now - 1
+    }
+
+    /// Whether a snapshot is open of this moment or an earlier one.
+    pub(super) fn has_until(&self, moment: u64) -> bool {
+        self.open.range(..=moment).next().is_some()
+    }
+
     /// Whether changes have to be noted.
     pub(super) fn is_on(&self) -> bool {
         self.opening > 0 || !self.open.is_empty()
