@@ -17,7 +17,7 @@ use crate::home::DatabaseFile;
 use crate::rollback::RollbackJournal;
 use crate::{ErrorKind, JournalError};
 pub(crate) use later::Images;
-pub use output::{Contents, Written, create};
+pub use output::{Contents, Written, create, write_file_alone};
 
 /// Where a log is damaged.
 #[derive(Debug, Clone)]
@@ -122,6 +122,11 @@ struct Frames {
     newest: FxHashMap<u32, u32>,
 }
 
+/// What is known of a page that the log is asked for.
+pub(crate) fn held<T>(page: Option<T>) -> Result<T, JournalError> {
+    page.ok_or(JournalError::Unexpected("a page that the log does not hold"))
+}
+
 impl Source for Frames {
     fn read(
         &mut self,
@@ -129,8 +134,7 @@ impl Source for Frames {
         page_number: u32,
         page: &mut [u8],
     ) -> Result<(), JournalError> {
-        let missing = JournalError::Unexpected("a page that the log does not hold");
-        let frame = *self.newest.get(&page_number).ok_or(missing)?;
+        let frame = *held(self.newest.get(&page_number))?;
         self.engine.read_page(file, frame, page)
     }
 }

@@ -111,6 +111,37 @@ impl<'a> Walk<'a> {
         read_record_word(word).map(|(transaction, _)| transaction)
     }
 
+    /// A record of the page behind the end of its chain, which zeros may have cut off: of a transaction that is committed, and
+    /// later than `after`. What the extents held before they were taken was earlier than that.
+    pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {
+        let mut payload = Vec::new();
+        let mut from = self.offset;
+        for (index, extent) in self.extents.iter().enumerate().skip(self.index) {
+            let header = self.area.header(*extent)?;
+            // Into an extent of a relocated log older records were moved.
+            let is_moved = index == 0 && header.order & RELOCATED != 0;
+            let after = if is_moved { after } else { after.max(header.taken_by.saturating_sub(1)) };
+            let bytes = self.area.geometry.extent_bytes(*extent);
+            let last = bytes.saturating_sub(RECORD_HEADER_BYTES);
+            for offset in (from.next_multiple_of(8)..=last).step_by(8) {
+                let at = self.area.at(*extent, offset);
+                let word = self.area.nvm.load_u64(at);
+                let Some((transaction, payload_bytes)) = read_record_word(word) else { continue };
+                if transaction <= after || transaction > committed || payload_bytes > self.largest {
+                    continue;
+                }
+                let check = self.area.nvm.load_u64(at + 8);
+                let payload_at = (index, offset + RECORD_HEADER_BYTES);
+                let record = Record { at, transaction, payload_bytes, word, check, payload: payload_at };
+                if self.payload(&record, page_number, &mut payload).is_ok() {
+                    return Some(at);
+                }
+            }
+            from = EXTENT_HEADER_BYTES;
+        }
+        None
+    }
+
     /// The first byte of a record's payload, which says what kind of change it is. Not checked.
     pub(super) fn first_payload_byte(&self, record: &Record) -> u8 {
         let (mut index, mut offset) = record.payload;

@@ -163,7 +163,7 @@ fn scan_all(
                 continue;
             }
         };
-        let walked = match walk(area, page_bytes, committed, &extents, slot) {
+        let walked = match walk(area, (page_number, page_bytes), committed, &extents, slot) {
             Ok(walked) => walked,
             Err(error) => {
                 refuse(error, extents)?;
@@ -258,11 +258,11 @@ fn incomplete(area: &Area, page_number: u32) -> JournalError {
     JournalError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain: behind the last record of a committed transaction. `None` where the chain has lost its end
+/// Finds the end of a chain: behind the last record of a committed transaction, where zeros have not cut off a later one. `None` where the chain has lost its end
 /// after a merge that is complete, and everything in it is in the slot.
 fn walk(
     area: &Area,
-    page_bytes: u32,
+    (page_number, page_bytes): (u32, u32),
     committed: u64,
     extents: &[Extent],
     slot: Option<(u32, u64)>,
@@ -287,6 +287,11 @@ fn walk(
         };
         last = record.transaction;
         end = End { at: walk.position(), bytes: end.bytes + u64::from(record.payload_bytes) + 16 };
+    }
+    let upto = slot.map_or(0, |(_, upto)| upto);
+    if let Some(offset) = walk.behind_end(page_number, (last.max(merged).max(upto), committed)) {
+        let what = FormatError::Damaged { what: "a log record before one that is committed" };
+        return Err(JournalError::Corrupt { offset, what });
     }
     let slot = slot.map(|(slot, _)| slot);
     let extents = extents.to_vec();

@@ -19,7 +19,7 @@ use super::words::{SHARED, Words};
 use crate::JournalError;
 use crate::descriptor::OpenFile;
 use crate::home::DatabaseFile;
-use crate::salvage::{Damage, Later, LaterPage, LaterTransaction, Point, Salvaged, Source, damage_of};
+use crate::salvage::{Damage, Later, LaterPage, LaterTransaction, Point, Salvaged, Source, damage_of, held};
 
 /// What is known of a page.
 struct History {
@@ -32,40 +32,59 @@ struct History {
     limit: Option<u64>,
 }
 
+/// A log as far as it can be read.
+struct UpToDamage {
+    source: PagesAsOf,
+    commits: BTreeMap<u64, TransactionRecord>,
+    damage: Option<JournalError>,
+    /// Pages of which the log has a part, and not the beginning.
+    older: Vec<u32>,
+    page_bytes: u32,
+}
+
+impl UpToDamage {
+    fn read(log: &OpenFile<'_>) -> Result<Self, JournalError> {
+        let (area, superblock) = files::area_read_only(log)?;
+        let page_bytes = superblock.page_bytes;
+        let (commits, mut damage) = commits(&area)?;
+        let committed = commits.keys().next_back().copied().unwrap_or(0);
+        let (Scanned { chains, .. }, damaged) = scan_damaged(&area, page_bytes, committed)?;
+        let mut older = Vec::new();
+        let mut all: Vec<(u32, Chain, bool)> =
+            chains.into_iter().map(|(page, (chain, _))| (page, chain, false)).collect();
+        for (page_number, error, chain) in damaged {
+            damage.get_or_insert(damage_of(error)?);
+            if chain.extents.is_empty() && chain.slot.is_none() {
+                older.push(page_number);
+            } else {
+                all.push((page_number, chain, true));
+            }
+        }
+        older.sort_unstable();
+        let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
+        let store = files::store_to_look(area, &superblock, words);
+        let mut pages = FxHashMap::default();
+        for (page_number, chain, is_cut) in all {
+            let (history, error) = history_of(&store, page_number, chain, committed, is_cut)?;
+            if let Some(error) = error {
+                damage.get_or_insert(damage_of(error)?);
+            }
+            pages.insert(page_number, history);
+        }
+        let limits = pages.values().filter_map(|history| history.limit);
+        let upto = limits.map(|limit| limit.saturating_sub(1)).min().unwrap_or(committed).min(committed);
+        Ok(Self { source: PagesAsOf { store, pages, upto }, commits, damage, older, page_bytes })
+    }
+}
+
 /// Saves a log.
 pub(super) fn salvage(
     log: &OpenFile<'_>,
     file: &dyn DatabaseFile,
     later: Later<'_>,
 ) -> Result<Salvaged, JournalError> {
-    let (area, superblock) = files::area_read_only(log)?;
-    let page_bytes = superblock.page_bytes;
-    let (commits, mut damage) = commits(&area)?;
-    let committed = commits.keys().next_back().copied().unwrap_or(0);
-    let (Scanned { chains, .. }, damaged) = scan_damaged(&area, page_bytes, committed)?;
-    let mut older = Vec::new();
-    let mut all: Vec<(u32, Chain, bool)> =
-        chains.into_iter().map(|(page, (chain, _))| (page, chain, false)).collect();
-    for (page_number, error, chain) in damaged {
-        damage.get_or_insert(damage_of(error)?);
-        if chain.extents.is_empty() && chain.slot.is_none() {
-            older.push(page_number);
-        } else {
-            all.push((page_number, chain, true));
-        }
-    }
-    let store =
-        files::store_to_look(area, &superblock, Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0));
-    let mut pages = FxHashMap::default();
-    for (page_number, chain, is_cut) in all {
-        let (history, error) = history_of(&store, page_number, chain, committed, is_cut)?;
-        if let Some(error) = error {
-            damage.get_or_insert(damage_of(error)?);
-        }
-        pages.insert(page_number, history);
-    }
-    let limits = pages.values().filter_map(|history| history.limit);
-    let upto = limits.map(|limit| limit.saturating_sub(1)).min().unwrap_or(committed).min(committed);
+    let UpToDamage { source, commits, damage, older, page_bytes } = UpToDamage::read(log)?;
+    let (pages, upto) = (&source.pages, source.upto);
     let known = commits.get(&upto);
     let point = Point {
         transactions: upto,
@@ -76,12 +95,10 @@ pub(super) fn salvage(
     };
     let mut numbers: Vec<u32> = pages.keys().copied().collect();
     numbers.sort_unstable();
-    older.sort_unstable();
     let mut newer: Vec<u32> =
         pages.iter().filter(|(_, page)| page.base > upto).map(|(number, _)| *number).collect();
     newer.sort_unstable();
     let checkpointed = pages.values().map(|page| page.base).filter(|base| *base > upto).max();
-    let source = PagesAsOf { store, pages, upto };
     source.give_later(file, &commits, later)?;
     let damage = damage.map(|error| {
         let from = if let JournalError::Corrupt { offset, .. } = error { offset } else { 0 };
@@ -91,6 +108,23 @@ pub(super) fn salvage(
     (salvaged.newer, salvaged.older, salvaged.checkpointed) = (newer, older, checkpointed);
     salvaged.is_sequence = false;
     Ok(salvaged)
+}
+
+/// The records of transactions before the damage: page, record, and whether it has the page whole.
+pub(super) fn records_before_damage(log: &OpenFile<'_>) -> Result<Vec<(u32, Record, bool)>, JournalError> {
+    let UpToDamage { source, .. } = UpToDamage::read(log)?;
+    let mut found = Vec::new();
+    for (page_number, History { chain, records, .. }) in &source.pages {
+        let walk = Walk::new(&source.store.area, &chain.extents, source.store.page_bytes);
+        for record in records.iter().filter(|record| record.transaction <= source.upto) {
+            found.push((*page_number, *record, is_whole(&walk, record)));
+        }
+    }
+    Ok(found)
+}
+
+fn is_whole(walk: &Walk<'_>, record: &Record) -> bool {
+    page_change::kind(&[walk.first_payload_byte(record)]) == Ok(ChangeKind::Whole)
 }
 
 /// The commits in the transaction log, by their numbers, and what is wrong with one.
@@ -173,14 +207,11 @@ impl PagesAsOf {
         upto: u64,
         page: &mut [u8],
     ) -> Result<(), JournalError> {
-        let missing = JournalError::Unexpected("a page that the log does not hold");
-        let History { chain, records, .. } = self.pages.get(&page_number).ok_or(missing)?;
+        let History { chain, records, .. } = held(self.pages.get(&page_number))?;
         let walk = Walk::new(&self.store.area, &chain.extents, self.store.page_bytes);
         let count = records.partition_point(|record| record.transaction <= upto);
         let records = records.get(..count).unwrap_or_default();
-        let is_whole =
-            |record: &Record| page_change::kind(&[walk.first_payload_byte(record)]) == Ok(ChangeKind::Whole);
-        let whole = records.iter().rposition(is_whole);
+        let whole = records.iter().rposition(|record| is_whole(&walk, record));
         match (whole, chain.slot) {
             (Some(_), _) => {}
             (None, Some(slot)) => self.store.read_slot(slot, page)?,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, HEADER_BYTES};
+use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 
 use super::{Salvaged, read_home};
 use crate::JournalError;
@@ -41,6 +41,34 @@ pub struct Written {
 pub fn create(out: &Path) -> Result<File, JournalError> {
     let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(out);
     opened.map_err(|error| JournalError::io("create", out, &error))
+}
+
+/// Writes the database file as it is, without the guard, into a file that [`create`] has made: where nothing of the log can be read.
+/// Returns its size in pages. Durable on return, but for the file's name.
+///
+/// # Errors
+/// `Unexpected` where the file does not say how large its pages are; of reading it, and of writing.
+pub fn write_file_alone(
+    database: &dyn DatabaseFile,
+    (file, out): (&File, &Path),
+) -> Result<u32, JournalError> {
+    let mut header = [0; HEADER_BYTES];
+    let read = database.read(&mut header, 0)?;
+    let (DatabaseHeader::Guarded { page_bytes, .. } | DatabaseHeader::Plain { page_bytes, .. }) =
+        guard::inspect(header.get(..read).unwrap_or_default())
+    else {
+        return Err(JournalError::Unexpected("a database file whose header is damaged, too"));
+    };
+    let failed = |error: std::io::Error| JournalError::io("write", out, &error);
+    let mut page = vec![0; page_bytes as usize];
+    let db_pages = u32::try_from(database.size()? / u64::from(page_bytes)).unwrap_or(u32::MAX);
+    for page_number in 1..=db_pages {
+        read_home(database, page_number, &mut page)?;
+        let offset = u64::from(page_number - 1) * u64::from(page_bytes);
+        file.write_all_at(&page, offset).map_err(failed)?;
+    }
+    file.sync_all().map_err(failed)?;
+    Ok(db_pages)
 }
 
 impl Salvaged {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::Scratchpad;
 use super::region::offset_of;
 use super::scan::Scan;
-use super::transaction::has_commit;
+use super::transaction::{self, Expected, has_commit};
 use crate::JournalError;
 
 impl Scratchpad {
@@ -40,8 +40,24 @@ impl Scratchpad {
         let (generation, next) = (self.in_force.slot.generation, self.sequence.wrapping_add(1));
         match scan.own().iter().find(|page| has_commit(&self.region, **page, generation, next)) {
             Some(page) => Err(self.region.corrupt(*page, "a committed transaction")),
-            None => self.check_first(),
+            None => self.check_later(scan).and_then(|()| self.check_first()),
         }
+    }
+
+    /// Whether a transaction is whole that was committed behind the next one, whose commit is not there.
+    fn check_later(&self, scan: &Scan) -> Result<(), JournalError> {
+        for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
+            let generation = self.in_force.slot.generation;
+            let page_bytes = self.superblock.page_bytes;
+            let expected = Expected { generation, sequence, frames: u32::MAX - 1, page_bytes };
+            let is_whole = |head: &&u32| {
+                transaction::read(&self.region, **head, &expected).is_ok_and(|found| found.is_some())
+            };
+            if let Some(head) = scan.heads(sequence).iter().find(is_whole) {
+                return Err(self.region.corrupt(*head, "a transaction before one that is committed"));
+            }
+        }
+        Ok(())
     }
 
     /// Where no transaction is found: whether one has begun where the log says that the first one does. The pages of a log
