@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
+use chrono::DateTime;
 use duralite_cli::progress::{self, HowFar};
 use duralite_journal::directory::{self, sync_names};
 use duralite_journal::home::DatabaseAt;
 use duralite_journal::offline;
+use duralite_journal::salvage::Salvaged;
 use duralite_logfmt::LogId;
 use rusqlite::{Connection, OpenFlags};
 
@@ -85,31 +87,61 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
         let id = lost.id.map_or_else(|| "not known".to_owned(), |id| id.to_string());
         let dirs: Vec<_> = locate::candidates(target).iter().map(|dir| dir.display().to_string()).collect();
         text.push_str(&format!(
-            "\nEvery commit since is lost. How many there are and of which tables cannot be told: their log ({id}) is in none of {}, \
-             nor was it found in {}. If it is on a disk that is not mounted, or in a backup, bring it back instead.",
+            "\nEvery commit since is lost. How many, until when, and of which tables is unknown: their log ({id}) is nowhere, neither in {} \
+             nor in {}. If it is on a disk that is not mounted, or in a backup, bring it back instead.",
             dirs.join(", "),
             ROOTS.join(", ")
         ));
         return Ok(text);
     };
-    let (mut commits, mut pages) = (0, BTreeSet::new());
-    let walked = directory::walk(log, &DatabaseAt::new(database), &mut |transaction| {
-        commits += 1;
-        pages.extend(transaction.records.iter().map(|record| record.page_number));
+    text.push('\n');
+    text.push_str(&of_damaged(database, log));
+    Ok(text)
+}
+
+/// What a damaged log takes along, and how to save it.
+fn of_damaged(database: &Path, log: &Path) -> String {
+    let (mut pages, mut newest) = (BTreeSet::new(), 0);
+    let salvaged = progress::with("reading the log", HowFar::default, || {
+        directory::salvage(log, &DatabaseAt::new(database), &mut |later| {
+            newest = newest.max(later.time_ms);
+            pages.extend(later.pages.iter().map(|page| page.page_number));
+            Ok(())
+        })
     });
-    let why = walked
-        .map_or_else(|error| error.to_string(), |_| "its pages do not match their checksums".to_owned());
-    text.push_str(&format!(
-        "\nLost are the commits since, until {}, in {}: {commits} can be read before the damage ({why}); how many are behind it \
-         cannot be told.",
-        when(log),
-        log.display()
-    ));
+    let (log, until) = (log.display(), when(log));
+    let salvaged = match salvaged {
+        Ok(salvaged) => salvaged,
+        Err(error) => {
+            return format!(
+                "Lost are the commits since, until {until}, in {log}. How many and of which tables is unknown: nothing of it can be read \
+                 ({error})."
+            );
+        }
+    };
+    pages.extend(&salvaged.pages);
+    let Salvaged { point, damage, later, missing, .. } = &salvaged;
+    let why = damage.as_ref().map_or_else(
+        || "its pages do not match their checksums".to_owned(),
+        |damage| damage.error.to_string().split("; ").next().unwrap_or_default().to_owned(),
+    );
+    let at =
+        |time_ms: u64| if time_ms > 0 { format!(", the last of {}", utc(time_ms)) } else { String::new() };
+    let missing = missing.map_or_else(|| "an unknown number".to_owned(), |missing| missing.to_string());
+    let mut text = format!(
+        "Lost are those of its transactions that are not home yet, until {until}: in {log} {} are whole before the damage ({why}){}, \
+         {missing} missing in it, {later} whole behind it{}.",
+        point.transactions,
+        at(point.time_ms),
+        at(newest),
+    );
     if !pages.is_empty() {
         let tables = tables(database, &pages).unwrap_or_else(|_| format!("{} pages", pages.len()));
-        text.push_str(&format!(" Those that can be read are of {tables}."));
+        text.push_str(&format!(" Those that are whole are of {tables}."));
     }
-    Ok(text)
+    let database = database.display();
+    text.push_str(&format!(" `duralite salvage {database} OUT` saves all that is whole: do that first."));
+    text
 }
 
 /// Which tables and indexes pages belong to, as of the last checkpoint.
@@ -137,15 +169,15 @@ fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
 
 /// When a file was written last, in UTC.
 fn when(path: &Path) -> String {
-    let seconds = || {
-        let modified = fs::metadata(path).ok()?.modified().ok()?;
-        i64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()
-    };
-    let text = || {
-        let conn = Connection::open_in_memory().ok()?;
-        conn.query_row("SELECT datetime(?1, 'unixepoch')", [seconds()?], |row| row.get::<_, String>(0)).ok()
-    };
-    text().map_or_else(|| "an unknown time".to_owned(), |text| format!("{text} UTC"))
+    let modified = fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+    since.map_or_else(|| "an unknown time".to_owned(), |since| utc(since.as_millis() as u64))
+}
+
+/// A time in milliseconds since 1970.
+fn utc(time_ms: u64) -> String {
+    let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
+    time.map_or_else(|| "an unknown time".to_owned(), |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 fn consent(yes: bool) -> Result<()> {

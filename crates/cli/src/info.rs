@@ -1,10 +1,13 @@
 //! `duralite info`: what people look for first stands first.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
 use duralite_journal::directory::{self, Looked, Reading};
+use duralite_journal::home::DatabaseAt;
+use duralite_journal::{ErrorKind, JournalError};
 use duralite_logfmt::guard::DatabaseHeader;
 use serde_json::{Map, Value, json};
 
@@ -37,7 +40,8 @@ type Facts = Vec<(&'static str, Value)>;
 pub(crate) fn run(target: &Target) -> Result<ExitCode> {
     let mut facts = Facts::new();
     if locate::is_log(&target.path) {
-        add_log(&mut facts, &target.path)?;
+        let database = directory::describe(&target.path)?.database;
+        add_log(&mut facts, &target.path, &database)?;
     } else {
         add_database(&mut facts, target)?;
     }
@@ -68,7 +72,7 @@ fn add_database(facts: &mut Facts, target: &Target) -> Result<()> {
     facts.push(("state", json!(locate::describe(header))));
     facts.push(("database", json!(target.path.display().to_string())));
     match place {
-        Place::Log(log) => add_log(facts, &log)?,
+        Place::Log(log) => add_log(facts, &log, &target.path)?,
         Place::Missing(why) => facts.push(("log", json!(why))),
         Place::NoLog => {}
     }
@@ -81,8 +85,11 @@ fn add_database(facts: &mut Facts, target: &Target) -> Result<()> {
     Ok(())
 }
 
-fn add_log(facts: &mut Facts, path: &std::path::Path) -> Result<()> {
-    let about = directory::describe(path)?;
+fn add_log(facts: &mut Facts, path: &Path, database: &Path) -> Result<()> {
+    let about = match directory::describe(path) {
+        Err(error @ JournalError::Format { .. }) => return add_damage(facts, path, database, &error),
+        about => about?,
+    };
     let looked = directory::look(path, &mut |reading| match reading {
         Reading::Along(mut engine) => {
             engine.refresh()?;
@@ -90,8 +97,15 @@ fn add_log(facts: &mut Facts, path: &std::path::Path) -> Result<()> {
             Ok(engine.is_current().then_some(metrics))
         }
         Reading::Unused(path) => Ok(Some(directory::open_log_read_only(path)?.metrics())),
-    })?;
-    let Looked { found: metrics, in_use } = looked;
+    });
+    let (metrics, in_use) = match looked {
+        Ok(Looked { found, in_use }) => (found, in_use),
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            add_damage(facts, path, database, &error)?;
+            (Vec::new(), false)
+        }
+        Err(error) => return Err(error.into()),
+    };
     let holders = if in_use { holders::of(path)? } else { Vec::new() };
     facts.push(("open_in", Value::Array(holders.iter().map(holders::Holder::as_json).collect())));
     facts.push(("engine", json!(about.engine.name)));
@@ -102,6 +116,22 @@ fn add_log(facts: &mut Facts, path: &std::path::Path) -> Result<()> {
             let number = value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number));
             facts.push((name, number));
         }
+    }
+    Ok(())
+}
+
+/// Says first that a log is damaged, and what of it can be read.
+fn add_damage(facts: &mut Facts, log: &Path, database: &Path, error: &JournalError) -> Result<()> {
+    facts.retain(|(name, _)| *name != "state");
+    let state = format!("damaged: `duralite salvage {} OUT` saves what can be read", database.display());
+    facts.insert(0, ("state", json!(state)));
+    facts.push(("damage", json!(error.to_string())));
+    match directory::salvage(log, &DatabaseAt::new(database), &mut |_| Ok(())) {
+        Ok(salvaged) => {
+            facts.push(("before_damage", json!(salvaged.point.transactions)));
+            facts.push(("behind_damage", json!(salvaged.later)));
+        }
+        Err(error) => facts.push(("before_damage", json!(format!("unknown: {error}")))),
     }
     Ok(())
 }

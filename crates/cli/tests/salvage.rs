@@ -157,9 +157,16 @@ fn damaged_in_the_middle(engine: Engine, settings: &str, damage: impl Fn(&Fixtur
         let verified = duralite(&fixture, &["verify", path.to_str().unwrap()]);
         assert_eq!(verified.code, 1, "{what}: {}", verified.said);
         assert!(verified.said.contains("duralite salvage"), "{what}: {}", verified.said);
-        if engine != Engine::PPL {
-            let listed = verified.said.lines().filter(|line| line.starts_with("transaction ")).count();
-            assert_eq!(listed, damaged - 1, "{what}: {}", verified.said);
+        let listed = verified.said.lines().filter(|line| line.starts_with("transaction ")).count();
+        assert_eq!(listed, damaged - 1, "{what}: {}", verified.said);
+        let (told, code) = json(&fixture, &["info", "--json", path.to_str().unwrap()]);
+        assert_eq!((code, &told["engine"]), (0, &engine.name().into()), "{what}: {told}");
+        let is_damaged = told["state"].as_str().unwrap().starts_with("damaged: `duralite salvage ");
+        // It does not read the records of `ppl`, only where they are.
+        assert!(is_damaged || engine == Engine::PPL, "{what}: {told}");
+        if is_damaged {
+            assert_eq!(told["before_damage"], damaged - 1, "{what}: {told}");
+            assert!(told["behind_damage"].as_u64().is_some(), "{what}: {told}");
         }
         let refused = duralite(&fixture, &["checkpoint", path.to_str().unwrap()]);
         assert!(refused.code == 1 && refused.said.contains("duralite salvage"), "{what}: {}", refused.said);
@@ -200,6 +207,74 @@ fn a_flipped_byte_in_a_transaction_costs_that_transaction() {
         damaged_in_the_middle(engine, "", |fixture, transaction| {
             change(&medium(fixture), at(transaction) + 16, 1, |byte| byte ^ 0x40);
         });
+    }
+}
+
+/// Zeros are what unused space holds: they end the log, unless something is whole behind them.
+#[test]
+fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
+    for engine in [Engine::NVWAL, Engine::PPL] {
+        damaged_in_the_middle(engine, "", |fixture, transaction| {
+            let of_transaction = transaction["offset"].as_u64().unwrap();
+            let word = if engine == Engine::PPL { at(transaction) } else { of_transaction };
+            change(&fixture.log(), word, 8, |_| 0);
+        });
+    }
+}
+
+/// The same in a region: the pages that a transaction's records are in.
+#[test]
+fn zeros_over_the_pages_of_a_transaction_in_a_region_do_not_end_the_log() {
+    damaged_in_the_middle(Engine::SCRATCHPAD, "", |fixture, transaction| {
+        for frame in transaction["frames"].as_array().unwrap() {
+            let page = frame["offset"].as_u64().unwrap() / PAGE as u64 * PAGE as u64;
+            change(&medium(fixture), page, PAGE, |_| 0);
+        }
+    });
+}
+
+#[test]
+fn of_a_log_that_cannot_be_read_the_database_file_is_saved_and_that_is_said() {
+    for engine in Engine::all() {
+        for length in [1 << 20, 0] {
+            let what = format!("{engine:?}, {length} bytes");
+            let fixture = Fixture::on(engine);
+            let images = images(&fixture);
+            let mut actor = writer(&fixture);
+            (1..=7).for_each(|number| ran(&mut actor, number));
+            assert_eq!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
+            (8..=9).for_each(|number| ran(&mut actor, number));
+            actor.kill();
+            // Pages of `ppl` stay in its log.
+            let home = std::fs::read(fixture.path("s.db")).unwrap();
+            let log = std::fs::read(fixture.log()).unwrap();
+            std::fs::write(fixture.log(), vec![0x5a; log.len().min(length)]).unwrap();
+            let path = fixture.path("s.db");
+            let told = duralite(&fixture, &["info", path.to_str().unwrap()]);
+            assert!(
+                told.code == 0 && told.said.contains("damaged: `duralite salvage "),
+                "{what}: {}",
+                told.said
+            );
+            let places = tempfile::tempdir().unwrap();
+            let out = places.path().join("saved.db");
+            let (told, code) = salvage(&fixture, &out);
+            assert_eq!((code, &told["contents"]), (3, &"database file alone".into()), "{what}: {told}");
+            assert_eq!(told["transactions"], Value::Null, "{what}: {told}");
+            let saved = std::fs::read(&out).unwrap();
+            assert!(saved[100..] == home[100..], "{what}: not the database file");
+            if engine != Engine::PPL {
+                assert_eq!(told["integrity_check"], "ok", "{what}: {told}");
+                assert_same(&out, &images[7], &what);
+            }
+            std::fs::remove_file(&out).unwrap();
+            let told = duralite(&fixture, &["salvage", path.to_str().unwrap(), out.to_str().unwrap()]);
+            assert!(
+                told.code == 3 && told.said.contains("nothing can be read of the log"),
+                "{what}: {}",
+                told.said
+            );
+        }
     }
 }
 

@@ -1,28 +1,28 @@
 //! `duralite salvage`: what a damaged log holds, into a new database; nothing is changed in place.
 
+mod alone;
 mod apart;
+mod check;
 mod report;
 mod source;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_journal::home::DatabaseAt;
 use duralite_journal::salvage::{self, Contents, Salvaged, Written};
-use duralite_journal::{JournalError, directory};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES, inspect};
+use duralite_journal::{ErrorKind, JournalError, directory};
+use duralite_logfmt::{FormatError, LogId};
 
-use crate::program;
-use crate::run::SHELL;
 use crate::target::Target;
 use apart::Apart;
+use check::check;
 use duralite_cli::progress::{self, HowFar};
 use report::Report;
-use source::Source;
+use source::{Found, Source};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -38,24 +38,55 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if out.symlink_metadata().is_ok() {
         bail!("{} is there already; name another file to write", out.display());
     }
-    let from = Source::of(target, out)?;
+    let found = source::find(target)?;
+    let from = match Source::of(target, out, &found) {
+        Err(error) => match (found, nothing_is_read(error)?) {
+            (Found::Log(log), error) => {
+                return alone::save((&target.path, &log), out, error, target.json);
+            }
+            (Found::Deleted(_), error) => bail!(error),
+        },
+        Ok(from) => from,
+    };
     let file = salvage::create(out)?;
     let saved = save(&from, (&file, out), apart);
     if saved.is_err() {
         // It was made just now, and holds nothing whole.
         drop(std::fs::remove_file(out));
     }
-    let report = saved.with_context(|| from.what_stays())?;
-    report.print(target.json)?;
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    match saved.with_context(|| from.what_stays()) {
+        Err(error) if from.copied.is_none() => {
+            let error = nothing_is_read(error)?;
+            alone::save((&from.database, &from.log), out, error, target.json)
+        }
+        saved => {
+            let report = saved?;
+            report.print(target.json)?;
+            Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+    }
+}
+
+/// The error if it says that nothing of a log can be read because that is damaged, and else fails with it.
+fn nothing_is_read(error: anyhow::Error) -> Result<JournalError> {
+    let is_so = |error: &JournalError| match error {
+        // Another version reads all of it.
+        JournalError::Format { source, .. } => !matches!(source, FormatError::Version(_)),
+        JournalError::NoRegion { .. } => true,
+        error => error.kind() == ErrorKind::Corrupt,
+    };
+    match error.downcast::<JournalError>() {
+        Ok(error) if is_so(&error) => Ok(error),
+        Ok(error) => Err(error.into()),
+        Err(error) => Err(error),
+    }
 }
 
 fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<Report> {
     let database = DatabaseAt::new(from.database_file());
     let mut salvaged = progress::with("reading the log", HowFar::default, || {
         directory::salvage(from.log_file(), &database, &mut |transaction| apart.add(transaction))
-    })
-    .map_err(|error| hint(error, from))?;
+    })?;
     let mut contents = Contents::BeforeDamage;
     let (mut written, mut journal) = write(&mut salvaged, &database, (file, out), contents, from.id)?;
     let mut integrity = check(out)?;
@@ -104,50 +135,4 @@ fn write(
     let written =
         progress::with("writing", HowFar::default, || salvaged.write(database, (file, out), contents))?;
     Ok((written, salvaged.roll_back((file, out), id)))
-}
-
-/// Where nothing at all can be read of a log, the database file is all that there is.
-fn hint(error: JournalError, from: &Source) -> anyhow::Error {
-    let database = from.database.display();
-    let what = format!(
-        "nothing can be read of {}; what the last checkpoint left is in {database}: copy it, move the log away, and \
-         `duralite checkpoint --discard-log COPY`",
-        from.log.display()
-    );
-    anyhow::Error::new(error).context(what)
-}
-
-/// What SQLite's own check says of a database; `None` where there is no shell to ask.
-fn check(out: &Path) -> Result<Option<String>> {
-    let mut header = [0; HEADER_BYTES];
-    let is_database = File::open(out).and_then(|mut file| {
-        use std::io::Read as _;
-        file.read_exact(&mut header)
-    });
-    if is_database.is_err() || !matches!(inspect(&header), DatabaseHeader::Plain { .. }) {
-        return Ok(Some("it is no SQLite database".to_owned()));
-    }
-    let Ok(shell) = program::find(SHELL.as_ref()) else { return Ok(None) };
-    // Else a database in WAL mode would get files beside it.
-    let name = uri_of(&std::path::absolute(out)?);
-    let output = Command::new(shell)
-        .args(["-batch", "-init", "/dev/null"])
-        .arg(name)
-        .arg("PRAGMA integrity_check(20)")
-        .output()?;
-    let said = [output.stdout, output.stderr].concat();
-    Ok(Some(String::from_utf8_lossy(&said).trim().to_owned()))
-}
-
-fn uri_of(path: &Path) -> std::ffi::OsString {
-    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    let mut uri = b"file:".to_vec();
-    for byte in path.as_os_str().as_bytes() {
-        match byte {
-            b'%' | b'?' | b'#' => uri.extend(format!("%{byte:02x}").bytes()),
-            byte => uri.push(*byte),
-        }
-    }
-    uri.extend(b"?immutable=1");
-    std::ffi::OsString::from_vec(uri)
 }

@@ -42,17 +42,20 @@ impl Copied {
     }
 }
 
-enum Found {
+/// Where a log is.
+pub(super) enum Found {
+    /// Where it should be.
     Log(PathBuf),
+    /// In a process that has it open.
     Deleted(DeletedLog),
 }
 
 impl Source {
-    /// Finds what is to be saved to `out`. Copies a log that was deleted beside that.
-    pub(super) fn of(target: &Target, out: &Path) -> Result<Self> {
-        match find(target)? {
-            Found::Log(log) => Self::in_place(target, log),
-            Found::Deleted(deleted) => Self::copied(&target.path, out, deleted),
+    /// What is to be saved to `out`. Copies a log that was deleted beside that.
+    pub(super) fn of(target: &Target, out: &Path, found: &Found) -> Result<Self> {
+        match found {
+            Found::Log(log) => Self::in_place(target, log.clone()),
+            Found::Deleted(deleted) => Self::copied(&target.path, out, deleted.clone()),
         }
     }
 
@@ -119,7 +122,8 @@ impl Source {
     }
 }
 
-fn find(target: &Target) -> Result<Found> {
+/// Finds the log that a database names.
+pub(super) fn find(target: &Target) -> Result<Found> {
     if locate::is_log(&target.path) {
         return Ok(Found::Log(target.path.clone()));
     }
