@@ -11,25 +11,35 @@ pub const WORD_BYTES: usize = 8;
 
 /// Of each line the words stored since it was last durable. Lines are written back spontaneously at any
 /// time, and one that is flushed but not yet fenced may or may not have arrived.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Lines(BTreeMap<u64, Line>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Line {
     /// Oldest first.
     stores: Vec<Store>,
     /// How many of them its last flush covered.
     flushed: usize,
+    /// What the medium has lost and the cache still has: with the next store it is written back again.
+    lost: Vec<Store>,
 }
 
 type Store = (u64, [u8; WORD_BYTES]);
+
+impl Line {
+    fn is_settled(&self) -> bool {
+        self.stores.is_empty() && self.lost.is_empty()
+    }
+}
 
 impl Lines {
     /// `len` bytes at `at` were stored; `visible` is what programs see after that.
     pub fn stored(&mut self, visible: &[u8], at: u64, len: usize) {
         for (within, _) in pieces(at, len, WORD_BYTES) {
             let word = within - within % WORD_BYTES as u64;
-            self.0.entry(word / LINE_BYTES).or_default().stores.push((word, whole(visible, word)));
+            let line = self.0.entry(word / LINE_BYTES).or_default();
+            line.stores.append(&mut line.lost);
+            line.stores.push((word, whole(visible, word)));
         }
     }
 
@@ -59,8 +69,18 @@ impl Lines {
             put(durable, &line.stores[..count]);
             line.stores.drain(..count);
             line.flushed = 0;
-            !line.stores.is_empty()
+            !line.is_settled()
         });
+    }
+
+    /// What was flushed, or with `all` what was stored, does not become durable: the medium said that it was, and has lost it. It
+    /// does when something is stored in the same line again, and that becomes durable.
+    pub fn lose(&mut self, all: bool) {
+        for line in self.0.values_mut() {
+            let count = if all { line.stores.len() } else { line.flushed };
+            line.lost.extend(line.stores.drain(..count));
+            line.flushed = 0;
+        }
     }
 
     /// The medium was cut to `len` bytes, which takes the stores beyond along.
@@ -74,13 +94,15 @@ impl Lines {
                 nth += 1;
                 stays
             });
-            !line.stores.is_empty()
+            line.lost.retain(|(at, _)| *at < len);
+            !line.is_settled()
         });
     }
 
     /// The lines in doubt, and how many states each has.
     pub fn in_doubt(&self) -> impl Iterator<Item = (u64, usize)> {
-        self.0.iter().map(|(line, stores)| (*line, stores.stores.len() + 1))
+        let in_doubt = self.0.iter().filter(|(_, line)| !line.stores.is_empty());
+        in_doubt.map(|(number, line)| (*number, line.stores.len() + 1))
     }
 
     /// Leaves a line of `image`, which is durable so far, in one of its states.
@@ -104,5 +126,27 @@ fn put(image: &mut [u8], stores: &[Store]) {
         if at < end {
             image[at..end].copy_from_slice(&word[..end - at]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_comes_back_with_the_next_store_in_its_line() {
+        let (mut lines, mut visible, mut durable) = (Lines::default(), [0; 128], [0; 128]);
+        for at in [0, 64] {
+            visible[at] = 1;
+            lines.stored(&visible, at as u64, 1);
+        }
+        lines.flush(0, 128);
+        lines.lose(false);
+        assert_eq!(lines.in_doubt().count(), 0);
+        visible[8] = 2;
+        lines.stored(&visible, 8, 1);
+        lines.flush(0, 128);
+        lines.fence(&mut durable);
+        assert_eq!((durable[0], durable[8], durable[64]), (1, 2, 0));
     }
 }

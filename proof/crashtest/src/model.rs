@@ -25,7 +25,7 @@ use crate::event::{Event, FileId, FileKind, RecordedFile, Recording};
 /// What a path holds after a crash; `None` when there is no such file.
 pub type Contents = Vec<(PathBuf, Option<Vec<u8>>)>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct File {
     kind: FileKind,
     /// What programs see.
@@ -39,7 +39,7 @@ struct File {
     sizes: Vec<u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Name {
     durable: Option<FileId>,
     /// What it stood for since it was last durable.
@@ -47,7 +47,7 @@ struct Name {
 }
 
 /// Everything that a crash may leave in more than one state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     files: Vec<File>,
     names: BTreeMap<PathBuf, Name>,
@@ -153,6 +153,20 @@ impl Model {
                 self.settle_names(|path| path.parent() == dir.as_deref());
             }
             Event::Disk(_) | Event::Begin { .. } | Event::Acknowledged { .. } => {}
+        }
+    }
+
+    /// Takes a flush that the medium says it has done, and has not. What it was for has arrived or has not, and no later one is for
+    /// it. Of memory it has not, and comes with whatever is stored in its line later.
+    pub fn drop_flush(&mut self, event: &Event) {
+        match event {
+            Event::Fence { file, all, .. } => self.files[file.0 as usize].lines.lose(*all),
+            Event::Sync { file, .. } | Event::SyncRange { file, .. } => {
+                let File { sectors, sizes, .. } = &mut self.files[file.0 as usize];
+                sectors.fail_sync();
+                sizes.clear();
+            }
+            _ => {}
         }
     }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use duralite_crashtest::{
-    Engine, FaultPlan, FileSystemKind, Length, Mutants, Mutation, Plan, PowerPlan, Verdict, Violation, cut,
-    explore, inject, inject_where_the_guard_is_lifted, missing_rig, register, replay,
+    Engine, FaultPlan, FileSystemKind, Length, LyingPlan, Mutants, Mutation, Plan, PowerPlan, Verdict,
+    Violation, cut, explore, inject, inject_where_the_guard_is_lifted, lie, missing_rig, register, replay,
 };
 
 /// Where states that fail are kept.
@@ -124,6 +124,27 @@ fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     for engine in Engine::own() {
         let plan = FaultPlan { engine, seed: 2, length, every: 1, every_allocation: u64::MAX, crashes: 48 };
         hold(&format!("a header in doubt on {engine}"), || inject_where_the_guard_is_lifted(&plan));
+    }
+}
+
+/// The log's medium says once that a flush is done, and loses what it was for.
+#[test]
+fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_transaction() {
+    register().unwrap();
+    for engine in Engine::own() {
+        let plan = LyingPlan { engine, seed: seed(), images: 400, length: Length { steps: 40 } };
+        match lie(&plan).unwrap() {
+            Ok(tally) => {
+                println!("a dropped flush on {engine}: {tally}");
+                // Else nothing was tried that it is about.
+                assert!(tally.refused > 0 && tally.ends_earlier > 0, "{engine}: {tally}");
+                assert!(tally.later > 0, "{engine}: {tally}");
+            }
+            Err(violation) => {
+                let kept = violation.keep(Path::new(KEEP)).unwrap();
+                panic!("{violation}; kept in {}", kept.display());
+            }
+        }
     }
 }
 

@@ -1,0 +1,380 @@
+//! A medium that says once that a flush of the log is done, and loses what it was for: what is left is refused and can be saved, or
+//! opens, as of a transaction.
+//!
+//! Nothing that a log can hold tells that its end is lost, so an image may open without commits that were acknowledged: they are
+//! counted. If pages went home meanwhile, on the word of that flush, the database file may hold a part of such a transaction; they are
+//! counted too, and are a violation where no page went home. With a log for each page (`ppl`) they are not: a flush is for a part of several
+//! of these, and nothing says which pages a transaction has.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::AddAssign;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use duralite_journal::JournalError;
+use duralite_journal::directory;
+use duralite_journal::home::DatabaseAt;
+use duralite_journal::salvage::{self, Contents as Written};
+use duralite_logfmt::guard::{self, DatabaseHeader};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use crate::event::{Event, FileId, Recording, is_log};
+use crate::failure::Violation;
+use crate::model::{Contents, Model, sample};
+use crate::setup::{Engine, Setup};
+use crate::stage::Stage;
+use crate::transactions::{self, Reference};
+use crate::workers::Verdict;
+use crate::workload::{self, Bounds, Length};
+
+/// Crashes after so many commits that follow the flush.
+const COMMITS_LATER: [u32; 3] = [1, 2, 6];
+/// Of a run so many flushes are dropped.
+const DROPPED: usize = 12;
+
+/// How far to go.
+#[derive(Clone, Copy, Debug)]
+pub struct LyingPlan {
+    /// The engine.
+    pub engine: Engine,
+    /// The first run's seed; runs follow with the next ones.
+    pub seed: u64,
+    /// Stop when so many images have been opened.
+    pub images: u64,
+    /// Steps in a run.
+    pub length: Length,
+}
+
+/// What has been done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LyingTally {
+    /// Images opened.
+    pub images: u64,
+    /// Of these, those with every transaction that was acknowledged.
+    pub whole: u64,
+    /// Of these, those that open as of an earlier transaction.
+    pub ends_earlier: u64,
+    /// Of these, those that open as of no transaction.
+    pub mixed: u64,
+    /// Of these, those that are refused.
+    pub refused: u64,
+    /// Of the refused ones, those of whose log nothing can be read: the database file alone is saved.
+    pub unreadable: u64,
+    /// Of the refused ones, those that were saved as of no transaction.
+    pub saved_mixed: u64,
+    /// Transactions that were whole behind the damage.
+    pub later: u64,
+}
+
+impl AddAssign for LyingTally {
+    fn add_assign(&mut self, other: Self) {
+        self.images += other.images;
+        self.whole += other.whole;
+        self.ends_earlier += other.ends_earlier;
+        self.mixed += other.mixed;
+        self.refused += other.refused;
+        self.unreadable += other.unreadable;
+        self.saved_mixed += other.saved_mixed;
+        self.later += other.later;
+    }
+}
+
+impl fmt::Display for LyingTally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { images, whole, ends_earlier, mixed, refused, unreadable, saved_mixed, later } = self;
+        write!(
+            f,
+            "{images} images: {whole} whole, {ends_earlier} without their newest transactions, {mixed} with a part of one, \
+             {refused} refused, all of them saved ({saved_mixed} with a part of a transaction, {unreadable} from \
+             the database file alone), and {later} later transactions whole"
+        )
+    }
+}
+
+/// Drops flushes of runs until the plan is fulfilled.
+///
+/// # Errors
+/// What could not be run at all. An image that breaks a promise is the inner error.
+pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
+    let mut tally = LyingTally::default();
+    for seed in plan.seed.. {
+        let setup = Setup::for_seed(plan.engine, seed);
+        // Under a weaker promise nothing is wrong with what is lost.
+        if !setup.waits || setup.threads > 1 || !setup.is_wal() {
+            continue;
+        }
+        let stage = Stage::new(setup.beside)?;
+        let run = workload::record(&stage, &setup, seed, plan.length, false)
+            .with_context(|| format!("the workload of seed {seed} with {}", setup.settings))?;
+        let reference = Reference::new(seed, run.begun + 1)?;
+        let out = tempfile::tempdir()?;
+        let rig = Rig { stage, setup, seed, reference, out: out.path().join("saved.db") };
+        if let Some(violation) = rig.run(&run.recording, plan.images, &mut tally)? {
+            return Ok(Err(violation));
+        }
+        if tally.images >= plan.images {
+            break;
+        }
+    }
+    Ok(Ok(tally))
+}
+
+struct Rig {
+    stage: Stage,
+    setup: Setup,
+    seed: u64,
+    reference: Reference,
+    out: PathBuf,
+}
+
+/// What is known of an image.
+#[derive(Clone, Copy)]
+struct Image {
+    bounds: Bounds,
+    /// The last transaction that was acknowledged before the flush.
+    before: u32,
+    /// Whether a part of a transaction may be there: the database file was written after it, or each page has a log.
+    may_be_mixed: bool,
+}
+
+impl Rig {
+    fn run(
+        &self,
+        recording: &Recording,
+        images: u64,
+        tally: &mut LyingTally,
+    ) -> Result<Option<Box<Violation>>> {
+        let mut flushes: Vec<usize> = (0..recording.events.len())
+            .filter(|position| self.is_flush_of_log(recording, &recording.events[*position]))
+            .collect();
+        let mut random = fastrand::Rng::with_seed(self.seed ^ 0x11e5);
+        random.shuffle(&mut flushes);
+        flushes.truncate(DROPPED);
+        flushes.sort_unstable();
+        let mut model = Model::new(recording, &self.stage.home());
+        let mut bounds = Bounds::default();
+        for (position, event) in recording.events.iter().enumerate() {
+            if flushes.binary_search(&position).is_ok() && bounds.begun > 0 {
+                let mut lied = model.clone();
+                lied.drop_flush(event);
+                let violation = self.go_on(recording, position, lied, bounds, (&mut random, tally))?;
+                if violation.is_some() || tally.images >= images {
+                    return Ok(violation);
+                }
+            }
+            model.apply(event);
+            bounds.apply(event);
+        }
+        Ok(None)
+    }
+
+    fn path_of<'a>(&self, recording: &'a Recording, file: FileId) -> Option<&'a Path> {
+        recording.files.get(file.0 as usize).map(|file| file.path.as_path())
+    }
+
+    /// Whether it is one of the log, or of its region: the files of SQLite have names of their own.
+    fn is_flush_of_log(&self, recording: &Recording, event: &Event) -> bool {
+        let (Event::Fence { file, .. } | Event::Sync { file, .. } | Event::SyncRange { file, .. }) = event
+        else {
+            return false;
+        };
+        let database = self.stage.database();
+        let database = database.to_string_lossy();
+        let is_sqlites = |path: &Path| {
+            let path = path.to_string_lossy();
+            ["", "-wal", "-journal"].iter().any(|end| path == format!("{database}{end}"))
+        };
+        self.path_of(recording, *file).is_some_and(|path| !is_sqlites(path))
+    }
+
+    /// The run goes on, and the power fails some commits later.
+    fn go_on(
+        &self,
+        recording: &Recording,
+        dropped: usize,
+        mut model: Model,
+        bounds: Bounds,
+        (random, tally): (&mut fastrand::Rng, &mut LyingTally),
+    ) -> Result<Option<Box<Violation>>> {
+        let mut image =
+            Image { bounds, before: bounds.acknowledged, may_be_mixed: self.setup.engine == Engine::PPL };
+        let mut commits = 0;
+        for (position, event) in recording.events.iter().enumerate().skip(dropped + 1) {
+            model.apply(event);
+            image.bounds.apply(event);
+            let (Event::Write { file, .. } | Event::Store { file, .. } | Event::Truncate { file, .. }) =
+                event
+            else {
+                if !matches!(event, Event::Acknowledged { .. }) {
+                    continue;
+                }
+                commits += 1;
+                if COMMITS_LATER.contains(&commits) {
+                    let choices = model.choices();
+                    for chosen in [vec![0; choices.len()], sample(&choices, random)] {
+                        let contents = model.crash(&choices, &chosen);
+                        if let Err(what) = self.judge(&contents, image, tally)? {
+                            return Ok(Some(self.violation(what, position, image, &contents)));
+                        }
+                    }
+                }
+                if commits >= COMMITS_LATER[COMMITS_LATER.len() - 1] {
+                    break;
+                }
+                continue;
+            };
+            image.may_be_mixed |= self.path_of(recording, *file) == Some(&self.stage.database());
+        }
+        Ok(None)
+    }
+
+    fn violation(&self, what: String, position: usize, image: Image, contents: &Contents) -> Box<Violation> {
+        let (setup, seed, contents) = (self.setup.clone(), self.seed, self.stage.relative(contents));
+        Box::new(Violation { what, setup, seed, position, bounds: image.bounds, contents, disk: None })
+    }
+
+    /// Opens an image, or saves what it holds; the inner error is what is wrong.
+    fn judge(&self, contents: &Contents, image: Image, tally: &mut LyingTally) -> Result<Result<(), String>> {
+        tally.images += 1;
+        self.stage.set(contents)?;
+        match self.open() {
+            Ok(Some(number)) if number > image.bounds.begun => {
+                return Ok(Err(format!("transaction {number} is there, and was never begun")));
+            }
+            Ok(Some(number)) if number >= image.bounds.acknowledged => tally.whole += 1,
+            Ok(Some(number)) if number >= image.before || image.may_be_mixed => tally.ends_earlier += 1,
+            Ok(Some(number)) => {
+                let before = image.before;
+                return Ok(Err(format!(
+                    "{before} were durable before the flush, and only {number} are there"
+                )));
+            }
+            Ok(None) if image.may_be_mixed => tally.mixed += 1,
+            Ok(None) => return Ok(Err("opens as of no transaction, and no page had gone home".into())),
+            Err(refusal) => {
+                tally.refused += 1;
+                self.stage.set(contents)?;
+                let saved = self.save(contents, image, tally);
+                return Ok(saved.map_err(|what| format!("refused ({refusal}), and not saved: {what:#}")));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The transaction as of which the stage's database opens; `None` for none.
+    fn open(&self) -> Result<Option<u32>, String> {
+        let before = duralite::last_refusal();
+        let opened = self.stage.connect(&self.setup);
+        let digest = opened.and_then(|conn| Ok((transactions::digest(&conn)?, is_sound(&conn))));
+        match digest {
+            Ok((digest, is_sound)) => Ok(self.reference.number_of(digest).filter(|_| is_sound)),
+            Err(error) if duralite::last_refusal() != before => {
+                Err(format!("{error}: {}", duralite::last_error().unwrap_or_default()))
+            }
+            // It was opened, and its pages do not fit together.
+            Err(error)
+                if matches!(
+                    error.sqlite_error_code(),
+                    Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn save(&self, contents: &Contents, image: Image, tally: &mut LyingTally) -> Result<()> {
+        let database = self.stage.database();
+        let header = std::fs::read(&database)?;
+        let DatabaseHeader::Guarded { log_id, .. } = guard::inspect(&header) else {
+            anyhow::bail!("the database is not guarded")
+        };
+        let at = DatabaseAt::new(&database);
+        let logs = || contents.iter().filter(|(path, content)| content.is_some() && is_log(path));
+        let is_it = |path: &Path| matches!(directory::describe(path), Ok(about) if about.id == log_id);
+        let Some((log, _)) = logs().find(|(path, _)| is_it(path)) else {
+            // What it begins with is lost.
+            let is_illegible =
+                |path: &Path| matches!(directory::describe(path), Err(JournalError::Format { .. }));
+            anyhow::ensure!(logs().any(|(path, _)| is_illegible(path)), "the log is not there");
+            return self.save_alone(&at, image, tally);
+        };
+        let mut later = 0;
+        let salvaged = directory::salvage(log, &at, &mut |_| {
+            later += 1;
+            Ok(())
+        });
+        let mut salvaged = match salvaged {
+            Err(JournalError::Corrupt { .. } | JournalError::NoRegion { .. }) => {
+                return self.save_alone(&at, image, tally);
+            }
+            salvaged => salvaged?,
+        };
+        anyhow::ensure!(salvaged.damage.is_some(), "no damage was found");
+        anyhow::ensure!(later == salvaged.later, "{later} later transactions, {} said", salvaged.later);
+        tally.later += later;
+        let (mut number, file) = (None, self.new_file()?);
+        for what in [Written::BeforeDamage, Written::FileAlone] {
+            salvaged.write(&at, (&file, &self.out), what)?;
+            // Of a journal that is damaged as much as can be read.
+            if let Err(error) = salvaged.roll_back((&file, &self.out), log_id) {
+                anyhow::ensure!(matches!(error, JournalError::Corrupt { .. }), error);
+            }
+            number = self.saved()?;
+            if number.is_some() || salvaged.checkpointed.is_none() {
+                break;
+            }
+        }
+        for (path, content) in contents {
+            anyhow::ensure!(std::fs::read(path).ok() == *content, "{} was changed", path.display());
+        }
+        // Up to the last transaction after which every page is known: what follows is among the later ones.
+        let is_listed = |number: u32| later >= u64::from(image.before.saturating_sub(number));
+        match number {
+            Some(number) if number >= image.before => Ok(()),
+            Some(number) if self.setup.engine == Engine::PPL && is_listed(number) => Ok(()),
+            Some(number) => {
+                anyhow::bail!("{} were durable before the flush, and {number} were saved", image.before)
+            }
+            None if image.may_be_mixed => {
+                tally.saved_mixed += 1;
+                Ok(())
+            }
+            None => anyhow::bail!("as of no transaction, and no page had gone home"),
+        }
+    }
+
+    fn new_file(&self) -> Result<File> {
+        std::fs::remove_file(&self.out).ok();
+        Ok(salvage::create(&self.out)?)
+    }
+
+    /// Saves the database file, where nothing can be read of the log.
+    fn save_alone(&self, database: &DatabaseAt, image: Image, tally: &mut LyingTally) -> Result<()> {
+        salvage::write_file_alone(database, (&self.new_file()?, &self.out))?;
+        tally.unreadable += 1;
+        match self.saved()? {
+            None if image.may_be_mixed => tally.saved_mixed += 1,
+            None => anyhow::bail!("the database file alone is of no transaction"),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The transaction as of which the database is that was saved.
+    fn saved(&self) -> Result<Option<u32>> {
+        let uri = format!("file:{}?immutable=1", self.out.display());
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        let conn = Connection::open_with_flags(uri, flags)?;
+        let digest = transactions::digest(&conn).ok();
+        let number = digest.and_then(|digest| self.reference.number_of(digest));
+        Ok(number.filter(|_| is_sound(&conn)))
+    }
+}
+
+fn is_sound(conn: &Connection) -> bool {
+    let sound = conn.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0));
+    sound.is_ok_and(|said| said == "ok")
+}
