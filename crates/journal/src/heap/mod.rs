@@ -269,6 +269,21 @@ impl Heap {
         self.nvm.fence();
     }
 
+    /// The blocks that are not free by the table, which is a hint. Costs what the table holds.
+    pub(crate) fn taken(&self) -> Vec<u32> {
+        let (mut taken, mut states, mut at) = (Vec::new(), [0; TABLE_STEP], 0);
+        while at < self.grown {
+            let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
+            at = skipped.min(u64::from(self.grown)) as u32;
+            let count = ((self.grown - at) as usize).min(TABLE_STEP);
+            self.nvm.read(self.geometry.state_offset(at), &mut states[..count]);
+            let is_taken = |(_, state): &(u32, &u8)| **state != BlockState::Free.byte();
+            taken.extend((at..).zip(&states[..count]).filter(is_taken).map(|(block, _)| block));
+            at += count as u32;
+        }
+        taken
+    }
+
     fn set_state(&self, block: u32, state: BlockState) {
         let at = self.geometry.state_offset(block);
         self.nvm.store(at, &[state.byte()]);

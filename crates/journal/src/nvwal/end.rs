@@ -1,8 +1,8 @@
 //! Whether the end of a log is its end: zeros are what unused space holds, and what damage may leave.
 //!
 //! A transaction that was ordered behind all before it proves that those were durable. So if one is whole behind the end, what
-//! is missing between them was there. What is read for that does not grow with the log, but for one line of each block, and
-//! for a transaction that has everything but its mark.
+//! is missing between them was there. What is read for that does not grow with the log, but for the table of blocks, a line of
+//! each that is in it and in no list, and a transaction that has everything but its mark.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::nvwal::{BLOCK_HEADER_BYTES, Order, TX_HEADER_BYTES, decode_mark, encode_mark};
@@ -86,7 +86,7 @@ impl Nvwal {
             (block, from) = (*next, BLOCK_HEADER_BYTES);
         }
         // Behind a link that is lost.
-        for block in 0..self.heap.grown() {
+        for block in self.heap.taken() {
             if !self.blocks.contains(block)
                 && !near.contains(block)
                 && self.heap.check_block(block, generation).is_ok()
