@@ -26,3 +26,4 @@ pub mod graph;
 pub mod history;
 pub mod lists;
 pub mod registers;
+pub mod told;
