@@ -15,13 +15,15 @@ use crate::log::{Log, Space};
 /// For checkpoints is waited so long at most, besides what the caller allows.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+const MIB: u128 = 1 << 20;
+
 /// What may still be needed, and who waits for room.
 #[derive(Debug)]
 pub(crate) struct Admission {
     log: Arc<dyn Log>,
     bytes: AtomicU64,
     objects: AtomicU64,
-    /// How often somebody has waited since it was last asked.
+    /// How many wait.
     waiting: Mutex<u64>,
     /// Checkpoints so far.
     rounds: AtomicU64,
@@ -55,17 +57,19 @@ impl Admission {
         if self.try_keep(room).is_ok() {
             return Ok(());
         }
+        // Until there is room: a checkpoint that begins in between is not to miss it.
+        *self.waiting.lock() += 1;
+        let kept = self.wait(room, own, limit);
+        *self.waiting.lock() -= 1;
+        kept
+    }
+
+    fn wait(&self, room: Room, own: Room, limit: Duration) -> Result<(), Error> {
         let begun = Instant::now();
         let rounds = self.rounds.load(Ordering::SeqCst);
         loop {
             let Err(space) = self.try_keep(room) else { return Ok(()) };
-            let needs =
-                Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
-            if needs.bytes > space.all_bytes || needs.objects > space.all_objects {
-                return Err(Error::full(
-                    "the transaction is too large for the log: it may take a third of it; raise Options::log_bytes, or make it several",
-                ));
-            }
+            could_fit(room, own, space)?;
             // However slow the disk is: whole checkpoints have to have been in vain.
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
@@ -75,9 +79,16 @@ impl Admission {
                 ));
             }
             let mut waiting = self.waiting.lock();
-            *waiting += 1;
             self.changed.wait_for(&mut waiting, Duration::from_millis(5));
         }
+    }
+
+    /// Whether there could ever be room for so much.
+    ///
+    /// # Errors
+    /// [`Error::Full`] with the size of a log that has it.
+    pub(crate) fn check(&self, room: Room, own: Room) -> Result<(), Error> {
+        could_fit(room, own, self.log.space())
     }
 
     /// Keeps room if there is some now; else what the log has.
@@ -116,9 +127,9 @@ impl Admission {
         self.objects.fetch_sub(room.objects, Ordering::SeqCst);
     }
 
-    /// Whether somebody has waited for room since it was asked last.
-    pub(crate) fn was_short(&self) -> bool {
-        std::mem::take(&mut *self.waiting.lock()) > 0
+    /// Whether somebody waits for room.
+    pub(crate) fn is_short(&self) -> bool {
+        *self.waiting.lock() > 0
     }
 
     /// A checkpoint is over: there may be room now.
@@ -126,4 +137,23 @@ impl Admission {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_all();
     }
+}
+
+/// A transaction may take a third of the log: what it writes, what taking that back does, and as much for others.
+fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
+    let needs = Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
+    if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
+        return Ok(());
+    }
+    // A larger log has room for more objects in proportion. On blocks a quarter of it is for filling them up.
+    let all = u128::from(space.all_bytes);
+    let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
+    let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;
+    let log_bytes = bytes.div_ceil(MIB) * MIB;
+    Err(Error::Full {
+        what: format!(
+            "the transaction is too large for a log of {all} bytes, of which it may take a third; set Options::log_bytes to \
+             {log_bytes} or more, or make it several"
+        ),
+    })
 }

@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
     pub(crate) tables: Tables,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: Arc<Waiters>,
     pub(crate) controls: Controls,
 }
 

@@ -20,7 +20,7 @@ const GAIN: u64 = 2;
 /// And such a part of what is used of the log.
 const PART: u64 = 4;
 
-/// Moves the oldest transactions forward if less than half of the log is free and that frees a good part of it. `limit` is the
+/// Moves the oldest transactions forward if less than half of the log is free, or somebody waits for room in it, and that frees a good part of it. `limit` is the
 /// oldest object that anything but transactions needs.
 ///
 /// # Errors
@@ -33,7 +33,8 @@ pub(crate) fn move_oldest(
 ) -> Result<(), Error> {
     let (head, next, space) = (pager.log.head(), pager.log.next(), pager.log.space());
     let used = space.all_bytes.saturating_sub(space.free_bytes);
-    if used < space.all_bytes / 2 && space.free_objects > space.all_objects / 2 {
+    let is_half_free = used < space.all_bytes / 2 && space.free_objects > space.all_objects / 2;
+    if is_half_free && !admission.is_short() {
         return Ok(());
     }
     // What the log would have free if it began at an object, if all objects were equally long.

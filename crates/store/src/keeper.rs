@@ -44,8 +44,9 @@ fn persist(engine: &Engine, stop: &Stop) {
 /// Section 4.5: a checkpoint is due when so much of the log has been consumed.
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
-    let is_short = engine.admission.was_short();
-    is_short || space.free_bytes < space.all_bytes / 2 || space.free_objects < space.all_objects / 2
+    engine.admission.is_short()
+        || space.free_bytes < space.all_bytes / 2
+        || space.free_objects < space.all_objects / 2
 }
 
 fn keep(engine: &Engine, stop: &Stop) {

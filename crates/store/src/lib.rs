@@ -93,5 +93,5 @@ pub use salvage::Salvaged;
 pub use snapshot::{Snapshot, SnapshotScan};
 pub use store::Store;
 pub use table::Table;
-pub use transaction::{Savepoint, Scan, Ticket, Transaction};
+pub use transaction::{Savepoint, Scan, Ticket, Transaction, ValueReader};
 pub use verify::Verified;

@@ -29,7 +29,6 @@ use crate::recovery::{Report, recover};
 use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
-use crate::waiters::Waiters;
 
 /// There is no log: everything is home.
 pub(crate) const NO_LOG: u32 = 0;
@@ -219,7 +218,7 @@ pub(crate) fn assemble(
         store_id: head.store_id,
         versions: Versions::new(options.snapshot_bytes),
         tables: Tables::default(),
-        waiters: Waiters::default(),
+        waiters: Arc::default(),
         controls: Controls::default(),
     }
 }

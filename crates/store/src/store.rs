@@ -91,7 +91,10 @@ impl Store {
         let stop = Arc::new(Stop::default());
         let mut threads = keeper::start(&engine, &stop)?;
         threads.push(reap::start(&engine, &stop)?);
-        threads.push(waiters::start(&engine)?);
+        let forced = Arc::clone(&engine);
+        // A failure has poisoned the store, which those who are woken see.
+        let force = move |upto| drop(forced.force(upto));
+        threads.push(waiters::start(Arc::clone(&engine.waiters), force)?);
         let running = Running { threads: Mutex::new(threads), engine, stop, held: media.take_lock() };
         Ok(Self { running: Arc::new(running), report })
     }

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use duralite_logfmt::store::Lsn;
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::Engine;
 use crate::error::Error;
 
 /// Who waits, for which object.
@@ -60,14 +59,15 @@ impl Waiters {
     }
 }
 
-/// Starts the thread.
-pub(crate) fn start(engine: &Arc<Engine>) -> Result<JoinHandle<()>, Error> {
-    let engine = Arc::clone(engine);
+/// Starts the thread, which forces the log up to an object by `force`.
+pub(crate) fn start(
+    waiters: Arc<Waiters>,
+    force: impl Fn(Lsn) + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
     let work = move || {
-        while let Some(upto) = engine.waiters.wanted() {
-            // A failure has poisoned the store, which those who are woken see.
-            let _ = engine.force(upto);
-            engine.waiters.take(upto).into_iter().for_each(Waker::wake);
+        while let Some(upto) = waiters.wanted() {
+            force(upto);
+            waiters.take(upto).into_iter().for_each(Waker::wake);
         }
     };
     std::thread::Builder::new()

@@ -7,6 +7,7 @@ mod catalog;
 mod change;
 mod commit;
 mod kept;
+mod long;
 mod reads;
 mod rows;
 mod scan;
@@ -20,6 +21,7 @@ use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
 
 pub use self::commit::Ticket;
 use self::kept::{Kept, Renamed};
+pub use self::long::ValueReader;
 pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
 use crate::engine::Engine;

@@ -16,10 +16,10 @@ use crate::locks::{Key, Mode};
 use crate::pager::{Author, Logged};
 use crate::steps::Step;
 use crate::table::Table;
-use crate::tree::{Found, chain_pages, read_chain, write_chain};
+use crate::tree::{Found, read_chain};
 
 /// The longest cell that stays in its leaf.
-fn inline_limit(page_bytes: usize) -> usize {
+pub(super) fn inline_limit(page_bytes: usize) -> usize {
     (page_bytes - PAGE_HEADER_BYTES) / 4
 }
 
@@ -171,8 +171,9 @@ impl Transaction {
             let cell = if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(tx.page_bytes()) {
                 leaf_cell(key, Value::Inline(value))
             } else {
-                let first = tx.write_long(value)?;
-                leaf_cell(key, Value::Long { bytes: value.len() as u64, first })
+                tx.check_long(value.len() as u64)?;
+                let (bytes, first) = tx.write_long(&mut &*value)?;
+                leaf_cell(key, Value::Long { bytes, first })
             };
             tx.put_cell(root, key, &cell)
         })
@@ -237,36 +238,6 @@ impl Transaction {
         change(self).inspect_err(|_| self.state.set(State::Failed))
     }
 
-    /// Writes a long value page by page.
-    fn write_long(&mut self, value: &[u8]) -> Result<PageId, Error> {
-        let pages = chain_pages(self.page_bytes(), value.len() as u64);
-        let all = Room { bytes: value.len() as u64 + pages * OBJECT_OVERHEAD * 2, objects: pages * 2 };
-        self.enter()?;
-        let engine = &self.running.engine;
-        engine.admission.keep(all, self.kept.room, engine.tuning.lock_timeout)?;
-        let (id, mut last) = (self.id, self.last);
-        let undoable = Arc::clone(self.undoable.get_or_insert_default());
-        let _busy = undoable.busy.lock();
-        let mut steps = Vec::new();
-        let previous = std::cell::Cell::new(last);
-        let first = write_chain(
-            &self.running.engine.pager,
-            &self.running.engine.space,
-            value,
-            &mut || Author { kind: ObjectKind::Update, tx: id, previous: previous.get() },
-            &mut |logged, undo| {
-                previous.set(logged.lsn);
-                last = logged.lsn;
-                // The image is not logged again when the page is given back.
-                steps.push((Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo));
-            },
-        );
-        self.last = last;
-        self.admitted(all);
-        steps.into_iter().for_each(|(logged, undo)| self.add_step(logged, undo));
-        first
-    }
-
     /// Room for one step about so many bytes, with the splits that it may bring.
     pub(crate) fn admit(&mut self, bytes: u64) -> Result<Room, Error> {
         let page = self.page_bytes() as u64;
@@ -283,7 +254,7 @@ impl Transaction {
     }
 
     /// Keeps room for its commit or its end, which the log may have to write by itself.
-    fn enter(&mut self) -> Result<(), Error> {
+    pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;
             self.keep(Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 })?;

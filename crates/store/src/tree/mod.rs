@@ -21,7 +21,9 @@ use crate::pager::{Author, Logged, Pager};
 use crate::space::{Purpose, Space};
 
 pub(crate) use self::cursor::{Edge, Want};
-pub(crate) use self::overflow::{chain_pages, free_chain_step, read_chain, write_chain};
+pub(crate) use self::overflow::{
+    ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
+};
 pub(crate) use self::reap::Reaped;
 
 /// More splits than one row can ever need, if others who take the room meanwhile are counted in.

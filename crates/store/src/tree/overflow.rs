@@ -14,34 +14,61 @@ pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
     bytes.div_ceil((page_bytes - PAGE_HEADER_BYTES) as u64).max(1)
 }
 
-/// Writes a value from its end on, each page by an object of the author's that is taken back by giving the page
-/// back; `logged` is told of each, with its undo. The chain's first page.
-pub(crate) fn write_chain(
+/// A page of a value that is being written, before the one after it is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChainPage<'a> {
+    pub(crate) id: PageId,
+    pub(crate) piece: &'a [u8],
+}
+
+/// Takes a page, for the next piece of a value, and writes the one before it, which leads there. Taken back by giving the
+/// new page back. The new page, and the undo.
+pub(crate) fn add_to_chain(
     pager: &Pager,
     space: &Space,
-    value: &[u8],
-    author: &mut dyn FnMut() -> Author,
-    logged: &mut dyn FnMut(Logged, Vec<u8>),
-) -> Result<PageId, Error> {
-    let mut next: PageId = 0;
+    author: Author,
+    before: Option<ChainPage<'_>>,
+) -> Result<(PageId, Logged, Vec<u8>), Error> {
+    let mut given = space.find(pager, 1, Purpose::Do)?;
+    let GivenPage { id, set, .. } = given.pages[0];
+    let mut undo = Vec::new();
+    Undo::Page { page: id }.encode(&mut undo);
+    let logged = match before {
+        None => pager.step(author, &undo, &mut [&mut given.maps[0]], &[(0, set)])?,
+        Some(before) => {
+            let image = chain_image(pager, before.piece, id);
+            let mut page = pager.pool.make(before.id)?;
+            let changes = [(0, set), (1, Change::image_of(&image))];
+            pager.step(author, &undo, &mut [&mut given.maps[0], &mut page], &changes)?
+        }
+    };
+    given.taken();
+    Ok((id, logged, undo))
+}
+
+/// Writes the last page of a value, which goes back with the steps before if they are taken back.
+pub(crate) fn end_chain(pager: &Pager, last: ChainPage<'_>) -> Result<Logged, Error> {
+    let image = chain_image(pager, last.piece, 0);
+    let mut page = pager.pool.make(last.id)?;
+    pager.step(Author::SYSTEM, &[], &mut [&mut page], &[(0, Change::image_of(&image))])
+}
+
+fn chain_image(pager: &Pager, piece: &[u8], next: PageId) -> Vec<u8> {
     let mut image = vec![0; pager.pool.page_bytes()];
-    let room = pager.pool.page_bytes() - PAGE_HEADER_BYTES;
-    for piece in value.chunks(room).rev() {
-        let mut given = space.find(pager, 1, Purpose::Do)?;
-        let GivenPage { id, set, .. } = given.pages[0];
-        let mut page = pager.pool.make(id)?;
-        blank(&mut image, PageKind::Overflow, 0);
-        set_extra(&mut image, next);
-        set_payload(&mut image, piece);
-        let mut undo = Vec::new();
-        Undo::Page { page: id }.encode(&mut undo);
-        let changes = [(0, set), (1, Change::image_of(&image))];
-        let step = pager.step(author(), &undo, &mut [&mut given.maps[0], &mut page], &changes)?;
-        given.taken();
-        logged(step, undo);
-        next = id;
+    blank(&mut image, PageKind::Overflow, 0);
+    set_extra(&mut image, next);
+    set_payload(&mut image, piece);
+    image
+}
+
+/// One page of a chain: its piece, and the page after it.
+pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageId), Error> {
+    let page = pager.pool.read(page)?;
+    let piece = payload(page.bytes());
+    if kind(page.bytes()) != PageKind::Overflow || piece.is_empty() {
+        return Err(Error::Corrupt { what: "a long row".to_owned(), page: Some(page.id()) });
     }
-    Ok(next)
+    Ok((piece.to_vec(), extra(page.bytes())))
 }
 
 /// The value in a chain.
@@ -52,13 +79,9 @@ pub(crate) fn read_chain(pager: &Pager, first: PageId, bytes: u64) -> Result<Vec
     let mut value = Vec::new();
     let mut next = first;
     while (value.len() as u64) < bytes {
-        let page = pager.pool.read(next)?;
-        let piece = payload(page.bytes());
-        if kind(page.bytes()) != PageKind::Overflow || piece.is_empty() {
-            return Err(Error::Corrupt { what: "a long row".to_owned(), page: Some(next) });
-        }
+        let (piece, after) = chain_piece(pager, next)?;
         value.extend(piece);
-        next = extra(page.bytes());
+        next = after;
     }
     if value.len() as u64 == bytes { Ok(value) } else { Err(Error::corrupt("a long row")) }
 }

@@ -1,0 +1,218 @@
+//! Long values go in and out page by page.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use duralite_logfmt::store::{LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, Value, leaf_cell, leaf_value};
+
+use super::Transaction;
+use super::change::OBJECT_OVERHEAD;
+use super::rows::inline_limit;
+use crate::admission::Room;
+use crate::error::{Error, VALUE_LIMIT};
+use crate::locks::Mode;
+use crate::pager::Logged;
+use crate::table::Table;
+use crate::tree::{ChainPage, add_to_chain, chain_pages, chain_piece, end_chain};
+
+/// Room in the log is kept for so many pages at a time: what was written before may go home and out of the log meanwhile.
+const PAGES_AHEAD: u64 = 16;
+
+/// A value that is read piece by piece, see [`Transaction::get_stream`].
+#[derive(Debug)]
+pub struct ValueReader<'t> {
+    tx: &'t Transaction,
+    len: u64,
+    /// Bytes that are in no piece yet.
+    left: u64,
+    next: PageId,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl ValueReader<'_> {
+    /// Bytes of the whole value.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the value has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Read for ValueReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.piece.len() && self.left > 0 {
+            self.tx.check().map_err(io::Error::other)?;
+            let (piece, next) = chain_piece(&self.tx.engine().pager, self.next).map_err(io::Error::other)?;
+            let left = self.left.checked_sub(piece.len() as u64);
+            self.left = left.ok_or_else(|| io::Error::other(Error::corrupt("a long row")))?;
+            (self.piece, self.next, self.at) = (piece, next, 0);
+        }
+        let some = (&self.piece[self.at..]).read(buffer)?;
+        self.at += some;
+        Ok(some)
+    }
+}
+
+/// Fills a buffer as far as there are bytes.
+fn read_full(from: &mut dyn Read, buffer: &mut Vec<u8>, most: usize) -> Result<(), Error> {
+    buffer.clear();
+    let read = from.take(most as u64).read_to_end(buffer);
+    read.map(|_| ())
+        .map_err(|source| Error::Io { what: "reading the value that is to be stored".to_owned(), source })
+}
+
+impl Transaction {
+    /// A row's value, under a shared lock, to be read piece by piece: of one of a gigabyte never more than a page is in memory.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let mut tx = store.begin();
+    /// tx.put_stream(&table, b"picture", &mut std::io::repeat(7).take(1 << 20))?;
+    /// # use std::io::Read;
+    /// if let Some(mut value) = tx.get_stream(&table, b"picture")? {
+    ///     assert_eq!(std::io::copy(&mut value, &mut std::io::sink())?, 1 << 20);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); those of reading on are the source of an [`io::Error`].
+    pub fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
+        let Some(cell) = self.cell(table, key, Mode::Shared)? else { return Ok(None) };
+        let (piece, left, next) = match leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? {
+            Value::Inline(value) => (value.to_vec(), 0, 0),
+            Value::Long { bytes, first } => (Vec::new(), bytes, first),
+        };
+        let len = piece.len() as u64 + left;
+        Ok(Some(ValueReader { tx: self, len, left, next, piece, at: 0 }))
+    }
+
+    /// Sets a row to what is read to its end, and says how many bytes that was; of them never more than two pages are in
+    /// memory. As [`put`](Self::put) otherwise. A value of any size up to [`VALUE_LIMIT`] takes about 1,200 bytes of
+    /// [`log_bytes`](method@crate::Options::log_bytes) for each page: 12 MiB for 64 MiB, in pages of 8 KiB.
+    ///
+    /// See [`get_stream`](Self::get_stream) for an example.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`Error::Io`] of the reader: then the transaction can only be rolled back, as a whole or to a
+    /// savepoint. [`Error::Full`] names the `log_bytes` that the value needs so far.
+    pub fn put_stream(&mut self, table: &Table, key: &[u8], value: &mut impl Read) -> Result<u64, Error> {
+        self.check_key(table, key)?;
+        self.lock_row(table, key, Mode::Exclusive)?;
+        let most = inline_limit(self.page_bytes()).saturating_sub(LEAF_CELL_HEAD + key.len());
+        self.changing(|tx| {
+            // One byte more than fits tells whether it is a long one.
+            let mut begin = Vec::new();
+            read_full(value, &mut begin, most + 1)?;
+            let (cell, bytes) = if begin.len() <= most {
+                (leaf_cell(key, Value::Inline(&begin)), begin.len() as u64)
+            } else {
+                let (bytes, first) = tx.write_long(&mut begin.chain(value))?;
+                (leaf_cell(key, Value::Long { bytes, first }), bytes)
+            };
+            tx.put_cell(table.root(), key, &cell)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Whether a value of so many bytes fits in the log, before any of it is written.
+    pub(super) fn check_long(&self, bytes: u64) -> Result<(), Error> {
+        let log = &self.engine().pager.log;
+        let pages = chain_pages(self.page_bytes(), bytes);
+        let ahead = Ahead::room(self.page_bytes());
+        let undo = (pages + 4) * OBJECT_OVERHEAD * 2 + log.space().force_bytes;
+        let room = Room { bytes: undo + ahead.bytes, objects: pages + 4 + ahead.objects };
+        self.engine().admission.check(room, self.kept.room)
+    }
+
+    /// Writes a long value page by page: its length, and its first page.
+    pub(super) fn write_long(&mut self, value: &mut dyn Read) -> Result<(u64, PageId), Error> {
+        self.enter()?;
+        let mut ahead = Ahead::default();
+        let written = self.write_pages(value, &mut ahead);
+        ahead.give_back(self);
+        written
+    }
+
+    fn write_pages(&mut self, value: &mut dyn Read, ahead: &mut Ahead) -> Result<(u64, PageId), Error> {
+        let most = self.page_bytes() - PAGE_HEADER_BYTES;
+        let (mut piece, mut after) = (Vec::new(), Vec::new());
+        read_full(value, &mut piece, most)?;
+        if piece.is_empty() {
+            return Ok((0, 0));
+        }
+        let first = self.chain_step(ahead, None)?;
+        let (mut id, mut bytes) = (first, piece.len() as u64);
+        loop {
+            read_full(value, &mut after, most)?;
+            let page = ChainPage { id, piece: &piece };
+            if after.is_empty() {
+                end_chain(&self.engine().pager, page)?;
+                return Ok((bytes, first));
+            }
+            bytes += after.len() as u64;
+            if bytes > VALUE_LIMIT {
+                return Err(Error::RowTooLong { len: bytes });
+            }
+            id = self.chain_step(ahead, Some(page))?;
+            std::mem::swap(&mut piece, &mut after);
+        }
+    }
+
+    /// Takes one more page for a value, and writes the one before.
+    fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
+        ahead.next(self)?;
+        // Not while room is waited for: what is needed to take this back may have to move forward meanwhile.
+        let undoable = Arc::clone(self.undoable.get_or_insert_default());
+        let busy = undoable.busy.lock();
+        let engine = self.engine();
+        let added = add_to_chain(&engine.pager, &engine.space, self.author(), before);
+        let (id, logged, undo) = added?;
+        // The image is not logged again when the page is given back.
+        self.add_step(Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo);
+        drop(busy);
+        Ok(id)
+    }
+}
+
+/// Room that is kept for pages that follow.
+#[derive(Debug, Default)]
+struct Ahead {
+    room: Room,
+    pages: u64,
+}
+
+impl Ahead {
+    /// For some pages and one more, which ends the chain.
+    fn room(page_bytes: usize) -> Room {
+        let pages = PAGES_AHEAD + 1;
+        Room { bytes: pages * (page_bytes as u64 + 2 * OBJECT_OVERHEAD), objects: pages * 2 }
+    }
+
+    /// One more page.
+    fn next(&mut self, tx: &Transaction) -> Result<(), Error> {
+        if let Some(left) = self.pages.checked_sub(1) {
+            self.pages = left;
+            return Ok(());
+        }
+        self.give_back(tx);
+        let room = Self::room(tx.page_bytes());
+        let engine = tx.engine();
+        engine.admission.keep(room, tx.kept.room, engine.tuning.lock_timeout)?;
+        (self.room, self.pages) = (room, PAGES_AHEAD - 1);
+        Ok(())
+    }
+
+    fn give_back(&mut self, tx: &Transaction) {
+        tx.engine().admission.give_back(std::mem::take(&mut self.room));
+        self.pages = 0;
+    }
+}
