@@ -24,7 +24,7 @@ const OTHERS: u64 = 64 * 10 * 7;
 
 fn smallest(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
-    Options { cache_bytes, page_bytes: Some(4096), ..options(scheme) }
+    options(scheme).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
 /// One write: a line is there as a whole or not at all.
@@ -55,8 +55,9 @@ impl Child<'_> {
                 tell(&commits(number, number, &ops));
                 let fate = tx.commit().map_or(Fate::Aborted, |()| Fate::Committed);
                 tell(&ended(number, fate, now(&self.clock)));
+            } else {
+                drop(tx);
             }
-            drop(tx);
             if let Some(seen) = watcher.look(self.store, self.table, &self.clock, &mut random)
                 && let (Fate::Committed, Some((begin, end))) = (seen.fate, seen.span)
             {
