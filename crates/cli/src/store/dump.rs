@@ -63,7 +63,7 @@ fn chosen(store: &Store, named: &[String]) -> Result<Vec<Table>> {
 /// Writes all rows in one transaction: they are of one moment.
 fn write(store: &Store, tables: &[Table], out: &mut dyn Write, rows: &AtomicU64) -> Result<()> {
     writeln!(out, "{}", line::FIRST)?;
-    let mut tx = store.begin();
+    let tx = store.begin();
     for table in tables {
         for row in tx.scan(table, ..) {
             let (key, value) = row?;
