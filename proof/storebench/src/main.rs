@@ -81,11 +81,12 @@ impl Measurement {
     }
 }
 
-const MEASUREMENTS: [(&str, Measurement); 18] = [
+const MEASUREMENTS: [(&str, Measurement); 19] = [
     ("peers_disk", Measurement::One(measure::peers::on_disk)),
     ("peers_memory", Measurement::One(measure::peers::in_memory)),
     ("one_thread", Measurement::One(measure::limits::one_thread)),
     ("hot_row", Measurement::One(measure::limits::hot_row)),
+    ("long_scan", Measurement::One(measure::long_scan::long_scan)),
     ("recovery", Measurement::One(measure::limits::recovery)),
     ("memory", Measurement::One(measure::limits::memory)),
     ("figure6", Measurement::One(measure::traffic::figure6)),

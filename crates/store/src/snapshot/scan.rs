@@ -9,11 +9,11 @@ use super::{Snapshot, damaged};
 use crate::controls::Rule;
 use crate::error::Error;
 use crate::table::Table;
-use crate::tree::Want;
+use crate::tree::LeafCopy;
 use crate::versions::{Changed, Edges, End, Image};
 
-/// So many rows that were changed are looked at at once in each part.
-const MOST: usize = 64;
+/// So many rows that were changed are looked at at once.
+const MOST: usize = 512;
 
 /// A range of keys.
 type Range = (Bound<Vec<u8>>, Bound<Vec<u8>>);
@@ -73,9 +73,9 @@ impl SnapshotScan {
     /// Reads the next rows from the front: those of a leaf, and then what they were.
     fn fill_front(&mut self, (from, to): Range) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
-        let piece = tree.first_piece(edge(&from), edge(&to), Want::Rows)?;
-        let mut end = match piece.fence {
-            Some(fence) if is_below(&fence, &to) => Bound::Excluded(fence),
+        let leaf = tree.first_leaf(edge(&from))?;
+        let mut end = match &leaf.fence {
+            Some(fence) if is_below(fence, &to) => Bound::Excluded(fence.clone()),
             _ => to.clone(),
         };
         let changed = self.changed((edge(&from), edge(&end)), End::Front);
@@ -83,7 +83,7 @@ impl SnapshotScan {
         if let Some(cut) = &changed.cut {
             end = Bound::Included(cut.to_vec());
         }
-        let found = merge(piece.cells, changed, (edge(&from), edge(&end)))?;
+        let found = merge(&leaf, changed, (edge(&from), edge(&end)))?;
         self.front.extend(found);
         if end != to {
             let rest = (beside(end), to);
@@ -99,9 +99,9 @@ impl SnapshotScan {
     /// The same from the back.
     fn fill_back(&mut self, (from, to): Range) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
-        let piece = tree.last_piece(edge(&from), edge(&to), Want::Rows)?;
-        let mut begin = match piece.fence {
-            Some(fence) if is_above(&fence, &from) => Bound::Included(fence),
+        let leaf = tree.last_leaf(edge(&to))?;
+        let mut begin = match &leaf.fence {
+            Some(fence) if is_above(fence, &from) => Bound::Included(fence.clone()),
             _ => from.clone(),
         };
         let changed = self.changed((edge(&begin), edge(&to)), End::Back);
@@ -109,7 +109,7 @@ impl SnapshotScan {
         if let Some(cut) = &changed.cut {
             begin = Bound::Included(cut.to_vec());
         }
-        let found = merge(piece.cells, changed, (edge(&begin), edge(&to)))?;
+        let found = merge(&leaf, changed, (edge(&begin), edge(&to)))?;
         for row in found.into_iter().rev() {
             self.back.push_front(row);
         }
@@ -188,11 +188,12 @@ impl DoubleEndedIterator for SnapshotScan {
 }
 
 /// The rows of a range: those of a leaf, and in their place those that were changed.
-fn merge(cells: Vec<Vec<u8>>, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
+fn merge(leaf: &LeafCopy, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
     let mut changed = changed.rows.into_iter().peekable();
-    let mut found = Vec::with_capacity(cells.len());
-    for cell in cells {
-        let key = cell_key(PageKind::Leaf, &cell).map_err(|_| damaged())?;
+    let mut found = Vec::new();
+    for cell in leaf.cells() {
+        let cell = cell?;
+        let key = cell_key(PageKind::Leaf, cell).map_err(|_| damaged())?;
         if !range.contains(key) {
             continue;
         }
@@ -201,7 +202,7 @@ fn merge(cells: Vec<Vec<u8>>, changed: Changed, range: Edges<'_>) -> Result<Vec<
         }
         match changed.next_if(|(other, _)| **other == *key) {
             Some((key, image)) => found.extend(row(&key, &image)?),
-            None => found.push(row_of_cell(key, &cell)?),
+            None => found.push(row_of_cell(key, cell)?),
         }
     }
     for (key, image) in changed {

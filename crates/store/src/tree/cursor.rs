@@ -139,12 +139,12 @@ impl Tree<'_> {
 }
 
 /// A key of an inner page.
-fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
+pub(super) fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
     cell_key(PageKind::Inner, cell(page, index).map_err(damaged(id))?).map_err(damaged(id))
 }
 
 /// The first cell that is not below a key, and the first above it.
-fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
+pub(super) fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
     Ok(match search(page, key).map_err(damaged(id))? {
         Ok(index) => (index, index + 1),
         Err(index) => (index, index),

@@ -16,7 +16,7 @@
 mod chain;
 mod fate;
 mod moments;
-mod parts;
+mod noted;
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) use self::chain::Image;
 pub(crate) use self::fate::Fate;
 pub(crate) use self::moments::Seen;
 use self::moments::{Moments, Row};
-use self::parts::Parts;
-pub(crate) use self::parts::{Changed, Edges, End};
+use self::noted::Noted;
+pub(crate) use self::noted::{Changed, Edges, End};
 use crate::locks::TableId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 64;
 
 /// What rows were, of all tables.
 ///
-/// A lock of `moments` is taken with or without one of a part or of `due`, and nothing is taken with it.
+/// A lock of `moments` is taken with or without one of a row or of `due`, and nothing is taken with it.
 #[derive(Debug)]
 pub(crate) struct Versions {
     /// Whether changes have to be noted; changed under the lock of `moments`.
@@ -47,7 +47,7 @@ pub(crate) struct Versions {
     moments: Mutex<Moments>,
     /// Rows of which a version was kept for snapshots that were ended. Whoever changes rows looks at some of them.
     due: Mutex<Vec<Row>>,
-    parts: Parts,
+    noted: Noted,
     ended: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl Versions {
             limit,
             moments: Mutex::default(),
             due: Mutex::default(),
-            parts: Parts::default(),
+            noted: Noted::default(),
             ended: AtomicU64::new(0),
         }
     }
@@ -108,7 +108,7 @@ impl Versions {
         step: usize,
         old: Option<&[u8]>,
     ) -> bool {
-        self.parts.note(fate, row, step, old)
+        self.noted.note(fate, row, step, old)
     }
 
     /// A transaction ends, before it releases a lock; whether the rows that it has noted have to be [looked
@@ -123,26 +123,26 @@ impl Versions {
 
     /// A row may have versions that nobody needs.
     pub(crate) fn look_at(&self, table: TableId, key: &[u8]) {
-        self.parts.look_at(table, key, &self.moments);
+        self.noted.look_at((table, key), &self.moments);
     }
 
     /// Whether some version of a row is this cell.
     pub(crate) fn has(&self, table: TableId, key: &[u8], cell: &[u8]) -> bool {
-        self.parts.has(table, key, cell)
+        self.noted.has(table, key, cell)
     }
 
     /// Puts something in the place of a cell in all versions of a row.
     pub(crate) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
-        self.parts.replace(table, key, cell, by);
+        self.noted.replace(table, key, cell, by);
     }
 
     /// What a row was for a snapshot, if that is not what its page has. The page is looked at before.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
-        self.parts.find(seen.moment(), table, key)
+        self.noted.find(seen.moment(), table, key)
     }
 
-    /// The rows of a range that are not what their pages have, of as many as are looked at in each part. The pages are
-    /// looked at before.
+    /// The rows of a range that are not what their pages have, of as many as are looked at. The pages are looked at
+    /// before.
     pub(crate) fn changed(
         &self,
         seen: &Seen,
@@ -151,7 +151,7 @@ impl Versions {
         end: End,
         most: usize,
     ) -> Changed {
-        self.parts.changed(seen.moment(), table, range, (end, most))
+        self.noted.changed(seen.moment(), table, range, (end, most))
     }
 
     /// A moment, such that each snapshot that is opened from now on is of a later one.
@@ -166,7 +166,7 @@ impl Versions {
 
     /// How many bytes it takes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.parts.bytes()
+        self.noted.bytes()
     }
 
     /// How many snapshots are open, and have not been ended.

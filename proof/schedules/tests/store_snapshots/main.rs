@@ -29,7 +29,7 @@ use duralite_schedules::rounds;
 use steps::{Step, Undoable};
 use sync::{Mutex, MutexGuard};
 use versions::{Edges, End, Image, Seen, Versions};
-use {rustc_hash as _, smallvec as _}; // of the modules that are taken in
+use {crossbeam_skiplist as _, rustc_hash as _, smallvec as _}; // of the modules that are taken in
 
 const TABLE: u64 = 1;
 const ROWS: [u8; 3] = [1, 2, 3];

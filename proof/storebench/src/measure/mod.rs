@@ -3,6 +3,7 @@
 pub(crate) mod breakdown;
 pub(crate) mod cores;
 pub(crate) mod limits;
+pub(crate) mod long_scan;
 pub(crate) mod peers;
 pub(crate) mod plan;
 pub(crate) mod schemes;

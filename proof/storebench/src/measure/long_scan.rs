@@ -1,0 +1,211 @@
+//! What a long scan by a snapshot costs those who write meanwhile, beside the same scan of a store in which nobody writes:
+//! both take the processor, and only the first has versions kept for it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use duralite_bench::report::{Table, number};
+use duralite_store::{Error, Options, Store, Table as Rows, Transaction};
+
+use super::plan::{Plan, times};
+use super::schemes::Dirs;
+use crate::workload::median;
+
+/// The shortest turn: the scan goes over all rows in it.
+const SHORTEST: Duration = Duration::from_secs(2);
+const ROW_BYTES: usize = 100;
+/// What each row has at first.
+const BALANCE: u64 = 1000;
+
+/// What is scanned while threads write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scanned {
+    Nothing,
+    /// A store of the same size in which nobody writes.
+    Idle,
+    /// The store that is written.
+    Same,
+}
+
+const ARMS: [(&str, Scanned); 3] = [
+    ("no scan", Scanned::Nothing),
+    ("a scan of an idle store", Scanned::Idle),
+    ("a scan of the same store", Scanned::Same),
+];
+
+/// What one turn came to.
+#[derive(Default)]
+struct Turn {
+    commits_per_second: f64,
+    /// The 99th percentile of a transaction, in milliseconds.
+    slow_ms: f64,
+    rows_per_second: f64,
+    /// Most bytes of old versions.
+    version_bytes: u64,
+}
+
+struct Loaded {
+    store: Store,
+    rows: Rows,
+    count: u64,
+}
+
+fn row(balance: u64) -> Vec<u8> {
+    let mut row = vec![7; ROW_BYTES];
+    row[..8].copy_from_slice(&balance.to_le_bytes());
+    row
+}
+
+fn balance(row: &[u8]) -> u64 {
+    row.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn load(dir: &Path, name: &str, count: u64) -> Result<Loaded> {
+    let options = Options { snapshot_bytes: 4 << 30, log_bytes: 128 << 20, ..Options::default() };
+    let store = Store::open(dir.join(name), options)?;
+    let rows = store.table("rows")?;
+    for first in (0..count).step_by(1000) {
+        store.run(|tx: &mut Transaction| -> Result<(), Error> {
+            (first..count.min(first + 1000)).try_for_each(|n| tx.put(&rows, &n.to_be_bytes(), &row(BALANCE)))
+        })?;
+    }
+    Ok(Loaded { store, rows, count })
+}
+
+/// Moves something from one row to another.
+fn transfer(loaded: &Loaded, random: &mut fastrand::Rng) -> Result<(), Error> {
+    let (a, b) = (random.u64(0..loaded.count), random.u64(0..loaded.count));
+    if a == b {
+        return Ok(());
+    }
+    loaded.store.run(|tx: &mut Transaction| -> Result<(), Error> {
+        let keys = [a.min(b).to_be_bytes(), a.max(b).to_be_bytes()];
+        let mut balances = [0; 2];
+        for (key, balance_of) in keys.iter().zip(&mut balances) {
+            *balance_of = tx.get_for_update(&loaded.rows, key)?.map_or(0, |row| balance(&row));
+        }
+        let amount = balances[0].min(1);
+        tx.put(&loaded.rows, &keys[0], &row(balances[0] - amount))?;
+        tx.put(&loaded.rows, &keys[1], &row(balances[1] + amount))
+    })
+}
+
+/// Threads write until it is over; their transactions, in microseconds.
+fn write(loaded: &Loaded, threads: u64, is_over: &AtomicBool) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| -> Result<Vec<u32>> {
+                    let (mut random, mut took) = (fastrand::Rng::new(), Vec::new());
+                    while !is_over.load(Ordering::Relaxed) {
+                        let begun = Instant::now();
+                        transfer(loaded, &mut random)?;
+                        took.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
+                    }
+                    Ok(took)
+                })
+            })
+            .collect();
+        for writer in writers {
+            all.extend(writer.join().map_err(|_| anyhow::anyhow!("a writer panicked"))??);
+        }
+        Ok(all)
+    })
+}
+
+/// Reads all rows by one snapshot, again and again until the time is over; how many, and what old versions took then. Each time the sum is the same, and each
+/// row is there.
+fn scan(loaded: &Loaded, time: Duration) -> Result<(u64, u64)> {
+    let (begun, snapshot, mut count) = (Instant::now(), loaded.store.snapshot(), 0);
+    loop {
+        let (mut rows, mut sum) = (0, 0);
+        for found in snapshot.scan(&loaded.rows, ..) {
+            rows += 1;
+            sum += balance(&found?.1);
+            if rows % 1000 == 0 && begun.elapsed() >= time {
+                return Ok((count + rows, loaded.store.metrics().snapshot_bytes));
+            }
+        }
+        ensure!(rows == loaded.count, "a snapshot has {rows} rows of {}", loaded.count);
+        ensure!(sum == loaded.count * BALANCE, "the rows of a snapshot have {sum} together");
+        count += rows;
+    }
+}
+
+fn turn(busy: &Loaded, idle: &Loaded, scanned: Scanned, threads: u64, time: Duration) -> Result<Turn> {
+    let is_over = AtomicBool::new(false);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let writers = scope.spawn(|| write(busy, threads, &is_over));
+        let scanned = match scanned {
+            Scanned::Nothing => {
+                std::thread::sleep(time);
+                Ok((0, 0))
+            }
+            Scanned::Idle => scan(idle, time),
+            Scanned::Same => scan(busy, time),
+        };
+        is_over.store(true, Ordering::Relaxed);
+        let took = writers.join().map_err(|_| anyhow::anyhow!("the writers panicked"))?;
+        let ((rows, version_bytes), mut took, seconds) = (scanned?, took?, begun.elapsed().as_secs_f64());
+        took.sort_unstable();
+        let slow = took.get(took.len() / 100 * 99).copied().unwrap_or(0);
+        Ok(Turn {
+            commits_per_second: took.len() as f64 / seconds,
+            slow_ms: f64::from(slow) / 1000.0,
+            rows_per_second: rows as f64 / seconds,
+            version_bytes,
+        })
+    })
+}
+
+/// Writers beside a scan by a snapshot that takes as long as a turn: ten minutes with `--milliseconds 600000 --rounds 1`.
+pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
+    let title = format!("Store: {} threads that write beside a long scan, log on disk", plan.threads);
+    let columns = [
+        "what",
+        "transactions/s",
+        "of beside an idle store",
+        "99th percentile in ms",
+        "rows/s scanned",
+        "old versions in MB",
+    ];
+    let mut table = Table::new("store_long_scan", &title, &columns);
+    let dirs = Dirs::new(plan)?;
+    let count = if plan.is_full { 1_000_000 } else { 100_000 };
+    let (busy, idle) = (load(dirs.pages.path(), "busy", count)?, load(dirs.pages.path(), "idle", count)?);
+    let time = plan.time.max(SHORTEST);
+    let mut turns: [Vec<Turn>; ARMS.len()] = Default::default();
+    for round in 0..plan.rounds {
+        for nth in 0..ARMS.len() {
+            // None is always the one after the same other.
+            let at = if round % 2 == 0 { nth } else { ARMS.len() - 1 - nth };
+            turns[at].push(turn(&busy, &idle, ARMS[at].1, plan.threads, time)?);
+        }
+    }
+    ensure!(busy.store.metrics().snapshot_bytes == 0, "old versions are left");
+    let middle = |turns: &[Turn], of: fn(&Turn) -> f64| median(&turns.iter().map(of).collect::<Vec<_>>());
+    let beside_idle = middle(&turns[1], |turn| turn.commits_per_second);
+    for ((name, _), turns) in ARMS.iter().zip(&turns) {
+        let commits = middle(turns, |turn| turn.commits_per_second);
+        table.row([
+            (*name).to_owned(),
+            number(commits),
+            times(commits, beside_idle),
+            number(middle(turns, |turn| turn.slow_ms)),
+            number(middle(turns, |turn| turn.rows_per_second)),
+            number(middle(turns, |turn| turn.version_bytes as f64 / 1e6)),
+        ]);
+    }
+    table.note = format!(
+        "Transfers between two of {count} rows of {ROW_BYTES} bytes, each durable; medians of {} rounds of {} s, in turns. A scan is one \
+         snapshot, read from beginning to end as often as it fits; the sum of all rows was the same each time. The idle store \
+         has the same rows, in the same process. Wanted beside the same store: 0.90x or more.",
+        plan.rounds,
+        time.as_secs_f64()
+    );
+    Ok(table)
+}
