@@ -39,7 +39,10 @@ const SMALLEST: Case = Case {
 };
 const BEYOND: Case =
     Case { name: "10 MB in 4 MiB", accounts: 20_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
-const CASES: [Case; 3] = [IN_CACHE, SMALLEST, BEYOND];
+/// Of the soak: ten times the cache.
+const SOAK: Case =
+    Case { name: "40 MB in 4 MiB", accounts: 80_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
+const CASES: [Case; 4] = [IN_CACHE, SMALLEST, BEYOND, SOAK];
 
 impl Case {
     fn options(self, scheme: Scheme) -> Options {
@@ -147,14 +150,21 @@ fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> 
 
 /// Kills a process so often, and looks each time at what it leaves; how many commits were acknowledged.
 fn killed(scheme: Scheme, case: Case, rounds: u64) -> i64 {
+    killed_while(scheme, case, 400, &|round| round < rounds).1
+}
+
+/// Kills a process after up to so many commits, again and again on one store, and looks each time at what it leaves; how
+/// often, and how many commits were acknowledged.
+fn killed_while(scheme: Scheme, case: Case, most: u64, goes_on: &dyn Fn(u64) -> bool) -> (u64, i64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     prepare(&path, scheme, case);
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let mut before = vec![0; THREADS as usize];
-    for round in 0..rounds {
-        let acknowledged = kill_after(&path, scheme, case, random.u64(1..400));
+    let mut round = 0;
+    while goes_on(round) {
+        let acknowledged = kill_after(&path, scheme, case, random.u64(1..most));
         let what = format!("{scheme:?}, {}, seed {seed}, kill {round}", case.name);
         let store =
             Store::open(&path, case.options(scheme)).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -175,8 +185,9 @@ fn killed(scheme: Scheme, case: Case, rounds: u64) -> i64 {
             assert!(count >= least, "{what}: thread {thread} has {count}, and {least} were acknowledged");
             before[thread] = count;
         }
+        round += 1;
     }
-    before.iter().sum()
+    (round, before.iter().sum())
 }
 
 /// Kills on every scheme, and prints a row for docs/fault-model.md.
@@ -208,6 +219,21 @@ fn inv30_nor_do_kills_at_ten_times_the_smallest_cache() {
 #[test]
 fn inv50_seventeen_kills_with_more_data_than_cache_are_recovered_from() {
     killed(Scheme::Auto, BEYOND, 17);
+}
+
+/// One store for so many seconds; a few, unless `STORE_SOAK` says how many.
+#[test]
+fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
+    let seconds = std::env::var("STORE_SOAK").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(2);
+    let begun = Instant::now();
+    let is_on = |round| round == 0 || begun.elapsed().as_secs() < seconds;
+    let most = if seconds > 60 { 100_000 } else { 1000 };
+    let (kills, told) = killed_while(Scheme::Auto, SOAK, most, &is_on);
+    println!(
+        "| store | a soak of one store, {} | {kills} processes of {THREADS} threads killed, {told} commits acknowledged, none lost | {} |",
+        SOAK.name,
+        begun.elapsed().as_secs()
+    );
 }
 
 const OPEN: &str = "STORE_KILL_OPEN";
