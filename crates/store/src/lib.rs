@@ -80,6 +80,7 @@ mod verify;
 mod versions;
 mod waiters;
 
+pub use archive::{Keep, Pruned};
 #[cfg(feature = "controls")]
 #[doc(hidden)]
 pub use controls::Rule;

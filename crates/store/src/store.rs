@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Keep, Pruned};
 use crate::backup::backup;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -349,6 +349,29 @@ impl Store {
     pub fn backup(&self, dir: impl AsRef<Path>) -> Result<u64, Error> {
         self.engine().poison.check()?;
         backup(self.engine(), dir.as_ref())
+    }
+
+    /// Removes the oldest segments of the [archive](method@Options::archive), and says what that freed. A backup that ends before what is left
+    /// cannot be brought to a later moment any more; restoring it says so ([`Error::Gap`]), and
+    /// [`Metrics::archived_from`] is the object that the next one has to reach. Durable on return.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use duralite_store::{Keep, Options, Store};
+    /// let options = Options::default().archive(dir.path().join("archive"));
+    /// let store = Store::open(dir.path().join("store"), options)?;
+    /// let last = store.backup(dir.path().join("backup"))?;
+    /// store.prune_archive(Keep::After(last))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the store has no archive; [`Error::Io`], [`Error::Corrupt`].
+    pub fn prune_archive(&self, keep: Keep) -> Result<Pruned, Error> {
+        let archive = self.engine().archive.as_ref();
+        archive
+            .ok_or_else(|| Error::invalid("the store was opened without an archive; set Options::archive"))?
+            .prune(keep)
     }
 
     /// Makes a store in a new or empty directory of a backup and, for a later moment than the backup's, the archive. The

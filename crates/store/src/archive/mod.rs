@@ -3,6 +3,7 @@
 //! Invariant 47: what the archive lacks is never passed over. Segments name the one before them, `reached` says how far the
 //! history goes, and log of another history of the same store is refused. All of it survives a crash.
 
+mod prune;
 mod segment;
 
 use std::fs;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::store::Lsn;
 use parking_lot::Mutex;
 
+pub use self::prune::{Keep, Pruned};
 use self::segment::write_reached;
 pub(crate) use self::segment::{Segment, SegmentHead, list, name_of, read_reached, write_segment};
 use crate::error::Error;

@@ -1,0 +1,81 @@
+//! The oldest segments of an archive go.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use duralite_medium::block::sync_directory;
+
+use super::segment::list;
+use super::{Archive, Line};
+use crate::error::Error;
+
+/// What stays of an archive when it is [pruned](crate::Store::prune_archive): its newest segment always does.
+///
+/// ```
+/// use duralite_store::Keep;
+/// assert_ne!(Keep::Bytes(1 << 30), Keep::After(7));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Keep {
+    /// So many bytes at most, the newest of them.
+    Bytes(u64),
+    /// Segments that were written for the last time no longer ago than this.
+    For(Duration),
+    /// What restoring a backup needs, by the number that [`Store::backup`](crate::Store::backup) has returned.
+    After(u64),
+}
+
+/// What has gone of an archive.
+///
+/// ```
+/// assert_eq!(duralite_store::Pruned::default().bytes, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// Files removed.
+    pub segments: u64,
+    /// Bytes that they had.
+    pub bytes: u64,
+}
+
+impl Archive {
+    /// Removes segments, the oldest first, so that what is left hangs together whenever it is stopped. Durable on return.
+    pub(crate) fn prune(&self, keep: Keep) -> Result<Pruned, Error> {
+        // Nobody adds one meanwhile.
+        let mut line = self.line.lock();
+        let mut sizes = Vec::new();
+        for segment in list(&self.dir)? {
+            let file =
+                fs::metadata(&segment.path).map_err(|error| Error::io("reading", &segment.path, error))?;
+            let age = file.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+            sizes.push((segment, file.len(), age.unwrap_or_default()));
+        }
+        let mut left: u64 = sizes.iter().map(|(_, bytes, _)| *bytes).sum();
+        let mut pruned = Pruned::default();
+        let newest = sizes.len().saturating_sub(1);
+        for (segment, bytes, age) in sizes.iter().take(newest) {
+            let goes = match keep {
+                Keep::Bytes(most) => left > most,
+                Keep::For(limit) => *age > limit,
+                Keep::After(last) => segment.head.end <= last.saturating_add(1),
+            };
+            if !goes {
+                break;
+            }
+            fs::remove_file(&segment.path).map_err(|error| Error::io("removing", &segment.path, error))?;
+            left -= bytes;
+            pruned = Pruned { segments: pruned.segments + 1, bytes: pruned.bytes + bytes };
+        }
+        if pruned.segments > 0 {
+            sync_directory(&self.dir).map_err(|error| Error::medium("pruning the archive", error))?;
+            let mut rest = Line::default();
+            for (segment, ..) in sizes.iter().skip(pruned.segments as usize) {
+                rest.add(segment.head.first, segment.head.end);
+            }
+            *line = rest;
+        }
+        Ok(pruned)
+    }
+}
