@@ -23,7 +23,7 @@ use crate::running::{Running, Stop};
 use crate::salvage::{Salvaged, salvage};
 use crate::snapshot::Snapshot;
 use crate::table::Table;
-use crate::transaction::Transaction;
+use crate::transaction::{Ticket, Transaction};
 use crate::verify::{Verified, verify};
 use crate::waiters;
 
@@ -259,10 +259,36 @@ impl Store {
     ///
     /// # Errors
     /// What the work or the commit came to, if running it again would not help, or has not helped a thousand times.
-    pub fn run<T, E: From<Error>>(
+    pub fn run<T, E: From<Error>>(&self, work: impl FnMut(&mut Transaction) -> Result<T, E>) -> Result<T, E> {
+        self.run_and(work, Transaction::commit).map(|(value, ())| value)
+    }
+
+    /// As [`run`](Self::run), but returns once others may see what was changed: it is durable when the ticket has been
+    /// waited for, or awaited.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// let ((), ticket) = store.run_async(|tx| tx.put(&table, b"key", b"value"))?;
+    /// ticket.wait()?; // or `ticket.await?`
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_async<T, E: From<Error>>(
+        &self,
+        work: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<(T, Ticket), E> {
+        self.run_and(work, Transaction::commit_async)
+    }
+
+    fn run_and<T, C, E: From<Error>>(
         &self,
         mut work: impl FnMut(&mut Transaction) -> Result<T, E>,
-    ) -> Result<T, E> {
+        commit: impl Fn(Transaction) -> Result<C, Error>,
+    ) -> Result<(T, C), E> {
         let mut age = None;
         let mut pause = Pause::default();
         loop {
@@ -280,8 +306,7 @@ impl Store {
                 continue;
             }
             let value = done?;
-            tx.commit()?;
-            return Ok(value);
+            return Ok((value, commit(tx)?));
         }
     }
 
