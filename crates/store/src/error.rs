@@ -96,6 +96,18 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// A row is none of the types that its table is read by.
+    #[error(
+        "a row of the table {table:?} is not of the types {key} and {value}; read it as what it was written as"
+    )]
+    NotOfType {
+        /// The table.
+        table: String,
+        /// The type of keys that was asked for.
+        key: &'static str,
+        /// The type of values.
+        value: &'static str,
+    },
     /// The key is too long.
     #[error("a key of {len} bytes is too long; at most {KEY_LIMIT}")]
     KeyTooLong {

@@ -37,6 +37,7 @@ mod admission;
 mod archive;
 mod backup;
 mod buffer;
+mod codec;
 mod controls;
 mod counter;
 mod engine;
@@ -75,12 +76,14 @@ mod sync;
 mod table;
 mod transaction;
 mod tree;
+mod typed;
 mod undo;
 mod verify;
 mod versions;
 mod waiters;
 
 pub use archive::{Keep, Pruned};
+pub use codec::{Key, Value};
 #[cfg(feature = "controls")]
 #[doc(hidden)]
 pub use controls::Rule;
@@ -95,4 +98,5 @@ pub use snapshot::{Snapshot, SnapshotScan};
 pub use store::Store;
 pub use table::Table;
 pub use transaction::{Savepoint, Scan, Ticket, Transaction, ValueReader};
+pub use typed::{TypedRows, TypedTable};
 pub use verify::Verified;

@@ -1,0 +1,147 @@
+//! Tables of keys and values that have types. Below them are tables of bytes, as ever.
+
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+use crate::codec::{Key, Value};
+use crate::error::Error;
+use crate::reader::{Reader, Row};
+use crate::table::Table;
+use crate::transaction::Transaction;
+
+/// A table whose keys and values have types: a view of the [`Table`] of bytes of that name. Nothing in the store says of which types
+/// a table is; what does not fit is [`Error::NotOfType`].
+///
+/// ```
+/// use duralite_store::{Error, Options, Store, Transaction, TypedTable};
+/// # let dir = tempfile::tempdir()?;
+/// let store = Store::open(dir.path().join("store"), Options::default())?;
+/// let orders: TypedTable<(String, u64), f64> = store.table("orders")?.into();
+/// store.run(|tx: &mut Transaction| -> Result<(), Error> {
+///     orders.put(tx, &("alice".to_owned(), 2), &9.5)?;
+///     orders.put(tx, &("alice".to_owned(), 10), &1.25)
+/// })?;
+/// let tx = store.begin();
+/// let from = ("alice".to_owned(), 3);
+/// let later: Vec<_> = orders.scan(&tx, from..).collect::<Result<_, _>>()?;
+/// assert_eq!(later, [(("alice".to_owned(), 10), 1.25)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TypedTable<K, V> {
+    table: Table,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl<K, V> Clone for TypedTable<K, V> {
+    fn clone(&self) -> Self {
+        self.table.clone().into()
+    }
+}
+
+impl<K, V> From<Table> for TypedTable<K, V> {
+    fn from(table: Table) -> Self {
+        Self { table, types: PhantomData }
+    }
+}
+
+/// A key as it is in the store.
+fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    K::encode_last(key, &mut bytes);
+    bytes
+}
+
+impl<K: Key, V: Value> TypedTable<K, V> {
+    /// The table of bytes.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn not_of_type(&self) -> Error {
+        Error::NotOfType {
+            table: self.table.name().to_owned(),
+            key: std::any::type_name::<K>(),
+            value: std::any::type_name::<V>(),
+        }
+    }
+
+    fn value(&self, bytes: &[u8]) -> Result<V, Error> {
+        V::decode(bytes).ok_or_else(|| self.not_of_type())
+    }
+
+    fn row(&self, (key, value): Row) -> Result<(K, V), Error> {
+        let key = K::decode_last(&key).ok_or_else(|| self.not_of_type())?;
+        Ok((key, self.value(&value)?))
+    }
+
+    /// A row's value, read as the handle does.
+    ///
+    /// # Errors
+    /// As [`Reader::get`], and [`Error::NotOfType`].
+    pub fn get(&self, rows: &impl Reader, key: &K::Borrowed) -> Result<Option<V>, Error> {
+        rows.get(&self.table, &encoded::<K>(key))?.map(|value| self.value(&value)).transpose()
+    }
+
+    /// A row's value, under an exclusive lock.
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`], and [`Error::NotOfType`].
+    pub fn get_for_update(&self, tx: &Transaction, key: &K::Borrowed) -> Result<Option<V>, Error> {
+        tx.get_for_update(&self.table, &encoded::<K>(key))?.map(|value| self.value(&value)).transpose()
+    }
+
+    /// Sets a row.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    pub fn put(&self, tx: &mut Transaction, key: &K::Borrowed, value: &V::Borrowed) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        V::encode(value, &mut bytes);
+        tx.put(&self.table, &encoded::<K>(key), &bytes)
+    }
+
+    /// Removes a row; whether it existed.
+    ///
+    /// # Errors
+    /// As [`Transaction::delete`].
+    pub fn delete(&self, tx: &mut Transaction, key: &K::Borrowed) -> Result<bool, Error> {
+        tx.delete(&self.table, &encoded::<K>(key))
+    }
+
+    /// The rows of a range of keys, in their order or with `.rev()` backwards.
+    pub fn scan<'r, R: Reader>(
+        &self,
+        rows: &'r R,
+        range: impl RangeBounds<K>,
+    ) -> TypedRows<K, V, R::Rows<'r>> {
+        let bytes = |bound: Bound<&K>| bound.map(|key| encoded::<K>(key.borrow()));
+        let (from, to) = (bytes(range.start_bound()), bytes(range.end_bound()));
+        let range = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+        TypedRows { table: self.clone(), rows: rows.scan(&self.table, range) }
+    }
+}
+
+/// The rows of a range of a [`TypedTable`].
+#[derive(Debug)]
+pub struct TypedRows<K, V, R> {
+    table: TypedTable<K, V>,
+    rows: R,
+}
+
+impl<K: Key, V: Value, R: Iterator<Item = Result<Row, Error>>> Iterator for TypedRows<K, V, R> {
+    type Item = Result<(K, V), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.rows.next().map(|row| self.table.row(row?))
+    }
+}
+
+impl<K: Key, V: Value, R: DoubleEndedIterator<Item = Result<Row, Error>>> DoubleEndedIterator
+    for TypedRows<K, V, R>
+{
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.rows.next_back().map(|row| self.table.row(row?))
+    }
+}
