@@ -32,6 +32,11 @@
 
 #![forbid(unsafe_code)]
 
+/// The page for those who begin, whose pieces are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/store-guide.md")]
+struct Guide;
+
 mod active;
 mod admission;
 mod archive;
