@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use duralite_logfmt::store::{Lsn, Undo};
 
-use crate::locks::{Key, TableId};
+use crate::locks::TableId;
 use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
-use crate::versions::{Fate, Versions};
+use crate::versions::{Fate, Place, Versions};
 
 /// So many steps are noted at once; their transaction may have to wait for that.
 const AT_ONCE: usize = 64;
@@ -24,9 +24,8 @@ pub(crate) fn before_change<'u>(
     let noting = undoable.noting.lock();
     if versions.is_on() && undoable.fate.is_noted() {
         let mut list = undoable.list.lock();
-        if versions.note(&undoable.fate, row, list.steps.len(), old) {
-            list.noted.push((row.0, Key::from(row.1)));
-        }
+        let noted = versions.note(&undoable.fate, row, list.steps.len(), old);
+        list.noted.extend(noted);
     }
     noting
 }
@@ -48,22 +47,15 @@ pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) 
 }
 
 /// Notes what a row was before a step, by its place in the list.
-fn note_step(
-    versions: &Versions,
-    fate: &Arc<Fate>,
-    (at, step): (usize, &Step),
-    noted: &mut Vec<(TableId, Key)>,
-) {
+fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), noted: &mut Vec<Arc<Place>>) {
     // What cannot be read here cannot be taken back either, and stops the store then.
-    if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo)
-        && versions.note(fate, (root, key), at, old)
-    {
-        noted.push((root, Key::from(key)));
+    if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo) {
+        noted.extend(versions.note(fate, (root, key), at, old));
     }
 }
 
 /// Ends a transaction for snapshots: invariant 55. The rows that are to be looked at then.
-pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<(TableId, Key)> {
+pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
     // Nobody is in the middle of noting what it has changed, and nobody does later.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use duralite_logfmt::store::Lsn;
 
-use crate::locks::{Key, TableId};
 use crate::sync::Mutex;
-use crate::versions::Fate;
+use crate::versions::{Fate, Place};
 
 /// A step that is taken back if its transaction is.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ pub(crate) struct Steps {
     /// Oldest first, with ascending numbers.
     pub(crate) steps: Vec<Step>,
     /// Rows of which it is noted what they were before, also those that were taken back.
-    pub(crate) noted: Vec<(TableId, Key)>,
+    pub(crate) noted: Vec<Arc<Place>>,
     /// The transaction has committed, or was taken back: nothing is moved any more.
     pub(crate) is_over: bool,
 }

@@ -5,25 +5,24 @@ use std::sync::Arc;
 use duralite_logfmt::store::{PageId, Undo, Value, leaf_value};
 
 use super::Transaction;
-use crate::locks::Key;
 use crate::noting;
 use crate::steps::Undoable;
 use crate::tree::read_chain;
-use crate::versions::Image;
+use crate::versions::{Image, Place};
 
 /// A row of which a long value goes: the table, the key, and the cell.
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
     /// Ends for snapshots, before its first lock is released; the rows that have to be [looked at](Self::look_at) then.
-    pub(super) fn end_for_snapshots(&self) -> Vec<(PageId, Key)> {
+    pub(super) fn end_for_snapshots(&self) -> Vec<Arc<Place>> {
         let end = |undoable: &Arc<Undoable>| noting::end(&self.engine().versions, undoable);
         self.undoable.as_ref().map(end).unwrap_or_default()
     }
 
     /// Gives up what no snapshot needs of what these rows were.
-    pub(super) fn look_at(&self, rows: &[(PageId, Key)]) {
-        rows.iter().for_each(|(root, key)| self.engine().versions.look_at(*root, key));
+    pub(super) fn look_at(&self, rows: &[Arc<Place>]) {
+        rows.iter().for_each(|row| self.engine().versions.look_at(row));
     }
 
     /// Copies what snapshots need of long values, whose pages go next.

@@ -113,7 +113,7 @@ impl Chain {
 
     /// Gives up what no snapshot needs of transactions that have ended; how many bytes that was. Of what stays `keep` is told
     /// for which snapshot, the oldest one that needs it, if it was not told so before or that one is not open any more.
-    pub(super) fn prune(&mut self, moments: &mut Moments, keep: impl Fn(&mut Moments, u64)) -> u64 {
+    pub(super) fn prune<R>(&mut self, moments: &mut Moments<R>, keep: impl Fn(&mut Moments<R>, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {
             if version.fate.is_pending() {

@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 pub(crate) use self::chain::Image;
 pub(crate) use self::fate::Fate;
+use self::moments::Moments;
 pub(crate) use self::moments::Seen;
-use self::moments::{Moments, Row};
 use self::noted::Noted;
-pub(crate) use self::noted::{Changed, Edges, End};
+pub(crate) use self::noted::{Changed, Edges, End, Place};
 use crate::locks::TableId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,9 +44,9 @@ pub(crate) struct Versions {
     is_due: AtomicBool,
     /// In bytes.
     limit: u64,
-    moments: Mutex<Moments>,
+    moments: Mutex<Moments<Arc<Place>>>,
     /// Rows of which a version was kept for snapshots that were ended. Whoever changes rows looks at some of them.
-    due: Mutex<Vec<Row>>,
+    due: Mutex<Vec<Arc<Place>>>,
     noted: Noted,
     ended: AtomicU64,
 }
@@ -71,7 +71,7 @@ impl Versions {
     }
 
     /// Something done with the moments, and with what follows for writers from that.
-    fn with_moments<T>(&self, work: impl FnOnce(&mut Moments) -> T) -> T {
+    fn with_moments<T>(&self, work: impl FnOnce(&mut Moments<Arc<Place>>) -> T) -> T {
         let mut moments = self.moments.lock();
         let done = work(&mut moments);
         self.is_on.store(moments.is_on(), Ordering::SeqCst);
@@ -95,11 +95,11 @@ impl Versions {
     /// Closes a snapshot, and gives up what it alone has needed.
     pub(crate) fn close(&self, seen: &Arc<Seen>) {
         let rows = self.with_moments(|moments| moments.close(seen));
-        rows.iter().for_each(|(table, key)| self.look_at(*table, key));
+        rows.iter().for_each(|row| self.look_at(row));
     }
 
     /// Notes what a row was before a step of a transaction, which has the row locked; by its number in the transaction,
-    /// of which only the first counts. Whether that is another row than those before, which is to be [looked
+    /// of which only the first counts. The row if it is another one than those before, which is to be [looked
     /// at](Self::look_at) when the transaction has ended.
     pub(crate) fn note(
         &self,
@@ -107,7 +107,7 @@ impl Versions {
         row: (TableId, &[u8]),
         step: usize,
         old: Option<&[u8]>,
-    ) -> bool {
+    ) -> Option<Arc<Place>> {
         self.noted.note(fate, row, step, old)
     }
 
@@ -122,8 +122,8 @@ impl Versions {
     }
 
     /// A row may have versions that nobody needs.
-    pub(crate) fn look_at(&self, table: TableId, key: &[u8]) {
-        self.noted.look_at((table, key), &self.moments);
+    pub(crate) fn look_at(&self, row: &Arc<Place>) {
+        self.noted.look_at(row, &self.moments);
     }
 
     /// Whether some version of a row is this cell.
@@ -200,7 +200,7 @@ impl Versions {
             self.is_due.store(!due.is_empty(), Ordering::SeqCst);
             rows
         };
-        rows.iter().for_each(|(table, key)| self.look_at(*table, key));
+        rows.iter().for_each(|row| self.look_at(row));
         !rows.is_empty()
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fate::{FIRST_MOMENT, Fate};
-use crate::locks::{Key, TableId};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A moment that a snapshot shows: every transaction that had ended by then, and nothing of any other.
@@ -26,35 +25,33 @@ impl Seen {
     }
 }
 
-/// A row, by its table.
-pub(super) type Row = (TableId, Key);
-
 /// The snapshots of one moment.
-#[derive(Debug, Default)]
-struct Open {
+#[derive(Debug)]
+struct Open<R> {
     seen: Vec<Arc<Seen>>,
     /// Rows with a version that is kept for these, the oldest ones that need it.
-    rows: Vec<Row>,
+    rows: Vec<R>,
 }
 
 /// Moments pass, one for each transaction of which something was noted: under one lock with the opening of snapshots.
+/// `R` is a row.
 #[derive(Debug)]
-pub(super) struct Moments {
+pub(super) struct Moments<R> {
     now: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, Open<R>>,
     /// Snapshots that are being opened.
     opening: usize,
     /// What was changed by transactions that are not over is noted, all of it.
     pub(super) is_complete: bool,
 }
 
-impl Default for Moments {
+impl<R> Default for Moments<R> {
     fn default() -> Self {
         Self { now: FIRST_MOMENT, open: BTreeMap::new(), opening: 0, is_complete: false }
     }
 }
 
-impl Moments {
+impl<R> Moments<R> {
     /// A transaction ends, of which something was noted.
     pub(super) fn end(&mut self, fate: &Fate) {
         self.now += 1;
@@ -86,12 +83,13 @@ impl Moments {
         self.opening -= 1;
         self.is_complete = true;
         let seen = Arc::new(Seen { moment: self.now, has_ended: AtomicBool::new(false) });
-        self.open.entry(self.now).or_default().seen.push(Arc::clone(&seen));
+        let new = || Open { seen: Vec::new(), rows: Vec::new() };
+        self.open.entry(self.now).or_insert_with(new).seen.push(Arc::clone(&seen));
         seen
     }
 
     /// Closes a snapshot; rows of which no version is kept for it any more.
-    pub(super) fn close(&mut self, seen: &Arc<Seen>) -> Vec<Row> {
+    pub(super) fn close(&mut self, seen: &Arc<Seen>) -> Vec<R> {
         let Some(open) = self.open.get_mut(&seen.moment) else { return Vec::new() };
         open.seen.retain(|other| !Arc::ptr_eq(other, seen));
         if !open.seen.is_empty() {
@@ -103,7 +101,7 @@ impl Moments {
     }
 
     /// Ends the oldest snapshots; how many there were, and the rows of which no version is kept for them any more.
-    pub(super) fn end_oldest(&mut self) -> (usize, Vec<Row>) {
+    pub(super) fn end_oldest(&mut self) -> (usize, Vec<R>) {
         let Some((_, open)) = self.open.pop_first() else { return (0, Vec::new()) };
         open.seen.iter().for_each(|seen| seen.has_ended.store(true, Ordering::SeqCst));
         self.is_complete &= self.is_on();
@@ -117,7 +115,7 @@ impl Moments {
     }
 
     /// Keeps a version of a row for the snapshots of a moment.
-    pub(super) fn keep(&mut self, moment: u64, row: Row) {
+    pub(super) fn keep(&mut self, moment: u64, row: R) {
         if let Some(open) = self.open.get_mut(&moment) {
             open.rows.push(row);
         }

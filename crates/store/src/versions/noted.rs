@@ -8,10 +8,20 @@ use crossbeam_skiplist::SkipMap;
 
 use super::chain::{Chain, Image};
 use super::fate::Fate;
-use super::moments::{Moments, Row};
+use super::moments::Moments;
 use crate::locks::{Key, TableId};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A row, by its table.
+type Row = (TableId, Key);
+
+/// A row of which something is noted.
+#[derive(Debug)]
+pub(crate) struct Place {
+    row: Row,
+    kept: Mutex<Kept>,
+}
 
 /// The versions of a row.
 #[derive(Debug, Default)]
@@ -43,7 +53,7 @@ pub(crate) type Edges<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// Everything that is noted.
 #[derive(Default)]
 pub(super) struct Noted {
-    rows: SkipMap<Row, Mutex<Kept>>,
+    rows: SkipMap<Row, Arc<Place>>,
     /// What it takes, and never less.
     bytes: AtomicU64,
 }
@@ -66,14 +76,13 @@ impl Noted {
         (table, key): (TableId, &[u8]),
         step: usize,
         old: Option<&[u8]>,
-    ) -> bool {
+    ) -> Option<Arc<Place>> {
         let row = row(table, key);
         loop {
-            let entry = match self.rows.get(&row) {
-                Some(entry) => entry,
-                None => self.rows.get_or_insert_with(row.clone(), Mutex::default),
-            };
-            let mut kept = entry.value().lock();
+            let new = || Arc::new(Place { row: row.clone(), kept: Mutex::default() });
+            let entry = self.rows.get_or_insert_with(row.clone(), new);
+            let place = entry.value();
+            let mut kept = place.kept.lock();
             if kept.is_gone {
                 drop(kept);
                 entry.remove();
@@ -83,35 +92,39 @@ impl Noted {
             // Never less than there is: who finds 0 does not look.
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
-            return grown > 0 && shrunk == 0;
+            return (grown > 0 && shrunk == 0).then(|| Arc::clone(place));
         }
     }
 
     /// Gives up what nobody needs of a row. Moments are looked at with the row locked: what is opened later does not need
     /// what had ended before.
-    pub(super) fn look_at(&self, (table, key): (TableId, &[u8]), moments: &Mutex<Moments>) {
-        let Some(entry) = self.rows.get(&row(table, key)) else { return };
-        let mut kept = entry.value().lock();
-        let keep = |moments: &mut Moments, oldest| moments.keep(oldest, row(table, key));
-        let freed = kept.chain.prune(&mut moments.lock(), keep);
+    pub(super) fn look_at(&self, place: &Arc<Place>, moments: &Mutex<Moments<Arc<Place>>>) {
+        let mut kept = place.kept.lock();
+        let freed = kept.chain.prune(&mut moments.lock(), |moments, oldest| {
+            moments.keep(oldest, Arc::clone(place));
+        });
         self.bytes.fetch_sub(freed, Ordering::SeqCst);
-        // Also one that is gone already: whoever has found that goes on when it is out of the way.
-        if kept.chain.is_empty() {
-            kept.is_gone = true;
-            drop(kept);
+        if !kept.chain.is_empty() || std::mem::replace(&mut kept.is_gone, true) {
+            return;
+        }
+        drop(kept);
+        // Whoever has found that it is gone may have put another one there.
+        if let Some(entry) = self.rows.get(&place.row)
+            && Arc::ptr_eq(entry.value(), place)
+        {
             entry.remove();
         }
     }
 
     /// Whether some version of a row is this cell.
     pub(super) fn has(&self, table: TableId, key: &[u8], cell: &[u8]) -> bool {
-        self.rows.get(&row(table, key)).is_some_and(|entry| entry.value().lock().chain.has(cell))
+        self.rows.get(&row(table, key)).is_some_and(|entry| entry.value().kept.lock().chain.has(cell))
     }
 
     /// Puts something in the place of a cell in all versions of a row.
     pub(super) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         if let Some(entry) = self.rows.get(&row(table, key)) {
-            let (grown, shrunk) = entry.value().lock().chain.replace(cell, by);
+            let (grown, shrunk) = entry.value().kept.lock().chain.replace(cell, by);
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
         }
@@ -123,7 +136,7 @@ impl Noted {
             return None;
         }
         let entry = self.rows.get(&row(table, key))?;
-        let kept = entry.value().lock();
+        let kept = entry.value().kept.lock();
         kept.chain.at(moment).cloned()
     }
 
@@ -156,7 +169,7 @@ impl Noted {
             };
             let (_, key) = entry.key();
             changed.cut = Some(key.clone());
-            let kept = entry.value().lock();
+            let kept = entry.value().kept.lock();
             changed.rows.extend(kept.chain.at(moment).map(|image| (key.clone(), image.clone())));
         }
         if end == End::Back {

@@ -124,7 +124,7 @@ impl World {
         }
         let noted = noting::end(&self.versions, undoable);
         drop(held);
-        noted.iter().for_each(|(table, key)| self.versions.look_at(*table, key));
+        noted.iter().for_each(|row| self.versions.look_at(row));
         self.active.lock().retain(|other| !Arc::ptr_eq(other, undoable));
     }
 
