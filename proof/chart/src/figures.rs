@@ -329,9 +329,9 @@ const PLACES: Kind = columns(
 const TRAFFIC: Kind = Kind::Lines {
     per_row: 2,
     plots: &[plot(
-        &["workload"],
-        Along::Column { over: "second", of: &["log MB", "pages MB"] },
-        linear("seconds"),
+        &["workload", "sizes"],
+        Along::Column { over: "of the log", of: &["log MB", "pages MB"] },
+        linear("log written, of its size"),
         linear("MB"),
     )],
 };
@@ -366,9 +366,9 @@ const TIMES: Kind = parts(
 );
 
 const DOLLARS: Kind = Kind::Lines {
-    per_row: 1,
+    per_row: 2,
     plots: &[plot(
-        &[],
+        &["prices"],
         Along::Headings { name: "what", before: "NVRAM ", unit: "x of disk" },
         log("price of NVRAM, of the disk's"),
         linear("of all in NVRAM"),

@@ -84,8 +84,22 @@ pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 }
 
-/// Bytes that each store may keep in memory when they are compared.
-pub(crate) const CACHE_BYTES: u64 = 64 << 20;
+/// What a store may keep in memory when they are compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub(crate) cache_bytes: u64,
+    /// Among so many the cache is divided, where each connection has its own.
+    pub(crate) connections: u64,
+    /// For what waits to be written, where that is not in the cache; as the store itself has it if `None`.
+    #[allow(dead_code)] // of stores that are not built in
+    pub(crate) buffer_bytes: Option<u64>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20, connections: 1, buffer_bytes: None }
+    }
+}
 
 /// The tables of a workload.
 pub(crate) type Schema = &'static [&'static str];

@@ -7,12 +7,14 @@
 #[allow(dead_code)]
 #[path = "../../../crates/store/tests/common/crash.rs"]
 mod crash;
+mod histogram;
 mod kv;
 mod measure;
 mod model;
 mod nv;
 mod peers;
 mod row;
+mod size;
 mod tatp;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,7 @@ mod tpcb;
 mod tpcc;
 mod trace;
 mod workload;
+mod ycsb;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,6 +60,24 @@ struct Cli {
     /// Threads, in tables with one number of them
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
+    /// Seconds of a row of `sizes`, for each store, over all its turns
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+    /// Turns of each store in a row of `sizes`
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    turns: u32,
+    /// MiB of cache in `sizes`
+    #[arg(long, default_value_t = 32, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    cache: u64,
+    /// Rows of `sizes` whose name has TEXT in it, such as `ycsb-a-10x`; may be repeated
+    #[arg(long = "row", value_name = "TEXT")]
+    rows: Vec<String>,
+    /// All rows of `sizes`; most of a day
+    #[arg(long)]
+    all_rows: bool,
+    /// Stores of `sizes`; may be repeated
+    #[arg(long = "store", value_name = "NAME")]
+    stores: Vec<String>,
     /// Write NAME.csv files into this directory, and NAME.svg where a table has a picture
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
@@ -81,7 +102,8 @@ impl Measurement {
     }
 }
 
-const MEASUREMENTS: [(&str, Measurement); 19] = [
+const MEASUREMENTS: [(&str, Measurement); 20] = [
+    ("sizes", Measurement::One(size::measure)),
     ("peers_disk", Measurement::One(measure::peers::on_disk)),
     ("peers_memory", Measurement::One(measure::peers::in_memory)),
     ("one_thread", Measurement::One(measure::limits::one_thread)),
@@ -105,6 +127,9 @@ const MEASUREMENTS: [(&str, Measurement); 19] = [
 
 fn main() -> ExitCode {
     if let Ok(task) = std::env::var(measure::limits::CHILD) {
+        if task.starts_with("size ") {
+            return exit(size::child(&task));
+        }
         return exit(measure::limits::child(&task));
     }
     exit(run(&Cli::parse()))
@@ -136,6 +161,14 @@ fn run(cli: &Cli) -> Result<()> {
         time: Duration::from_millis(cli.milliseconds.unwrap_or(if cli.full { 5000 } else { 400 })),
         threads: cli.threads,
         is_full: cli.full,
+        sizes: size::Sizes {
+            cache_bytes: cli.cache << 20,
+            seconds: cli.seconds,
+            turns: cli.turns,
+            rows: cli.rows.clone(),
+            is_all: cli.all_rows,
+            stores: cli.stores.clone(),
+        },
     };
     let places = cli.report.as_ref().zip(cli.csv.as_ref());
     let pictures = places.map(|(report, csv)| pictures_of(report, csv)).transpose()?;

@@ -16,6 +16,7 @@ use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
 use crate::tpcc::TpcC;
 use crate::workload::{Thread, Workload, unique};
+use crate::ycsb::{Mix, Ycsb};
 
 const TPCC: TpcC = TpcC { warehouses: 2, customers_of_a_district: 9, items: 40 };
 
@@ -50,8 +51,10 @@ fn check(db: &NvDb, workload: &dyn Workload) -> anyhow::Result<()> {
 
 #[test]
 fn every_workload_fits_together_after_many_threads() {
-    let workloads: [&dyn Workload; 3] =
-        [&TpcB { branches: 3, accounts_of_a_branch: 20 }, &Tatp { subscribers: 50 }, &TPCC];
+    let ycsb = [Mix::A, Mix::D, Mix::E, Mix::F, Mix::BesideScan].map(|mix| Ycsb::new(mix, 300, 100, true));
+    let mut workloads: Vec<&dyn Workload> =
+        vec![&TpcB { branches: 3, accounts_of_a_branch: 20 }, &Tatp { subscribers: 50 }, &TPCC];
+    workloads.extend(ycsb.iter().map(|one| one as &dyn Workload));
     for workload in workloads {
         for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
             let db = open(&Rig::new(None), scheme, workload);

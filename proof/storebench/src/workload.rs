@@ -1,12 +1,13 @@
 //! A workload, and threads that run it for a while.
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, LazyLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::histogram::Histogram;
 use crate::kv::{Db, Outcome, Schema, Session};
 
 /// What each thread draws and counts.
@@ -41,6 +42,8 @@ pub(crate) struct Run {
     pub(crate) retries: u64,
     /// Processor time of its threads, in nanoseconds.
     pub(crate) cpu_ns: f64,
+    /// How long the transactions took that were committed, with what they had to wait to be tried again.
+    pub(crate) latencies: Histogram,
 }
 
 impl Run {
@@ -71,6 +74,7 @@ pub(crate) fn run(db: &dyn Db, workload: &dyn Workload, threads: u64, time: Dura
             sum.rolled_back += run.rolled_back;
             sum.retries += run.retries;
             sum.cpu_ns += run.cpu_ns;
+            sum.latencies.add(&run.latencies);
             sum.commits_by_kind.iter_mut().zip(run.commits_by_kind).for_each(|(all, one)| *all += one);
         }
         Ok(sum)
@@ -83,12 +87,14 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
     let mut run = Run::default();
     let begun = cpu_ns();
     while !stop.load(Ordering::Relaxed) {
+        let begun = Instant::now();
         let (kind, outcome, retries) = workload.step(session, &mut thread)?;
         run.retries += u64::from(retries);
         match outcome {
             Outcome::Committed => {
                 thread.commits[kind] += 1;
                 run.commits += 1;
+                run.latencies.count(begun.elapsed());
             }
             Outcome::RolledBack => run.rolled_back += 1,
         }
@@ -104,9 +110,12 @@ fn cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Where a thread's own keys begin: after those of all runs before.
+/// Where a thread's own keys begin: after those of all runs before, by other processes too.
 pub(crate) fn unique() -> u64 {
-    static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    static RUNS: LazyLock<AtomicU64> = LazyLock::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        AtomicU64::new(since.as_millis() as u64 & 0x3fff_ffff)
+    });
     RUNS.fetch_add(1, Ordering::Relaxed) << 32
 }
 

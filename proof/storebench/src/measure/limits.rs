@@ -208,8 +208,8 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// What a child process of this program is told: what to do, and where.
-pub(crate) const CHILD: &str = "DURALITE_STOREBENCH_CHILD";
+/// What a child process of this program is told: what to do, and where. It does not begin with `DURALITE`: those are settings.
+pub(crate) const CHILD: &str = "STOREBENCH_CHILD";
 
 /// The child: does what it was told, says so, and waits to be killed.
 pub(crate) fn child(task: &str) -> Result<()> {
@@ -291,7 +291,7 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
 }
 
 /// Bytes of this process in memory: now, and at most.
-fn resident(field: &str) -> Result<f64> {
+pub(crate) fn resident(field: &str) -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|line| line.starts_with(field)).context("no such field")?;
     let kib = line.split_whitespace().nth(1).context("no number")?;

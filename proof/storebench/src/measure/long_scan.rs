@@ -63,7 +63,7 @@ fn balance(row: &[u8]) -> u64 {
 }
 
 fn load(dir: &Path, name: &str, count: u64) -> Result<Loaded> {
-    let options = Options { snapshot_bytes: 4 << 30, log_bytes: 128 << 20, ..Options::default() };
+    let options = Options::default().snapshot_bytes(4 << 30).log_bytes(128 << 20);
     let store = Store::open(dir.join(name), options)?;
     let rows = store.table("rows")?;
     for first in (0..count).step_by(1000) {

@@ -7,7 +7,7 @@ use duralite_bench::report::{Table, number};
 use duralite_store::Scheme;
 
 use super::plan::{Contender, Plan, in_turns, times};
-use crate::kv::Db;
+use crate::kv::{Db, Memory};
 use crate::nv::Setup;
 use crate::peers::{PEERS, open, title};
 use crate::workload::Workload;
@@ -52,7 +52,7 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
         let splits = matches!(name, "waldio" | "rocksdb");
         let data = if is_memory && !splits { log_dir.path() } else { dir.path() };
         let opened: Result<Box<dyn Db>> =
-            open(name, &data.join(name), &log_dir.path().join(name), workload.schema());
+            open(name, &data.join(name), &log_dir.path().join(name), workload.schema(), Memory::default());
         let db = opened.with_context(|| format!("opening {}", title(name)))?;
         contenders.push(Contender { name: title(name).to_owned(), db });
     }

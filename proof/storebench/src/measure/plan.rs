@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::kv::Db;
 use crate::nv::Setup;
+use crate::size::Sizes;
 use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
 use crate::tpcc::TpcC;
@@ -25,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) threads: u64,
     /// Whether tables have all their rows and the databases their full size.
     pub(crate) is_full: bool,
+    /// Of the part with more data than cache.
+    pub(crate) sizes: Sizes,
 }
 
 impl Plan {

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use duralite_bench::report::{Table, number};
@@ -12,6 +12,8 @@ use duralite_store::Scheme;
 use super::plan::{Contender, Plan, in_turns, times};
 use super::schemes::Dirs;
 use crate::nv::Setup;
+use crate::tatp::Tatp;
+use crate::tpcb::TpcB;
 use crate::workload::{Workload, median, run};
 
 /// What the paper adds to each call of a file system in memory, in nanoseconds.
@@ -68,45 +70,89 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
+/// How much data, cache and log there are.
+struct Proportions {
+    title: &'static str,
+    cache_bytes: u64,
+    log_bytes: u64,
+    tpcb: TpcB,
+    tatp: Tatp,
+}
+
+/// Of the paper, by this: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
+const PAPER_PART: u64 = 128;
+
+fn proportions(plan: &Plan) -> [Proportions; 2] {
+    let of_paper = |gigabytes: u64| (gigabytes << 30) / PAPER_PART;
+    [
+        Proportions {
+            title: "all in the cache",
+            cache_bytes: if plan.is_full { 256 << 20 } else { 64 << 20 },
+            log_bytes: 32 << 20,
+            tpcb: plan.tpcb(),
+            tatp: plan.tatp(),
+        },
+        Proportions {
+            title: "the paper's, a 128th",
+            cache_bytes: of_paper(6),
+            log_bytes: of_paper(3),
+            // An account has 104 bytes, and a subscriber about 700 with all that hangs on it.
+            tpcb: TpcB { branches: (of_paper(11) / 104_000) as u32, accounts_of_a_branch: 1000 },
+            tatp: Tatp { subscribers: (of_paper(15) / 700) as u32 },
+        },
+    ]
+}
+
 /// Figure 8: what goes to the log and what to the pages.
 pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
-    let columns = ["workload", "second", "log MB", "pages MB", "log / pages", "paper"];
+    let columns = ["workload", "sizes", "of the log", "log MB", "pages MB", "log / pages", "paper"];
     let mut table = Table::new("store_figure8", "NV-Logging figure 8: bytes to log and pages", &columns);
-    let workloads: [(&dyn Workload, &str); 2] =
-        [(&plan.tpcb(), "2.88x - 5.43x"), (&plan.tatp(), "far more log")];
-    let steps = if plan.is_full { 5 } else { 2 };
-    let step = plan.time * if plan.is_full { 4 } else { 2 };
-    for (workload, paper) in workloads {
-        let dirs = Dirs::new(plan)?;
-        let setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), "traffic", Scheme::NvDisk)?;
-        let mut setup = plan.sized(setup);
-        // Checkpoints that are as frequent, for the time that it takes, as the paper's.
-        setup.options.log_bytes = 32 << 20;
-        let db = setup.open(workload.schema())?;
-        workload.load(&db)?;
-        db.store.checkpoint()?;
-        let begin = db.store.metrics();
-        for number_of in 1..=steps {
-            run(&db, workload, plan.threads, step)?;
-            let now = db.store.metrics();
-            let log = (now.log_bytes - begin.log_bytes) as f64 / 1e6;
-            let pages = ((now.pages_written - begin.pages_written) * 8192) as f64 / 1e6;
-            table.row([
-                workload.name().to_owned(),
-                format!("{:.1}", step.as_secs_f64() * f64::from(number_of)),
-                number(log),
-                number(pages),
-                times(log, pages),
-                paper.to_owned(),
-            ]);
+    for sizes in proportions(plan) {
+        let workloads: [(&dyn Workload, &str); 2] =
+            [(&sizes.tpcb, "2.88x - 5.43x"), (&sizes.tatp, "far more log")];
+        for (workload, paper) in workloads {
+            let dirs = Dirs::new(plan)?;
+            let mut setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), "traffic", Scheme::NvDisk)?;
+            setup.options.cache_bytes = sizes.cache_bytes;
+            setup.options.log_bytes = sizes.log_bytes;
+            let db = setup.open(workload.schema())?;
+            workload.load(&db)?;
+            // The paper's cache is empty when its benchmark begins.
+            drop(db);
+            let db = setup.open(workload.schema())?;
+            let begin = db.store.metrics();
+            let begun = Instant::now();
+            for part in [0.06, 0.12, 0.25, 0.5, 1.0, 2.0] {
+                let upto = (sizes.log_bytes as f64 * part) as u64;
+                while db.store.metrics().log_bytes - begin.log_bytes < upto
+                    && begun.elapsed() < LONGEST_TRAFFIC
+                {
+                    run(&db, workload, plan.threads, plan.time / 8)?;
+                }
+                let now = db.store.metrics();
+                let log = (now.log_bytes - begin.log_bytes) as f64 / 1e6;
+                let pages = ((now.pages_written - begin.pages_written) * 8192) as f64 / 1e6;
+                table.row([
+                    workload.name().to_owned(),
+                    sizes.title.to_owned(),
+                    number((now.log_bytes - begin.log_bytes) as f64 / sizes.log_bytes as f64),
+                    number(log),
+                    number(pages),
+                    times(log, pages),
+                    paper.to_owned(),
+                ]);
+            }
         }
     }
     table.note = format!(
-        "`nv-disk`, {} threads, a log of 32 MiB. Pages are written when the log has to be given up, and when they leave the cache.",
+        "`nv-disk`, {} threads, of a store that was loaded, closed and opened again, so with an empty cache, until so much log was written. Pages are written when they leave the cache, and when half of the log has been consumed, each counted once, though it is written into the double-write area too. What is different from the paper: it has 3 GB for its log and counts the pages that its cache of 6 GB evicts in 20 to 100 seconds from its start. Frames are free for the first of them, and nothing is evicted until they are used up; nothing goes home for the log's sake until that is full. Those are the first rows here. In the long run each change of a row, in data of twice the cache, dirties a page of 8 KiB that nobody else changes before it leaves, and what a transaction logs is a tenth of that: pages outweigh the log, and must in any store with pages in place. The log is counted without what fills its last blocks up.",
         plan.threads
     );
     Ok(table)
 }
+
+/// So long the log may take to fill.
+const LONGEST_TRAFFIC: Duration = Duration::from_secs(40);
 
 /// How long one call takes, in nanoseconds: the median of so many.
 fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
@@ -173,13 +219,25 @@ pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Prices of a GB, in dollars (section 6.6): memory, flash, disk.
-const PRICES: (f64, f64, f64) = (5.5, 0.7, 0.05);
+/// Prices of a GB, in dollars: memory, flash, disk.
+struct Prices {
+    title: &'static str,
+    memory: f64,
+    flash: f64,
+    disk: f64,
+}
+
+/// Those of the paper (section 6.6), and round ones of 2026, after memory has become dear.
+const PRICES: [Prices; 2] = [
+    Prices { title: "paper", memory: 5.5, flash: 0.7, disk: 0.05 },
+    Prices { title: "2026", memory: 10.0, flash: 0.15, disk: 0.02 },
+];
 
 /// Figure 16: what a transaction per second costs.
 pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     let ratios = [1.0, 4.0, 16.0, 24.0, 64.0, 256.0];
-    let mut columns = vec!["what".to_owned(), "transactions/s".to_owned()];
+    let mut columns = vec!["prices".to_owned(), "what".to_owned(), "transactions/s".to_owned()];
+    columns.push("per dollar, NVRAM 24x of disk".to_owned());
     columns.extend(ratios.map(|ratio| format!("NVRAM {ratio}x of disk")));
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let title = "NV-Logging figure 16: TPC-C per second and dollar, of all in NVRAM";
@@ -203,30 +261,34 @@ pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     }
     let scored = in_turns(&contenders, &workload, plan.threads, plan)?;
     // As large as the paper's: 9 GB of data, 6 GB of cache, 3 GB of files for the log or 80 MB of it in memory.
-    let cost = |at: usize, ratio: f64| {
-        let (memory, flash, disk) = PRICES;
-        let nvram = disk * ratio;
-        6.0 * memory
+    let cost = |prices: &Prices, at: usize, ratio: f64| {
+        let nvram = prices.disk * ratio;
+        6.0 * prices.memory
             + match at {
                 0 => (9.0 + 3.0) * nvram,
-                1 => 9.0 * flash + 3.0 * nvram,
-                2 => 9.0 * flash + 0.08 * nvram,
-                _ => 9.0 * flash + 16.0 * 0.192 * nvram,
+                1 => 9.0 * prices.flash + 3.0 * nvram,
+                2 => 9.0 * prices.flash + 0.08 * nvram,
+                _ => 9.0 * prices.flash + 16.0 * 0.192 * nvram,
             }
     };
-    for (at, one) in scored.iter().enumerate() {
-        let mut cells = vec![one.name.clone(), number(one.per_second)];
-        cells.extend(
-            ratios
-                .map(|ratio| times(one.per_second / cost(at, ratio), scored[0].per_second / cost(0, ratio))),
-        );
-        table.row(cells);
+    for prices in &PRICES {
+        for (at, one) in scored.iter().enumerate() {
+            let mut cells = vec![prices.title.to_owned(), one.name.clone(), number(one.per_second)];
+            cells.push(number(one.per_second / cost(prices, at, 24.0)));
+            cells.extend(ratios.map(|ratio| {
+                let of_all = scored[0].per_second / cost(prices, 0, ratio);
+                times(one.per_second / cost(prices, at, ratio), of_all)
+            }));
+            table.row(cells);
+        }
     }
+    let stated: Vec<String> = PRICES
+        .iter()
+        .map(|one| format!("{}: {}, {} and {}", one.title, one.memory, one.flash, one.disk))
+        .collect();
     table.note = format!(
-        "Prices of the paper ({}, {} and {} dollars per GB of memory, flash and disk), for sizes of the paper; the rates are this run's, with {} MB of data. The paper: 2.61x - 6.72x of all in NVRAM, and 1.21x of distributed.",
-        PRICES.0,
-        PRICES.1,
-        PRICES.2,
+        "Dollars per GB of memory, flash and disk, {}; for sizes of the paper; the rates are this run's, with {} MB of data. The paper: 2.61x - 6.72x of all in NVRAM, and 1.21x of distributed.",
+        stated.join("; "),
         number(data / 1e6)
     );
     Ok(table)

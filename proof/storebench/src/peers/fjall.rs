@@ -8,19 +8,22 @@ use fjall::{
     Readable,
 };
 
-use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work, each};
+use crate::kv::{Db, Done, Fail, Memory, Schema, Session, Span, Tx, Visit, Work, each};
 
 struct Fjall {
     database: OptimisticTxDatabase,
     tables: Vec<OptimisticTxKeyspace>,
 }
 
-pub(super) fn open(dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
-    let database = OptimisticTxDatabase::builder(dir.join("fjall")).cache_size(CACHE_BYTES).open()?;
-    let tables = schema
-        .iter()
-        .map(|name| database.keyspace(name, KeyspaceCreateOptions::default))
-        .collect::<Result<_, _>>()?;
+pub(super) fn open(dir: &Path, schema: Schema, memory: Memory) -> Result<Box<dyn Db>> {
+    let database = OptimisticTxDatabase::builder(dir.join("fjall")).cache_size(memory.cache_bytes).open()?;
+    let options = || {
+        let options = KeyspaceCreateOptions::default();
+        // Half of it, since one is written while the next one fills.
+        let part = |bytes| bytes / 2 / schema.len() as u64;
+        memory.buffer_bytes.map_or(options.clone(), |bytes| options.max_memtable_size(part(bytes)))
+    };
+    let tables = schema.iter().map(|name| database.keyspace(name, options)).collect::<Result<_, _>>()?;
     Ok(Box::new(Fjall { database, tables }))
 }
 

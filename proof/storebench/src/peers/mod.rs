@@ -2,6 +2,8 @@
 
 #[cfg(feature = "fjall")]
 mod fjall;
+#[cfg(feature = "heed")]
+mod heed;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(feature = "rocksdb")]
@@ -14,15 +16,16 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use crate::kv::{Db, Schema};
+use crate::kv::{Db, Memory, Schema};
 
 /// Every other store, and whether this program was built with it.
-pub(crate) const PEERS: [(&str, bool); 6] = [
+pub(crate) const PEERS: [(&str, bool); 7] = [
     ("sqlite", true),
     ("waldio", true),
     ("redb", cfg!(feature = "redb")),
     ("fjall", cfg!(feature = "fjall")),
     ("rocksdb", cfg!(feature = "rocksdb")),
+    ("lmdb", cfg!(feature = "heed")),
     ("turso", cfg!(feature = "turso")),
 ];
 
@@ -34,23 +37,32 @@ pub(crate) fn title(name: &str) -> &'static str {
         "redb" => "redb",
         "fjall" => "fjall",
         "rocksdb" => "RocksDB TransactionDB",
+        "lmdb" => "LMDB",
         _ => "Turso, MVCC",
     }
 }
 
-/// Makes one in an empty directory, with its log in another if it can; every commit is durable.
-pub(crate) fn open(name: &str, dir: &Path, log_dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
+/// Makes or opens one in a directory, with its log in another if it can; every commit is durable.
+pub(crate) fn open(
+    name: &str,
+    dir: &Path,
+    log_dir: &Path,
+    schema: Schema,
+    memory: Memory,
+) -> Result<Box<dyn Db>> {
     std::fs::create_dir_all(dir)?;
     std::fs::create_dir_all(log_dir)?;
     match name {
-        "sqlite" => sqlite::open(dir, None, schema),
-        "waldio" => sqlite::open(dir, Some(log_dir), schema),
+        "sqlite" => sqlite::open(dir, None, schema, memory),
+        "waldio" => sqlite::open(dir, Some(log_dir), schema, memory),
         #[cfg(feature = "redb")]
-        "redb" => redb::open(dir, schema),
+        "redb" => redb::open(dir, schema, memory),
         #[cfg(feature = "fjall")]
-        "fjall" => fjall::open(dir, schema),
+        "fjall" => fjall::open(dir, schema, memory),
         #[cfg(feature = "rocksdb")]
-        "rocksdb" => rocksdb::open(dir, log_dir, schema),
+        "rocksdb" => rocksdb::open(dir, log_dir, schema, memory),
+        #[cfg(feature = "heed")]
+        "lmdb" => heed::open(dir, schema),
         #[cfg(feature = "turso")]
         "turso" => turso::open(dir, schema),
         _ => bail!("{name} is not built; name it with --features"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use crate::kv::{CACHE_BYTES, Db, Done, Schema, Session, Span, Tx, Visit, Work, each};
+use crate::kv::{Db, Done, Memory, Schema, Session, Span, Tx, Visit, Work, each};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 type WriteTable<'t> = redb::Table<'t, &'static [u8], &'static [u8]>;
@@ -16,9 +16,9 @@ struct Redb {
     tables: Vec<Definition>,
 }
 
-pub(super) fn open(dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
+pub(super) fn open(dir: &Path, schema: Schema, memory: Memory) -> Result<Box<dyn Db>> {
     let mut builder = Database::builder();
-    builder.set_cache_size(CACHE_BYTES as usize);
+    builder.set_cache_size(memory.cache_bytes as usize);
     let database = builder.create(dir.join("redb"))?;
     let tables: Vec<Definition> = schema.iter().map(|name| TableDefinition::new(name)).collect();
     let tx = database.begin_write()?;

@@ -9,7 +9,7 @@ use rocksdb::{
     TransactionOptions, WriteOptions,
 };
 
-use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
+use crate::kv::{Db, Done, Fail, Memory, Schema, Session, Span, Tx, Visit, Work};
 
 type Database = TransactionDB<MultiThreaded>;
 
@@ -18,13 +18,18 @@ struct Rocks {
     schema: Schema,
 }
 
-pub(super) fn open(dir: &Path, log_dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
+pub(super) fn open(dir: &Path, log_dir: &Path, schema: Schema, memory: Memory) -> Result<Box<dyn Db>> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.create_missing_column_families(true);
     options.set_wal_dir(log_dir.join("rocksdb-log"));
+    if let Some(bytes) = memory.buffer_bytes {
+        options.set_db_write_buffer_size(bytes as usize);
+        // Of each family two are kept, also when they are written, for the transactions to find conflicts in.
+        options.set_write_buffer_size(bytes as usize / 4);
+    }
     let mut blocks = BlockBasedOptions::default();
-    blocks.set_block_cache(&Cache::new_lru_cache(CACHE_BYTES as usize)?);
+    blocks.set_block_cache(&Cache::new_lru_cache(memory.cache_bytes as usize)?);
     blocks.set_bloom_filter(10.0, false);
     options.set_block_based_table_factory(&blocks);
     let mut transactions = TransactionDBOptions::new();

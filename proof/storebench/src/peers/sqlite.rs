@@ -6,10 +6,12 @@ use std::time::Duration;
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use crate::kv::{CACHE_BYTES, Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
+use crate::kv::{Db, Done, Fail, Memory, Schema, Session, Span, Tx, Visit, Work};
 
 struct Sqlite {
     uri: String,
+    /// Of each connection.
+    cache_kib: u64,
     statements: Vec<Statements>,
 }
 
@@ -35,7 +37,7 @@ impl Statements {
     }
 }
 
-pub(super) fn open(dir: &Path, waldio: Option<&Path>, schema: Schema) -> Result<Box<dyn Db>> {
+pub(super) fn open(dir: &Path, waldio: Option<&Path>, schema: Schema, memory: Memory) -> Result<Box<dyn Db>> {
     let path = dir.join("sqlite.db");
     let uri = match waldio {
         None => format!("file:{}", path.display()),
@@ -44,15 +46,19 @@ pub(super) fn open(dir: &Path, waldio: Option<&Path>, schema: Schema) -> Result<
             format!("file:{}?vfs=duralite&engine=waldio&log_dir={}", path.display(), logs.display())
         }
     };
-    let conn = connect(&uri)?;
+    let cache_kib = (memory.cache_bytes / memory.connections.max(1)) >> 10;
+    let conn = connect(&uri, cache_kib)?;
     for table in schema {
-        conn.execute_batch(&format!("CREATE TABLE {table}(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"))?;
+        conn.execute_batch(&format!(
+            "CREATE TABLE IF NOT EXISTS {table}(k BLOB PRIMARY KEY, v BLOB) WITHOUT ROWID"
+        ))?;
     }
     drop(conn);
-    Ok(Box::new(Sqlite { uri, statements: schema.iter().map(|table| Statements::of(table)).collect() }))
+    let statements = schema.iter().map(|table| Statements::of(table)).collect();
+    Ok(Box::new(Sqlite { uri, cache_kib, statements }))
 }
 
-fn connect(uri: &str) -> Result<Connection> {
+fn connect(uri: &str, cache_kib: u64) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_URI
@@ -62,7 +68,7 @@ fn connect(uri: &str) -> Result<Connection> {
         conn.busy_timeout(Duration::from_secs(20))?;
         conn.query_row("PRAGMA journal_mode=WAL", [], |_| Ok(()))?;
         conn.pragma_update(None, "synchronous", "FULL")?;
-        conn.pragma_update(None, "cache_size", -((CACHE_BYTES >> 10) as i64))?;
+        conn.pragma_update(None, "cache_size", -(cache_kib as i64))?;
         conn.set_prepared_statement_cache_capacity(64);
         Ok(conn)
     })
@@ -70,7 +76,10 @@ fn connect(uri: &str) -> Result<Connection> {
 
 impl Db for Sqlite {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(SqliteSession { conn: connect(&self.uri)?, statements: &self.statements }))
+        Ok(Box::new(SqliteSession {
+            conn: connect(&self.uri, self.cache_kib)?,
+            statements: &self.statements,
+        }))
     }
 }
 

@@ -1,0 +1,170 @@
+//! Which rows there are: a workload, how much data for the cache, threads, and bytes of a row.
+
+use anyhow::{Context, Result, bail};
+
+use crate::tpcb::TpcB;
+use crate::tpcc::TpcC;
+use crate::workload::Workload;
+use crate::ycsb::{Mix, Ycsb};
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Load,
+    Scan,
+    Ycsb(Mix),
+    TpcB,
+    TpcC,
+}
+
+const KINDS: [(&str, Kind); 11] = [
+    ("load", Kind::Load),
+    ("scan", Kind::Scan),
+    ("ycsb-a", Kind::Ycsb(Mix::A)),
+    ("ycsb-b", Kind::Ycsb(Mix::B)),
+    ("ycsb-c", Kind::Ycsb(Mix::C)),
+    ("ycsb-d", Kind::Ycsb(Mix::D)),
+    ("ycsb-e", Kind::Ycsb(Mix::E)),
+    ("ycsb-f", Kind::Ycsb(Mix::F)),
+    ("mixed", Kind::Ycsb(Mix::BesideScan)),
+    ("tpc-b", Kind::TpcB),
+    ("tpc-c", Kind::TpcC),
+];
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) kind: Kind,
+    /// How many times the cache the data are.
+    pub(super) multiple: u64,
+    pub(super) threads: u64,
+    pub(super) row_bytes: u64,
+    pub(super) is_zipf: bool,
+}
+
+/// What `make storebench` measures without being told.
+const USUAL: [&str; 4] = ["load-5x-1t-100b", "scan-5x-1t-100b", "tpc-b-5x-16t-100b", "ycsb-a-10x-16t-1000b"];
+
+/// Bytes of a warehouse with its rows to begin with.
+const WAREHOUSE_BYTES: u64 = 4 << 20;
+
+impl Case {
+    /// All of them, those with the same data beside each other.
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for multiple in [1, 5, 10] {
+            for row_bytes in [100, 1000] {
+                for (_, kind) in KINDS {
+                    let (of_rows, of_banks) =
+                        (matches!(kind, Kind::Ycsb(_)), matches!(kind, Kind::TpcB | Kind::TpcC));
+                    if of_banks && row_bytes != 100 {
+                        // Their rows have sizes of their own.
+                        continue;
+                    }
+                    let threads: &[u64] = if of_rows || of_banks { &[1, 16] } else { &[1] };
+                    for &threads in threads {
+                        if kind == Kind::Ycsb(Mix::BesideScan) && threads == 1 {
+                            continue;
+                        }
+                        let drawn: &[bool] = if of_rows { &[false, true] } else { &[false] };
+                        all.extend(drawn.iter().map(|&is_zipf| Self {
+                            kind,
+                            multiple,
+                            threads,
+                            row_bytes,
+                            is_zipf,
+                        }));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    pub(super) fn usual() -> Vec<Self> {
+        Self::all().into_iter().filter(|case| USUAL.contains(&case.name().as_str())).collect()
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
+    }
+
+    pub(super) fn name(self) -> String {
+        let Self { multiple, threads, row_bytes, is_zipf, .. } = self;
+        let drawn = if is_zipf { "-zipf" } else { "" };
+        format!("{}-{multiple}x-{threads}t-{row_bytes}b{drawn}", self.title())
+    }
+
+    pub(super) fn named(name: &str) -> Result<Self> {
+        Self::all()
+            .into_iter()
+            .find(|case| case.name() == name)
+            .with_context(|| format!("there is no row {name}"))
+    }
+
+    /// Bytes of keys and values. Once the cache stands for four fifths of it, so that all fits.
+    pub(super) fn data_bytes(self, cache_bytes: u64) -> u64 {
+        if self.multiple == 1 { cache_bytes / 5 * 4 } else { cache_bytes * self.multiple }
+    }
+
+    fn rows(self, cache_bytes: u64) -> u64 {
+        self.data_bytes(cache_bytes) / (self.row_bytes + 8)
+    }
+
+    /// Rows with the same data have the same text.
+    pub(super) fn data(self) -> String {
+        match self.kind {
+            Kind::TpcB | Kind::TpcC => format!("{}-{}x", self.title(), self.multiple),
+            _ => format!("rows-{}x-{}b", self.multiple, self.row_bytes),
+        }
+    }
+
+    pub(super) fn workload(self, cache_bytes: u64) -> Result<Box<dyn Workload>> {
+        let (rows, row_bytes) = (self.rows(cache_bytes), self.row_bytes as usize);
+        if rows < 1000 {
+            bail!("a cache of {cache_bytes} bytes is too small to measure with");
+        }
+        Ok(match self.kind {
+            Kind::Load | Kind::Scan => Box::new(Ycsb::new(Mix::Scan, rows, row_bytes, false)),
+            Kind::Ycsb(mix) => Box::new(Ycsb::new(mix, rows, row_bytes, self.is_zipf)),
+            Kind::TpcB => {
+                // Of the rows nearly all are accounts, of 104 bytes.
+                let branches = (self.data_bytes(cache_bytes) / 104 / 1000).max(1) as u32;
+                Box::new(TpcB { branches, accounts_of_a_branch: 1000 })
+            }
+            Kind::TpcC => {
+                let warehouses = (self.data_bytes(cache_bytes) / WAREHOUSE_BYTES).max(1) as u32;
+                Box::new(TpcC { warehouses, customers_of_a_district: 300, items: 1000 })
+            }
+        })
+    }
+
+    /// Bytes of keys and values that a transaction changes, on the average of its mix; `None` where that depends on more.
+    pub(super) fn user_bytes(self) -> Option<f64> {
+        let row = (self.row_bytes + 8) as f64;
+        match self.kind {
+            Kind::Load => Some(row),
+            Kind::Ycsb(Mix::A | Mix::F) => Some(row / 2.0),
+            Kind::Ycsb(Mix::B | Mix::D | Mix::E | Mix::BesideScan) => Some(row / 20.0),
+            // Three rows of 100 bytes and one of 50, with their keys.
+            Kind::TpcB => Some(3.0 * 104.0 + 50.0 + 12.0),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_found_by_its_name() {
+        let all = Case::all();
+        for case in &all {
+            assert_eq!(Case::named(&case.name()).unwrap(), *case);
+        }
+        assert_eq!(Case::usual().len(), USUAL.len());
+        assert!(Case::named("ycsb-z").is_err());
+    }
+}

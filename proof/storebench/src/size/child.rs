@@ -1,0 +1,179 @@
+//! The process that one store runs in.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use duralite_store::{Options, Store};
+use rustix::fs::Advice;
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::SHARE_BYTES;
+use super::case::{Case, Kind};
+use super::group::Group;
+use crate::kv::{Db, Memory};
+use crate::measure::limits::CHILD;
+use crate::nv::NvDb;
+use crate::workload::{Workload, run};
+
+pub(super) const STORE: &str = "duralite";
+
+/// What a child did, by name.
+pub(super) type Found = BTreeMap<String, f64>;
+
+/// What a child is told.
+#[derive(Clone, Debug)]
+pub(super) struct Task {
+    pub(super) store: String,
+    pub(super) dir: PathBuf,
+    pub(super) case: Case,
+    pub(super) is_load: bool,
+    pub(super) cache_bytes: u64,
+    pub(super) seconds: f64,
+}
+
+impl Task {
+    fn text(&self) -> String {
+        let Self { store, dir, case, is_load, cache_bytes, seconds } = self;
+        format!("size {store} {} {is_load} {cache_bytes} {seconds} {}", case.name(), dir.display())
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut words = text.splitn(7, ' ').skip(1);
+        let mut next = || words.next().context("a task");
+        let store = next()?.to_owned();
+        let case = Case::named(next()?)?;
+        let (is_load, cache_bytes, seconds) = (next()?.parse()?, next()?.parse()?, next()?.parse()?);
+        Ok(Self { store, case, is_load, cache_bytes, seconds, dir: PathBuf::from(next()?) })
+    }
+
+    /// Runs in a process of its own, in a group if there can be one.
+    pub(super) fn run(&self, has_groups: bool) -> Result<Found> {
+        forget(&self.dir)?;
+        let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(CHILD, self.text()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let mut begin = || -> Result<()> {
+            if let Some(group) = &group {
+                group.take(child.id())?;
+            }
+            child.stdin.take().context("no input")?.write_all(b"begin\n")?;
+            Ok(())
+        };
+        let begun = begin();
+        let mut said = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).lines().map_while(Result::ok).for_each(|line| said = line);
+        }
+        let status = child.wait()?;
+        begun?;
+        if !status.success() {
+            bail!("its process ended with {status}");
+        }
+        let pairs = said.split(' ').filter_map(|pair| pair.split_once('='));
+        let mut found: Found = pairs
+            .map(|(name, value)| Ok((name.to_owned(), value.parse()?)))
+            .collect::<Result<_, std::num::ParseFloatError>>()?;
+        if let Some(most) = group.as_ref().and_then(Group::most_bytes) {
+            found.insert("group_bytes".to_owned(), most as f64);
+        }
+        Ok(found)
+    }
+}
+
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            all.extend(files(&path)?);
+        } else {
+            all.push(path);
+        }
+    }
+    Ok(all)
+}
+
+/// Takes the files of a directory out of the system's cache, where nobody would count them.
+fn forget(dir: &Path) -> Result<()> {
+    for path in files(dir)? {
+        let file = File::open(path)?;
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+/// Bytes that a directory takes on the disk.
+fn space_bytes(dir: &Path) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    files(dir)?.iter().map(|path| Ok(fs::metadata(path)?.blocks() * 512)).sum()
+}
+
+/// What this process has had the devices do.
+fn device_bytes() -> Result<(f64, f64)> {
+    let text = fs::read_to_string("/proc/self/io")?;
+    let field = |name: &str| -> Result<f64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).context("no such count")?;
+        Ok(line.trim().parse()?)
+    };
+    Ok((field("read_bytes:")?, field("write_bytes:")? - field("cancelled_write_bytes:")?))
+}
+
+fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
+    if task.store == STORE {
+        let options = Options::default().cache_bytes(task.cache_bytes);
+        return Ok(Box::new(NvDb::new(Store::open(task.dir.join("store"), options)?, workload.schema())?));
+    }
+    let memory = Memory {
+        cache_bytes: task.cache_bytes,
+        connections: task.case.threads,
+        buffer_bytes: Some(SHARE_BYTES / 2),
+    };
+    crate::peers::open(&task.store, &task.dir, &task.dir, workload.schema(), memory)
+}
+
+/// The child: waits until it is in its group, works, and says what it did.
+pub(crate) fn child(text: &str) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    if line.is_empty() {
+        bail!("nobody said that it may begin");
+    }
+    let task = Task::parse(text)?;
+    let workload = task.case.workload(task.cache_bytes)?;
+    let db = open(&task, &*workload)?;
+    let (before, begun) = (device_bytes()?, Instant::now());
+    let mut found = Found::new();
+    if task.is_load {
+        workload.load(&*db)?;
+    } else {
+        let threads = task.case.threads;
+        let done = run(&*db, &*workload, threads, Duration::from_secs_f64(task.seconds))?;
+        found.insert("commits".to_owned(), done.commits as f64);
+        found.insert("per_second".to_owned(), done.commits as f64 / begun.elapsed().as_secs_f64());
+        found.insert("p99_us".to_owned(), done.latencies.percentile(0.99) / 1000.0);
+        found.insert("p999_us".to_owned(), done.latencies.percentile(0.999) / 1000.0);
+        found.insert("scans".to_owned(), done.rolled_back as f64);
+    }
+    let read = device_bytes()?.0 - before.0;
+    if !task.is_load && matches!(task.case.kind, Kind::TpcB | Kind::TpcC) {
+        workload.check(&mut *db.session()?)?;
+    }
+    // What it has put off until it is closed counts.
+    drop(db);
+    found.insert("seconds".to_owned(), begun.elapsed().as_secs_f64());
+    found.insert("read_bytes".to_owned(), read);
+    found.insert("written_bytes".to_owned(), device_bytes()?.1 - before.1);
+    found.insert("space_bytes".to_owned(), space_bytes(&task.dir)? as f64);
+    found.insert("resident_bytes".to_owned(), crate::measure::limits::resident("VmHWM")?);
+    let said: Vec<String> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    println!("\n{}", said.join(" "));
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! The table: every row by every store, in turns.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use duralite_bench::report::{Table, number};
+
+use super::case::{Case, Kind};
+use super::child::{Found, STORE, Task};
+use super::probe::{Disk, probe};
+use super::{SHARE_BYTES, Sizes, group};
+use crate::measure::plan::{Plan, times};
+use crate::peers::{PEERS, title};
+use crate::workload::median;
+
+const COLUMNS: [&str; 16] = [
+    "row",
+    "store",
+    "per second",
+    "lowest - highest",
+    "store / it",
+    "p99 us",
+    "p99.9 us",
+    "written / user byte",
+    "read bytes each",
+    "byte bound",
+    "read bound",
+    "of the bound",
+    "space / data",
+    "memory MiB",
+    "resident MiB",
+    "failed",
+];
+
+/// What one store came to in a row, by its turns.
+#[derive(Debug, Default)]
+struct Score {
+    turns: Vec<Found>,
+    failure: Option<String>,
+}
+
+impl Score {
+    fn values(&self, name: &str) -> Vec<f64> {
+        self.turns.iter().filter_map(|found| found.get(name).copied()).collect()
+    }
+
+    fn middle(&self, name: &str) -> f64 {
+        median(&self.values(name))
+    }
+
+    fn sum(&self, name: &str) -> f64 {
+        self.values(name).iter().sum()
+    }
+}
+
+fn stores(sizes: &Sizes) -> Result<Vec<String>> {
+    // Turso keeps its log in memory; it is in the other tables.
+    let built = PEERS.iter().filter(|(name, is_built)| *is_built && *name != "turso");
+    let all: Vec<String> =
+        std::iter::once(STORE).chain(built.map(|(name, _)| *name)).map(str::to_owned).collect();
+    if let Some(unknown) = sizes.stores.iter().find(|name| !all.contains(name)) {
+        bail!("there is no store {unknown}; there are {}", all.join(", "));
+    }
+    Ok(if sizes.stores.is_empty() { all } else { sizes.stores.clone() })
+}
+
+fn chosen(sizes: &Sizes) -> Result<Vec<Case>> {
+    let found: Vec<Case> = match (sizes.is_all, sizes.rows.is_empty()) {
+        (true, _) => Case::all(),
+        (false, true) => Case::usual(),
+        (false, false) => {
+            let is_wanted = |case: &Case| sizes.rows.iter().any(|part| case.name().contains(part.as_str()));
+            Case::all().into_iter().filter(is_wanted).collect()
+        }
+    };
+    if found.is_empty() {
+        bail!("no row has one of {} in its name", sizes.rows.join(", "));
+    }
+    Ok(found)
+}
+
+/// A store's directory with some data, loaded once for all rows that use them.
+struct Loaded {
+    dir: tempfile::TempDir,
+    load: Result<Found>,
+}
+
+struct Rig<'p> {
+    plan: &'p Plan,
+    sizes: &'p Sizes,
+    has_groups: bool,
+    loaded: BTreeMap<String, Loaded>,
+}
+
+impl Rig<'_> {
+    fn task(&self, store: &str, case: Case, dir: &Path, is_load: bool) -> Task {
+        let Sizes { cache_bytes, seconds, turns, .. } = *self.sizes;
+        let seconds = seconds / f64::from(turns);
+        Task { store: store.to_owned(), dir: dir.to_owned(), case, is_load, cache_bytes, seconds }
+    }
+
+    fn load(&self, store: &str, case: Case) -> Result<Loaded> {
+        let dir = tempfile::tempdir_in(&self.plan.disk)?;
+        let load = self.task(store, case, dir.path(), true).run(self.has_groups);
+        eprintln!("  {store}: {} loaded", case.data());
+        Ok(Loaded { dir, load })
+    }
+
+    /// One row by all stores.
+    fn row(&mut self, case: Case, stores: &[String]) -> Result<BTreeMap<String, Score>> {
+        for store in stores {
+            if !self.loaded.contains_key(store) {
+                self.loaded.insert(store.clone(), self.load(store, case)?);
+            }
+        }
+        let mut scores: BTreeMap<String, Score> = BTreeMap::new();
+        for turn in 0..self.sizes.turns {
+            for store in stores {
+                let score = scores.entry(store.clone()).or_default();
+                if score.failure.is_some() {
+                    continue;
+                }
+                let found = if case.kind == Kind::Load {
+                    // The first load is the one that the other rows go on with.
+                    if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
+                } else {
+                    let loaded = self.loaded.get(store).context("nothing is loaded")?;
+                    match &loaded.load {
+                        Ok(_) => self.task(store, case, loaded.dir.path(), false).run(self.has_groups),
+                        Err(error) => Err(anyhow::anyhow!("loading: {error:#}")),
+                    }
+                };
+                match found {
+                    Ok(found) => score.turns.push(found),
+                    Err(error) => score.failure = Some(format!("{error:#}")),
+                }
+            }
+        }
+        Ok(scores)
+    }
+
+    fn loaded_again(&self, store: &str) -> Result<Result<Found>> {
+        let loaded = self.loaded.get(store).context("nothing is loaded")?;
+        Ok(match &loaded.load {
+            Ok(found) => Ok(found.clone()),
+            Err(error) => Err(anyhow::anyhow!("{error:#}")),
+        })
+    }
+}
+
+/// Turns what was found into figures for each second, by the kind of row.
+fn finish(case: Case, cache_bytes: u64, score: &mut Score) {
+    for found in &mut score.turns {
+        let rows = case.data_bytes(cache_bytes) as f64 / (case.row_bytes + 8) as f64;
+        match case.kind {
+            Kind::Load => {
+                found.insert("commits".to_owned(), rows);
+                found.insert("per_second".to_owned(), rows / found["seconds"]);
+            }
+            Kind::Scan => {
+                let scans = found["commits"];
+                found.insert("per_second".to_owned(), found["per_second"] * rows);
+                found.insert("commits".to_owned(), scans * rows);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn cells(case: Case, sizes: &Sizes, disk: Disk, store: &str, score: &Score, ours: f64) -> Vec<String> {
+    let name = if store == STORE { "Duralite's store" } else { title(store) };
+    let mut cells = vec![case.name(), name.to_owned()];
+    if let Some(failure) = &score.failure {
+        cells.extend((0..13).map(|_| "-".to_owned()));
+        cells.push(failure.clone());
+        return cells;
+    }
+    let (rate, commits) = (score.middle("per_second"), score.sum("commits").max(1.0));
+    let rates = score.values("per_second");
+    let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = rates.iter().copied().fold(0.0, f64::max);
+    let (written, read) = (score.sum("written_bytes") / commits, score.sum("read_bytes") / commits);
+    // What the disk alone would allow: its bytes in order, and its pages anywhere.
+    let bound = |of: f64, by: f64| if by > 0.0 { of / by } else { f64::INFINITY };
+    let byte_bound = bound(disk.write_bytes, written);
+    let page = if case.kind == Kind::Scan { f64::INFINITY } else { 8192.0 };
+    let read_bound = bound(disk.reads(case.threads) * page, read);
+    let both = 1.0 / (1.0 / byte_bound + 1.0 / read_bound);
+    let known = |value: f64| if value.is_finite() { number(value) } else { "-".to_owned() };
+    let data = case.data_bytes(sizes.cache_bytes) as f64;
+    cells.extend([
+        number(rate),
+        format!("{} - {}", number(lowest), number(highest)),
+        times(ours, rate),
+        number(score.middle("p99_us")),
+        number(score.middle("p999_us")),
+        case.user_bytes().map_or("-".to_owned(), |bytes| number(written / bytes)),
+        number(read),
+        known(byte_bound),
+        known(read_bound),
+        if both.is_finite() { format!("{:.2}x", rate / both) } else { "-".to_owned() },
+        format!("{:.2}x", score.middle("space_bytes") / data),
+        number(score.middle("group_bytes") / f64::from(1 << 20)),
+        number(score.middle("resident_bytes") / f64::from(1 << 20)),
+        String::new(),
+    ]);
+    cells
+}
+
+/// Measures the rows that were chosen.
+pub(crate) fn measure(plan: &Plan) -> Result<Table> {
+    let sizes = &plan.sizes;
+    let (stores, cases) = (stores(sizes)?, chosen(sizes)?);
+    let why_not = group::why_not();
+    let disk = probe(&plan.disk)?;
+    let mut table = Table::new("store_sizes", "Store: data of one, five and ten times the cache", &COLUMNS);
+    let mut rig = Rig { plan, sizes, has_groups: why_not.is_none(), loaded: BTreeMap::new() };
+    let mut data = String::new();
+    for case in cases {
+        if case.data() != data {
+            // One set of data is on the disk at a time.
+            rig.loaded.clear();
+            data = case.data();
+        }
+        let mut scores = rig.row(case, &stores)?;
+        scores.values_mut().for_each(|score| finish(case, sizes.cache_bytes, score));
+        let ours = scores.get(STORE).map_or(0.0, |score| score.middle("per_second"));
+        for store in &stores {
+            let cells = cells(case, sizes, disk, store, &scores[store], ours);
+            eprintln!("  {}", cells[..6].join("  "));
+            table.row(cells);
+        }
+    }
+    table.note = note(sizes, disk, why_not);
+    Ok(table)
+}
+
+fn note(sizes: &Sizes, disk: Disk, why_not: Option<String>) -> String {
+    let mib = |bytes: u64| bytes >> 20;
+    let held = match why_not {
+        None => format!(
+            "each in a process and a control group of its own, whose memory is the cache and {} MiB besides, the system's cache of its files included",
+            mib(SHARE_BYTES)
+        ),
+        Some(why) => format!(
+            "each in a process of its own; there are no control groups here ({why}), so the system's cache of its files was emptied before each turn and not bounded in it"
+        ),
+    };
+    format!(
+        "Cache {} MiB, {held}. {} s for a row and a store, in {} turns, medians; bytes are of all turns. `1x` is data of four fifths of the cache, so that they fit. Keys of 8 bytes, in ascending order at loading, in transactions of a thousand rows; `load` is over once the store is closed. `scan` counts rows of whole scans; `mixed` is YCSB-B beside one thread that scans everything again and again. TPC-B has rows of its specification, TPC-C as well. All commits are durable: SQLite `synchronous=FULL` (its cache divided among its connections), redb `Durability::Immediate`, fjall `PersistMode::SyncData`, RocksDB synced, LMDB as it is; RocksDB and fjall have half of the fixed share for what waits to be written. Bytes written and read are those that the kernel had the device do for the process, until it was closed. The disk by itself: {} pages of 8 KiB a second anywhere by one thread, {} by 16, and {} MB/s in order. The bounds are what that allows with the bytes that were moved; both together are `the bound`, which says nothing about the time that the processors need. {}",
+        mib(sizes.cache_bytes),
+        number(sizes.seconds),
+        sizes.turns,
+        number(disk.reads_of_one),
+        number(disk.reads_of_16),
+        number(disk.write_bytes / 1e6),
+        stamp(),
+    )
+}
+
+/// Commit and date.
+fn stamp() -> String {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = std::process::Command::new(program).args(arguments).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let commit = said("git", &["describe", "--always", "--dirty"]).unwrap_or_else(|| "unknown".to_owned());
+    let date = said("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default();
+    format!("Commit {commit}, {date}.")
+}

@@ -1,0 +1,225 @@
+//! YCSB: one table, and mixes of reads, changes, insertions and short scans; a full scan, and one beside the others.
+
+use anyhow::{Result, ensure};
+
+use crate::kv::{Db, Loader, Outcome, Schema, Session, run};
+use crate::workload::{Thread, Workload};
+
+/// What a thread does, of a hundred transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mix {
+    /// Half reads, half changes of a row.
+    A,
+    /// 95 reads.
+    B,
+    /// Reads only.
+    C,
+    /// 95 reads of what came last, and insertions.
+    D,
+    /// 95 scans of up to a hundred rows, and insertions.
+    E,
+    /// Half reads, half reads with a change of the row.
+    F,
+    /// Each transaction reads the whole table.
+    Scan,
+    /// As B, beside a thread that reads the whole table again and again.
+    BesideScan,
+}
+
+/// The mix, over so many rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ycsb {
+    pub(crate) mix: Mix,
+    pub(crate) rows: u64,
+    pub(crate) row_bytes: usize,
+    /// How rows are drawn; all alike if there is none.
+    pub(crate) zipf: Option<Zipf>,
+    /// How far back from the newest is read.
+    latest: Zipf,
+    /// Tells the rows that are inserted from those of other runs.
+    run: u64,
+}
+
+const THETA: f64 = 0.99;
+const MOST_SCANNED: u64 = 100;
+/// Insertions of a thread go behind those of all threads before it.
+const INSERTED: u64 = 1 << 62;
+
+/// Ranks from 0 on by Zipf with 0.99, as Gray and others draw them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zipf {
+    count: u64,
+    all: f64,
+    eta: f64,
+}
+
+/// The sum of so many terms of the distribution; its tail by its integral.
+fn zeta(count: u64) -> f64 {
+    let near = count.min(10_000);
+    let sum: f64 = (1..=near).map(|rank| (rank as f64).powf(-THETA)).sum();
+    let rest = (count as f64).powf(1.0 - THETA) - (near as f64).powf(1.0 - THETA);
+    sum + rest / (1.0 - THETA)
+}
+
+impl Zipf {
+    pub(crate) fn new(count: u64) -> Self {
+        let all = zeta(count);
+        let eta = (1.0 - (2.0 / count as f64).powf(1.0 - THETA)) / (1.0 - zeta(2) / all);
+        Self { count, all, eta }
+    }
+
+    fn draw(&self, rng: &mut fastrand::Rng) -> u64 {
+        let part = rng.f64();
+        let drawn = part * self.all;
+        if drawn < 1.0 {
+            return 0;
+        }
+        if drawn < 1.0 + 0.5_f64.powf(THETA) {
+            return 1;
+        }
+        let rank = self.count as f64 * (self.eta * part - self.eta + 1.0).powf(1.0 / (1.0 - THETA));
+        (rank as u64).min(self.count - 1)
+    }
+}
+
+/// Spreads ranks over the table.
+fn scattered(rank: u64, count: u64) -> u64 {
+    let mixed = (rank ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53) % count
+}
+
+impl Ycsb {
+    pub(crate) fn new(mix: Mix, rows: u64, row_bytes: usize, is_zipf: bool) -> Self {
+        let zipf = is_zipf.then(|| Zipf::new(rows));
+        Self { mix, rows, row_bytes, zipf, latest: Zipf::new(1000), run: fastrand::u64(0..1 << 12) }
+    }
+
+    fn draw(&self, thread: &mut Thread) -> u64 {
+        match self.zipf {
+            Some(zipf) => scattered(zipf.draw(&mut thread.rng), self.rows),
+            None => thread.rng.u64(0..self.rows),
+        }
+    }
+
+    fn row(&self, serial: u64) -> Vec<u8> {
+        let mut row: Vec<u8> = (0..self.row_bytes as u64).map(|at| (at ^ serial) as u8).collect();
+        row[..8].copy_from_slice(&serial.to_le_bytes());
+        row
+    }
+
+    fn read(&self, session: &mut dyn Session, key: u64) -> Result<(Outcome, u32)> {
+        run(session, false, &mut |tx| tx.get(0, &key.to_be_bytes()).map(drop))
+    }
+
+    fn write(&self, session: &mut dyn Session, key: u64, reads: bool, serial: u64) -> Result<(Outcome, u32)> {
+        let row = self.row(serial);
+        run(session, true, &mut |tx| {
+            if reads {
+                tx.get_for_update(0, &key.to_be_bytes())?;
+            }
+            tx.put(0, &key.to_be_bytes(), &row)
+        })
+    }
+
+    /// Reads rows from one on; how many there were.
+    fn scan(&self, session: &mut dyn Session, from: u64, most: u64) -> Result<(u64, u32)> {
+        let mut rows = 0;
+        let (_, retries) = run(session, false, &mut |tx| {
+            rows = 0;
+            tx.scan(0, &from.to_be_bytes(), &[0xff; 9], false, &mut |_, _| {
+                rows += 1;
+                rows < most
+            })
+        })?;
+        Ok((rows, retries))
+    }
+
+    /// The key of what a thread inserts as its `serial`th row.
+    fn inserted(&self, thread: &Thread, serial: u64) -> u64 {
+        INSERTED + (self.run << 48) + ((thread.number & 0xff) << 40) + (serial & 0xff_ffff_ffff)
+    }
+
+    /// What is inserted last by a thread, or was a little before.
+    fn latest(&self, thread: &mut Thread) -> u64 {
+        let back = self.latest.draw(&mut thread.rng);
+        self.inserted(thread, thread.serial.saturating_sub(back))
+    }
+}
+
+impl Workload for Ycsb {
+    fn name(&self) -> &'static str {
+        "YCSB"
+    }
+
+    fn schema(&self) -> Schema {
+        &["rows"]
+    }
+
+    fn load(&self, db: &dyn Db) -> Result<()> {
+        let mut loader = Loader::new(db)?;
+        for key in 0..self.rows {
+            loader.put(0, key.to_be_bytes().to_vec(), self.row(key))?;
+        }
+        loader.finish()
+    }
+
+    fn step(&self, session: &mut dyn Session, thread: &mut Thread) -> Result<(usize, Outcome, u32)> {
+        let is_first = thread.rng.u8(0..100) < if matches!(self.mix, Mix::A | Mix::F) { 50 } else { 95 };
+        let (outcome, retries) = match self.mix {
+            Mix::Scan => {
+                let (rows, retries) = self.scan(session, 0, u64::MAX)?;
+                ensure!(rows >= self.rows, "{rows} rows scanned of {}", self.rows);
+                (Outcome::Committed, retries)
+            }
+            Mix::BesideScan if thread.number == 0 => {
+                let (rows, retries) = self.scan(session, 0, u64::MAX)?;
+                ensure!(rows >= self.rows, "{rows} rows scanned of {}", self.rows);
+                return Ok((1, Outcome::RolledBack, retries));
+            }
+            Mix::C => self.read(session, self.draw(thread))?,
+            Mix::D if is_first => self.read(session, self.latest(thread))?,
+            Mix::E if is_first => {
+                let (from, most) = (self.draw(thread), thread.rng.u64(1..=MOST_SCANNED));
+                (Outcome::Committed, self.scan(session, from, most)?.1)
+            }
+            Mix::D | Mix::E => {
+                thread.serial += 1;
+                let key = self.inserted(thread, thread.serial);
+                self.write(session, key, false, thread.serial)?
+            }
+            _ if is_first => self.read(session, self.draw(thread))?,
+            mix => {
+                thread.serial += 1;
+                self.write(session, self.draw(thread), mix == Mix::F, thread.serial)?
+            }
+        };
+        Ok((0, outcome, retries))
+    }
+
+    fn check(&self, session: &mut dyn Session) -> Result<()> {
+        let (rows, _) = self.scan(session, 0, u64::MAX)?;
+        ensure!(rows >= self.rows, "{rows} rows of {}", self.rows);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_rows_are_drawn_most_of_the_time() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let count = 100_000;
+        let (zipf, mut drawn) = (Zipf::new(count), vec![0_u32; count as usize]);
+        for _ in 0..100_000 {
+            drawn[zipf.draw(&mut rng) as usize] += 1;
+        }
+        // By the distribution the first is drawn 1 of 12.7 times, and the first thousandth 41 of 100.
+        let first = f64::from(drawn[0]) / 1e5;
+        assert!((0.07..0.09).contains(&first), "{first}");
+        let head = f64::from(drawn[..100].iter().sum::<u32>()) / 1e5;
+        assert!((0.36..0.48).contains(&head), "{head}");
+        assert!((0..count).map(|rank| scattered(rank, count)).all(|key| key < count));
+    }
+}
