@@ -1,6 +1,7 @@
 //! Keys as locks name them.
 
 use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 /// Bytes of a short key.
@@ -51,6 +52,12 @@ impl PartialEq for Key {
 }
 
 impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
 
 impl PartialOrd for Key {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
