@@ -43,6 +43,7 @@ mod archive;
 mod backup;
 mod buffer;
 mod codec;
+mod compact;
 mod controls;
 mod counter;
 mod engine;
@@ -89,6 +90,7 @@ mod waiters;
 
 pub use archive::{Keep, Pruned};
 pub use codec::{Key, Value};
+pub use compact::Compacted;
 #[cfg(feature = "controls")]
 #[doc(hidden)]
 pub use controls::Rule;

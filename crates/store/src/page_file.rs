@@ -135,6 +135,15 @@ impl PageFile {
             .map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
+    /// Cuts pages off the end that nobody needs. After a power failure they may be back.
+    pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock();
+        // Nor does anybody copy them.
+        let _area = self.area.lock();
+        let shrunk = self.block.shrink(pages * self.page_bytes as u64);
+        shrunk.map_err(|error| Error::medium("cutting the page file", error))
+    }
+
     /// Reads a page, zeros if it was never written.
     ///
     /// # Errors
@@ -190,14 +199,16 @@ impl PageFile {
         let mut next = self.first_page();
         let mut bytes = vec![0; DOUBLE_WRITE_PAGES * self.page_bytes];
         while next < self.pages() {
-            let count = (self.pages() - next).min(DOUBLE_WRITE_PAGES as u64);
-            let piece = &mut bytes[..count as usize * self.page_bytes];
-            {
-                // Nobody writes pages meanwhile.
+            let piece = {
+                // Nobody writes pages, or cuts them off, meanwhile.
                 let _area = self.area.lock();
+                let count = self.pages().saturating_sub(next).min(DOUBLE_WRITE_PAGES as u64);
+                let piece = &mut bytes[..count as usize * self.page_bytes];
                 let at = next * self.page_bytes as u64;
                 self.block.read(at, piece).map_err(|error| Error::medium("reading pages", error))?;
-            }
+                piece
+            };
+            let count = (piece.len() / self.page_bytes) as u64;
             for (id, page) in (next..).zip(piece.chunks(self.page_bytes)) {
                 check(page, id, self.seed).map_err(|error| Error::page(id, error))?;
             }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::archive::{Archive, Keep, Pruned};
 use crate::backup::backup;
+use crate::compact::{Compacted, cut, file_bytes, long_rows, relocate};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::keeper;
@@ -356,6 +357,45 @@ impl Store {
             let verified = verify(engine, &roots)?;
             Ok(Verified { tables: verified.tables - dropped, dropped, ..verified })
         })
+    }
+
+    /// Gives space that is free in the page file back to the file system, while transactions go on: pages move from the file's
+    /// end to free ones before it, long values are written anew, and the end is cut. A page that is the root of a table stays where
+    /// it is, and so does a row that others keep locked. What is open for long may keep the end from being cut: then calling it
+    /// again later helps. It takes two pages of log for each page that moves.
+    ///
+    /// See [`Compacted`] for an example.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the log has no room for that; [`Error::Corrupt`], [`Error::Io`], [`Error::Poisoned`]. What has been moved
+    /// by then has been moved.
+    pub fn compact(&self) -> Result<Compacted, Error> {
+        let engine = self.engine();
+        let bytes_before = file_bytes(engine);
+        let limit = engine.space.pages_wanted();
+        let mut pages_moved = relocate(engine, engine.catalog(), limit)?;
+        for name in self.tables()? {
+            let Some(table) = self.run(|tx| tx.find_table(&name))? else { continue };
+            let done = self.run(|tx| {
+                tx.keep_table(&table)?;
+                let moved = relocate(engine, table.root(), limit)?;
+                let rows = long_rows(engine, &table)?;
+                Ok((moved, rows))
+            });
+            let (moved, rows) = match done {
+                Err(Error::NoTable { .. }) => continue,
+                done => done?,
+            };
+            pages_moved += moved;
+            for key in rows {
+                match self.run(|tx| tx.rewrite_long(&table, &key, limit)) {
+                    Ok(()) | Err(Error::Timeout | Error::Deadlock | Error::NoTable { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        cut(engine)?;
+        Ok(Compacted { pages_moved, bytes_before, bytes_after: file_bytes(engine) })
     }
 
     /// Makes a backup in a new or empty directory, while transactions go on; the last log object that it has. With the

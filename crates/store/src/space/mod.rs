@@ -3,6 +3,8 @@
 //! Invariant 41: whoever takes a row out, or makes it shorter, has kept the pages that putting it back may need, since
 //! others may fill the room meanwhile. So a rollback never fails for lack of room in the page file.
 
+mod cut;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_logfmt::store::{Change, PageId, bits_of, first_clear, is_set, pages_in_use};

@@ -130,6 +130,19 @@ impl Transaction {
         Ok(())
     }
 
+    /// The table of this name, if there is one.
+    pub(crate) fn find_table(&mut self, name: &str) -> Result<Option<Table>, Error> {
+        let root = self.root_of(name)?;
+        Ok(root.map(|root| self.engine().tables.handle(name, root)))
+    }
+
+    /// Keeps everybody from dropping a table, and from nothing else.
+    pub(crate) fn keep_table(&self, table: &Table) -> Result<(), Error> {
+        self.check()?;
+        self.take(&Target::Table(table.root()), Mode::IntentionShared)?;
+        table.check_there()
+    }
+
     /// The root of the table of this name, which stays so until the transaction is over.
     fn root_of(&mut self, name: &str) -> Result<Option<PageId>, Error> {
         check_name(name)?;

@@ -11,7 +11,7 @@ use super::rows::inline_limit;
 use crate::admission::Room;
 use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::Mode;
-use crate::pager::Logged;
+use crate::pager::{Logged, Pager};
 use crate::table::Table;
 use crate::tree::{ChainPage, add_to_chain, chain_pages, chain_piece, end_chain};
 
@@ -23,11 +23,7 @@ const PAGES_AHEAD: u64 = 16;
 pub struct ValueReader<'t> {
     tx: &'t Transaction,
     len: u64,
-    /// Bytes that are in no piece yet.
-    left: u64,
-    next: PageId,
-    piece: Vec<u8>,
-    at: usize,
+    chain: Chain<'t>,
 }
 
 impl ValueReader<'_> {
@@ -46,9 +42,26 @@ impl ValueReader<'_> {
 
 impl Read for ValueReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.tx.check().map_err(io::Error::other)?;
+        self.chain.read(buffer)
+    }
+}
+
+/// The rest of a long value.
+#[derive(Debug)]
+struct Chain<'p> {
+    pager: &'p Pager,
+    /// Bytes that are in no piece yet.
+    left: u64,
+    next: PageId,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Chain<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.at == self.piece.len() && self.left > 0 {
-            self.tx.check().map_err(io::Error::other)?;
-            let (piece, next) = chain_piece(&self.tx.engine().pager, self.next).map_err(io::Error::other)?;
+            let (piece, next) = chain_piece(self.pager, self.next).map_err(io::Error::other)?;
             let left = self.left.checked_sub(piece.len() as u64);
             self.left = left.ok_or_else(|| io::Error::other(Error::corrupt("a long row")))?;
             (self.piece, self.next, self.at) = (piece, next, 0);
@@ -92,7 +105,8 @@ impl Transaction {
             Value::Long { bytes, first } => (Vec::new(), bytes, first),
         };
         let len = piece.len() as u64 + left;
-        Ok(Some(ValueReader { tx: self, len, left, next, piece, at: 0 }))
+        let chain = Chain { pager: &self.engine().pager, left, next, piece, at: 0 };
+        Ok(Some(ValueReader { tx: self, len, chain }))
     }
 
     /// Sets a row to what is read to its end, and says how many bytes that was; of them never more than two pages are in
@@ -120,6 +134,29 @@ impl Transaction {
             };
             tx.put_cell(table.root(), key, &cell)?;
             Ok(bytes)
+        })
+    }
+
+    /// Writes a long value anew if it has pages that are not before `limit`.
+    pub(crate) fn rewrite_long(&mut self, table: &Table, key: &[u8], limit: PageId) -> Result<(), Error> {
+        let Some(cell) = self.cell(table, key, Mode::Exclusive)? else { return Ok(()) };
+        let Value::Long { first, bytes } = leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? else {
+            return Ok(());
+        };
+        let running = Arc::clone(&self.running);
+        let pager = &running.engine.pager;
+        let (mut next, mut is_before) = (first, true);
+        while next != 0 && is_before {
+            is_before = next < limit;
+            next = chain_piece(pager, next)?.1;
+        }
+        if is_before {
+            return Ok(());
+        }
+        let mut old = Chain { pager, left: bytes, next: first, piece: Vec::new(), at: 0 };
+        self.changing(|tx| {
+            let (bytes, first) = tx.write_long(&mut old)?;
+            tx.put_cell(table.root(), key, &leaf_cell(key, Value::Long { bytes, first }))
         })
     }
 

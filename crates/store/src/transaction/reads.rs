@@ -5,7 +5,7 @@ use std::ops::{Bound, RangeBounds};
 use super::Transaction;
 use super::scan::Scan;
 use crate::error::Error;
-use crate::locks::{Mode, Target};
+use crate::locks::Mode;
 use crate::reader::{Reader, Row, after_prefix};
 use crate::table::Table;
 
@@ -97,10 +97,8 @@ impl Transaction {
     /// # Errors
     /// As [`get`](Self::get).
     pub fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
-        self.check()?;
         self.check_table(table)?;
-        self.take(&Target::Table(table.root()), Mode::IntentionShared)?;
-        table.check_there()?;
+        self.keep_table(table)?;
         self.engine().tree(table.root()).approximate_len()
     }
 }

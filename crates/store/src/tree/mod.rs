@@ -8,6 +8,7 @@ mod cursor;
 mod grow;
 mod overflow;
 mod reap;
+mod relocate;
 mod shrink;
 
 use duralite_logfmt::FormatError;
@@ -27,6 +28,7 @@ pub(crate) use self::overflow::{
     ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
 };
 pub(crate) use self::reap::Reaped;
+pub(crate) use self::relocate::MOST_MOVES;
 
 /// More splits than one row can ever need, if others who take the room meanwhile are counted in.
 const MOST_SPLITS: u32 = 1000;

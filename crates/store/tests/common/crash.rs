@@ -157,6 +157,9 @@ impl Block for Flushed {
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         self.1.step(|| self.0.preallocate(len))
     }
+    fn shrink(&self, len: u64) -> Result<(), MediumError> {
+        self.1.step(|| self.0.shrink(len))
+    }
     fn refresh_len(&self) -> Result<(), MediumError> {
         self.0.refresh_len()
     }

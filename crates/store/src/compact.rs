@@ -1,0 +1,102 @@
+//! Space that is free goes back to the file system, while transactions go on.
+//!
+//! Invariant 56: the page file is cut only behind the last page in use, with the maps of what goes latched, once no object that
+//! recovery would repeat speaks of any page there, and never so far that taking back what is open might lack pages.
+
+use std::time::{Duration, Instant};
+
+use duralite_logfmt::store::{PageId, PageKind, Value, cell_key, leaf_value};
+
+use crate::admission::Room;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::table::Table;
+use crate::tree::{Edge, MOST_MOVES, Want};
+
+/// For so long checkpoints are made to let go of what speaks of the file's end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What compacting a store came to.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// let compacted = store.compact()?;
+/// assert!(compacted.bytes_after <= compacted.bytes_before);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// Pages that were moved; those of long values are not counted.
+    pub pages_moved: u64,
+    /// Bytes of the page file before.
+    pub bytes_before: u64,
+    /// Bytes of the page file after.
+    pub bytes_after: u64,
+}
+
+/// Bytes of the page file.
+pub(crate) fn file_bytes(engine: &Engine) -> u64 {
+    let file = engine.pager.pool.file();
+    file.pages() * file.page_bytes() as u64
+}
+
+/// Moves a tree's pages before `limit`, as far as there are free ones; how many.
+pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u64, Error> {
+    let page = engine.pager.pool.page_bytes() as u64;
+    let room = Room { bytes: MOST_MOVES * (3 * page + 1024), objects: MOST_MOVES };
+    let mut moved = 0;
+    let mut key = Vec::new();
+    loop {
+        engine.poison.check()?;
+        engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
+        let done = engine.tree(root).relocate(&key, limit);
+        engine.admission.give_back(room);
+        let done = done?;
+        moved += done.pages;
+        match done.next {
+            Some(next) if next > key || done.pages > 0 => key = next,
+            _ => return Ok(moved),
+        }
+    }
+}
+
+/// Keys of rows whose values have chains, as they are now.
+pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, Error> {
+    let tree = engine.tree(table.root());
+    let mut keys = Vec::new();
+    let mut from: Option<Vec<u8>> = None;
+    loop {
+        let edge = from.as_deref().map_or(Edge::Unbounded, Edge::Included);
+        let piece = tree.first_piece(edge, Edge::Unbounded, Want::Rows)?;
+        for cell in &piece.cells {
+            let damaged = |_| Error::corrupt("a row");
+            if let Value::Long { first: 1.., .. } = leaf_value(cell).map_err(damaged)? {
+                keys.push(cell_key(PageKind::Leaf, cell).map_err(damaged)?.to_vec());
+            }
+        }
+        match piece.fence {
+            Some(fence) if from.as_ref().is_none_or(|from| fence > *from) => from = Some(fence),
+            _ => return Ok(keys),
+        }
+    }
+}
+
+/// Cuts the file behind the last page in use.
+pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
+    // What has been moved so far, and freed before.
+    let last = engine.pager.log.next();
+    let begun = Instant::now();
+    loop {
+        engine.poison.check()?;
+        engine.checkpoint(&|| false)?;
+        let head = engine.pager.log.head();
+        engine.space.cut(&engine.pager, head)?;
+        if head >= last || begun.elapsed() > PATIENCE {
+            return Ok(());
+        }
+        // An open transaction needs older log: it may end.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,69 @@
+//! The end of the page file is cut where nothing is in use.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::atomic::Ordering;
+
+use duralite_logfmt::store::{Lsn, PageId, is_set, lsn, pages_in_use};
+
+use super::{SPARE_PAGES, Space};
+use crate::error::Error;
+use crate::pager::Pager;
+
+/// Pages that are looked at with their maps latched.
+const PAGES_AT_A_TIME: u64 = 512;
+
+impl Space {
+    /// So many pages the file has to have: for those in use, and those that taking back what is open may need.
+    pub(crate) fn pages_wanted(&self) -> PageId {
+        let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + SPARE_PAGES;
+        self.first_map + pages + pages.div_ceil(self.bits - 1)
+    }
+
+    /// Cuts pages off the file's end that are free and that no log object from `head` on speaks of.
+    ///
+    /// # Errors
+    /// Of the medium.
+    pub(crate) fn cut(&self, pager: &Pager, head: Lsn) -> Result<(), Error> {
+        let file = pager.pool.file();
+        loop {
+            let (pages, wanted) = (file.pages(), self.pages_wanted());
+            let from = wanted.max(pages.saturating_sub(PAGES_AT_A_TIME));
+            if pages <= from {
+                return Ok(());
+            }
+            // Nobody takes one of these pages meanwhile, or gives one back.
+            let mut maps = BTreeMap::new();
+            for id in from..pages {
+                let (map, _) = self.place_of(id);
+                if let Entry::Vacant(vacant) = maps.entry(map) {
+                    vacant.insert(pager.pool.write(map)?);
+                }
+            }
+            let mut end = pages;
+            for id in (from..pages).rev() {
+                let (map, bit) = self.place_of(id);
+                let Some(map) = maps.get(&map) else { break };
+                let is_free = if map.id() == id {
+                    pages_in_use(map.bytes()) == 0 && map.lsn() < head
+                } else {
+                    !is_set(map.bytes(), bit) && lsn(pager.pool.read(id)?.bytes()) < head
+                };
+                if !is_free {
+                    break;
+                }
+                end = id;
+            }
+            if end == pages {
+                return Ok(());
+            }
+            file.shrink_to(end)?;
+            // Whoever keeps pages sees the file as it is now, or is seen here.
+            file.grow_to(self.pages_wanted())?;
+            // A medium that gives nothing back stays as long as it was.
+            if end > from || file.pages() > end {
+                return Ok(());
+            }
+        }
+    }
+}
