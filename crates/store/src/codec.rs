@@ -12,7 +12,7 @@ use std::borrow::Borrow;
 /// use duralite_store::Key;
 /// let bytes = |key: &(i32, String)| {
 ///     let mut bytes = Vec::new();
-///     Key::encode_last(key, &mut bytes);
+///     <(i32, String) as Key>::encode_last(key, &mut bytes);
 ///     bytes
 /// };
 /// assert!(bytes(&(-1, "b".to_owned())) < bytes(&(1, "a".to_owned())));
