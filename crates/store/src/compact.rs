@@ -1,6 +1,6 @@
 //! Space that is free goes back to the file system, while transactions go on.
 //!
-//! Invariant 56: the page file is cut only behind the last page in use, with the maps of what goes latched, once no object that
+//! Invariant 52: the page file is cut only behind the last page in use, with the maps of what goes latched, once no object that
 //! recovery would repeat speaks of any page there, and never so far that taking back what is open might lack pages.
 
 use std::time::{Duration, Instant};
