@@ -74,7 +74,7 @@ fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
     Some(taken)
 }
 
-macro_rules! numbers {
+macro_rules! keys {
     ($($number:ty, $flip:expr;)*) => {$(
         impl Key for $number {
             type Borrowed = Self;
@@ -88,7 +88,16 @@ macro_rules! numbers {
                 Some(Self::from_be_bytes(bytes.try_into().ok()?) ^ $flip)
             }
         }
+    )*};
+}
 
+keys! {
+    u8, 0; u16, 0; u32, 0; u64, 0; u128, 0;
+    i8, i8::MIN; i16, i16::MIN; i32, i32::MIN; i64, i64::MIN; i128, i128::MIN;
+}
+
+macro_rules! values {
+    ($($number:ty),*) => {$(
         impl Value for $number {
             type Borrowed = Self;
 
@@ -103,28 +112,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers! {
-    u8, 0; u16, 0; u32, 0; u64, 0; u128, 0;
-    i8, i8::MIN; i16, i16::MIN; i32, i32::MIN; i64, i64::MIN; i128, i128::MIN;
-}
-
-macro_rules! floats {
-    ($($float:ty),*) => {$(
-        impl Value for $float {
-            type Borrowed = Self;
-
-            fn encode(value: &Self, out: &mut Vec<u8>) {
-                out.extend(value.to_le_bytes());
-            }
-
-            fn decode(bytes: &[u8]) -> Option<Self> {
-                Some(Self::from_le_bytes(bytes.try_into().ok()?))
-            }
-        }
-    )*};
-}
-
-floats!(f32, f64);
+values!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128, f32, f64);
 
 impl Key for bool {
     type Borrowed = Self;

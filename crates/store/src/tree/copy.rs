@@ -1,11 +1,9 @@
 //! A leaf as it was at one moment: its latch is held for as long as copying a page takes.
 
-use std::ops::Bound;
-
 use duralite_logfmt::store::{PageId, cell, cell_count};
 
-use super::cursor::{Edge, key_of, position};
-use super::{Tree, damaged, place_for};
+use super::cursor::{Edge, first_child, last_child};
+use super::{Tree, damaged};
 use crate::error::Error;
 
 /// A copy of a leaf.
@@ -20,32 +18,12 @@ pub(crate) struct LeafCopy {
 impl Tree<'_> {
     /// The leaf that has a range's beginning.
     pub(crate) fn first_leaf(&self, from: Edge<'_>) -> Result<LeafCopy, Error> {
-        self.copied(|page, id, fence| {
-            let place = match from {
-                Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
-                Bound::Unbounded => 0,
-            };
-            if place < cell_count(page) {
-                *fence = Some(key_of(page, id, place)?.to_vec());
-            }
-            Ok(place)
-        })
+        self.copied(|page, id, fence| first_child(page, id, from, fence))
     }
 
     /// The leaf that has a range's end.
     pub(crate) fn last_leaf(&self, to: Edge<'_>) -> Result<LeafCopy, Error> {
-        self.copied(|page, id, fence| {
-            let place = match to {
-                Bound::Included(key) => place_for(page, id, key)?,
-                // The child with what is below the key.
-                Bound::Excluded(key) => position(page, id, key)?.0,
-                Bound::Unbounded => cell_count(page),
-            };
-            if let Some(index) = place.checked_sub(1) {
-                *fence = Some(key_of(page, id, index)?.to_vec());
-            }
-            Ok(place)
-        })
+        self.copied(|page, id, fence| last_child(page, id, to, fence))
     }
 
     fn copied(

@@ -41,20 +41,47 @@ impl Want {
 /// A bound of a range, as it is asked for.
 pub(crate) type Edge<'a> = Bound<&'a [u8]>;
 
+/// The place of the child that has a range's beginning, with where the next one begins.
+pub(super) fn first_child(
+    page: &[u8],
+    id: PageId,
+    from: Edge<'_>,
+    fence: &mut Option<Vec<u8>>,
+) -> Result<usize, Error> {
+    let place = match from {
+        Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
+        Bound::Unbounded => 0,
+    };
+    if place < cell_count(page) {
+        *fence = Some(key_of(page, id, place)?.to_vec());
+    }
+    Ok(place)
+}
+
+/// The place of the child that has a range's end, with where that one begins.
+pub(super) fn last_child(
+    page: &[u8],
+    id: PageId,
+    to: Edge<'_>,
+    fence: &mut Option<Vec<u8>>,
+) -> Result<usize, Error> {
+    let place = match to {
+        Bound::Included(key) => place_for(page, id, key)?,
+        // The child with what is below the key.
+        Bound::Excluded(key) => position(page, id, key)?.0,
+        Bound::Unbounded => cell_count(page),
+    };
+    if let Some(index) = place.checked_sub(1) {
+        *fence = Some(key_of(page, id, index)?.to_vec());
+    }
+    Ok(place)
+}
+
 impl<'a> Tree<'a> {
     /// Rows from the range's beginning on, of the leaf that has it.
     pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
-        let go_right = |page: &[u8], id, fence: &mut Option<Vec<u8>>| {
-            let place = match from {
-                Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
-                Bound::Unbounded => 0,
-            };
-            if place < cell_count(page) {
-                *fence = Some(key_of(page, id, place)?.to_vec());
-            }
-            Ok(place)
-        };
-        let (page, fence) = self.down(|id| self.pager.pool.read(id), go_right)?;
+        let (page, fence) =
+            self.down(|id| self.pager.pool.read(id), |page, id, fence| first_child(page, id, from, fence))?;
         let first = match from {
             Bound::Included(key) => position(page.bytes(), page.id(), key)?.0,
             Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.1,
@@ -68,19 +95,8 @@ impl<'a> Tree<'a> {
 
     /// Rows before the range's end, of the leaf that has it.
     pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
-        let go_left = |page: &[u8], id, fence: &mut Option<Vec<u8>>| {
-            let place = match to {
-                Bound::Included(key) => place_for(page, id, key)?,
-                // The child with what is below the key.
-                Bound::Excluded(key) => position(page, id, key)?.0,
-                Bound::Unbounded => cell_count(page),
-            };
-            if let Some(index) = place.checked_sub(1) {
-                *fence = Some(key_of(page, id, index)?.to_vec());
-            }
-            Ok(place)
-        };
-        let (page, fence) = self.down(|id| self.pager.pool.read(id), go_left)?;
+        let (page, fence) =
+            self.down(|id| self.pager.pool.read(id), |page, id, fence| last_child(page, id, to, fence))?;
         let first = match from {
             Bound::Included(key) => position(page.bytes(), page.id(), key)?.0,
             Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.1,
