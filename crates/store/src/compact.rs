@@ -3,15 +3,16 @@
 //! Invariant 52: the page file is cut only behind the last page in use, with the maps of what goes latched, once no object that
 //! recovery would repeat speaks of any page there, and never so far that taking back what is open might lack pages.
 
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-use duralite_logfmt::store::{PageId, PageKind, Value, cell_key, leaf_value};
+use duralite_logfmt::store::{PageId, Value, leaf_value};
 
 use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::table::Table;
-use crate::tree::{Edge, MOST_MOVES, Want};
+use crate::tree::MOST_MOVES;
 
 /// For so long checkpoints are made to let go of what speaks of the file's end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,23 +65,14 @@ pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u
 
 /// Keys of rows whose values have chains, as they are now.
 pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, Error> {
-    let tree = engine.tree(table.root());
     let mut keys = Vec::new();
-    let mut from: Option<Vec<u8>> = None;
-    loop {
-        let edge = from.as_deref().map_or(Edge::Unbounded, Edge::Included);
-        let piece = tree.first_piece(edge, Edge::Unbounded, Want::Rows)?;
-        for cell in &piece.cells {
-            let damaged = |_| Error::corrupt("a row");
-            if let Value::Long { first: 1.., .. } = leaf_value(cell).map_err(damaged)? {
-                keys.push(cell_key(PageKind::Leaf, cell).map_err(damaged)?.to_vec());
-            }
+    engine.tree(table.root()).each_cell((Bound::Unbounded, Bound::Unbounded), |key, cell| {
+        if let Value::Long { first: 1.., .. } = leaf_value(cell).map_err(|_| Error::corrupt("a row"))? {
+            keys.push(key.to_vec());
         }
-        match piece.fence {
-            Some(fence) if from.as_ref().is_none_or(|from| fence > *from) => from = Some(fence),
-            _ => return Ok(keys),
-        }
-    }
+        Ok(())
+    })?;
+    Ok(keys)
 }
 
 /// Cuts the file behind the last page in use.

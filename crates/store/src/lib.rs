@@ -68,6 +68,7 @@ mod options;
 mod page_file;
 mod pager;
 mod poison;
+mod range;
 mod reader;
 mod reap;
 mod recovery;

@@ -3,12 +3,13 @@
 //! A table that is dropped keeps a row in the table of tables, under a name that no program can give. So what is left of it
 //! is found after a crash, and goes on going: leaves, then what is above them, and at last the root together with that row.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use duralite_logfmt::store::{ObjectKind, PageId, PageKind, cell_key};
+use duralite_logfmt::store::{ObjectKind, PageId};
 
 use crate::admission::Room;
 use crate::engine::{Engine, now_ns};
@@ -18,7 +19,7 @@ use crate::locks::{Held, Key, Mode, Target};
 use crate::pager::Author;
 use crate::running::Stop;
 use crate::steps::Undoable;
-use crate::tree::{Edge, Reaped, Want, chain_pages};
+use crate::tree::{Reaped, chain_pages};
 
 /// How the names begin that no program can give.
 const HIDDEN: u8 = 0;
@@ -80,23 +81,14 @@ fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
 
 /// The roots of dropped tables, those of transactions that have not committed too.
 fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
-    let tree = engine.tree(engine.catalog());
     let mut roots = Vec::new();
-    let end = [HIDDEN + 1];
-    let mut from = DROPPED.to_vec();
-    loop {
-        let edges = (Edge::Included(&from), Edge::Excluded(&end));
-        let piece = tree.first_piece(edges.0, edges.1, Want::Rows)?;
-        for cell in &piece.cells {
-            let key = cell_key(PageKind::Leaf, cell).map_err(|_| Error::corrupt("the list of tables"))?;
-            let root = key.strip_prefix(DROPPED).and_then(|root| root.try_into().ok());
-            roots.extend(root.map(u64::from_be_bytes));
-        }
-        match piece.fence {
-            Some(fence) if fence < end.to_vec() && fence > from => from = fence,
-            _ => return Ok(roots),
-        }
-    }
+    let range = (Bound::Included(DROPPED), Bound::Excluded(&[HIDDEN + 1][..]));
+    engine.tree(engine.catalog()).each_cell(range, |key, _| {
+        let root = key.strip_prefix(DROPPED).and_then(|root| root.try_into().ok());
+        roots.extend(root.map(u64::from_be_bytes));
+        Ok(())
+    })?;
+    Ok(roots)
 }
 
 /// How it goes on with a dropped table.

@@ -83,6 +83,11 @@ impl Table {
         self.tree.root
     }
 
+    /// Where its rows are not in the order of their keys.
+    pub(crate) fn out_of_order(&self) -> Error {
+        Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
+    }
+
     /// Asked with the table locked: until its transaction is over nobody drops it then.
     pub(crate) fn check_there(&self) -> Result<(), Error> {
         if self.tree.is_gone.load(Ordering::SeqCst) {

@@ -36,8 +36,9 @@ use crate::versions::{Image, Seen};
 /// While a snapshot is open the store keeps in memory what rows were before they were changed, of each at most as often as there are
 /// snapshots: [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) at most. Where that is not enough the oldest
 /// snapshot ends, and everything that is read by it from then on is [`Error::SnapshotTooOld`]. It ends with the
-/// process too. A table that is dropped can be read by the snapshots that are older, and its pages stay until they are closed. As long as there is one the store stays open. Cloning it is cheap, and all clones are the same moment; threads
-/// may share it.
+/// process too. A table that is dropped can be read by the snapshots that are older, and its pages stay until they are
+/// closed. As long as there is one the store stays open. Cloning it is cheap, and all clones are the same moment;
+/// threads may share it.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

@@ -8,17 +8,15 @@ use duralite_logfmt::store::{PageId, PageKind, Value, cell_key, leaf_value};
 use super::{Snapshot, damaged};
 use crate::controls::Rule;
 use crate::error::Error;
+use crate::locks::{Key, KeyRange, is_empty};
+use crate::range::{Edges, beside, edge, is_above, is_below, is_earlier, is_later};
+use crate::reader::Row;
 use crate::table::Table;
 use crate::tree::LeafCopy;
-use crate::versions::{Changed, Edges, End, Image};
+use crate::versions::{Changed, End, Image};
 
 /// So many rows that were changed are looked at at once.
 const MOST: usize = 512;
-
-/// A range of keys.
-type Range = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-/// A row: its key and its value.
-type Row = (Vec<u8>, Vec<u8>);
 
 /// A row that has been found: its value, or `None` if that is still to be read by its key.
 type Found = (Vec<u8>, Option<Vec<u8>>);
@@ -40,19 +38,19 @@ pub struct SnapshotScan {
     snapshot: Snapshot,
     table: Table,
     /// What has not been read from either end; `None` when all has.
-    rest: Option<Range>,
+    rest: Option<KeyRange>,
     front: VecDeque<Found>,
     back: VecDeque<Found>,
 }
 
 impl SnapshotScan {
     pub(super) fn new<'k>(snapshot: Snapshot, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Self {
-        let owned = |bound: Bound<&&[u8]>| bound.map(|key| key.to_vec());
+        let owned = |bound: Bound<&&[u8]>| bound.map(|key| Key::from(*key));
         let range = (owned(range.start_bound()), owned(range.end_bound()));
         Self {
             snapshot,
             table: table.clone(),
-            rest: (!is_empty(edges(&range))).then_some(range),
+            rest: (!is_empty(&range)).then_some(range),
             front: VecDeque::new(),
             back: VecDeque::new(),
         }
@@ -71,43 +69,43 @@ impl SnapshotScan {
     }
 
     /// Reads the next rows from the front: those of a leaf, and then what they were.
-    fn fill_front(&mut self, (from, to): Range) -> Result<(), Error> {
+    fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
         let leaf = tree.first_leaf(edge(&from))?;
         let mut end = match &leaf.fence {
-            Some(fence) if is_below(fence, &to) => Bound::Excluded(fence.clone()),
+            Some(fence) if is_below(fence, edge(&to)) => Bound::Excluded(fence.as_slice().into()),
             _ => to.clone(),
         };
         let changed = self.changed((edge(&from), edge(&end)), End::Front);
         self.snapshot.check_age()?;
         if let Some(cut) = &changed.cut {
-            end = Bound::Included(cut.to_vec());
+            end = Bound::Included(cut.clone());
         }
         let found = merge(&leaf, changed, (edge(&from), edge(&end)))?;
         self.front.extend(found);
         if end != to {
             let rest = (beside(end), to);
             // Rows that are out of order would keep it where it is.
-            if !is_later(&from, &rest.0) {
-                return Err(self.out_of_order());
+            if !is_later(edge(&from), edge(&rest.0)) {
+                return Err(self.table.out_of_order());
             }
-            self.rest = (!is_empty(edges(&rest))).then_some(rest);
+            self.rest = (!is_empty(&rest)).then_some(rest);
         }
         Ok(())
     }
 
     /// The same from the back.
-    fn fill_back(&mut self, (from, to): Range) -> Result<(), Error> {
+    fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
         let leaf = tree.last_leaf(edge(&to))?;
         let mut begin = match &leaf.fence {
-            Some(fence) if is_above(fence, &from) => Bound::Included(fence.clone()),
+            Some(fence) if is_above(fence, edge(&from)) => Bound::Included(fence.as_slice().into()),
             _ => from.clone(),
         };
         let changed = self.changed((edge(&begin), edge(&to)), End::Back);
         self.snapshot.check_age()?;
         if let Some(cut) = &changed.cut {
-            begin = Bound::Included(cut.to_vec());
+            begin = Bound::Included(cut.clone());
         }
         let found = merge(&leaf, changed, (edge(&begin), edge(&to)))?;
         for row in found.into_iter().rev() {
@@ -115,16 +113,12 @@ impl SnapshotScan {
         }
         if begin != from {
             let rest = (from, beside(begin));
-            if !is_earlier(&rest.1, &to) {
-                return Err(self.out_of_order());
+            if !is_earlier(edge(&rest.1), edge(&to)) {
+                return Err(self.table.out_of_order());
             }
-            self.rest = (!is_empty(edges(&rest))).then_some(rest);
+            self.rest = (!is_empty(&rest)).then_some(rest);
         }
         Ok(())
-    }
-
-    fn out_of_order(&self) -> Error {
-        Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
     }
 
     fn step(&mut self, end: End) -> Result<Option<Row>, Error> {
@@ -225,73 +219,4 @@ fn row_of_cell(key: &[u8], cell: &[u8]) -> Result<Found, Error> {
         Value::Inline(value) => (key.to_vec(), Some(value.to_vec())),
         Value::Long { .. } => (key.to_vec(), None),
     })
-}
-
-fn edge(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    bound.as_ref().map(Vec::as_slice)
-}
-
-fn edges(range: &Range) -> Edges<'_> {
-    (edge(&range.0), edge(&range.1))
-}
-
-/// Whether no key can be in a range.
-fn is_empty(range: Edges<'_>) -> bool {
-    match range {
-        (Bound::Included(from), Bound::Included(to)) => from > to,
-        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
-            from >= to
-        }
-        _ => false,
-    }
-}
-
-/// Where the range begins that is beside one that ends so, or the other way round.
-fn beside(bound: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
-    match bound {
-        Bound::Included(key) => Bound::Excluded(key),
-        Bound::Excluded(key) => Bound::Included(key),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
-
-/// Whether there may be keys from this one on in a range that ends so.
-fn is_below(key: &[u8], to: &Bound<Vec<u8>>) -> bool {
-    match to {
-        Bound::Included(to) => key <= to.as_slice(),
-        Bound::Excluded(to) => key < to.as_slice(),
-        Bound::Unbounded => true,
-    }
-}
-
-/// Whether there may be keys below this one in a range that begins so.
-fn is_above(key: &[u8], from: &Bound<Vec<u8>>) -> bool {
-    match from {
-        Bound::Included(from) | Bound::Excluded(from) => key > from.as_slice(),
-        Bound::Unbounded => true,
-    }
-}
-
-/// Whether a range that begins so now has become smaller.
-fn is_later(before: &Bound<Vec<u8>>, now: &Bound<Vec<u8>>) -> bool {
-    match (before, now) {
-        (_, Bound::Unbounded) => false,
-        (Bound::Unbounded, _) => true,
-        (Bound::Included(before), Bound::Excluded(now)) => before <= now,
-        (Bound::Included(before) | Bound::Excluded(before), Bound::Included(now) | Bound::Excluded(now)) => {
-            before < now
-        }
-    }
-}
-
-/// Whether a range that ends so now has become smaller.
-fn is_earlier(now: &Bound<Vec<u8>>, before: &Bound<Vec<u8>>) -> bool {
-    match (now, before) {
-        (Bound::Unbounded, _) => false,
-        (_, Bound::Unbounded) => true,
-        (Bound::Excluded(now), Bound::Included(before)) => now <= before,
-        (Bound::Included(now) | Bound::Excluded(now), Bound::Included(before) | Bound::Excluded(before)) => {
-            now < before
-        }
-    }
 }

@@ -9,9 +9,10 @@ use super::{State, Transaction};
 use crate::controls::Rule;
 use crate::error::Error;
 use crate::locks::{Key, KeyRange, Mode, Target, is_empty};
+use crate::range::{beside, edge, is_above, is_below, is_earlier, is_later};
 use crate::reader::Row;
 use crate::table::Table;
-use crate::tree::{Edge, Want};
+use crate::tree::Want;
 
 /// Most rows that are locked ahead of whoever reads them.
 const MOST_AHEAD: usize = 512;
@@ -80,45 +81,6 @@ impl Transaction {
     }
 }
 
-fn edge(bound: &Bound<Key>) -> Edge<'_> {
-    bound.as_ref().map(|key| &**key)
-}
-
-/// Whether the rest of a range has become smaller. Rows that are out of order would keep a scan where it is.
-fn is_later(before: &Bound<Key>, now: &Bound<Key>) -> bool {
-    match (before, now) {
-        (Bound::Unbounded, Bound::Unbounded) => false,
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => true,
-        (Bound::Included(before), Bound::Excluded(now)) => before <= now,
-        (Bound::Excluded(before), Bound::Included(now)) => before < now,
-        (Bound::Included(before), Bound::Included(now)) | (Bound::Excluded(before), Bound::Excluded(now)) => {
-            before < now
-        }
-    }
-}
-
-/// The same at the other end.
-fn is_earlier(now: &Bound<Key>, before: &Bound<Key>) -> bool {
-    match (now, before) {
-        (Bound::Excluded(now), Bound::Included(before)) => now <= before,
-        (Bound::Included(now), Bound::Excluded(before)) => now < before,
-        _ => is_later(now, before),
-    }
-}
-
-fn out_of_order(table: &Table) -> Error {
-    Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(table.root()) }
-}
-
-/// What comes after a range that ends so.
-fn after(end: Bound<Key>) -> Bound<Key> {
-    match end {
-        Bound::Included(key) => Bound::Excluded(key),
-        Bound::Excluded(key) => Bound::Included(key),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
-
 impl Scan<'_> {
     /// Goes on with the first row whose key is not below this one; never back. What is passed over is neither read nor
     /// locked, as far as it has not been.
@@ -145,10 +107,7 @@ impl Scan<'_> {
             return;
         }
         if let Some((from, to)) = self.rest.take() {
-            let is_ahead = match &from {
-                Bound::Unbounded => true,
-                Bound::Included(from) | Bound::Excluded(from) => key > &**from,
-            };
+            let is_ahead = is_above(key, edge(&from));
             let from = if is_ahead { Bound::Included(Key::from(key)) } else { from };
             self.rest = Some((from, to)).filter(|rest| !is_empty(rest));
         }
@@ -182,7 +141,7 @@ impl Scan<'_> {
         let seen = tree.first_piece(edge(&from), edge(&to), Want::End(ahead))?;
         let end = match (&seen.fence, seen.is_cut, seen.cells.last()) {
             (_, true, Some(last)) => Bound::Included(self.tx.row_key(last)?.as_slice().into()),
-            (Some(fence), _, _) if is_below(fence, &to) => Bound::Excluded(fence.as_slice().into()),
+            (Some(fence), _, _) if is_below(fence, edge(&to)) => Bound::Excluded(fence.as_slice().into()),
             _ => to.clone(),
         };
         self.lock((from.clone(), end.clone()))?;
@@ -190,12 +149,14 @@ impl Scan<'_> {
         self.front.extend(piece.cells);
         // The leaf may have been split meanwhile: what is in the next one is read next.
         let rest = match piece.fence {
-            Some(fence) if is_below(&fence, &end) => Some((Bound::Included(fence.as_slice().into()), to)),
+            Some(fence) if is_below(&fence, edge(&end)) => {
+                Some((Bound::Included(fence.as_slice().into()), to))
+            }
             _ if end == to => None,
-            _ => Some((after(end), to)),
+            _ => Some((beside(end), to)),
         };
-        if rest.as_ref().is_some_and(|(now, _)| !is_later(&before, now)) {
-            return Err(out_of_order(&self.table));
+        if rest.as_ref().is_some_and(|(now, _)| !is_later(edge(&before), edge(now))) {
+            return Err(self.table.out_of_order());
         }
         self.rest = rest.filter(|rest| !is_empty(rest));
         Ok(())
@@ -209,7 +170,7 @@ impl Scan<'_> {
         let seen = tree.last_piece(edge(&from), edge(&to), Want::End(ahead))?;
         let begin = match (&seen.fence, seen.is_cut, seen.cells.first()) {
             (_, true, Some(first)) => Bound::Included(self.tx.row_key(first)?.as_slice().into()),
-            (Some(fence), _, _) if is_above(fence, &from) => Bound::Included(fence.as_slice().into()),
+            (Some(fence), _, _) if is_above(fence, edge(&from)) => Bound::Included(fence.as_slice().into()),
             _ => from.clone(),
         };
         self.lock((begin.clone(), to.clone()))?;
@@ -218,12 +179,14 @@ impl Scan<'_> {
             self.back.push_front(cell);
         }
         let rest = match piece.fence {
-            Some(fence) if is_above(&fence, &begin) => Some((from, Bound::Excluded(fence.as_slice().into()))),
+            Some(fence) if is_above(&fence, edge(&begin)) => {
+                Some((from, Bound::Excluded(fence.as_slice().into())))
+            }
             _ if begin == from => None,
-            _ => Some((from, after(begin))),
+            _ => Some((from, beside(begin))),
         };
-        if rest.as_ref().is_some_and(|(_, now)| !is_earlier(now, &before)) {
-            return Err(out_of_order(&self.table));
+        if rest.as_ref().is_some_and(|(_, now)| !is_earlier(edge(now), edge(&before))) {
+            return Err(self.table.out_of_order());
         }
         self.rest = rest.filter(|rest| !is_empty(rest));
         Ok(())
@@ -262,23 +225,6 @@ impl Scan<'_> {
             }
         }
         row.transpose()
-    }
-}
-
-/// Whether a key is inside of a range that ends so.
-fn is_below(key: &[u8], to: &Bound<Key>) -> bool {
-    match to {
-        Bound::Included(to) => key <= &**to,
-        Bound::Excluded(to) => key < &**to,
-        Bound::Unbounded => true,
-    }
-}
-
-/// Whether there may be keys below this one in a range that begins so.
-fn is_above(key: &[u8], from: &Bound<Key>) -> bool {
-    match from {
-        Bound::Included(from) | Bound::Excluded(from) => key > &**from,
-        Bound::Unbounded => true,
     }
 }
 

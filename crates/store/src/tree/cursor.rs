@@ -1,12 +1,13 @@
 //! Rows in order, one leaf at a time: nothing is held between leaves, each is found from the root.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds as _};
 
 use duralite_logfmt::store::{PageId, PageKind, cell, cell_count, cell_key, search};
 
 use super::{Tree, damaged, place_for};
 use crate::buffer::Reading;
 use crate::error::Error;
+use crate::range::{Edge, Edges, edge, is_below, is_later};
 
 /// What one leaf has of a range.
 #[derive(Debug, Default)]
@@ -18,6 +19,15 @@ pub(crate) struct Piece {
     pub(crate) fence: Option<Vec<u8>>,
     /// Whether there are more rows of the range in this leaf.
     pub(crate) is_cut: bool,
+}
+
+/// A leaf as it was at one moment: its latch is held for as long as copying a page takes.
+#[derive(Debug)]
+pub(crate) struct LeafCopy {
+    id: PageId,
+    bytes: Box<[u8]>,
+    /// Where the next leaf begins, if it was read forward, or where this one does, if backward; `None` at the table's end.
+    pub(crate) fence: Option<Vec<u8>>,
 }
 
 /// What is wanted of a leaf.
@@ -38,16 +48,8 @@ impl Want {
     }
 }
 
-/// A bound of a range, as it is asked for.
-pub(crate) type Edge<'a> = Bound<&'a [u8]>;
-
 /// The place of the child that has a range's beginning, with where the next one begins.
-pub(super) fn first_child(
-    page: &[u8],
-    id: PageId,
-    from: Edge<'_>,
-    fence: &mut Option<Vec<u8>>,
-) -> Result<usize, Error> {
+fn first_child(page: &[u8], id: PageId, from: Edge<'_>, fence: &mut Option<Vec<u8>>) -> Result<usize, Error> {
     let place = match from {
         Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
         Bound::Unbounded => 0,
@@ -59,12 +61,7 @@ pub(super) fn first_child(
 }
 
 /// The place of the child that has a range's end, with where that one begins.
-pub(super) fn last_child(
-    page: &[u8],
-    id: PageId,
-    to: Edge<'_>,
-    fence: &mut Option<Vec<u8>>,
-) -> Result<usize, Error> {
+fn last_child(page: &[u8], id: PageId, to: Edge<'_>, fence: &mut Option<Vec<u8>>) -> Result<usize, Error> {
     let place = match to {
         Bound::Included(key) => place_for(page, id, key)?,
         // The child with what is below the key.
@@ -109,6 +106,33 @@ impl<'a> Tree<'a> {
     }
 }
 
+impl Tree<'_> {
+    /// The leaf that has a range's beginning.
+    pub(crate) fn first_leaf(&self, from: Edge<'_>) -> Result<LeafCopy, Error> {
+        self.copied(|page, id, fence| first_child(page, id, from, fence))
+    }
+
+    /// The leaf that has a range's end.
+    pub(crate) fn last_leaf(&self, to: Edge<'_>) -> Result<LeafCopy, Error> {
+        self.copied(|page, id, fence| last_child(page, id, to, fence))
+    }
+
+    fn copied(
+        &self,
+        choose: impl Fn(&[u8], PageId, &mut Option<Vec<u8>>) -> Result<usize, Error>,
+    ) -> Result<LeafCopy, Error> {
+        let (page, fence) = self.down(|id| self.pager.pool.read(id), choose)?;
+        Ok(LeafCopy { id: page.id(), bytes: page.bytes().into(), fence })
+    }
+}
+
+impl LeafCopy {
+    /// Its cells, in ascending order.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = Result<&[u8], Error>> {
+        (0..cell_count(&self.bytes)).map(|index| cell(&self.bytes, index).map_err(damaged(self.id)))
+    }
+}
+
 /// Ways down a tree that its number of rows is told from.
 const WAYS: usize = 16;
 
@@ -138,29 +162,48 @@ impl Tree<'_> {
     }
 
     fn count(&self) -> Result<u64, Error> {
-        let mut from = Bound::Unbounded;
         let mut rows = 0;
+        self.each_cell((Bound::Unbounded, Bound::Unbounded), |_, _| {
+            rows += 1;
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// Gives the key and the cell of each row of a range, a leaf at a time: of what is changed meanwhile some or all. Ends early where
+    /// leaves are out of order.
+    pub(crate) fn each_cell(
+        &self,
+        (from, to): Edges<'_>,
+        mut give: impl FnMut(&[u8], &[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut from = from.map(<[u8]>::to_vec);
         loop {
-            let edge = from.as_ref().map(Vec::as_slice);
-            let piece = self.first_piece(edge, Bound::Unbounded, Want::Rows)?;
-            rows += piece.cells.len() as u64;
-            match piece.fence {
-                Some(fence) if !matches!(&from, Bound::Included(before) if *before >= fence) => {
-                    from = Bound::Included(fence);
+            let range = (edge(&from), to);
+            let leaf = self.first_leaf(range.0)?;
+            for cell in leaf.cells() {
+                let cell = cell?;
+                let key = cell_key(PageKind::Leaf, cell).map_err(damaged(leaf.id))?;
+                if range.contains(key) {
+                    give(key, cell)?;
                 }
-                _ => return Ok(rows),
+            }
+            let next = leaf.fence.filter(|fence| is_below(fence, to)).map(Bound::Included);
+            match next.filter(|next| is_later(range.0, edge(next))) {
+                Some(next) => from = next,
+                None => return Ok(()),
             }
         }
     }
 }
 
 /// A key of an inner page.
-pub(super) fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
+fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
     cell_key(PageKind::Inner, cell(page, index).map_err(damaged(id))?).map_err(damaged(id))
 }
 
 /// The first cell that is not below a key, and the first above it.
-pub(super) fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
+fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
     Ok(match search(page, key).map_err(damaged(id))? {
         Ok(index) => (index, index + 1),
         Err(index) => (index, index),

@@ -3,7 +3,6 @@
 //! empty one back, holds a page's latch until it has the child's, and does it by one object of its own, which no
 //! transaction takes back.
 
-mod copy;
 mod cursor;
 mod grow;
 mod overflow;
@@ -22,8 +21,7 @@ use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{Purpose, Space};
 
-pub(crate) use self::copy::LeafCopy;
-pub(crate) use self::cursor::{Edge, Want};
+pub(crate) use self::cursor::{LeafCopy, Want};
 pub(crate) use self::overflow::{
     ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
 };

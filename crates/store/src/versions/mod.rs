@@ -25,8 +25,9 @@ pub(crate) use self::fate::Fate;
 use self::moments::Moments;
 pub(crate) use self::moments::Seen;
 use self::noted::Noted;
-pub(crate) use self::noted::{Changed, Edges, End, Place};
+pub(crate) use self::noted::{Changed, End, Place};
 use crate::locks::TableId;
+use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -14,6 +14,7 @@ use super::chain::{Chain, Image};
 use super::fate::Fate;
 use super::moments::Moments;
 use crate::locks::{Key, TableId};
+use crate::range::Edges;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -50,9 +51,6 @@ pub(crate) struct Changed {
     /// The last key, as one reads, up to which these are all; `None` if that is the whole range.
     pub(crate) cut: Option<Key>,
 }
-
-/// A range of keys that is looked at.
-pub(crate) type Edges<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 /// So many places that are not in order yet are no reason to look which of them are gone.
 const AT_LEAST: usize = 64;

@@ -11,6 +11,9 @@ mod locks;
 #[path = "../../../../crates/store/src/noting.rs"]
 mod noting;
 #[allow(dead_code)]
+#[path = "../../../../crates/store/src/range.rs"]
+mod range;
+#[allow(dead_code)]
 #[path = "../../../../crates/store/src/steps.rs"]
 mod steps;
 #[allow(dead_code)]
@@ -26,9 +29,10 @@ use std::sync::Arc;
 
 use duralite_logfmt::store::Undo;
 use duralite_schedules::rounds;
+use range::Edges;
 use steps::{Step, Undoable};
 use sync::{Mutex, MutexGuard};
-use versions::{Edges, End, Image, Seen, Versions};
+use versions::{End, Image, Seen, Versions};
 use {crossbeam_skiplist as _, rustc_hash as _, smallvec as _}; // of the modules that are taken in
 
 const TABLE: u64 = 1;
