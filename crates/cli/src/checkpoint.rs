@@ -11,7 +11,7 @@ use duralite_journal::directory::{self, Claim, FoundLog};
 use duralite_journal::home::DatabaseAt;
 use duralite_journal::{DatabaseIdentity, ErrorKind, offline};
 use duralite_logfmt::LogId;
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_logfmt::guard::{self, DatabaseHeader};
 use serde_json::json;
 
 use crate::discard::{self, Lost};
@@ -79,14 +79,13 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     checkpoint(target, path, &log, adopt)
 }
 
-/// Where SQLite's header says how many bytes at the end of each page are not its own, and how many `cksumvfs` takes.
-const RESERVED_BYTES: u64 = 20;
+/// How many of the reserved bytes at the end of each page `cksumvfs` takes.
 const CHECKSUM_BYTES: u8 = 8;
 
 /// Refuses a database whose pages have room for checksums that this command would not make.
 fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     let mut reserved = [0];
-    File::open(database)?.read_at(&mut reserved, RESERVED_BYTES)?;
+    File::open(database)?.read_at(&mut reserved, guard::RESERVED_BYTES as u64)?;
     if reserved[0] == CHECKSUM_BYTES && !yes {
         bail!(
             "{} keeps 8 bytes at the end of each page, as cksumvfs does, which fills them as pages go home, and this command does not: open the \

@@ -36,6 +36,8 @@ pub const VERSIONS: Range<usize> = 18..20;
 pub const LOG_ID: Range<usize> = 72..92;
 /// The change counter, by which SQLite knows that a database with rollback journals is what it has read.
 pub const COUNTER: Range<usize> = 24..28;
+/// Where a database's header says how many bytes at the end of each page are not SQLite's.
+pub const RESERVED_BYTES: usize = 20;
 /// What the counter on disk differs by under [`ROLLBACK_GUARD`]: no counter comes by so much later.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;

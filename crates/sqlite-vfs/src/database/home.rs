@@ -23,8 +23,6 @@ use crate::sqlite::base::BaseFile;
 
 /// Where page 1 has the bytes by which a guard is known.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// Where the header says how many bytes at the end of each page are not SQLite's.
-const RESERVED_BYTES: usize = 20;
 /// A header that is being written by another process right now looks damaged for a moment.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
@@ -71,7 +69,7 @@ impl Db {
     /// goes home by a connection of this library's own would go past that VFS.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
-        Ok(header[..len].get(RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
+        Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
     }
 
     fn note_guard(&self, found: DatabaseHeader) -> DatabaseHeader {

@@ -15,9 +15,6 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, Serving, lock};
 use crate::errors::{During, Failure};
 
-/// Where the header says how many bytes at the end of each page are not SQLite's.
-const RESERVED_BYTES: u64 = 20;
-
 /// Takes a provisional guard off whose log is not what it was, or not there any more. Nobody uses it, so it has no
 /// commits, and a power loss has left this of it.
 pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
@@ -205,7 +202,7 @@ fn compare(
     let mut versions = None;
     // What a VFS above this one keeps at the end of pages (checksums, say) it may change on the way home.
     let mut reserved = [0];
-    if !matches!(read(&mut reserved, RESERVED_BYTES)?, ffi::OK | ffi::IOERR_SHORT_READ) {
+    if !matches!(read(&mut reserved, guard::RESERVED_BYTES as u64)?, ffi::OK | ffi::IOERR_SHORT_READ) {
         return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));
     }
     let used = page_bytes - usize::from(reserved[0]).min(page_bytes);
