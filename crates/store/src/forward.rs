@@ -20,8 +20,8 @@ const GAIN: u64 = 2;
 /// And such a part of what is used of the log.
 const PART: u64 = 4;
 
-/// Moves the oldest transactions forward if less than half of the log is free, or somebody waits for room in it, and that frees a good part of it. `limit` is the
-/// oldest object that anything but transactions needs.
+/// Moves the oldest transactions forward if less than half of the log is free, or somebody waits for room in it, and that
+/// frees a good part of it. `limit` is the oldest object that anything but transactions needs.
 ///
 /// # Errors
 /// The store is poisoned.

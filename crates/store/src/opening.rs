@@ -223,6 +223,13 @@ pub(crate) fn assemble(
     }
 }
 
+/// A new store in memory.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a store that cannot be made is a failed test
+pub(crate) fn in_memory(options: &Options) -> Engine {
+    open(&crate::media::InMemory, options, Path::new("the store")).unwrap().0
+}
+
 /// Opens a store on media: recovers it, and leaves it with an empty log. Everything recovered is durable on return.
 pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<(Engine, Report), Error> {
     options.check()?;

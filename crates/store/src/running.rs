@@ -46,6 +46,15 @@ pub(crate) struct Running {
     pub(crate) held: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
+#[cfg(test)]
+impl Running {
+    /// Without threads: tests do their work where it is due.
+    pub(crate) fn alone(engine: Engine) -> Arc<Self> {
+        let (stop, threads) = (Arc::default(), Mutex::default());
+        Arc::new(Self { engine: Arc::new(engine), stop, threads, held: None })
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();

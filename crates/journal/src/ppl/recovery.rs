@@ -258,8 +258,8 @@ fn incomplete(area: &Area, page_number: u32) -> JournalError {
     JournalError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain: behind the last record of a committed transaction, where zeros have not cut off a later one. `None` where the chain has lost its end
-/// after a merge that is complete, and everything in it is in the slot.
+/// Finds the end of a chain: behind the last record of a committed transaction, where zeros have not cut off a later one.
+/// `None` where the chain has lost its end after a merge that is complete, and everything in it is in the slot.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),

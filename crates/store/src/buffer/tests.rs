@@ -1,11 +1,9 @@
 //! What is in the cache, and what a miss costs, counted: without the keeper's thread, whose work is done where it is due.
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::media::InMemory;
 use crate::opening;
 use crate::options::Options;
 use crate::running::Running;
@@ -28,9 +26,7 @@ impl Tried {
     fn new(seed: u64) -> Self {
         let cache_bytes = Options::smallest_cache_bytes(4096) + (FRAMES - 64) * 4344;
         let options = Options { page_bytes: Some(4096), cache_bytes, ..Options::default() };
-        let (engine, _) = opening::open(&InMemory, &options, Path::new("the store")).unwrap();
-        let (engine, stop, threads) = (Arc::new(engine), Arc::default(), parking_lot::Mutex::default());
-        let running = Arc::new(Running { engine, stop, threads, held: None });
+        let running = Running::alone(opening::in_memory(&options));
         let mut tx = Transaction::begin(&running);
         let table = tx.table("t").unwrap();
         tx.commit().unwrap();

@@ -2,14 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::*;
 use crate::log::{Log, LogCounters, Space as LogSpace, Visit};
-use crate::media::InMemory;
 use crate::opening;
 use crate::options::{LogMedium, Options, Scheme};
 use crate::running::Running;
@@ -85,12 +83,10 @@ fn open(scheme: Scheme) -> (Arc<Running>, Arc<Interrupted>) {
     let is_on_disk = matches!(scheme, Scheme::NvDisk | Scheme::NvDiskDecentralized);
     let log = if is_on_disk { LogMedium::Disk } else { LogMedium::Emulated };
     let options = Options { page_bytes: Some(4096), log, scheme, ..Options::default() };
-    let (mut engine, _) = opening::open(&InMemory, &options, Path::new("the store")).unwrap();
+    let mut engine = opening::in_memory(&options);
     let log = Arc::new(Interrupted { log: Arc::clone(&engine.pager.log), then: Mutex::default() });
     engine.pager.log = log.clone();
-    let running =
-        Running { engine: Arc::new(engine), stop: Arc::default(), threads: Mutex::default(), held: None };
-    (Arc::new(running), log)
+    (Running::alone(engine), log)
 }
 
 /// Between the moment from which on a checkpoint keeps the log and its look at who is under way, a transaction ends.

@@ -1,13 +1,7 @@
 //! What recovery looks at, counted.
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
 use super::*;
-use crate::media::InMemory;
 use crate::opening;
 use crate::options::Options;
 use crate::running::Running;
@@ -20,13 +14,7 @@ const STEPS: u64 = 3000;
 #[test]
 fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
     let options = Options { page_bytes: Some(4096), ..Options::default() };
-    let (engine, _) = opening::open(&InMemory, &options, Path::new("the store")).unwrap();
-    let running = Arc::new(Running {
-        engine: Arc::new(engine),
-        stop: Arc::default(),
-        threads: Mutex::default(),
-        held: None,
-    });
+    let running = Running::alone(opening::in_memory(&options));
     let mut tx = Transaction::begin(&running);
     let table = tx.table("t").unwrap();
     tx.commit().unwrap();

@@ -1,14 +1,10 @@
-use std::path::Path;
-
 use super::*;
 use crate::engine::Engine;
-use crate::media::InMemory;
 use crate::opening;
 use crate::options::Options;
 
 fn open() -> Engine {
-    let options = Options { page_bytes: Some(4096), ..Options::default() };
-    opening::open(&InMemory, &options, Path::new("the store")).unwrap().0
+    opening::in_memory(&Options { page_bytes: Some(4096), ..Options::default() })
 }
 
 /// Says that pages of the first map are in use.
