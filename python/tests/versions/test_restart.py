@@ -44,33 +44,38 @@ def survivors(parameters):
             return int(reader.value("SELECT count(*) FROM t WHERE x = 'acknowledged'"))
 
 
-def longest_log(parameters, commits):
-    """The most frames that the log has had, while one connection checkpoints without end beside a writer."""
+def restarts(parameters, wanted, most_commits):
+    """How often the log has started over, and after how many commits, while one connection checkpoints without end."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "app.db"
         writer = Connection(path, parameters)
+        # Whoever finds the wal-index half written takes the WRITE lock for a moment, with stock SQLite too.
+        writer.run("PRAGMA busy_timeout=10000")
         writer.run("PRAGMA journal_mode=WAL")
         writer.run("CREATE TABLE t(x)")
         ended = threading.Event()
-        longest = 0
+        seen = 0
 
         def checkpoint():
-            nonlocal longest
+            nonlocal seen
+            frames = 0
             with Connection(path, parameters) as checkpointer:
                 while not ended.is_set():
-                    frames = int(checkpointer.run("PRAGMA wal_checkpoint(PASSIVE)")[0][1])
-                    longest = max(longest, frames)
+                    before, frames = frames, int(checkpointer.run("PRAGMA wal_checkpoint(PASSIVE)")[0][1])
+                    seen += frames < before
 
         thread = threading.Thread(target=checkpoint)
         thread.start()
+        commits = 0
         try:
-            for _ in range(commits):
+            while seen < wanted and commits < most_commits:
                 writer.run("INSERT INTO t VALUES('x')")
+                commits += 1
         finally:
             ended.set()
             thread.join()
         writer.close()
-        return longest
+        return seen, commits
 
 
 class Restart(unittest.TestCase):
@@ -93,12 +98,12 @@ class Restart(unittest.TestCase):
                 self.assertEqual(survivors(f"vfs=duralite&journal={engine}{settings}"), COMMITS)
 
     def test_inv45_checkpoints_without_end_do_not_keep_the_log_from_starting_over(self):
-        commits = 12000
+        wanted = 5
         for engine in ("waldio", "nvwal"):
             with self.subTest(engine=engine):
-                longest = longest_log(f"vfs=duralite&journal={engine}{ENGINES[engine]}", commits)
-                print(f"SQLite {VERSION}, {engine}: at most {longest} frames of {commits} commits")
-                self.assertLess(longest, commits // 2)
+                seen, commits = restarts(f"vfs=duralite&journal={engine}{ENGINES[engine]}", wanted, 60_000)
+                print(f"SQLite {VERSION}, {engine}: {seen} times in {commits} commits")
+                self.assertGreaterEqual(seen, wanted)
 
 
 if __name__ == "__main__":
