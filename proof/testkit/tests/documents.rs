@@ -11,10 +11,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The documents that are kept: those beside the front page, and all below `docs`.
+/// The documents that are kept: those beside the front page, all below `docs`, and those beside the code.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut directories = vec![root().join("docs")];
+    let mut directories: Vec<_> = ["docs", "crates", "proof"].map(|name| root().join(name)).into();
     let mut take = |path: PathBuf| {
         if path.extension().is_some_and(|extension| extension == "md") {
             found.push(path);
