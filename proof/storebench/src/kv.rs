@@ -77,6 +77,11 @@ pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tx) -> Done<()> + 'a;
 pub(crate) trait Session {
     /// Begins, works, and commits; rolls back when the work fails. Durable when it returns `Ok`.
     fn attempt(&mut self, writes: bool, work: &mut Work<'_>) -> Done<()>;
+
+    /// Reads what was committed at one moment, for as long as it takes: a snapshot, where the store has them apart from transactions.
+    fn view(&mut self, work: &mut Work<'_>) -> Done<()> {
+        self.attempt(false, work)
+    }
 }
 
 /// A store, with its tables made.
@@ -116,8 +121,17 @@ const TRIES: u32 = 100_000;
 
 /// Runs a transaction until it is through; also how often it had to give way.
 pub(crate) fn run(session: &mut dyn Session, writes: bool, work: &mut Work<'_>) -> Result<(Outcome, u32)> {
+    until_through(&mut || session.attempt(writes, work))
+}
+
+/// Runs a long read until it is through; also how often it had to begin again.
+pub(crate) fn view(session: &mut dyn Session, work: &mut Work<'_>) -> Result<(Outcome, u32)> {
+    until_through(&mut || session.view(work))
+}
+
+fn until_through(attempt: &mut dyn FnMut() -> Done<()>) -> Result<(Outcome, u32)> {
     for retries in 0..TRIES {
-        match session.attempt(writes, work) {
+        match attempt() {
             Ok(()) => return Ok((Outcome::Committed, retries)),
             Err(Fail::RollBack) => return Ok((Outcome::RolledBack, retries)),
             Err(Fail::Broken(error)) => return Err(error),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use duralite_medium::block::{Block, BlockCounters, BlockOptions, Durability, FileBlock};
 use duralite_medium::{FileNvm, Guarantee, LINE_BYTES, Latency, MapOptions, MediumError, Nvm};
-use duralite_store::{Error, LogMedium, Media, Options, Scheme, Store, Table, Transaction};
+use duralite_store::{Error, LogMedium, Media, Options, Scheme, Snapshot, Store, Table, Transaction};
 
 use crate::kv::{Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work, each};
 
@@ -61,7 +61,43 @@ impl Tx for NvTx<'_> {
     }
 }
 
+/// A moment of the store, which takes no locks.
+struct NvView<'t>(Snapshot, &'t [Table]);
+
+impl Tx for NvView<'_> {
+    fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
+        self.0.get(&self.1[table], key).map_err(too_old_is_retried)
+    }
+
+    fn put(&mut self, _table: usize, _key: &[u8], _value: &[u8]) -> Done<()> {
+        Err(Fail::Broken(anyhow!("a snapshot is read only")))
+    }
+
+    fn delete(&mut self, _table: usize, _key: &[u8]) -> Done<()> {
+        Err(Fail::Broken(anyhow!("a snapshot is read only")))
+    }
+
+    fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
+        each(self.0.scan(&self.1[table], span.from..span.to), span.is_reverse, |row| {
+            let (key, value) = row.map_err(too_old_is_retried)?;
+            Ok(visit(&key, &value))
+        })
+    }
+}
+
+fn too_old_is_retried(error: Error) -> Fail {
+    match error {
+        Error::SnapshotTooOld => Fail::Retry,
+        error => error.into(),
+    }
+}
+
 impl Session for NvSession<'_> {
+    fn view(&mut self, work: &mut Work<'_>) -> Done<()> {
+        let NvDb { store, tables } = self.0;
+        work(&mut NvView(store.snapshot(), tables))
+    }
+
     // The store runs again by itself what has to give way, and lets it keep its age.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables } = self.0;
