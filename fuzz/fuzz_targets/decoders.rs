@@ -95,7 +95,6 @@ fn path(input: &mut Unstructured) -> Result<Vec<u8>> {
 fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
     let limit_blocks = input.arbitrary()?;
     let good_offset = nvwal::Superblock::blocks_offset_for(limit_blocks);
-    let has_times = input.arbitrary()?;
     let mut superblock = nvwal::Superblock {
         page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
         log_id: log_id(input)?,
@@ -110,8 +109,6 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
         blocks_offset: if input.ratio(7, 8)? { good_offset } else { input.arbitrary()? },
         path: path(input)?,
         file: None,
-        has_times,
-        has_changes: has_times && input.arbitrary()?,
     };
     let mut bytes = superblock.encode();
     assert!(nvwal::Superblock::decode(&bytes).is_err(), "shorter than the area");
@@ -150,7 +147,6 @@ fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
         limit_bytes: input.arbitrary()?,
         path: path(input)?,
         file: None,
-        has_changes: input.arbitrary()?,
     };
     let mut bytes = superblock.encode();
     superblock.path.truncate(PATH_LIMIT);
@@ -305,8 +301,7 @@ fn nvwal_words(input: &mut Unstructured) -> Result<()> {
 fn nvwal_transactions(input: &mut Unstructured) -> Result<()> {
     const BYTES: usize = nvwal::TX_HEADER_BYTES as usize;
     let mut bytes: [u8; BYTES] = input.arbitrary()?;
-    let has_times = input.arbitrary()?;
-    let header = nvwal::TxHeader::decode(&bytes, has_times);
+    let header = nvwal::TxHeader::decode(&bytes);
     let mark = u64::from_le_bytes(*bytes.first_chunk().unwrap());
     assert_eq!(header.encode(mark), bytes);
     let (id, generation, sequence) = (log_id(input)?, generation(input)?, input.arbitrary()?);
@@ -314,7 +309,7 @@ fn nvwal_transactions(input: &mut Unstructured) -> Result<()> {
     let hash = nvwal::TxHash::new(id, generation, sequence).record(&bytes[..16], &payload);
     let sealed = header.seal_hash(hash);
     flip(input, &mut bytes[16..])?;
-    assert_ne!(nvwal::TxHeader::decode(&bytes, has_times).seal_hash(hash), sealed);
+    assert_ne!(nvwal::TxHeader::decode(&bytes).seal_hash(hash), sealed);
     Ok(())
 }
 

@@ -13,8 +13,7 @@ use duralite_journal::nvwal::{self, Nvwal};
 use duralite_journal::stream::WalStream;
 use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::{
-    OLDEST_VERSION, Order, Superblock, TIMELESS_VERSION, TxHash, TxHeader, VERSION, active_word, encode_mark,
-    read_active_word, slot_offset,
+    Order, Superblock, TxHash, TxHeader, VERSION, active_word, encode_mark, read_active_word, slot_offset,
 };
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use libfuzzer_sys::fuzz_target;
@@ -92,12 +91,7 @@ fn repair_checksums(bytes: &mut Vec<u8>) {
         return;
     }
     bytes[..8].copy_from_slice(b"DURALNVW");
-    let version = match bytes[8] % 4 {
-        0 | 2 => OLDEST_VERSION,
-        3 => TIMELESS_VERSION,
-        _ => VERSION,
-    };
-    bytes[8..12].copy_from_slice(&version.to_le_bytes());
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     let superblock = xxh3_64(&bytes[..1088]);
     bytes[1088..1096].copy_from_slice(&superblock.to_le_bytes());
     let id = LogId(bytes[16..32].try_into().unwrap());
@@ -173,7 +167,7 @@ fn repair_transactions(bytes: &mut [u8]) {
             records -= 1;
         }
         let head: [u8; 40] = bytes[start..start + 40].try_into().unwrap();
-        let mut header = TxHeader::decode(&head, superblock.has_times);
+        let mut header = TxHeader::decode(&head);
         header.hash = header.seal_hash(hash);
         let mark = encode_mark(order, generation, sequence);
         bytes[start..start + 40].copy_from_slice(&header.encode(mark));

@@ -71,7 +71,6 @@ fn good() -> (Arc<RecordingNvm>, Arc<RecordingNvm>) {
         region_dir: Vec::new(),
         path: Vec::new(),
         file: None,
-        has_changes: true,
     };
     Scratchpad::format(log.as_ref(), &superblock).unwrap();
     Scratchpad::format_region(region.as_ref(), &RegionSuperblock::for_bytes(id, REGION)).unwrap();

@@ -12,7 +12,7 @@ use duralite_journal::home::NoDatabase;
 use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
 use duralite_logfmt::sqlite_wal::make_wal_header;
-use duralite_logfmt::waldio::{self as waldio_format, DATA_OFFSET, GroupHeader, Superblock, body_hash};
+use duralite_logfmt::waldio::{DATA_OFFSET, GroupHeader, Superblock, VERSION, body_hash};
 use duralite_medium::LocalSegment;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -77,8 +77,7 @@ fn repair_checksums(bytes: &mut [u8]) {
         return;
     }
     bytes[..8].copy_from_slice(b"DURALDIO");
-    let version = if bytes[8] % 2 == 0 { waldio_format::OLDEST_VERSION } else { waldio_format::VERSION };
-    bytes[8..12].copy_from_slice(&version.to_le_bytes());
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     let superblock = xxh3_64(&bytes[..1088]);
     bytes[1088..1096].copy_from_slice(&superblock.to_le_bytes());
     let seed = u64::from_le_bytes(bytes[16..24].try_into().unwrap());

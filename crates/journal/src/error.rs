@@ -228,6 +228,13 @@ impl JournalError {
         matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
     }
 
+    /// Whether a log or a region is of another version of its format: the build that wrote it reads it, so it is neither damaged nor lost.
+    #[must_use]
+    pub fn is_other_version(&self) -> bool {
+        let Self::Format { source, .. } = self else { return false };
+        matches!(source, FormatError::LogVersion { .. } | FormatError::Version(_))
+    }
+
     /// The class of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

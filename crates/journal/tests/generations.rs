@@ -1,5 +1,5 @@
-//! Generations do not run out: logs that stand at the numbers at which fields overflow, or that older
-//! versions could not pass, go on, recover and are retired like any other.
+//! Generations do not run out: logs that stand at the numbers at which fields overflow go on, recover and are
+//! retired like any other.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng};
-use duralite_crashmodel::{Crashes as _, RecordingBlock, RecordingNvm};
+use duralite_crashmodel::{RecordingBlock, RecordingNvm};
 use duralite_journal::engine::{Engine, LogFile as _};
 use duralite_journal::home::NoDatabase;
 use duralite_journal::nvwal::Nvwal;
@@ -24,7 +24,7 @@ use duralite_medium::{LocalSegment, Nvm};
 
 const PAGE: usize = 512;
 const ID: LogId = LogId([9; 16]);
-/// Where fields of the formats, or of their older versions, are full.
+/// Where fields of the formats are full.
 const FULL: [u64; 6] = [1 << 24, 1 << 29, 1 << 30, 1 << 31, 1 << 32, 1 << 48];
 
 fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
@@ -49,14 +49,7 @@ fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng
     }
 }
 
-/// An older version's superblock in place of the one that stands there.
-fn make_old(bytes: &mut [u8], version: u8) {
-    bytes[8] = version;
-    let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..1088]);
-    bytes[1088..1096].copy_from_slice(&sum.to_le_bytes());
-}
-
-fn blocks_at(generation: u64, layout: Layout, old: bool) -> Arc<RecordingBlock> {
+fn blocks_at(generation: u64, layout: Layout) -> Arc<RecordingBlock> {
     let superblock = common::waldio_superblock(layout, PAGE as u32, 1 << 20);
     let block = RecordingBlock::new(superblock.block_bytes);
     Waldio::format(&block, &superblock).expect("format");
@@ -67,11 +60,8 @@ fn blocks_at(generation: u64, layout: Layout, old: bool) -> Arc<RecordingBlock> 
             waldio::Slot { generation, wal_header, retired, file_bytes, position: generation, time_ms: 0 };
         block.write(waldio::slot_offset(generation), &slot.encode(ID)).expect("slot");
     }
-    let mut bytes = block.to_bytes();
-    if old {
-        make_old(&mut bytes, waldio::OLDEST_VERSION as u8);
-    }
-    Arc::new(RecordingBlock::from_bytes(bytes, superblock.block_bytes))
+    // All of it is durable.
+    Arc::new(RecordingBlock::from_bytes(block.to_bytes(), superblock.block_bytes))
 }
 
 fn attach_blocks(block: Arc<dyn Block>) -> WalStream<Waldio> {
@@ -84,16 +74,12 @@ fn attach_blocks(block: Arc<dyn Block>) -> WalStream<Waldio> {
     WalStream::new(log.expect("attach"))
 }
 
-fn memory_at(generation: u64, options: &NvwalOptions, old: bool) -> Arc<RecordingNvm> {
+fn memory_at(generation: u64, options: &NvwalOptions) -> Arc<RecordingNvm> {
     let nvm = common::fresh_medium(options, PAGE as u32);
     let slot = nvwal::Slot { generation, first_block: NO_BLOCK, wal_header: [0; 32], retired: false };
     nvm.store(nvwal::slot_offset(generation), &slot.encode(ID));
     nvm.store_u64(ACTIVE_OFFSET, active_word(generation));
-    let mut bytes = nvm.to_bytes();
-    if old {
-        make_old(&mut bytes, nvwal::OLDEST_VERSION as u8);
-    }
-    Arc::new(RecordingNvm::from_bytes(bytes, nvm.capacity()))
+    Arc::new(RecordingNvm::from_bytes(nvm.to_bytes(), nvm.capacity()))
 }
 
 fn memory_options(sync: SyncMode) -> NvwalOptions {
@@ -111,7 +97,7 @@ fn memory_options(sync: SyncMode) -> NvwalOptions {
 fn blocks_pass_every_number_at_which_a_field_is_full() {
     for layout in Layout::ALL {
         for full in FULL {
-            let block = blocks_at(full - 3, layout, full <= 1 << 29);
+            let block = blocks_at(full - 3, layout);
             let mut stream = attach_blocks(block.clone());
             let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(full + 1));
             for _ in 0..7 {
@@ -137,7 +123,7 @@ fn memory_passes_every_number_at_which_a_field_is_full() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
         for full in FULL {
             let options = memory_options(sync);
-            let nvm = memory_at(full - 3, &options, full <= 1 << 30);
+            let nvm = memory_at(full - 3, &options);
             let mut stream = common::open(nvm.clone(), &options).expect("open");
             let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(full + 2));
             for _ in 0..7 {
@@ -155,74 +141,5 @@ fn memory_passes_every_number_at_which_a_field_is_full() {
             let again = Nvwal::open(nvm, Path::new("model"), options).expect("open");
             assert!(again.is_retired() && again.transactions() == 0);
         }
-    }
-}
-
-/// Whoever attaches a log of an older version alone raises its version before anything else: no
-/// build that knows the older one only then reads numbers that it cannot tell apart. A power loss at
-/// any step leaves a log that both are right about.
-#[test]
-fn inv07_power_fails_at_each_step_while_an_old_log_passes_its_last_number() {
-    for layout in Layout::ALL {
-        for step in 0..60 {
-            let block = blocks_at((1 << 29) - 2, layout, true);
-            block.crash_before(step, step * 31 + 7);
-            let mut stream = attach_blocks(block.clone());
-            let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(step + 1));
-            let mut states = vec![Vec::new()];
-            for _ in 0..4 {
-                start_over(&mut stream, &mut model);
-                states.push(model.committed.clone());
-                if block.has_crashed() {
-                    break;
-                }
-                commit(&mut stream, &mut model, &mut rng);
-                states.push(model.committed.clone());
-                if block.has_crashed() {
-                    break;
-                }
-                states.drain(..states.len() - 1);
-            }
-            let left = block.image().unwrap_or_else(|| block.crash_at_random(step));
-            let beyond = (0..2).any(|parity| {
-                let slot = waldio::Slot::decode(&left[4096 + 4096 * parity..][..4096], ID);
-                slot.is_some_and(|slot| slot.generation >= 1 << 29)
-            });
-            assert!(!beyond || left[8] == waldio::CHANGELESS_VERSION as u8, "step {step}");
-            let mut again = attach_blocks(Arc::new(RecordingBlock::from_bytes(left, 512)));
-            let found = contents(&mut again);
-            assert!(states.contains(&found), "{layout:?}, step {step}: {} bytes", found.len());
-        }
-    }
-}
-
-#[test]
-fn inv07_power_fails_at_each_step_while_old_memory_passes_its_last_number() {
-    for step in 0..120 {
-        let options = memory_options(SyncMode::Lazy);
-        let nvm = memory_at((1 << 30) - 2, &options, true);
-        nvm.crash_before(step, step * 17 + 3);
-        let mut stream = common::open(nvm.clone(), &options).expect("open");
-        let (mut model, mut rng) = (Model::new(PAGE, 20), Rng(step + 1));
-        let mut states = vec![Vec::new()];
-        for _ in 0..4 {
-            start_over(&mut stream, &mut model);
-            states.push(model.committed.clone());
-            if nvm.has_crashed() {
-                break;
-            }
-            commit(&mut stream, &mut model, &mut rng);
-            states.push(model.committed.clone());
-            if nvm.has_crashed() {
-                break;
-            }
-            states.drain(..states.len() - 1);
-        }
-        let left = nvm.image().unwrap_or_else(|| nvm.crash(step).to_bytes());
-        let active = nvwal::read_active_word(u64::from_le_bytes(left[1152..1160].try_into().expect("word")));
-        assert!(active < 1 << 30 || left[8] == nvwal::TIMELESS_VERSION as u8, "step {step}");
-        let left: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(left, nvm.capacity()));
-        let found = contents(&mut common::open(left, &options).expect("recovery"));
-        assert!(states.contains(&found), "step {step}: {} bytes", found.len());
     }
 }

@@ -1,6 +1,6 @@
-//! Golden files of each format version: what each one means is fixed, and of the newest version so are
-//! the bytes that today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden`
-//! writes them anew, for a new version of the format only.
+//! Golden files of `nvwal`'s format: what each one means is fixed, and so are the bytes that today's code
+//! writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden` writes them anew, for a new
+//! version of the format only.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -18,7 +18,7 @@ use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::walk::WalkedTransaction;
 use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};
-use duralite_logfmt::nvwal::{Base, RecordHeader, Superblock};
+use duralite_logfmt::nvwal::{self as nvwal_format, Base, RecordHeader, Superblock};
 use duralite_logfmt::{FormatError, LogId};
 
 /// Where block 0 of the golden logs begins, and their first transaction.
@@ -26,30 +26,20 @@ const BLOCKS: usize = 8192;
 const FIRST_TRANSACTION: usize = BLOCKS + 16;
 const ACTIVE: usize = 1152;
 const SLOT_OF_GENERATION_2: usize = 1216;
-/// Of both parities.
-const ORIGINS: std::ops::Range<usize> = 1408..1504;
 /// The log's identity, and that of the database it is for.
 const ID: LogId = LogId([9; 16]);
 const INODE: u64 = 1;
 const BIRTH_NS: u64 = 2;
+/// What is said of `wrong-version.nvwal`.
+const OTHER_VERSION: FormatError =
+    FormatError::LogVersion { format: "nvwal", found: 2, reads: nvwal_format::VERSION };
 
 fn options(sync: SyncMode) -> NvwalOptions {
     NvwalOptions { sync, block_bytes: 8192, limit_bytes: 64 << 10, ..NvwalOptions::default() }
 }
 
-/// The versions, the one that is written last.
-const VERSIONS: [&str; 4] = ["v1", "v3", "v4", "v5"];
-/// The one that is written.
-const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
-
-/// A file of the newest version, or of the one that the name begins with.
 fn file(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format");
-    if name.contains('/') { dir.join(name) } else { dir.join(NEWEST).join(name) }
-}
-
-fn of_each_version(name: &str) -> [String; VERSIONS.len()] {
-    VERSIONS.map(|version| format!("{version}/{name}"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/nvwal-v5").join(name)
 }
 
 const TRANSACTIONS: u32 = 40;
@@ -62,22 +52,17 @@ fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
 }
 
 fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
-    good_on(fresh_medium(&options(sync), 512), sync, transactions)
+    written(sync, transactions, Model::new(512, 20))
 }
 
 /// The same of pages in which rows come and go.
 fn changes() -> (Vec<u8>, Vec<u8>) {
-    let medium = fresh_medium(&options(SyncMode::Lazy), 512);
-    written(medium, SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
+    written(SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
 }
 
-fn good_on(medium: RecordingNvm, sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
-    written(medium, sync, transactions, Model::new(512, 20))
-}
-
-fn written(medium: RecordingNvm, sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec<u8>) {
+fn written(sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec<u8>) {
     let options = options(sync);
-    let nvm = Arc::new(medium);
+    let nvm = Arc::new(fresh_medium(&options, 512));
     let mut stream = common::open(nvm.clone(), &options).expect("open");
     stream.engine_mut().set_clock(common::ticking_clock());
     let (offset, data) = model.restart();
@@ -205,34 +190,11 @@ fn todays_code_writes_the_golden_bytes() {
     }
 }
 
-/// A log of version 3 or 4 stays one: all that is new in one of version 3 is where its generations stand in its history.
 #[test]
-fn a_log_of_an_older_version_is_written_as_it_was() {
-    for (name, sync) in [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)] {
-        for has_times in [false, true] {
-            let newest = common::superblock(&options(sync), 512);
-            let superblock = Superblock { has_times, has_changes: false, ..newest };
-            let (mut bytes, _) = good_on(common::formatted_medium(&superblock), sync, TRANSACTIONS);
-            if !has_times {
-                bytes[ORIGINS].fill(0);
-            }
-            let version = if has_times { "v4" } else { "v3" };
-            assert!(stored(&format!("{version}/{name}")) == bytes, "{name} of {version} differs");
-        }
-    }
-}
-
-/// A build that knows no changes of pages would refuse a record of one.
-#[test]
-fn only_a_log_of_the_newest_version_has_changes_of_pages() {
+fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(recovered("changes.nvwal").expect("changes") == changes().1);
     let found = changes_in(stored("changes.nvwal"));
     assert!(found > 20, "{found}");
-    let older = Superblock { has_changes: false, ..common::superblock(&options(SyncMode::Lazy), 512) };
-    let medium = common::formatted_medium(&older);
-    let (bytes, content) = written(medium, SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5));
-    assert_eq!(changes_in(bytes), 0);
-    assert!(content == changes().1);
 }
 
 /// Records of a log that are changes of pages.
@@ -249,9 +211,7 @@ fn changes_in(bytes: Vec<u8>) -> usize {
 #[test]
 fn good_files_hold_every_transaction() {
     let files = [("good.nvwal", SyncMode::Lazy), ("good-checksum.nvwal", SyncMode::Checksum)];
-    let files = files.map(|(name, sync)| of_each_version(name).map(|name| (name, sync)));
-    for (name, sync) in files.iter().flatten() {
-        let (name, sync) = (name.as_str(), *sync);
+    for (name, sync) in files {
         assert!(recovered(name).expect(name) == good(sync).1, "{name}");
         let mut transactions = Vec::new();
         let nvm = Arc::new(RecordingNvm::from_bytes(stored(name), 1 << 20));
@@ -266,57 +226,44 @@ fn good_files_hold_every_transaction() {
 
 #[test]
 fn a_torn_transaction_is_not_there() {
-    let before = good_after(SyncMode::Checksum, TORN).1;
-    for version in VERSIONS {
-        let recovered = |name| recovered(&format!("{version}/{name}")).expect(name);
-        assert!(recovered("torn.nvwal") == good(SyncMode::Lazy).1);
-        assert_eq!(recovered("torn-checksum.nvwal").len(), 32);
-        assert!(recovered("torn-checksum-late.nvwal") == before);
-    }
+    let recovered = |name| recovered(name).expect(name);
+    assert!(recovered("torn.nvwal") == good(SyncMode::Lazy).1);
+    assert_eq!(recovered("torn-checksum.nvwal").len(), 32);
+    assert!(recovered("torn-checksum-late.nvwal") == good_after(SyncMode::Checksum, TORN).1);
 }
 
 #[test]
 fn inv08_damage_in_what_was_committed_is_an_error_with_its_place() {
-    for version in VERSIONS {
-        let corrupt_at = |name| corrupt_at(&format!("{version}/{name}"));
-        assert_eq!(corrupt_at("wrong-checksum.nvwal"), FIRST_TRANSACTION as u64);
-        assert_eq!(corrupt_at("wrong-mark.nvwal"), FIRST_TRANSACTION as u64);
-        assert_eq!(corrupt_at("wrong-link.nvwal"), BLOCKS as u64);
-        assert_eq!(corrupt_at("wrong-active.nvwal"), ACTIVE as u64);
-        assert_eq!(corrupt_at("wrong-slot.nvwal"), SLOT_OF_GENERATION_2 as u64);
-    }
+    assert_eq!(corrupt_at("wrong-checksum.nvwal"), FIRST_TRANSACTION as u64);
+    assert_eq!(corrupt_at("wrong-mark.nvwal"), FIRST_TRANSACTION as u64);
+    assert_eq!(corrupt_at("wrong-link.nvwal"), BLOCKS as u64);
+    assert_eq!(corrupt_at("wrong-active.nvwal"), ACTIVE as u64);
+    assert_eq!(corrupt_at("wrong-slot.nvwal"), SLOT_OF_GENERATION_2 as u64);
 }
 
 #[test]
 fn block_states_follow_the_list() {
-    for name in of_each_version("wrong-states.nvwal") {
-        assert!(recovered(&name).expect("states") == good(SyncMode::Lazy).1);
-    }
+    assert!(recovered("wrong-states.nvwal").expect("states") == good(SyncMode::Lazy).1);
 }
 
 #[test]
 fn other_files_are_named_for_what_they_are() {
-    for version in VERSIONS {
-        let file = |name: &str| file(&format!("{version}/{name}"));
-        let refusal = |name: &str| match open_read_only(&file(name)) {
-            Err(JournalError::Format { source, .. }) => source,
-            other => panic!("{name}: {:?}", other.map(|log| log.transactions())),
-        };
-        assert_eq!(refusal("wrong-version.nvwal"), FormatError::Version(2));
-        assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
-        assert_eq!(refusal("wrong-superblock.nvwal"), FormatError::Damaged { what: "the log's superblock" });
-        assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
-        assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), TRANSACTIONS);
-    }
+    let refusal = |name: &str| match open_read_only(&file(name)) {
+        Err(JournalError::Format { source, .. }) => source,
+        other => panic!("{name}: {:?}", other.map(|log| log.transactions())),
+    };
+    assert_eq!(refusal("wrong-version.nvwal"), OTHER_VERSION);
+    assert_eq!(refusal("zeros.nvwal"), FormatError::Magic);
+    assert_eq!(refusal("wrong-superblock.nvwal"), FormatError::Damaged { what: "the log's superblock" });
+    assert_eq!(refusal("truncated.nvwal"), FormatError::Short { what: "the log file" });
+    assert_eq!(open_read_only(&file("good.nvwal")).expect("good").transactions(), TRANSACTIONS);
 }
 
 #[test]
 fn a_retired_log_is_empty() {
-    for name in of_each_version("retired.nvwal") {
-        let log = open_read_only(&file(&name)).expect("retired");
-        assert!(log.is_retired() && log.transactions() == 0);
-        assert!(recovered(&name).expect("retired").is_empty());
-    }
+    let log = open_read_only(&file("retired.nvwal")).expect("retired");
+    assert!(log.is_retired() && log.transactions() == 0);
+    assert!(recovered("retired.nvwal").expect("retired").is_empty());
 }
 
 /// Attaches a copy of a golden file, which stands in the log directory under the name of log `named`, to
@@ -344,9 +291,7 @@ fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, 
 
 #[test]
 fn inv03_a_log_is_attached_by_its_own_database_only() {
-    for name in of_each_version("good.nvwal") {
-        assert!(attached(&name, ID, ID, INODE).expect("its own") == good(SyncMode::Lazy).1);
-    }
+    assert!(attached("good.nvwal", ID, ID, INODE).expect("its own") == good(SyncMode::Lazy).1);
     let refused = |name, named, id, inode| attached(name, named, id, inode).expect_err(name);
     let other = LogId([8; 16]);
     assert!(
@@ -360,8 +305,8 @@ fn inv03_a_log_is_attached_by_its_own_database_only() {
     );
     let damaged = refused("wrong-checksum.nvwal", ID, ID, INODE);
     assert!(matches!(damaged, JournalError::Corrupt { offset, .. } if offset == FIRST_TRANSACTION as u64));
-    let newer = refused("wrong-version.nvwal", ID, ID, INODE);
-    assert!(matches!(newer, JournalError::Format { source: FormatError::Version(2), .. }));
+    let other = refused("wrong-version.nvwal", ID, ID, INODE);
+    assert!(matches!(other, JournalError::Format { source: OTHER_VERSION, .. }));
 }
 
 /// Ordered logs: every flipped bit is an error or makes no difference, never a shorter log.

@@ -146,7 +146,7 @@ fn without_states(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/v1/good.ppl")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/ppl-v1/good.ppl")
 }
 
 fn stored() -> Vec<u8> {
@@ -211,7 +211,7 @@ fn damaged_golden_logs_are_refused() {
         bytes[at] ^= 0x10;
         pages_of(&bytes, &database)
     };
-    assert!(matches!(damaged(8), Err(JournalError::Format { source: FormatError::Version(_), .. })));
+    assert!(matches!(damaged(8), Err(JournalError::Format { source: FormatError::LogVersion { .. }, .. })));
     assert!(matches!(damaged(0), Err(JournalError::Format { source: FormatError::Magic, .. })));
     assert!(matches!(damaged(1090), Err(JournalError::Format { .. })));
     // A commit in the transaction log, and the payload of a page's first record.

@@ -24,18 +24,13 @@ const REGION_BYTES: u64 = 128 << 10;
 const TRANSACTIONS: u32 = 12;
 const FILES: [&str; 2] = ["good.scratchpad", "good.scratchpad-region"];
 
-/// Directories of the versions that are read, the one that is written last.
-const VERSIONS: [&str; 2] = ["v1", NEWEST];
-const NEWEST: &str = "v2";
-
 /// A log with transactions of one page and of several, one that was never committed, and a rollback journal; and what the log
-/// means. In the newest version rows come and go in its pages, and records may be changes.
-fn good(version: &str) -> (Vec<u8>, Vec<u8>) {
-    let has_changes = version == NEWEST;
-    let rig = Rig::with(1, REGION_BYTES, false, has_changes);
+/// means. Rows come and go in its pages, and records may be changes.
+fn good() -> (Vec<u8>, Vec<u8>) {
+    let rig = Rig::new(1, REGION_BYTES, false);
     let mut log = rig.open(0).expect("open");
     log.engine_mut().set_clock(common::ticking_clock());
-    let mut model = if has_changes { Model::of_leaves(512, 6) } else { Model::new(512, 30) };
+    let mut model = Model::of_leaves(512, 6);
     let mut rng = Rng(2016);
     let (offset, data) = model.restart();
     log.write(&NoDatabase, offset, &data).expect("a header");
@@ -61,14 +56,14 @@ fn good(version: &str) -> (Vec<u8>, Vec<u8>) {
     (rig.memory.to_bytes(), model.committed)
 }
 
-fn file(version: &str, name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format").join(version).join(name)
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/scratchpad-v2").join(name)
 }
 
-fn stored(version: &str) -> Vec<u8> {
-    let mut log = std::fs::read(file(version, FILES[0])).expect("a golden file");
+fn stored() -> Vec<u8> {
+    let mut log = std::fs::read(file(FILES[0])).expect("a golden file");
     log.resize(SUPERBLOCK_BYTES as usize, 0);
-    log.extend(std::fs::read(file(version, FILES[1])).expect("a golden file"));
+    log.extend(std::fs::read(file(FILES[1])).expect("a golden file"));
     log.resize((SUPERBLOCK_BYTES + REGION_BYTES) as usize, 0);
     log
 }
@@ -80,35 +75,23 @@ fn on(bytes: Vec<u8>) -> Rig {
 
 #[test]
 fn what_is_written_today_is_what_is_stored() {
-    let (mut bytes, _) = good(NEWEST);
+    let (mut bytes, _) = good();
     bytes.resize((SUPERBLOCK_BYTES + REGION_BYTES) as usize, 0);
     if std::env::var_os("DURALITE_REGENERATE").is_some() {
         let (log, region) = bytes.split_at(SUPERBLOCK_BYTES as usize);
         for (name, bytes) in FILES.into_iter().zip([log, region]) {
             let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            std::fs::write(file(NEWEST, name), &bytes[..end]).expect("write");
+            std::fs::write(file(name), &bytes[..end]).expect("write");
         }
     }
-    assert!(stored(NEWEST) == bytes, "the format has changed");
-}
-
-/// A log of version 1 stays one.
-#[test]
-fn a_log_of_an_older_version_is_written_as_it_was() {
-    let (mut bytes, _) = good("v1");
-    bytes.resize((SUPERBLOCK_BYTES + REGION_BYTES) as usize, 0);
-    assert!(stored("v1") == bytes);
+    assert!(stored() == bytes, "the format has changed");
 }
 
 #[test]
-fn the_golden_logs_mean_what_they_meant() {
-    VERSIONS.into_iter().for_each(means_what_it_meant);
-}
-
-fn means_what_it_meant(version: &str) {
-    let (_, expected) = good(version);
-    assert!(on(stored(version)).look(0).expect("sound") == expected);
-    let rig = on(stored(version));
+fn the_golden_log_means_what_it_meant() {
+    let (_, expected) = good();
+    assert!(on(stored()).look(0).expect("sound") == expected);
+    let rig = on(stored());
     let mut log = rig.open(0).expect("sound");
     assert!(contents(&mut log) == expected);
     assert_eq!(log.engine().transactions(), TRANSACTIONS);
@@ -121,8 +104,8 @@ fn means_what_it_meant(version: &str) {
 /// Nothing that is committed goes unnoticed, whichever bit flips: it is refused, or it means the same.
 #[test]
 fn inv25_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
-    let (_, expected) = good(NEWEST);
-    let bytes = stored(NEWEST);
+    let (_, expected) = good();
+    let bytes = stored();
     let mut refused = 0;
     for at in (0..bytes.len()).filter(|at| bytes[*at] != 0 || at % 61 == 0) {
         let mut bad = bytes.clone();
@@ -138,11 +121,11 @@ fn inv25_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
 #[test]
 fn damaged_golden_logs_are_refused() {
     let damaged = |at: u64| {
-        let mut bytes = stored(NEWEST);
+        let mut bytes = stored();
         bytes[at as usize] ^= 0x10;
         on(bytes).look(0).expect_err("damage")
     };
-    assert!(matches!(damaged(8), JournalError::Format { source: FormatError::Version(_), .. }));
+    assert!(matches!(damaged(8), JournalError::Format { source: FormatError::LogVersion { .. }, .. }));
     assert!(matches!(damaged(0), JournalError::Format { source: FormatError::Magic, .. }));
     assert!(matches!(damaged(1090), JournalError::Format { .. }));
     // Another region, the head of a page, and the mark of a commit behind it.
@@ -152,7 +135,7 @@ fn damaged_golden_logs_are_refused() {
     assert!(matches!(damaged(region + PAGE_BYTES + 16), JournalError::Corrupt { .. }));
     assert!(matches!(damaged(region + PAGE_BYTES + 40), JournalError::Corrupt { .. }));
     // The count of pages is a hint.
-    let mut bytes = stored(NEWEST);
+    let mut bytes = stored();
     bytes[(region + USED_AT) as usize] ^= 0x10;
     assert!(on(bytes).look(0).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Golden files of `waldio`'s format versions: what each one means is fixed, and of the newest version
-//! so are the bytes that today's code writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test
+//! Golden files of `waldio`'s format: what each one means is fixed, and so are the bytes that today's code
+//! writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test
 //! golden_waldio` writes them anew, for a new version of the format only. The zeros that a log ends
 //! with are not stored.
 
@@ -28,23 +28,23 @@ const TRANSACTIONS: u32 = 30;
 /// Bytes of the log.
 const FILE_BYTES: usize = 512 << 10;
 
-fn superblock(layout: Layout, has_changes: bool) -> Superblock {
-    Superblock { has_changes, ..common::waldio_superblock(layout, 512, 1 << 20) }
+fn superblock(layout: Layout) -> Superblock {
+    common::waldio_superblock(layout, 512, 1 << 20)
 }
 
 /// A log of two generations, whose second has groups of one and of three transactions; and what it
 /// holds.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
-    written(superblock(layout, true), Model::new(512, 20))
+    written(layout, Model::new(512, 20))
 }
 
 /// The same of pages in which rows come and go.
 fn changes() -> (Vec<u8>, Vec<u8>) {
-    written(superblock(Layout::Delta, true), Model::of_leaves(512, 5))
+    written(Layout::Delta, Model::of_leaves(512, 5))
 }
 
-fn written(superblock: Superblock, mut model: Model) -> (Vec<u8>, Vec<u8>) {
-    let layout = superblock.layout;
+fn written(layout: Layout, mut model: Model) -> (Vec<u8>, Vec<u8>) {
+    let superblock = superblock(layout);
     let block = Arc::new(RecordingBlock::new(BLOCK));
     block.preallocate(FILE_BYTES as u64).expect("preallocate");
     Waldio::format(block.as_ref(), &superblock).expect("format");
@@ -73,26 +73,18 @@ fn written(superblock: Superblock, mut model: Model) -> (Vec<u8>, Vec<u8>) {
     (block.to_bytes(), model.committed)
 }
 
-/// Directories of the versions that are read, the one that is written last; logs of `v3-timed` know positions and
-/// times besides.
-const VERSIONS: [&str; 4] = ["v2", "v3", "v3-timed", NEWEST];
-const NEWEST: &str = "v4";
 const CHANGES: &str = "changes-delta.waldio";
 
-fn file(version: &str, layout: Layout) -> PathBuf {
-    named(version, &format!("good-{}.waldio", layout.as_str()))
+fn file(layout: Layout) -> PathBuf {
+    named(&format!("good-{}.waldio", layout.as_str()))
 }
 
-fn named(version: &str, name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format").join(version).join(name)
+fn named(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/format/waldio-v4").join(name)
 }
 
-fn of_each_version() -> impl Iterator<Item = (&'static str, Layout)> {
-    VERSIONS.into_iter().flat_map(|version| Layout::ALL.map(|layout| (version, layout)))
-}
-
-fn stored(version: &str, layout: Layout) -> Vec<u8> {
-    read(&file(version, layout))
+fn stored(layout: Layout) -> Vec<u8> {
+    read(&file(layout))
 }
 
 fn read(file: &Path) -> Vec<u8> {
@@ -104,7 +96,7 @@ fn read(file: &Path) -> Vec<u8> {
 fn recovered(bytes: Vec<u8>, layout: Layout) -> Result<Vec<u8>, JournalError> {
     let found = Superblock::decode(&bytes)
         .map_err(|source| JournalError::Format { log: PathBuf::from("golden"), source })?;
-    assert_eq!(found, superblock(layout, found.has_changes));
+    assert_eq!(found, superblock(layout));
     let block = Arc::new(RecordingBlock::from_bytes(bytes, BLOCK));
     let mut stream = WalStream::new(Waldio::open_read_only(block, found, Path::new("golden"))?);
     assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None);
@@ -115,8 +107,8 @@ fn recovered(bytes: Vec<u8>, layout: Layout) -> Result<Vec<u8>, JournalError> {
 
 #[test]
 fn what_is_written_today_is_what_is_stored() {
-    let logs = Layout::ALL.map(|layout| (file(NEWEST, layout), good(layout).0));
-    for (file, bytes) in logs.into_iter().chain([(named(NEWEST, CHANGES), changes().0)]) {
+    let logs = Layout::ALL.map(|layout| (file(layout), good(layout).0));
+    for (file, bytes) in logs.into_iter().chain([(named(CHANGES), changes().0)]) {
         assert_eq!(bytes.len(), FILE_BYTES);
         if std::env::var_os("DURALITE_REGENERATE").is_some() {
             let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -126,26 +118,12 @@ fn what_is_written_today_is_what_is_stored() {
     }
 }
 
-/// A log of version 3 stays one.
 #[test]
-fn a_log_of_an_older_version_is_written_as_it_was() {
-    for layout in Layout::ALL {
-        let (bytes, _) = written(superblock(layout, false), Model::new(512, 20));
-        assert!(stored("v3-timed", layout) == bytes, "{layout:?} differs");
-    }
-}
-
-/// A build that knows no changes of pages would refuse a record of one.
-#[test]
-fn only_a_log_of_the_newest_version_has_changes_of_pages() {
-    let layout = Layout::Delta;
+fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     let (bytes, expected) = changes();
-    assert!(recovered(read(&named(NEWEST, CHANGES)), layout).expect("sound") == expected);
+    assert!(recovered(read(&named(CHANGES)), Layout::Delta).expect("sound") == expected);
     let found = changes_in(bytes);
     assert!(found > 20, "{found}");
-    let (bytes, content) = written(superblock(layout, false), Model::of_leaves(512, 5));
-    assert_eq!(changes_in(bytes), 0);
-    assert!(content == expected);
 }
 
 /// Records of a log that are changes of pages.
@@ -162,22 +140,14 @@ fn changes_in(bytes: Vec<u8>) -> usize {
     places.into_iter().filter(|at| base(*at) == Ok(Base::Change)).count()
 }
 
-/// Whoever opens a log decodes its superblock first.
-#[test]
-fn a_log_of_a_version_that_is_not_read_any_more_is_refused() {
-    for layout in Layout::ALL {
-        assert_eq!(Superblock::decode(&stored("v1", layout)), Err(FormatError::Version(1)), "{layout:?}");
-    }
-}
-
 #[test]
 fn golden_logs_mean_what_they_meant() {
-    for (version, layout) in of_each_version() {
+    for layout in Layout::ALL {
         let (_, expected) = good(layout);
-        assert!(recovered(stored(version, layout), layout).expect("sound") == expected, "{layout:?}");
-        let block = Arc::new(RecordingBlock::from_bytes(stored(version, layout), BLOCK));
+        assert!(recovered(stored(layout), layout).expect("sound") == expected, "{layout:?}");
+        let block = Arc::new(RecordingBlock::from_bytes(stored(layout), BLOCK));
         let mut sequences = Vec::new();
-        let found = Superblock::decode(&stored(version, layout)).expect("a superblock");
+        let found = Superblock::decode(&stored(layout)).expect("a superblock");
         let summary = walk(block, found, Path::new("golden"), &NoDatabase, &mut |transaction| {
             sequences.push(transaction.sequence);
         });
@@ -189,13 +159,16 @@ fn golden_logs_mean_what_they_meant() {
 
 #[test]
 fn damaged_golden_logs_are_refused() {
-    for (version, layout) in of_each_version() {
+    for layout in Layout::ALL {
         let damaged = |at: usize| {
-            let mut bytes = stored(version, layout);
+            let mut bytes = stored(layout);
             bytes[at] ^= 0x10;
             recovered(bytes, layout)
         };
-        assert!(matches!(damaged(8), Err(JournalError::Format { source: FormatError::Version(_), .. })));
+        assert!(matches!(
+            damaged(8),
+            Err(JournalError::Format { source: FormatError::LogVersion { .. }, .. })
+        ));
         assert!(matches!(damaged(0), Err(JournalError::Format { source: FormatError::Magic, .. })));
         assert!(matches!(damaged(1090), Err(JournalError::Format { .. })));
         // The slot of generation 3, and its first group.

@@ -361,12 +361,11 @@ fn inv12_a_list_of_blocks_that_comes_back_to_itself_is_refused_at_once() {
         // A transaction at the tail without a record in its block, which goes on in an earlier one.
         let tx = NvwalTxHeader {
             hash: 0,
-            first_frame: 1,
+            elapsed_ms: 0,
             last_frame: 1,
             db_pages: 1,
             records: 5,
             wal_checksum: [0; 2],
-            elapsed_ms: Some(0),
         };
         let mark = encode_mark(Order::Ordered, 2, 21);
         let at = end as usize;

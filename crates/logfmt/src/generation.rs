@@ -1,9 +1,8 @@
 //! Numbers of generations: 64 bits, of which many fields hold the low ones only.
 //!
-//! A log starts over some thousand times a second at most, so 60 bits do not run out. Fields that
-//! older versions made narrower keep their width; what is above it goes into the seeds of the
-//! checksums, where it changes nothing as long as it is 0. A log of an older version therefore needs
-//! no conversion.
+//! A log starts over some thousand times a second at most, so 60 bits do not run out. Fields of
+//! fewer bits hold the low ones; what is above them goes into the seeds of the checksums, where it
+//! changes nothing as long as it is 0.
 
 /// Generations stay below this: it only keeps arithmetic on damaged numbers from wrapping.
 pub const GENERATION_LIMIT: u64 = 1 << 60;

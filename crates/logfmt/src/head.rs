@@ -1,6 +1,6 @@
 //! What the superblocks of all logs have in common: bytes 0..48 and 64..1120.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
 use crate::{FormatError, LogId};
@@ -11,27 +11,16 @@ pub const PATH_LIMIT: usize = 1022;
 pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
-const VERSION_AT: usize = 8;
 
-/// The versions of a format that are read.
-#[derive(Clone, Copy)]
-pub(crate) struct Versions {
-    /// All of them.
-    pub(crate) known: &'static [u32],
-    /// A log of this one …
-    pub(crate) oldest: u32,
-    /// … becomes one of this one by its version number alone, which is atomic where the whole
-    /// superblock would not be: the checksum stays as it was.
-    pub(crate) raised: u32,
-}
-
-/// The checksum of a superblock as if it had this version.
-fn checksum_as(bytes: &[u8], version: u32) -> u64 {
-    let mut hash = xxhash_rust::xxh3::Xxh3::new();
-    hash.update(&bytes[..VERSION_AT]);
-    hash.update(&version.to_le_bytes());
-    hash.update(&bytes[VERSION_AT + 4..CHECKED_BYTES]);
-    hash.digest()
+/// What the log files of one engine begin with.
+pub(crate) struct Format {
+    /// The engine.
+    pub(crate) name: &'static str,
+    pub(crate) magic: [u8; 8],
+    /// The version that is written, and the only one that is read.
+    pub(crate) version: u32,
+    /// Bytes of the superblock.
+    pub(crate) superblock_bytes: u64,
 }
 
 /// Where the log says which file it was made in, behind what the checksum covers.
@@ -59,7 +48,7 @@ impl FileIdentity {
         out
     }
 
-    /// What the superblock of log `id` says; `None` where it says nothing, as in older versions.
+    /// What the superblock of log `id` says; `None` where it says nothing.
     fn read(bytes: &[u8], id: LogId) -> Option<Self> {
         let bytes: [u8; FILE_BYTES] = array(bytes, FILE_AT)?;
         let it = Self { inode: u64_le(&bytes, 0), birth_ns: u64_le(&bytes, 8) };
@@ -69,7 +58,6 @@ impl FileIdentity {
 
 /// The fields.
 pub(crate) struct Head {
-    pub(crate) version: u32,
     pub(crate) page_bytes: u32,
     pub(crate) log_id: LogId,
     pub(crate) db_inode: u64,
@@ -80,17 +68,17 @@ pub(crate) struct Head {
 
 impl Head {
     /// Puts the fields where they belong, and the checksum over these and those put before.
-    pub(crate) fn put(&self, out: &mut [u8], magic: [u8; 8]) {
+    pub(crate) fn put(&self, out: &mut [u8], format: &Format) {
         let path = &self.path[..self.path.len().min(PATH_LIMIT)];
-        put(out, 0, &magic);
-        put(out, 8, &self.version.to_le_bytes());
+        put(out, 0, &format.magic);
+        put(out, 8, &format.version.to_le_bytes());
         put(out, 12, &self.page_bytes.to_le_bytes());
         put(out, 16, &self.log_id.0);
         put(out, 32, &self.db_inode.to_le_bytes());
         put(out, 40, &self.db_birth_ns.to_le_bytes());
         put(out, 64, &(path.len() as u16).to_le_bytes());
         put(out, 66, path);
-        let checksum = checksum_as(out, self.version);
+        let checksum = xxh3_64(&out[..CHECKED_BYTES]);
         put(out, CHECKED_BYTES, &checksum.to_le_bytes());
         if let Some(file) = self.file {
             put(out, FILE_AT, &file.encode(self.log_id));
@@ -98,36 +86,28 @@ impl Head {
     }
 
     /// Reads the fields, and checks everything that the checksum covers.
-    pub(crate) fn read(
-        bytes: &[u8],
-        magic: [u8; 8],
-        versions: Versions,
-        least_bytes: u64,
-    ) -> Result<Self, FormatError> {
-        if array::<8>(bytes, 0) != Some(magic) {
+    pub(crate) fn read(bytes: &[u8], format: &Format) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(format.magic) {
             return Err(FormatError::Magic);
         }
-        if (bytes.len() as u64) < least_bytes {
+        if (bytes.len() as u64) < format.superblock_bytes {
             return Err(FormatError::Short { what: WHAT });
         }
         let found = u32_le(bytes, 8);
-        if !versions.known.contains(&found) {
-            // A flipped bit in the version is damage; a later version is checked by its own rules.
-            return Err(FormatError::Version(found));
+        if found != format.version {
+            // Whatever else there is has a meaning that only that version knows.
+            return Err(FormatError::LogVersion { format: format.name, found, reads: format.version });
         }
-        let checksum = u64_le(bytes, CHECKED_BYTES);
-        let raised = found == versions.raised && checksum_as(bytes, versions.oldest) == checksum;
         let path_bytes = usize::from(u16_le(bytes, 64));
         let page_bytes = u32_le(bytes, 12);
-        let sound = (raised || checksum_as(bytes, found) == checksum)
+        let sound = xxh3_64(&bytes[..CHECKED_BYTES]) == u64_le(bytes, CHECKED_BYTES)
             && path_bytes <= PATH_LIMIT
             && crate::guard::page_size_is_valid(page_bytes);
         if !sound {
             return Err(damaged());
         }
-        let log_id = LogId(array(bytes, 16).unwrap_or_default());
+        let log_id = LogId::of_log(bytes).ok_or_else(damaged)?;
         Ok(Self {
-            version: found,
             page_bytes,
             log_id,
             file: FileIdentity::read(bytes, log_id),

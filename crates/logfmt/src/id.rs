@@ -8,6 +8,13 @@ use std::str::FromStr;
 pub struct LogId(pub [u8; 16]);
 
 impl LogId {
+    /// The one that a log's first bytes say; every version of every engine's format has it in this place. `None` where there
+    /// are too few.
+    #[must_use]
+    pub fn of_log(first_bytes: &[u8]) -> Option<Self> {
+        crate::bytes::array(first_bytes, 16).map(Self)
+    }
+
     /// The seed that ties checksums to this log, so that bytes of another log never verify.
     pub(crate) fn seed(self) -> u64 {
         crate::bytes::u64_le(&self.0, 0)

@@ -37,10 +37,22 @@ pub enum FormatError {
     /// The file does not begin with a log's magic number.
     #[error("not a Duralite log (wrong magic number)")]
     Magic,
-    /// A log written by another version of the format.
+    /// A log of a known engine, written in another version of the engine's format.
     #[error(
-        "log format version {0}, which this build does not read; use the version of Duralite that wrote it"
+        "a log of format {format}, version {found}; this build reads only version {reads} and has changed nothing: \
+         open the database with the build of Duralite that wrote the log, and close it there, which empties the log \
+         and lifts the guard"
     )]
+    LogVersion {
+        /// The engine whose format it is.
+        format: &'static str,
+        /// The version of the log.
+        found: u32,
+        /// The version that this build writes and reads.
+        reads: u32,
+    },
+    /// A region or a file of the store, written in another version of its format.
+    #[error("format version {0}, which this build does not read; use the version of Duralite that wrote it")]
     Version(u32),
     /// Fewer bytes than the structure has.
     #[error("{what} is cut short")]

@@ -1,9 +1,9 @@
-//! Layouts of the `nvwal` log, versions 1 and 3 to 5: see `docs/format/nvwal.md`, which these constants
+//! Layouts of the `nvwal` log: see `docs/format/nvwal.md`, which these constants
 //! follow.
 
 use crate::bytes::{put, u32_le, u64_le};
 use crate::generation::above;
-use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
+use crate::head::{self, FileIdentity, Format, HEAD_BYTES, Head};
 pub use crate::heap::*;
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 pub use crate::slots::*;
@@ -12,34 +12,16 @@ use crate::{FormatError, LogId};
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
-/// The format version of new logs.
+/// The format version.
 pub const VERSION: u32 = 5;
-/// The version before, whose records are all of ranges. Logs of it stay what they are.
-pub const CHANGELESS_VERSION: u32 = 4;
-/// The version before that, whose transactions do not say when they were committed. Logs of it stay what they are.
-pub const TIMELESS_VERSION: u32 = 3;
-/// The oldest version this build reads. A log of it becomes one of [`TIMELESS_VERSION`] by that number alone.
-pub const OLDEST_VERSION: u32 = 1;
-/// Where the word is that begins with the version.
-pub const VERSION_OFFSET: u64 = 8;
 /// Bytes of the superblock, and the granule of everything behind it.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Where the block-state table begins.
 pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
 /// Where the superblock's `blocks_grown` word is.
 pub const GROWN_OFFSET: u64 = 1344;
-const VERSIONS: Versions = Versions {
-    known: &[OLDEST_VERSION, TIMELESS_VERSION, CHANGELESS_VERSION, VERSION],
-    oldest: OLDEST_VERSION,
-    raised: TIMELESS_VERSION,
-};
-
-/// The word at [`VERSION_OFFSET`] with the version that a log of the oldest one becomes, if it is one.
-#[must_use]
-pub fn raised_version(word: u64) -> Option<u64> {
-    let (version, rest) = (word & 0xffff_ffff, word & !0xffff_ffff);
-    (version == u64::from(OLDEST_VERSION)).then_some(rest | u64::from(TIMELESS_VERSION))
-}
+const FORMAT: Format =
+    Format { name: "nvwal", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
 
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,10 +44,6 @@ pub struct Superblock {
     pub path: Vec<u8>,
     /// The file that the log was made in, where it is known.
     pub file: Option<FileIdentity>,
-    /// Whether its transactions say when they were committed: from version 4 on.
-    pub has_times: bool,
-    /// Whether its records may be changes of pages: from version 5 on, which has times.
-    pub has_changes: bool,
 }
 
 impl Superblock {
@@ -82,28 +60,18 @@ impl Superblock {
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &self.limit_blocks.to_le_bytes());
         put(&mut out, 56, &self.blocks_offset.to_le_bytes());
-        self.head().put(&mut out, MAGIC);
-        out
-    }
-
-    fn head(&self) -> Head {
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let version = match (self.has_changes, self.has_times) {
-            (true, _) => VERSION,
-            (false, true) => CHANGELESS_VERSION,
-            (false, false) => TIMELESS_VERSION,
-        };
         let (path, file) = (self.path.clone(), self.file);
-        Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }
+        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
+        out
     }
 
     /// Reads a superblock from the first bytes of a file.
     ///
     /// # Errors
-    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file } =
-            Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
         let it = Self {
             page_bytes,
             log_id,
@@ -114,8 +82,6 @@ impl Superblock {
             blocks_offset: u64_le(bytes, 56),
             path,
             file,
-            has_times: version >= CHANGELESS_VERSION,
-            has_changes: version == VERSION,
         };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
@@ -195,8 +161,6 @@ mod tests {
             blocks_offset: Superblock::blocks_offset_for(5000),
             path: b"/data/app.db".to_vec(),
             file: None,
-            has_times: true,
-            has_changes: true,
         }
     }
 
@@ -228,9 +192,13 @@ mod tests {
     fn superblock_of_another_kind_is_named() {
         assert_eq!(Superblock::decode(&[0; 4096]), Err(FormatError::Magic));
         assert!(matches!(Superblock::decode(&superblock().encode()), Err(FormatError::Short { .. })));
-        let mut newer = padded(&superblock().encode());
-        newer[8] = 2;
-        assert_eq!(Superblock::decode(&newer), Err(FormatError::Version(2)));
+        for found in [1, 3, 4, 6] {
+            let mut other = padded(&superblock().encode());
+            other[8] = found;
+            let found = u32::from(found);
+            let refused = FormatError::LogVersion { format: "nvwal", found, reads: VERSION };
+            assert_eq!(Superblock::decode(&other), Err(refused));
+        }
     }
 
     #[test]
@@ -281,23 +249,6 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_the_oldest_version_is_read_and_raised_by_one_number() {
-        let timeless = Superblock { has_times: false, has_changes: false, ..superblock() };
-        let mut old = padded(&timeless.encode());
-        old[8] = OLDEST_VERSION as u8;
-        assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");
-        let sum = xxhash_rust::xxh3::xxh3_64(&old[..crate::head::CHECKED_BYTES]);
-        old[crate::head::CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Superblock::decode(&old), Ok(timeless.clone()));
-        let at = VERSION_OFFSET as usize;
-        let word = u64_le(&old, at);
-        let raised = raised_version(word).unwrap();
-        assert_eq!(raised_version(raised), None);
-        old[at..at + 8].copy_from_slice(&raised.to_le_bytes());
-        assert_eq!(Superblock::decode(&old), Ok(timeless.clone()));
-    }
-
-    #[test]
     fn words_reject_every_flipped_bit() {
         let word = checked_word(77);
         assert_eq!(read_checked_word(word, "x"), Ok(77));
@@ -318,19 +269,9 @@ mod tests {
 
     #[test]
     fn transaction_and_record_headers_round_trip() {
-        let header = TxHeader {
-            hash: 1,
-            first_frame: 2,
-            last_frame: 3,
-            db_pages: 4,
-            records: 5,
-            wal_checksum: [6, 7],
-            elapsed_ms: None,
-        };
-        assert_eq!(TxHeader::decode(&header.encode(9), false), header);
-        let timed = TxHeader { first_frame: 0, elapsed_ms: Some(2), ..header };
-        assert_eq!(TxHeader::decode(&header.encode(9), true), timed);
-        assert_eq!(timed.encode(9), header.encode(9));
+        let header =
+            TxHeader { hash: 1, elapsed_ms: 2, last_frame: 3, db_pages: 4, records: 5, wal_checksum: [6, 7] };
+        assert_eq!(TxHeader::decode(&header.encode(9)), header);
         let record =
             RecordHeader { record_bytes: 20, frame: 1, page_number: 2, ranges: 3, base: Base::Zeros };
         assert_eq!(RecordHeader::decode(&record.encode()), Ok(record));

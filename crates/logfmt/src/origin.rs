@@ -1,8 +1,8 @@
 //! Where a generation stands in the history of its log: how many transactions came before it, and when it
 //! began.
 //!
-//! The fields of a generation's slot were all in use, so this has a checksum of its own. Builds that do
-//! not know it leave it out, and then the position is one that no build can have counted to before.
+//! A generation's slot has no room for it, so it has a checksum of its own. Where that does not check, the
+//! position is one that nothing before the generation can have been counted to.
 
 use crate::LogId;
 use crate::bytes::{put, u64_le};
@@ -28,7 +28,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// That of a generation which a build began that knew no positions.
+    /// That of a generation whose origin is damaged: behind everything that was counted before it.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << GENERATION_BITS;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_build_began_is_behind_everything_before() {
+    fn an_unknown_origin_is_behind_everything_before() {
         for generation in [2, 3, 1 << 20, LAST_COUNTED] {
             let before = Origin::unknown(generation - 1).position;
             assert!(Origin::unknown(generation).position >= before + u64::from(u32::MAX));

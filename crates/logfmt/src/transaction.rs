@@ -8,7 +8,7 @@ use crate::bytes::{put, u32_le, u64_le};
 use crate::generation::above;
 use crate::sqlite_wal::Checksum;
 
-/// Bits of the generation that hashes and commit marks have room for without more; `nvwal` version 1 had no others.
+/// Bits of the generation that hashes and commit marks have room for without more.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Bytes of a transaction header.
@@ -19,8 +19,8 @@ pub const TX_HEADER_BYTES: u32 = 40;
 pub struct TxHeader {
     /// Hash over the rest of the header and the records.
     pub hash: u64,
-    /// Frame number of the first frame.
-    pub first_frame: u32,
+    /// Milliseconds since the transaction before, or since the generation began.
+    pub elapsed_ms: u32,
     /// Frame number of the commit frame.
     pub last_frame: u32,
     /// Database size in pages after the commit.
@@ -29,9 +29,6 @@ pub struct TxHeader {
     pub records: u32,
     /// SQLite's cumulative checksum after the commit frame.
     pub wal_checksum: Checksum,
-    /// Milliseconds since the transaction before, or since the generation began. `None` in logs without
-    /// times; in those that have them it takes the place of `first_frame`, which the first record says too.
-    pub elapsed_ms: Option<u32>,
 }
 
 impl TxHeader {
@@ -41,23 +38,20 @@ impl TxHeader {
         let mut out = [0; TX_HEADER_BYTES as usize];
         put(&mut out, 0, &mark.to_le_bytes());
         put(&mut out, 8, &self.hash.to_le_bytes());
-        let first = self.elapsed_ms.unwrap_or(self.first_frame);
-        let fields = [first, self.last_frame, self.db_pages, self.records];
+        let fields = [self.elapsed_ms, self.last_frame, self.db_pages, self.records];
         for (i, field) in fields.iter().chain(&self.wal_checksum).enumerate() {
             put(&mut out, 16 + 4 * i, &field.to_le_bytes());
         }
         out
     }
 
-    /// Reads a header; the caller checks the mark first and the hash after reading the records. In a log
-    /// that `has_times`, `first_frame` is 0 until the first record is read.
+    /// Reads a header; the caller checks the mark first and the hash after reading the records, the first of which
+    /// says which frame is the transaction's first.
     #[must_use]
-    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize], has_times: bool) -> Self {
-        let first = u32_le(bytes, 16);
+    pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
         Self {
             hash: u64_le(bytes, 8),
-            first_frame: if has_times { 0 } else { first },
-            elapsed_ms: has_times.then_some(first),
+            elapsed_ms: u32_le(bytes, 16),
             last_frame: u32_le(bytes, 20),
             db_pages: u32_le(bytes, 24),
             records: u32_le(bytes, 28),

@@ -22,7 +22,6 @@ pub fn superblocks(input: &mut Unstructured) -> Result<()> {
         region_dir: path(input)?,
         path: path(input)?,
         file: None,
-        has_changes: input.arbitrary()?,
     };
     let (head, reference) = superblock.encode();
     let mut bytes = vec![0; SUPERBLOCK_BYTES as usize];
@@ -119,7 +118,7 @@ pub fn entries(input: &mut Unstructured) -> Result<()> {
     let (id, generation, transaction) = (log_id(input)?, input.arbitrary()?, input.arbitrary()?);
     let [open, done] = [committing_mark, committed_mark].map(|mark| mark(id, generation, transaction));
     assert!((open ^ done).count_ones() >= 7);
-    let header = TxHeader::decode(&input.arbitrary::<[u8; 40]>()?, true);
+    let header = TxHeader::decode(&input.arbitrary::<[u8; 40]>()?);
     let entry = CommitEntry { header, generation, transaction, pages: input.arbitrary()? };
     let mut line = entry.encode(id);
     assert_eq!(CommitEntry::decode(&line, id, generation, transaction), Some(entry));

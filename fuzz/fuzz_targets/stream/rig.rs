@@ -63,8 +63,6 @@ impl Rig {
                 blocks_offset: nvwal::Superblock::blocks_offset_for(limit_blocks),
                 path: b"/fuzz.db".to_vec(),
                 file: None,
-                has_times: true,
-                has_changes: true,
             };
             return Ok(Self::nvwal(superblock, options));
         }
@@ -88,7 +86,6 @@ impl Rig {
             limit_bytes,
             path: b"/fuzz.db".to_vec(),
             file: None,
-            has_changes: true,
         };
         Ok(Self::waldio(superblock, options))
     }

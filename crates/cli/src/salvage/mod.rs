@@ -15,7 +15,7 @@ use clap::Args;
 use duralite_journal::home::DatabaseAt;
 use duralite_journal::salvage::{self, Contents, Salvaged, Written};
 use duralite_journal::{ErrorKind, JournalError, directory};
-use duralite_logfmt::{FormatError, LogId};
+use duralite_logfmt::LogId;
 
 use crate::target::Target;
 use apart::Apart;
@@ -70,8 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// The error if it says that nothing of a log can be read because that is damaged, and else fails with it.
 fn nothing_is_read(error: anyhow::Error) -> Result<JournalError> {
     let is_so = |error: &JournalError| match error {
-        // Another version reads all of it.
-        JournalError::Format { source, .. } => !matches!(source, FormatError::Version(_)),
+        JournalError::Format { .. } => !error.is_other_version(),
         JournalError::NoRegion { .. } => true,
         error => error.kind() == ErrorKind::Corrupt,
     };

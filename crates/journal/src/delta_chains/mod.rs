@@ -30,13 +30,13 @@ pub(crate) struct DeltaChains {
     keeps_images: bool,
     /// Memory for an image that is rebuilt to be compared with.
     rebuilt: Vec<u8>,
-    /// Memory of what finds changes of pages, in a log whose records may be such.
-    changes: Option<page_change::Scratch>,
+    /// Memory of what finds changes of pages.
+    changes: page_change::Scratch,
 }
 
 impl DeltaChains {
-    /// Of a log with pages of this size, whose records may be changes of pages if it `has_changes`.
-    pub(crate) fn new(page_bytes: u32, cache_bytes: usize, has_changes: bool) -> Self {
+    /// Of a log with pages of this size.
+    pub(crate) fn new(page_bytes: u32, cache_bytes: usize) -> Self {
         let page_bytes = page_bytes as usize;
         Self {
             index: Index::default(),
@@ -44,7 +44,7 @@ impl DeltaChains {
             zeros: vec![0; page_bytes].into_boxed_slice(),
             keeps_images: false,
             rebuilt: Vec::new(),
-            changes: has_changes.then(page_change::Scratch::default),
+            changes: page_change::Scratch::default(),
         }
     }
 
@@ -235,15 +235,13 @@ impl DeltaChains {
         let Some(head) = head.filter(|head| !head.is_long(page.len() as u32)) else {
             return Ok((Base::Zeros, diff::encode(&self.zeros, page, payload)));
         };
-        let changes = self.changes.as_mut();
         let found = match self.images.get(page_number, head.record) {
-            Some(image) => encode(changes, page_number, image, page, payload),
+            Some(image) => encode(&mut self.changes, page_number, image, page, payload),
             None => {
                 let mut image = std::mem::take(&mut self.rebuilt);
                 image.resize(page.len(), 0);
                 let rebuilt = self.rebuild(page_number, head.record, &mut image, apply);
-                let found =
-                    rebuilt.map(|()| encode(self.changes.as_mut(), page_number, &image, page, payload));
+                let found = rebuilt.map(|()| encode(&mut self.changes, page_number, &image, page, payload));
                 self.rebuilt = image;
                 found?
             }
@@ -262,13 +260,12 @@ impl DeltaChains {
 
 /// Appends what makes `new` of `old`, and tells how it is to be recorded.
 fn encode(
-    changes: Option<&mut page_change::Scratch>,
+    scratch: &mut page_change::Scratch,
     page_number: u32,
     old: &[u8],
     new: &[u8],
     payload: &mut Vec<u8>,
 ) -> (Base, u16) {
-    let Some(scratch) = changes else { return (Base::Previous, diff::encode(old, new, payload)) };
     let header_bytes = page_change::header_bytes(page_number);
     match page_change::encode_rearranged(scratch, old, new, header_bytes, payload) {
         Difference::Ranges(ranges) => (Base::Previous, ranges),

@@ -34,8 +34,6 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: path.clone(),
         file: made_in,
-        has_times: true,
-        has_changes: true,
     };
     let access = Access::Write { dax: new.directory.is_dax() };
     let nvm = hooked(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;

@@ -23,7 +23,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use duralite_logfmt::nvwal::{
     ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, Order, STATES_OFFSET, SUPERBLOCK_BYTES, Slot, Superblock,
-    VERSION_OFFSET, checked_word, raised_version,
+    checked_word,
 };
 use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::{FormatError, LogId, Origin};
@@ -154,7 +154,7 @@ impl Nvwal {
         let none = InForce::none();
         Ok(Self {
             heap,
-            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes, superblock.has_changes),
+            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes),
             superblock,
             options,
             active: none.active,
@@ -182,11 +182,6 @@ impl Nvwal {
     /// `Corrupt`, also where the log goes on behind its end: its blocks would be freed.
     pub fn recover_heap(&mut self) -> Result<(), JournalError> {
         self.check_end()?;
-        if let Some(raised) = raised_version(self.heap.nvm.load_u64(VERSION_OFFSET)) {
-            self.heap.nvm.store_u64(VERSION_OFFSET, raised);
-            self.heap.nvm.flush(VERSION_OFFSET, 8);
-            self.heap.nvm.fence();
-        }
         self.cut_behind_tail()?;
         // Blocks are freed by what is seen of the list, which a dead process may not have flushed.
         self.settle_doubtful();
@@ -285,7 +280,7 @@ impl Nvwal {
             }
         }
         let (first, count) = self.chains.staged_frames();
-        if first != header.first_frame || header.last_frame - first >= count {
+        if first != found.first_frame || header.last_frame - first >= count {
             let what = FormatError::Damaged { what: "a transaction's frame numbers" };
             return Err(self.heap.corrupt(found.start.block, found.start.offset, what));
         }
@@ -317,7 +312,6 @@ impl Nvwal {
             id: self.log_id(),
             generation: self.slot.generation,
             sequence,
-            has_times: self.superblock.has_times,
             after: self.last_order,
             frames: self.chains.frames(),
         }
@@ -329,13 +323,13 @@ impl Nvwal {
     }
 
     /// Takes in how long after the transaction before one was sealed.
-    fn advance_time(&mut self, elapsed_ms: Option<u32>) {
-        self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms.unwrap_or(0)));
+    fn advance_time(&mut self, elapsed_ms: u32) {
+        self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms));
     }
 
     /// When the last transaction was sealed; 0 where the log does not say.
     fn told_time(&self) -> u64 {
-        if self.superblock.has_times && self.origin.time_ms > 0 { self.time_ms } else { 0 }
+        if self.origin.time_ms > 0 { self.time_ms } else { 0 }
     }
 }
 

@@ -157,7 +157,7 @@ impl Nvwal {
                 position: has_position.then(|| self.origin.position.saturating_add(sequence.into())),
                 time_ms: 0,
                 db_pages: found.header.db_pages,
-                first_frame: found.header.first_frame,
+                first_frame: found.first_frame,
                 offset,
                 pages: images.end_transaction(),
             })?;

@@ -42,6 +42,8 @@ pub(crate) struct FoundRecord {
 #[derive(Debug)]
 pub(crate) struct FoundTransaction {
     pub(crate) header: TxHeader,
+    /// That of its first record.
+    pub(crate) first_frame: u32,
     pub(crate) order: Order,
     pub(crate) start: Position,
     pub(crate) end: Position,
@@ -71,8 +73,6 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// Whether the log says when transactions were sealed.
-    pub(crate) has_times: bool,
     /// Order of the transaction before it: what garbage here would mean.
     pub(crate) after: Order,
     /// Number of frames before it.
@@ -115,7 +115,8 @@ pub(crate) fn next_transaction(
     let (position, blocks) = (reader.position, reader.blocks);
     match body {
         Ok((header, records)) => {
-            Ok(Some(FoundTransaction { header, order, start, end: position, records, blocks }))
+            let first_frame = records.first().map_or(0, |record| record.header.frame);
+            Ok(Some(FoundTransaction { header, first_frame, order, start, end: position, records, blocks }))
         }
         Err(JournalError::Corrupt { .. }) if order != Order::Ordered => Ok(None),
         Err(error) => Err(error),
@@ -168,11 +169,11 @@ fn enter(
     Ok(())
 }
 
-/// Whether a transaction's numbers can be right.
-fn fits(header: &TxHeader, expected: &Expected) -> bool {
-    (1..=expected.frames + 1).contains(&header.first_frame)
-        && header.last_frame >= header.first_frame
-        && header.records > header.last_frame - header.first_frame
+/// Whether the numbers of a transaction that begins with this frame can be right.
+fn fits(header: &TxHeader, first_frame: u32, expected: &Expected) -> bool {
+    (1..=expected.frames + 1).contains(&first_frame)
+        && header.last_frame >= first_frame
+        && header.records > header.last_frame - first_frame
         && header.db_pages > 0
 }
 
@@ -197,26 +198,24 @@ impl RecordReader<'_> {
         };
         let mut bytes = [0; TX_HEADER_BYTES as usize];
         self.heap.nvm.read(self.heap.at(start.block, start.offset), &mut bytes);
-        let mut header = TxHeader::decode(&bytes, expected.has_times);
-        if header.records == 0 || !expected.has_times && !fits(&header, expected) {
+        let header = TxHeader::decode(&bytes);
+        if header.records == 0 {
             return Err(damaged(self.heap));
         }
         let mut hash = TxHash::new(expected.id, expected.generation, expected.sequence);
-        let mut records = Vec::new();
+        let (mut first_frame, mut records) = (0, Vec::new());
         for _ in 0..header.records {
             let record = self.read_record(scratch)?;
             let (head, payload) = scratch.split_at(RECORD_HEADER_BYTES as usize);
             hash = hash.record(head, payload);
             let frame = record.header.frame;
-            if expected.has_times && records.is_empty() {
-                header.first_frame = frame;
-                if !fits(&header, expected) {
+            if records.is_empty() {
+                first_frame = frame;
+                if !fits(&header, first_frame, expected) {
                     return Err(damaged(self.heap));
                 }
             }
-            if frame < header.first_frame
-                || u64::from(frame) > u64::from(header.first_frame) + records.len() as u64
-            {
+            if frame < first_frame || u64::from(frame) > u64::from(first_frame) + records.len() as u64 {
                 return Err(damaged(self.heap));
             }
             records.push(record);

@@ -38,7 +38,7 @@ pub fn walk(
         visit(&WalkedTransaction {
             sequence: log.sequence,
             offset: log.heap.at(found.start.block, found.start.offset),
-            first_frame: found.header.first_frame,
+            first_frame: found.first_frame,
             last_frame: found.header.last_frame,
             db_pages: found.header.db_pages,
             order: match found.order {

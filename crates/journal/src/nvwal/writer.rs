@@ -190,28 +190,21 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Milliseconds since the transaction before, for logs that say so. A clock that was set back stands
-    /// still until it has caught up, or the log starts over.
-    fn elapsed_ms(&self) -> Option<u32> {
-        let elapsed = || (self.clock)().saturating_sub(self.time_ms);
-        self.superblock.has_times.then(|| u32::try_from(elapsed()).unwrap_or(u32::MAX))
+    /// Milliseconds since the transaction before. A clock that was set back stands still until it has
+    /// caught up, or the log starts over.
+    fn elapsed_ms(&self) -> u32 {
+        u32::try_from((self.clock)().saturating_sub(self.time_ms)).unwrap_or(u32::MAX)
     }
 
     /// Everything of the header but its mark, and the zero word that ends the log (invariant 8).
-    fn store_header_and_terminator(
-        &self,
-        open: &mut OpenTransaction,
-        commit: &Commit,
-        elapsed_ms: Option<u32>,
-    ) {
+    fn store_header_and_terminator(&self, open: &mut OpenTransaction, commit: &Commit, elapsed_ms: u32) {
         let mut header = TxHeader {
             hash: 0,
-            first_frame: commit.first_frame,
+            elapsed_ms,
             last_frame: commit.last_frame,
             db_pages: commit.db_pages,
             records: open.records,
             wal_checksum: commit.checksum,
-            elapsed_ms,
         };
         header.hash = header.seal_hash(open.hash);
         let at = self.heap.at(open.start.block, open.start.offset);

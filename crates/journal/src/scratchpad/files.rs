@@ -43,7 +43,6 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         region_dir: told_dir(&region),
         path: path.clone(),
         file: made_in,
-        has_changes: true,
     };
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
@@ -150,7 +149,7 @@ impl Scratchpad {
         let choice = Arc::new(if needs_flush { Choice::new(options.sync) } else { Choice::write_back() });
         let rollback = UndoLog::new(Arc::clone(&nvm), Arc::clone(&region), Arc::clone(&choice));
         let mut log = Self {
-            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes, superblock.has_changes),
+            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes),
             superblock,
             nvm,
             region,

@@ -180,7 +180,7 @@ impl Scratchpad {
             let what = FormatError::Damaged { what: "a transaction's frame numbers" };
             return Err(JournalError::Corrupt { offset: found.last, what });
         }
-        self.advance_time(commit.elapsed_ms.unwrap_or(0));
+        self.advance_time(commit.elapsed_ms);
         self.sequence += 1;
         self.chains.commit(&Committed {
             last_frame: commit.last_frame,

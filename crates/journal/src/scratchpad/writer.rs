@@ -226,12 +226,11 @@ impl Scratchpad {
         let generation = self.in_force.slot.generation;
         let mut header = TxHeader {
             hash: 0,
-            first_frame: commit.first_frame,
+            elapsed_ms,
             last_frame: commit.last_frame,
             db_pages: commit.db_pages,
             records: open.records,
             wal_checksum: commit.checksum,
-            elapsed_ms: Some(elapsed_ms),
         };
         header.hash = header.seal_hash(open.hash);
         let (transaction, pages) = (self.sequence + 1, open.pages.len() as u32);

@@ -31,7 +31,6 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         limit_bytes: options.limit().max(AREA_BYTES * 8),
         path: path.clone(),
         file: made_in,
-        has_changes: true,
     };
     Waldio::format(block.as_ref(), &superblock)
 }

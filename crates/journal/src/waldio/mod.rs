@@ -194,7 +194,7 @@ impl Waldio {
     }
 
     fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {
-        let chains = DeltaChains::new(superblock.page_bytes, options.cache_bytes, superblock.has_changes);
+        let chains = DeltaChains::new(superblock.page_bytes, options.cache_bytes);
         Self {
             group: Arc::new(group),
             superblock,

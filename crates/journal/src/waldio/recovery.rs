@@ -11,10 +11,10 @@ use duralite_logfmt::FormatError;
 use duralite_logfmt::sqlite_wal::make_wal_header;
 use duralite_logfmt::waldio::{
     AREA_BYTES, BodyHash, DATA_OFFSET, GROUP_HEADER_BYTES, GroupHeader, Layout, MARK_BYTES, Mark, Slot,
-    Superblock, TX_HEADER_BYTES, decode_frame, frame_bytes, raise_version, slot_offset,
+    Superblock, TX_HEADER_BYTES, decode_frame, frame_bytes, slot_offset,
 };
 use duralite_medium::MediumError;
-use duralite_medium::block::{Block, Durability};
+use duralite_medium::block::Block;
 
 use super::prefetch::Prefetch;
 use crate::JournalError;
@@ -250,11 +250,6 @@ impl Found {
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
-        }
-        let mut first = vec![0; superblock.block_bytes as usize];
-        block.read(0, &mut first)?;
-        if raise_version(&mut first) {
-            block.commit(0, &first, Durability::Full)?;
         }
         // Where there are groups of its generation, it was durable before the first of them: one flush does for both.
         block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.log_id))?;

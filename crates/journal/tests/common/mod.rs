@@ -85,7 +85,6 @@ pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u
         limit_bytes,
         path: b"/model.db".to_vec(),
         file: None,
-        has_changes: true,
     }
 }
 
@@ -101,20 +100,14 @@ pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
         path: b"/model.db".to_vec(),
         file: None,
-        has_times: true,
-        has_changes: true,
     }
 }
 
 /// A formatted recording medium.
 pub fn fresh_medium(options: &NvwalOptions, page_bytes: u32) -> RecordingNvm {
-    formatted_medium(&superblock(options, page_bytes))
-}
-
-/// A recording medium with an empty log.
-pub fn formatted_medium(superblock: &Superblock) -> RecordingNvm {
+    let superblock = superblock(options, page_bytes);
     let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
-    Nvwal::format(&nvm, superblock).expect("format");
+    Nvwal::format(&nvm, &superblock).expect("format");
     nvm
 }
 

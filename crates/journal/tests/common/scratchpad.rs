@@ -29,17 +29,12 @@ pub struct Rig {
 impl Rig {
     /// So many empty logs in an empty region.
     pub fn new(logs: u64, region_bytes: u64, durable_on_store: bool) -> Self {
-        Self::with(logs, region_bytes, durable_on_store, true)
-    }
-
-    /// The same of the newest version, which has changes of pages, or of the one before.
-    pub fn with(logs: u64, region_bytes: u64, durable_on_store: bool, has_changes: bool) -> Self {
         let memory = RecordingNvm::new(0, logs * SUPERBLOCK_BYTES + region_bytes);
         let memory = Arc::new(if durable_on_store { memory.durable_on_store() } else { memory });
         let rig = Self { memory, logs, region_bytes };
         for which in 0..logs {
-            let superblock = Superblock { has_changes, ..superblock(which as usize) };
-            Scratchpad::format(rig.log(which as usize).as_ref(), &superblock).expect("format");
+            let which = which as usize;
+            Scratchpad::format(rig.log(which).as_ref(), &superblock(which)).expect("format");
         }
         let region = RegionSuperblock::for_bytes(REGION, region_bytes);
         Scratchpad::format_region(rig.region().as_ref(), &region).expect("format");
@@ -101,7 +96,6 @@ pub fn superblock(which: usize) -> Superblock {
         region_dir: b"/region".to_vec(),
         path: b"/model.db".to_vec(),
         file: None,
-        has_changes: true,
     }
 }
 

@@ -5,10 +5,11 @@ use super::{
     SUPERBLOCK_BYTES, VERSION,
 };
 use crate::bytes::{put, u32_le};
-use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
+use crate::head::{self, FileIdentity, Format, HEAD_BYTES, Head};
 use crate::{FormatError, LogId};
 
-const VERSIONS: Versions = Versions { known: &[VERSION], oldest: VERSION, raised: VERSION };
+const FORMAT: Format =
+    Format { name: "ppl", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
 /// Bit of an extent's number that says that it is a piece.
 const PIECE: u32 = 1 << 31;
 
@@ -54,18 +55,16 @@ impl Superblock {
         put(&mut out, 60, &self.buckets.to_le_bytes());
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
         let (path, file) = (self.path.clone(), self.file);
-        let head = Head { version: VERSION, page_bytes, log_id, db_inode, db_birth_ns, path, file };
-        head.put(&mut out, MAGIC);
+        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
         out
     }
 
     /// Reads a superblock from the first bytes of a file.
     ///
     /// # Errors
-    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file, .. } =
-            Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
         let (sector_bytes, limit_chunks) = (u32_le(bytes, 48), u32_le(bytes, 52));
         let (slots, buckets) = (u32_le(bytes, 56), u32_le(bytes, 60));
         let it = Self {

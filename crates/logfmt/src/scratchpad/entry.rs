@@ -58,7 +58,7 @@ pub fn change_header(
 /// The last entry of a transaction, a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitEntry {
-    /// What the transaction is; its `first_frame` is that of its first change.
+    /// What the transaction is.
     pub header: TxHeader,
     /// The generation.
     pub generation: u64,
@@ -90,7 +90,7 @@ impl CommitEntry {
         generation: u64,
         transaction: u32,
     ) -> Option<Self> {
-        let header = TxHeader::decode(&array(bytes, 0)?, true);
+        let header = TxHeader::decode(&array(bytes, 0)?);
         let pages = u32_le(bytes, 52);
         let it = Self { header, generation, transaction, pages };
         (it.encode(id)[8..] == bytes[8..]).then_some(it)

@@ -1,4 +1,4 @@
-//! Layouts of the `scratchpad` engine, version 1: see `docs/format/scratchpad.md`, which these constants follow.
+//! Layouts of the `scratchpad` engine: see `docs/format/scratchpad.md`, which these constants follow.
 //!
 //! A log is a small file of its own, and pages of a region that logs of several databases share.
 
@@ -34,10 +34,8 @@ pub use crate::transaction::{TxHash, TxHeader};
 
 /// First bytes of a log's file.
 pub const MAGIC: [u8; 8] = *b"DURALSPM";
-/// The format version of new logs.
+/// The format version of logs.
 pub const VERSION: u32 = 2;
-/// The version before, whose records are all of ranges. Logs of it stay what they are.
-pub const CHANGELESS_VERSION: u32 = 1;
 /// Bytes of a log's file.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Bytes of a page of the region.

@@ -10,7 +10,7 @@ use crate::bytes::{array, put, u32_le, u64_le};
 
 /// First bytes of a region.
 pub const REGION_MAGIC: [u8; 8] = *b"DURALREG";
-/// The format version of regions, which have logs of any version.
+/// The format version of regions.
 pub const REGION_VERSION: u32 = 1;
 /// Bytes of a region's superblock that hold anything written once.
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;

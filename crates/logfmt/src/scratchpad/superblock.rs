@@ -2,16 +2,13 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{CHANGELESS_VERSION, MAGIC, RegionId, SUPERBLOCK_BYTES, VERSION};
+use super::{MAGIC, RegionId, SUPERBLOCK_BYTES, VERSION};
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
-use crate::head::{self, FileIdentity, HEAD_BYTES, Head, Versions};
+use crate::head::{self, FileIdentity, Format, HEAD_BYTES, Head};
 use crate::{FormatError, LogId, PATH_LIMIT};
 
-const VERSIONS: Versions = Versions {
-    known: &[CHANGELESS_VERSION, VERSION],
-    oldest: CHANGELESS_VERSION,
-    raised: CHANGELESS_VERSION,
-};
+const FORMAT: Format =
+    Format { name: "scratchpad", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
 /// Where a log's file says whether its region counts it ([`LOGS_AT`](super::LOGS_AT)): 1 if so, else 0.
 pub const COUNTED_OFFSET: u64 = 1616;
 /// Where the log says where its region is.
@@ -46,8 +43,6 @@ pub struct Superblock {
     pub path: Vec<u8>,
     /// The file that the log was made in, where it is known.
     pub file: Option<FileIdentity>,
-    /// Whether its records may be changes of pages: from version 2 on.
-    pub has_changes: bool,
 }
 
 impl Superblock {
@@ -58,9 +53,7 @@ impl Superblock {
         put(&mut out, 48, &self.region.0);
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
         let (path, file) = (self.path.clone(), self.file);
-        let version = if self.has_changes { VERSION } else { CHANGELESS_VERSION };
-        let head = Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file };
-        head.put(&mut out, MAGIC);
+        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
         let mut reference = vec![0; REFERENCE_BYTES + 8];
         let dir = if self.region_dir.len() > PATH_LIMIT { &[] } else { &*self.region_dir };
         put(&mut reference, 0, &self.limit_pages.to_le_bytes());
@@ -74,10 +67,9 @@ impl Superblock {
     /// Reads a superblock from the first bytes of a file.
     ///
     /// # Errors
-    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file } =
-            Head::read(bytes, MAGIC, VERSIONS, SUPERBLOCK_BYTES)?;
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
         let reference = bytes.get(REFERENCE_OFFSET as usize..).unwrap_or_default();
         let checked = reference.get(..REFERENCE_BYTES).ok_or_else(head::damaged)?;
         let dir_bytes = usize::from(u16_le(checked, 4));
@@ -93,7 +85,6 @@ impl Superblock {
             region_dir: region_dir.to_vec(),
             path,
             file,
-            has_changes: version == VERSION,
         })
     }
 }

@@ -15,7 +15,6 @@ fn superblock() -> Superblock {
         limit_pages: 9,
         region_dir: b"/dev/shm".to_vec(),
         path: b"/data/app.db".to_vec(),
-        has_changes: true,
         file: None,
     }
 }
@@ -127,15 +126,8 @@ fn changes_say_how_long_they_are() {
 
 #[test]
 fn a_commit_belongs_to_its_log_generation_and_transaction() {
-    let header = TxHeader {
-        hash: 1,
-        first_frame: 0,
-        last_frame: 3,
-        db_pages: 4,
-        records: 5,
-        wal_checksum: [6, 7],
-        elapsed_ms: Some(8),
-    };
+    let header =
+        TxHeader { hash: 1, elapsed_ms: 8, last_frame: 3, db_pages: 4, records: 5, wal_checksum: [6, 7] };
     let commit = CommitEntry { header, generation: 9, transaction: 2, pages: 1 };
     let line = commit.encode(ID);
     assert_eq!(u64::from_le_bytes(line[..8].try_into().unwrap()), committing_mark(ID, 9, 2));

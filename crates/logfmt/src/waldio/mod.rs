@@ -1,4 +1,4 @@
-//! Layouts of the `waldio` log, versions 2 to 4: see `docs/format/waldio.md`, which these constants
+//! Layouts of the `waldio` log: see `docs/format/waldio.md`, which these constants
 //! follow.
 
 mod frame;
@@ -7,7 +7,7 @@ mod tests;
 
 use crate::bytes::{array, put, u32_le, u64_le};
 use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
-use crate::head::{self, FileIdentity, Head, Versions};
+use crate::head::{self, FileIdentity, Format, Head};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId, ORIGIN_BYTES, Origin};
 pub use frame::{
@@ -17,35 +17,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
-/// The format version of new logs.
+/// The format version.
 pub const VERSION: u32 = 4;
-/// The version before, whose records are all of ranges. Logs of it stay what they are.
-pub const CHANGELESS_VERSION: u32 = 3;
-/// The oldest version this build reads. A log of it becomes one of [`CHANGELESS_VERSION`] by that number alone.
-pub const OLDEST_VERSION: u32 = 2;
 /// Bytes of the superblock and of each generation slot: no device's block is larger.
 pub const AREA_BYTES: u64 = 4096;
 /// Where the log's blocks begin: behind the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
-/// Bits of the generation in a frame's mark; version 2 had no more.
+/// Bits of the generation in a frame's mark.
 const MARK_GENERATION_BITS: u32 = 29;
 
-const VERSIONS: Versions = Versions {
-    known: &[OLDEST_VERSION, CHANGELESS_VERSION, VERSION],
-    oldest: OLDEST_VERSION,
-    raised: CHANGELESS_VERSION,
-};
-
-/// Whether these first bytes of a log are of the oldest version, and if so makes them the one after it.
-/// Only bytes 8..12 change, in one sector.
-#[must_use]
-pub fn raise_version(first_bytes: &mut [u8]) -> bool {
-    let old = u32_le(first_bytes, 8) == OLDEST_VERSION;
-    if old {
-        put(first_bytes, 8, &CHANGELESS_VERSION.to_le_bytes());
-    }
-    old
-}
+const FORMAT: Format =
+    Format { name: "waldio", magic: MAGIC, version: VERSION, superblock_bytes: AREA_BYTES };
 
 /// How frames are laid out in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,8 +82,6 @@ pub struct Superblock {
     pub path: Vec<u8>,
     /// The file that the log was made in, where it is known.
     pub file: Option<FileIdentity>,
-    /// Whether its records may be changes of pages: from version 4 on.
-    pub has_changes: bool,
 }
 
 impl Superblock {
@@ -113,19 +93,17 @@ impl Superblock {
         put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
         put(&mut out, 56, &self.limit_bytes.to_le_bytes());
         let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let version = if self.has_changes { VERSION } else { CHANGELESS_VERSION };
         let (path, file) = (self.path.clone(), self.file);
-        Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, MAGIC);
+        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
         out
     }
 
     /// Reads a superblock from the first bytes of a file.
     ///
     /// # Errors
-    /// `Magic`, `Short`, `Version` or `Damaged`, in this order of precedence.
+    /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { version, page_bytes, log_id, db_inode, db_birth_ns, path, file } =
-            Head::read(bytes, MAGIC, VERSIONS, AREA_BYTES)?;
+        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
             page_bytes,
@@ -137,7 +115,6 @@ impl Superblock {
             limit_bytes: u64_le(bytes, 56),
             path,
             file,
-            has_changes: version == VERSION,
         };
         let sound = layout <= 1 && block_size_is_valid(it.block_bytes) && it.limit_bytes >= DATA_OFFSET;
         if sound { Ok(it) } else { Err(head::damaged()) }
@@ -349,8 +326,7 @@ pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
 
 /// Bytes of a transaction header.
 pub const TX_HEADER_BYTES: u32 = 32;
-/// Stands for the size of a transaction that has its group to itself: it ends with the group. From
-/// version 3 on.
+/// Stands for the size of a transaction that has its group to itself: it ends with the group.
 pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
 
 /// The header of a transaction in a group.

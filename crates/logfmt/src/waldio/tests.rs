@@ -13,7 +13,6 @@ fn superblock() -> Superblock {
         layout: Layout::Embedded,
         limit_bytes: 1 << 30,
         path: b"/data/app.db".to_vec(),
-        has_changes: true,
         file: None,
     }
 }
@@ -117,22 +116,6 @@ fn no_generation_passes_for_another_however_high() {
         time_ms: 0,
     };
     assert_eq!(Slot::decode(&end.encode(ID), ID), None);
-}
-
-#[test]
-fn a_log_of_the_oldest_version_is_read_and_raised_by_one_number() {
-    let mut old = Superblock { has_changes: false, ..superblock() }.encode();
-    old[8] = OLDEST_VERSION as u8;
-    assert!(Superblock::decode(&old).is_err(), "a flipped version is damage");
-    let sum = xxhash_rust::xxh3::xxh3_64(&old[..crate::head::CHECKED_BYTES]);
-    old[crate::head::CHECKED_BYTES..][..8].copy_from_slice(&sum.to_le_bytes());
-    let changeless = Superblock { has_changes: false, ..superblock() };
-    assert_eq!(Superblock::decode(&old), Ok(changeless.clone()));
-    let mut raised = old.clone();
-    assert!(raise_version(&mut raised[..512]));
-    assert!(!raise_version(&mut raised[..512]));
-    assert_eq!(Superblock::decode(&raised), Ok(changeless.clone()));
-    assert!((0..old.len()).all(|at| at == 8 || old[at] == raised[at]));
 }
 
 #[test]

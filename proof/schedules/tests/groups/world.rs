@@ -50,7 +50,6 @@ fn superblock(layout: Layout) -> Superblock {
         limit_bytes: 1 << 20,
         path: b"/model.db".to_vec(),
         file: None,
-        has_changes: true,
     }
 }
 
