@@ -69,7 +69,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
             bail!("the log is not lost: it is {}; checkpoint it, without --discard-log", log.path.display());
         }
         if let Err(error) = walked
-            && error.kind() == ErrorKind::Busy
+            && (error.kind() == ErrorKind::Busy || error.is_other_version())
         {
             bail!(error);
         }

@@ -87,6 +87,11 @@ fn add_database(facts: &mut Facts, target: &Target) -> Result<()> {
 
 fn add_log(facts: &mut Facts, path: &Path, database: &Path) -> Result<()> {
     let about = match directory::describe(path) {
+        Err(error) if error.is_other_version() => {
+            facts.push(("log", json!(path.display().to_string())));
+            facts.push(("refused", json!(error.to_string())));
+            return Ok(());
+        }
         Err(error @ JournalError::Format { .. }) => return add_damage(facts, path, database, &error),
         about => about?,
     };

@@ -272,6 +272,27 @@ fn of_a_log_that_cannot_be_read_at_all_nothing_is_claimed() {
     fixture.assert_plain("c.db");
 }
 
+/// The build that wrote it reads all of it: it is neither lost nor damaged.
+#[test]
+fn a_log_of_another_version_is_refused_and_not_discarded() {
+    let fixture = Fixture::new();
+    writer(&fixture).kill();
+    let (path, log) = (fixture.path("c.db"), fixture.log());
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes[8] -= 1;
+    std::fs::write(&log, &bytes).unwrap();
+    let (before, logs) = (fixture.snapshot(), fixture.log_dir().to_str().unwrap().to_owned());
+    for arguments in [["--discard-log", "--yes"].as_slice(), &[]] {
+        let (done, said) = checkpoint(&[arguments, &["--log-dir", &logs]].concat(), &path);
+        assert!(!done && said.contains("this build reads only version"), "{said}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duralite"));
+    let info = command.args(["info", "--log-dir", &logs]).arg(&path).output().unwrap();
+    let said = String::from_utf8(info.stdout).unwrap();
+    assert!(said.contains("this build reads only version") && !said.contains("damage"), "{said}");
+    assert!(fixture.snapshot() == before);
+}
+
 /// `cksumvfs` keeps its checksums there, and is not in this command.
 #[test]
 fn pages_with_room_for_checksums_are_put_home_on_demand_only() {

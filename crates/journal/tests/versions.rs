@@ -75,3 +75,16 @@ fn inv12_a_log_of_another_version_is_refused_by_name_and_not_a_byte_is_changed()
         }
     }
 }
+
+/// A log that is not found would be taken for lost, and its database be opened without it.
+#[test]
+fn inv12_a_log_of_another_version_is_found_though_the_database_has_another_name() {
+    for (engine, _, others) in FORMATS {
+        for log in ["before.db-duralite".to_owned(), format!("before.db-duralite-{ID}")] {
+            for version in others {
+                let error = refusal(engine, *version, &log);
+                assert!(error.is_other_version(), "{log}: {error}");
+            }
+        }
+    }
+}

@@ -8,8 +8,8 @@ use super::DatabaseIdentity;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
-use crate::descriptor::LogDirectory;
-use crate::{ErrorKind, JournalError};
+use crate::descriptor::{Descriptor, HEAD_BYTES, LogDirectory};
+use crate::{ErrorKind, JournalError, log_file};
 
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,13 @@ fn read_head(path: &Path) -> Result<Option<Head>, JournalError> {
 fn is_illegible(path: &Path) -> bool {
     let read = open_log(path, false).and_then(|file| Head::read(path, &file));
     matches!(read, Err(JournalError::Format { .. }))
+}
+
+/// Whether a file is the log of this id although its head says nothing: it is damaged, or of another version, all of which
+/// have the id in the same place. Whoever attaches it is told.
+fn is_illegible_log(path: &Path, engine: &Descriptor, id: LogId) -> bool {
+    let bytes = open_log(path, false).and_then(|file| log_file::first_bytes(path, &file, HEAD_BYTES));
+    bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
 }
 
 /// The log of this id in a directory.
@@ -110,6 +117,7 @@ fn scan(
         let path = entry.path();
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
+            Ok(None) if is_illegible_log(&path, log_dir.engine, id) => return Ok(Some(path)),
             // Others' logs may be others' secrets.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
@@ -163,13 +171,13 @@ fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, JournalError
 /// SQLite's locks of it. So it is not asked: the log itself says whether it is a copy.
 ///
 /// # Errors
-/// `Io` where it cannot be opened.
+/// `Io` where it cannot be opened, `Format` where it is damaged or of another version.
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, JournalError> {
     let opened = open_log(&log.path, false).and_then(|file| Ok((Head::read(&log.path, &file)?, file)));
     let (head, file) = match opened {
         Ok(opened) => opened,
-        // Attaching it says what it is.
-        Err(error) if error.says_none() => return Ok(Claim::Foreign),
+        // It has gone just now. Attaching it says so.
+        Err(error @ JournalError::Io { .. }) if error.says_none() => return Ok(Claim::Foreign),
         Err(error) => return Err(error),
     };
     if head.is_of(db) {
