@@ -7,7 +7,7 @@ use duralite_medium::MediumError;
 /// Why a lock was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockError {
-    /// Somebody holds what is in the way.
+    /// Another connection holds a lock that is in the way.
     Busy,
     /// The kernel did not say whether a process lives.
     Medium(MediumError),

@@ -1,13 +1,16 @@
-//! The lock of the database file: what SQLite believes to hold, what is held, and what may be concluded from it
-//! (invariant 44).
+//! The lock of the database file: the lock that SQLite believes to hold, the lock that is held, and what may
+//! be concluded from it (invariant 44).
 //!
-//! SQLite takes SHARED before it reads, and everything it concludes counts until it gives that lock back. So as long as SQLite
-//! believes in SHARED, or in EXCLUSIVE, the file holds it, without a gap: this type has no operation that gives it back. (RESERVED
-//! only announces a transaction; nobody else can commit one under SHARED: [`FileLock::refuse_exclusive`].) What has to let go of the file, because
-//! somebody else needs it alone, is done while SQLite believes to hold nothing, under an [`Own`] lock.
+//! SQLite takes SHARED before it reads, and every conclusion that it draws counts until it gives that lock
+//! back. So as long as SQLite believes in SHARED, or in EXCLUSIVE, the file holds that lock without a gap:
+//! this type has no operation that gives it back. (RESERVED only announces a transaction, and under SHARED no
+//! other connection can commit one: see [`FileLock::refuse_exclusive`].) Sometimes this library must let go
+//! of the file because another connection needs it alone. It does that only while SQLite believes to hold
+//! nothing, under an [`Own`] lock.
 //!
-//! What this library itself concludes under a lock borrows from it: a [`Concluded`] value cannot outlive the lock under
-//! which it was drawn. The compiler refuses to use one after the lock was given back:
+//! What this library itself concludes under a lock borrows from the lock: a [`Concluded`] value cannot
+//! outlive the lock under which it was drawn. The compiler refuses to use such a value after the lock was
+//! given back:
 //!
 //! ```compile_fail,E0505
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -20,7 +23,7 @@
 //! # }
 //! ```
 //!
-//! Nor does one outlast a stretch of EXCLUSIVE, in which its owner may change what was concluded:
+//! Nor does such a value outlast a stretch of EXCLUSIVE, in which its owner may change what was concluded:
 //!
 //! ```compile_fail,E0502
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -33,7 +36,7 @@
 //! # }
 //! ```
 //!
-//! Under the lock it counts:
+//! Under the lock it can be used:
 //!
 //! ```
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -59,18 +62,18 @@ pub type Code = i32;
 pub enum Level {
     /// No lock: what was read may have changed.
     None,
-    /// Others read as well, and nobody changes the file.
+    /// Other connections read as well, and none changes the file.
     Shared,
     /// One connection is about to write; others read.
     Reserved,
-    /// A connection waits for EXCLUSIVE: nobody begins to read.
+    /// A connection waits for EXCLUSIVE, and no other begins to read.
     Pending,
-    /// Nobody else has the file.
+    /// No other connection has a lock of the file.
     Exclusive,
 }
 
 impl Level {
-    /// The lock of this number in SQLite's interface; anything beyond is [`Level::Exclusive`].
+    /// The lock of this number in SQLite's interface. Any larger number is [`Level::Exclusive`].
     #[must_use]
     pub fn of_code(level: i32) -> Self {
         match level {
@@ -91,16 +94,16 @@ impl Level {
 
 /// A file that can be locked as SQLite locks databases: `xLock`, `xUnlock`, `SQLITE_FCNTL_LOCKSTATE`.
 pub trait LockedFile {
-    /// Takes a lock. From [`Level::None`] only SHARED can be had.
+    /// Takes a lock. From [`Level::None`] only SHARED can be taken.
     ///
     /// # Errors
     /// SQLite's code. After a refused EXCLUSIVE the file may hold PENDING.
     fn lock(&self, level: Level) -> Result<(), Code>;
 
-    /// Gives back what is stronger than SHARED, or all of it.
+    /// Gives back what is stronger than SHARED, or the whole lock.
     ///
     /// # Errors
-    /// SQLite's code; the file holds what it held then, or more than asked for.
+    /// SQLite's code. The file then holds what it held, or more than was asked for.
     fn unlock(&self, level: Level) -> Result<(), Code>;
 
     /// The lock that the file holds; `None` where the file does not tell.
@@ -111,9 +114,9 @@ pub trait LockedFile {
 #[derive(Debug)]
 pub struct FileLock<F> {
     file: F,
-    /// What SQLite believes to hold.
+    /// The lock that SQLite believes to hold.
     believed: AtomicU8,
-    /// What was taken last and not given back, for a file that does not tell.
+    /// The lock that was taken last and not given back, for a file that does not tell.
     taken: AtomicU8,
     /// Whether SQLite has taken RESERVED since it had SHARED.
     reserved: AtomicBool,
@@ -124,7 +127,7 @@ fn level_of(word: &AtomicU8) -> Level {
 }
 
 impl<F: LockedFile> FileLock<F> {
-    /// Of a file that is not locked.
+    /// The lock of a file that is not locked yet.
     pub fn new(file: F) -> Self {
         let none = || AtomicU8::new(Level::None as u8);
         Self { file, believed: none(), taken: none(), reserved: AtomicBool::new(false) }
@@ -141,8 +144,8 @@ impl<F: LockedFile> FileLock<F> {
         self.file.level().unwrap_or_else(|| level_of(&self.taken))
     }
 
-    /// Whether SQLite writes with a rollback journal: neither WAL mode nor rolling back what another process has left
-    /// ever takes RESERVED.
+    /// Whether SQLite writes with a rollback journal. It takes RESERVED for nothing else: not in WAL mode,
+    /// and not to roll back what another process has left.
     pub fn in_rollback_transaction(&self) -> bool {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -156,7 +159,7 @@ impl<F: LockedFile> FileLock<F> {
         debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
     }
 
-    /// Whether the file holds what somebody relies on who believes in this lock.
+    /// Whether the file holds what code relies on that believes in this lock.
     fn is_held(&self, level: Level) -> bool {
         self.held() >= if level == Level::Exclusive { level } else { level.min(Level::Shared) }
     }
@@ -173,43 +176,45 @@ impl<F: LockedFile> FileLock<F> {
         Ok(())
     }
 
-    /// `xLock`: takes a lock for SQLite, which believes in it if this succeeds.
+    /// `xLock`: takes a lock for SQLite, which believes in the lock if this succeeds.
     ///
     /// # Errors
-    /// SQLite's code; what SQLite held it holds still.
+    /// SQLite's code. SQLite still holds what it held before.
     pub fn lock_for_sqlite(&self, level: Level) -> Result<(), Code> {
         self.take(level)?;
         self.believe(level.max(self.believed()));
         Ok(())
     }
 
-    /// `xUnlock`: SQLite gives a lock back.
+    /// `xUnlock`: gives a lock back for SQLite.
     ///
     /// # Errors
-    /// SQLite's code. SQLite believes to have given the lock back all the same, and the file may hold more than that.
+    /// SQLite's code. SQLite then believes to have given the lock back all the same, and the file may hold
+    /// more than that.
     pub fn unlock_for_sqlite(&self, level: Level) -> Result<(), Code> {
         let given_back = self.give_back(level);
         self.believe(level.min(self.believed()));
         given_back
     }
 
-    /// SQLite gives a lock back down to this one, and the file goes on holding what it holds until SQLite gives back more, or takes more and
-    /// gives that back.
+    /// SQLite believes to have given its lock back down to this level, and the file goes on holding what it
+    /// holds. That ends when SQLite gives back more, or takes more and gives that back.
     pub fn keep_for_sqlite(&self, level: Level) {
         self.believe(level.min(self.believed()));
     }
 
-    /// SQLite goes on with SHARED: what [`Self::keep_for_sqlite`] has kept beyond that is given back.
+    /// Gives back what [`Self::keep_for_sqlite`] has kept beyond SHARED, once SQLite goes on with SHARED.
     pub fn end_keeping(&self) {
         if self.believed() == Level::Shared && self.held() > Level::Shared {
-            // What cannot be given back is held on top of what is needed.
+            // A failure leaves a lock on top of the needed one.
             let _ = self.give_back(Level::Shared);
         }
     }
 
-    /// SQLite is told that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken, and believes in what it had
-    /// before. It keeps SHARED all the time, so nobody commits. RESERVED somebody else may take meanwhile, who cannot commit
-    /// before SQLite here has ended its transaction, nor can SQLite here before that one has.
+    /// Tells SQLite that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken: SQLite
+    /// believes in what it had before. The file keeps SHARED all the time, so no other connection commits.
+    /// Another connection may take RESERVED meanwhile. It cannot commit before SQLite here has ended its
+    /// transaction, and SQLite here cannot commit before the other has ended its own.
     pub fn refuse_exclusive(&self, before: Level) {
         if before < Level::Exclusive && self.give_back(Level::Shared).is_ok() && before > Level::Shared {
             let _ = self.take(Level::Reserved);
@@ -217,27 +222,29 @@ impl<F: LockedFile> FileLock<F> {
         self.believe(before);
     }
 
-    /// The lock that SQLite holds; `None` where it holds none, or where the file holds less than SQLite believes in. Then
-    /// nothing may be concluded: SQLite has to begin anew (`SQLITE_BUSY`).
+    /// The lock that SQLite holds. `None` where SQLite holds none, or where the file holds less than SQLite
+    /// believes in. In that case nothing may be concluded, and SQLite has to begin anew (`SQLITE_BUSY`).
     pub fn sqlites(&self) -> Option<Held<'_, F>> {
         self.is_held(self.believed().max(Level::Shared)).then_some(Held { lock: self })
     }
 
-    /// EXCLUSIVE as SQLite holds it; `None` where the file does not hold EXCLUSIVE, whatever SQLite believes.
+    /// EXCLUSIVE as SQLite holds it. `None` where the file does not hold EXCLUSIVE, whatever SQLite believes.
     pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// EXCLUSIVE as SQLite believes in it, held or not: what a test has to find.
+    /// EXCLUSIVE as SQLite believes in it, held or not: a fault that a test has to find.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }
     }
 
-    /// Takes SHARED for this library, while SQLite believes to hold nothing. Dropping the value gives the lock back.
+    /// Takes SHARED for this library, while SQLite believes to hold nothing. Dropping the value gives the
+    /// lock back.
     ///
     /// # Errors
-    /// SQLite's code, `SQLITE_MISUSE` where SQLite believes in a lock; nothing is held that was not held before.
+    /// SQLite's code, or `SQLITE_MISUSE` where SQLite believes in a lock. Nothing is held then that was not
+    /// held before.
     pub fn own(&self) -> Result<Own<'_, F>, Code> {
         const MISUSE: Code = 21;
         if self.believed() > Level::None {
@@ -248,23 +255,24 @@ impl<F: LockedFile> FileLock<F> {
     }
 }
 
-/// SHARED at least, held without a gap since this value was made.
+/// At least SHARED, held without a gap since this value was made.
 #[derive(Debug)]
 pub struct Held<'l, F: LockedFile> {
     lock: &'l FileLock<F>,
 }
 
 impl<F: LockedFile> Held<'_, F> {
-    /// What was found out under the lock, for as long as the lock lasts.
+    /// Binds a conclusion to the lock under which it was drawn.
     pub fn conclude<T>(&self, value: T) -> Concluded<'_, T> {
         Concluded { value, lock: PhantomData }
     }
 
-    /// Takes EXCLUSIVE; `None` where somebody is in the way. PENDING keeps others from starting; as long as `wait` says
-    /// so, after sleeping, those who are just finishing are waited for. What was concluded before does not outlast this.
+    /// Takes EXCLUSIVE; `None` where another connection is in the way. PENDING keeps other connections from
+    /// beginning, and this one waits for those that are just finishing. `wait` sleeps, and says whether to
+    /// try again. What was concluded before does not outlast this call.
     ///
     /// # Errors
-    /// SQLite's code. The lock that there was is held in any case.
+    /// SQLite's code. The file still holds the lock that it held before.
     pub fn exclusive(&mut self, mut wait: impl FnMut(u32) -> bool) -> Result<Option<Exclusive<'_, F>>, Code> {
         const BUSY: Code = 5;
         let before = self.lock.held();
@@ -282,7 +290,7 @@ impl<F: LockedFile> Held<'_, F> {
                 continue;
             }
             if before <= Level::Shared {
-                // What cannot be given back is held on top of what is needed.
+                // A failure leaves a lock on top of the needed one.
                 let _ = self.lock.give_back(Level::Shared);
             }
             if !is_busy {
@@ -312,7 +320,7 @@ impl<'l, F: LockedFile> Own<'l, F> {
         &mut self.held
     }
 
-    /// SQLite gets the lock, without a gap.
+    /// Gives the lock to SQLite, without a gap.
     pub fn pass_to_sqlite(mut self) {
         self.is_passed_on = true;
         self.held.lock.believe(Level::Shared);
@@ -322,7 +330,8 @@ impl<'l, F: LockedFile> Own<'l, F> {
 impl<F: LockedFile> Drop for Own<'_, F> {
     fn drop(&mut self) {
         if !self.is_passed_on {
-            // What cannot be given back is in the way of others, and of nothing that SQLite believes in.
+            // A lock that cannot be given back is in the way of other connections, and does not contradict
+            // what SQLite believes.
             let _ = self.held.lock.give_back(Level::None);
         }
     }
@@ -338,13 +347,13 @@ pub struct Exclusive<'h, F: LockedFile> {
 impl<F: LockedFile> Drop for Exclusive<'_, F> {
     fn drop(&mut self) {
         if self.goes_back {
-            // What cannot be given back is held on top of what is needed.
+            // A failure leaves a lock on top of the needed one.
             let _ = self.lock.give_back(Level::Shared);
         }
     }
 }
 
-/// What was found out under a lock, which lasts at least as long as this value.
+/// What was found out under a lock that lasts at least as long as this value.
 #[derive(Debug, Clone, Copy)]
 pub struct Concluded<'h, T> {
     value: T,
@@ -352,12 +361,12 @@ pub struct Concluded<'h, T> {
 }
 
 impl<'h, T> Concluded<'h, T> {
-    /// The value, for who forgets it before the lock is given back.
+    /// The value, for a caller that forgets it before the lock is given back.
     pub fn keep(self) -> T {
         self.value
     }
 
-    /// What follows from it, under the same lock.
+    /// What follows from the value, under the same lock.
     pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Concluded<'h, U> {
         Concluded { value: then(self.value), lock: PhantomData }
     }

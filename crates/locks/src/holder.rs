@@ -1,11 +1,11 @@
-//! A connection, as SQLite takes and gives back its locks.
+//! One connection, as SQLite takes and gives back its locks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::{LockError, SLOTS, Table, WRITE};
 
-/// A connection, and what it holds. Dropping it frees everything.
+/// A connection, and the locks that it holds. Dropping it gives all of them back.
 #[derive(Debug)]
 pub struct Holder {
     table: Arc<Table>,
@@ -17,22 +17,22 @@ pub struct Holder {
 struct Held {
     shared: u8,
     exclusive: u8,
-    /// Its place among those that wait for WRITE, kept until it gets it; 0 for none.
+    /// The connection's place among the waiters for WRITE, kept until it gets the lock; 0 for none.
     ticket: u64,
-    /// How much longer it has slept for WRITE than it was to.
+    /// By how much the last sleeps for WRITE were longer than SQLite asked for.
     ahead: Duration,
-    /// When that sleep ended.
+    /// When the last of those sleeps ended.
     woke: u64,
-    /// When it last gave WRITE back while others waited for it; 0 when it has come back since.
+    /// When the connection last gave WRITE back while others waited for it; 0 once it has come back.
     gave_back: u64,
-    /// Whether it came back at once the last time.
+    /// Whether the connection came back at once the last time.
     comes_back: bool,
 }
 
-/// Who comes back for WRITE within this time does nothing else than commit.
+/// A connection that comes back for WRITE within this time does nothing but commit.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
-/// A sleep for WRITE lasts so long at least, unless it is had before.
+/// A sleep for WRITE lasts at least this long, unless the connection gets the lock before.
 const LEAST: Duration = Duration::from_millis(8);
 
 impl Holder {
@@ -44,29 +44,30 @@ impl Holder {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a transaction begins: it holds nothing, and does not wait for WRITE or have it reserved.
+    /// Whether a transaction begins: the connection holds nothing, does not wait for WRITE, and has no
+    /// reservation.
     #[must_use]
     pub fn begins(&self) -> bool {
         let held = self.held();
         held.shared == 0 && held.exclusive == 0 && held.ticket == 0
     }
 
-    /// Whether it holds a shared lock, as in a read transaction.
+    /// Whether the connection holds a shared lock, as it does in a read transaction.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         self.held().shared != 0
     }
 
-    /// The table.
+    /// The table that the locks are in.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Takes a lock shared. Taking it twice is the same as once.
+    /// Takes a lock shared. Taking it twice is the same as taking it once.
     ///
     /// # Errors
-    /// `Busy` when somebody holds it exclusively; `Medium`.
+    /// `Busy` when another connection holds it exclusively; `Medium`.
     pub fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
         let mut held = self.held();
         if held.shared & 1 << slot == 0 {
@@ -76,7 +77,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Gives a shared lock back, if it is held.
+    /// Gives a shared lock back, if the connection holds it.
     pub fn unlock_shared(&self, slot: usize) {
         let mut held = self.held();
         if held.shared & 1 << slot != 0 {
@@ -85,11 +86,12 @@ impl Holder {
         }
     }
 
-    /// Takes `count` locks from `first` on exclusively, or none. All read marks but the first are had only with CHECKPOINT, which
-    /// comes and goes with them where this connection has not got it (invariant 45).
+    /// Takes `count` locks exclusively, beginning with `first`, or none of them. All read marks but the first
+    /// can be had only together with CHECKPOINT. If this connection does not hold CHECKPOINT, that lock comes
+    /// and goes with the marks (invariant 45).
     ///
     /// # Errors
-    /// `Busy` when somebody holds one of them, or WRITE is due to another that waits; `Medium`.
+    /// `Busy` when another connection holds one of them, or a waiter is due for WRITE; `Medium`.
     pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
         let mut held = self.held();
         let mask = mask_of(first, count);
@@ -109,7 +111,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Gives exclusive locks back, those that are held.
+    /// Gives back those of these exclusive locks that the connection holds.
     pub fn unlock_exclusive(&self, first: usize, count: usize) {
         let mut held = self.held();
         if first == WRITE && held.exclusive & 1 << WRITE != 0 && !self.table.is_queue_empty() {
@@ -119,22 +121,22 @@ impl Holder {
         self.table.unlock_exclusive(self.id, first, count, held.comes_back);
     }
 
-    /// Gives everything back.
+    /// Gives all locks back.
     pub fn release(&self) {
         let held = std::mem::take(&mut *self.held());
         for slot in (0..SLOTS).filter(|slot| held.shared & 1 << slot != 0) {
             self.table.unlock_shared(slot);
         }
-        // A reservation is not among what is held.
+        // `held` does not show a reservation, so all exclusive locks are given back.
         self.table.unlock_exclusive(self.id, 0, SLOTS, false);
     }
 
-    /// Sleeps until WRITE is reserved for this connection, for at most `limit`; whether it is. A
-    /// place in the queue is kept over several calls, until the lock is taken.
+    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether it is. The
+    /// connection keeps its place in the queue over several calls, until it takes the lock.
     ///
-    /// SQLite's first sleeps are of 1, 2 and 5 ms, and between them it begins in vain. They are one sleep here: a call
-    /// lasts [`LEAST`] at least, and the next ones end at once until they have made up for it, or until the connection has done
-    /// something else for as long.
+    /// SQLite's first sleeps last 1, 2 and 5 ms, and between them it begins a transaction in vain. Here they
+    /// are one sleep. A call lasts at least [`LEAST`]. The next calls end at once, until they have made up
+    /// for that, or until the connection has done something else for as long.
     ///
     /// # Errors
     /// `Medium`.

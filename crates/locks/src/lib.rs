@@ -1,39 +1,47 @@
 //! The eight locks of SQLite's wal-index, in memory that the processes of a database share.
 //!
-//! **State.** There is no global lock state. Each process has one word: what it holds
-//! shared, what exclusive, and what it claims. Within a process connections ([`Holder`]s) are counted, and the word
-//! changes with the first and the last of them only: under a mutex, which those between do without (`shares.rs`).
+//! **State.** There is no global lock state. Each process has one word: which locks it holds shared, which
+//! exclusively, and which it claims. Within a process the table counts connections ([`Holder`]s). Only the
+//! first and the last connection of a lock change the word, and they do it under a mutex. The connections
+//! between them take no mutex (`shares.rs`).
 //!
-//! **Mutual exclusion.** Announce, then look. Who wants a lock sets its bit and then reads the words
-//! of all others; every operation is sequentially consistent, so of two that exclude each other at
-//! least one sees the other. A shared bit or an exclusive one in the way means *busy*. Of two
-//! exclusive claims the one with the lower process slot goes on and waits until the other is withdrawn;
-//! a shared lock waits likewise until a claim is settled: claims never wait for anything but a
-//! claim with a higher slot, so nobody waits in a circle.
+//! **Mutual exclusion.** Announce, then look. A process that wants a lock sets its bit and then reads the
+//! words of all others. Every operation is sequentially consistent, so of two processes that exclude each
+//! other at least one sees the other. A shared bit or an exclusive bit in the way means *busy*. Of two
+//! exclusive claims the one with the lower process slot goes on, and waits until the other is withdrawn. A
+//! shared lock waits likewise until a claim is settled. A claim waits for nothing but a claim with a higher
+//! slot, so no circle of waiters can arise.
 //!
-//! **Death.** A process's word is its own. Whoever finds the word of a dead process in the way
-//! clears it by a compare-and-exchange; the word has an epoch that the slot's next process
-//! advances, so that it can never be mistaken for the dead one.
+//! **Death.** A process's word is its own. A process that finds the word of a dead process in its way clears
+//! that word by a compare-and-exchange. The word has an epoch, and the slot's next process advances it, so
+//! the word of a living process is never mistaken for that of the dead one.
 //!
-//! **Fairness of WRITE.** SQLite answers *busy* by dropping its snapshot and sleeping, through the
-//! busy handler, in the VFS. That sleep is [`Holder::wait_for_write`]: the connection queues, is
-//! woken when it is the oldest, and gets the lock *reserved*, so that SQLite finds it free when
-//! it tries again with a fresh snapshot. Turns are of time, not of transactions: each hand-over costs a wake-up, and
-//! empties SQLite's page cache. From a reservation on, whoever runs may take a free lock although others
-//! wait, for [`Table::with_turn`]; then the oldest waiter is next. (A waiter may do so as well, if the lock is free in between:
-//! not one that is known to come back at once, as long as whoever has the turn does.) Whoever gives the lock back wakes it, unless the
-//! turn is not over and he always comes back at once. Should he not, the oldest waiter's sleep ends with the turn; should he
-//! come later, he is refused, and wakes it then.
-//! A reservation that is not taken up may be taken away after a while.
-//! A wake-up that is lost with a dead process costs the sleeper one slice of its sleep. A waiter
-//! that is dead or stopped is passed over: nobody waits for it for longer than a few slices.
+//! **Fairness of WRITE.** SQLite answers *busy* by dropping its snapshot and calling the busy handler, which
+//! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. The connection queues, is woken when it is
+//! the oldest waiter, and gets the lock *reserved*, so SQLite finds the lock free when it tries again with a
+//! fresh snapshot.
 //!
-//! **Starting the log over** takes CHECKPOINT along with the read marks (invariant 45). SQLite before 3.51.3 does not mind if the
-//! log starts over between a checkpoint's look at its header and its work: it then writes home what it has not got, and counts
-//! commits as written home that are not. So nobody starts the log over while another connection checkpoints, and
-//! nobody begins to checkpoint meanwhile.
+//! Turns are of time, not of transactions: each hand-over costs a wake-up, and empties SQLite's page cache. A
+//! turn begins with a reservation and lasts for [`Table::with_turn`]'s time. During it any running connection
+//! may take a free lock although others wait; then the oldest waiter is next. A waiter may take a free lock
+//! during a turn as well, unless it is known to come back at once, and the connection that has the turn keeps
+//! coming back too.
 //!
-//! **Readers who may not write** the segment have no word. They hold their marks in the kernel; see [`outside`].
+//! A connection that gives the lock back wakes the oldest waiter, unless the turn is not over and the
+//! connection always comes back at once. If it does not come back this time, the oldest waiter's sleep ends
+//! with the turn. If it comes back later, it is refused, and wakes the oldest waiter then.
+//!
+//! A reservation that is not taken up may be taken away after a while. A wake-up that is lost with a dead
+//! process costs the sleeper one slice of its sleep. A waiter that is dead or stopped is passed over after a
+//! few slices.
+//!
+//! **Starting the log over** takes CHECKPOINT along with the read marks (invariant 45). SQLite before 3.51.3
+//! does not notice if the log starts over between a checkpoint's look at its header and its work. It then
+//! writes home frames that it has not got, and counts commits as written home that are not. So no connection
+//! starts the log over while another one checkpoints, and none begins to checkpoint meanwhile.
+//!
+//! **Readers who may not write** the segment have no word. They hold their marks in the kernel; see
+//! [`outside`].
 
 #![forbid(unsafe_code)]
 
@@ -60,36 +68,38 @@ use layout::{CLAIMED, EPOCH, EXAMINED, HELD, HIGH, RESERVED};
 pub use observe::{Held, observe};
 use shares::Shares;
 
-/// How long a reservation is good.
+/// How long a reservation is valid.
 const RESERVATION: Duration = Duration::from_millis(20);
-/// How often a process in the way is examined, at most: it may have been dead for so long. Who is queued looks again, and who
-/// begins to read has other marks.
+/// The shortest time between two examinations of one process that is in the way. A dead process may stay
+/// unnoticed for that long. A queued connection looks again anyway, and a connection that begins to read has
+/// other marks to choose from.
 const SUSPICION: Duration = Duration::from_millis(2);
-/// The same for who is not, and may be told that it is busy: sooner than anybody can know of the death.
+/// The same for a connection that does neither, and may be told that it is busy. It is shorter than the time
+/// in which any program can learn of the death.
 const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
-/// How often another's claim is waited for, at 50 us each.
+/// How often a connection looks again while another process's claim stands, 50 us apart.
 const PATIENCE: u32 = 2000;
-/// How long those who run may go on before the oldest waiter has its turn.
+/// How long the running connections may go on before the oldest waiter has its turn.
 const TURN: Duration = Duration::from_micros(300);
 
-/// What happened at a table, in this process.
+/// What happened at a table, as far as this process did it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockActivity {
-    /// Locks refused.
+    /// Locks that were refused.
     pub busy: u64,
     /// Sleeps for the WRITE lock.
     pub waits: u64,
-    /// Dead processes whose locks were freed.
+    /// Dead processes whose locks this process freed.
     pub recovered: u64,
 }
 
-/// Who in this process holds what exclusively.
+/// Which connection of this process holds which lock exclusively.
 #[derive(Default)]
 struct Local {
     exclusive: [Option<u64>; SLOTS],
-    /// Whether the holder of WRITE has it reserved only.
+    /// Whether the holder of WRITE only has it reserved.
     reserved: bool,
-    /// Whether the holder of CHECKPOINT has it only along with the marks that it starts the log over under.
+    /// Whether the holder of CHECKPOINT took it only along with the read marks, to start the log over.
     is_starting_over: bool,
 }
 
@@ -99,24 +109,24 @@ pub struct Table {
     base: u64,
     turn: Duration,
     local: Mutex<Local>,
-    /// Changed along with that where it matters.
+    /// From 0 and to 0 these counts change under the mutex of `local`.
     shares: Shares,
     next_holder: AtomicU64,
     busy: AtomicU64,
     waits: AtomicU64,
     recovered: AtomicU64,
-    /// How many had come to wait when nobody did.
+    /// The number of arrivals in the queue when this process last found it empty.
     empty_at: AtomicU64,
 }
 
 impl Table {
-    /// Joins the table that begins at `base`, with its [`LAYOUT_BYTES`] of zeros at first.
+    /// Joins the table that begins at byte `base` of the segment. Its [`LAYOUT_BYTES`] are zeros at first.
     #[must_use]
     pub fn join(segment: Arc<dyn Segment>, base: u64) -> Arc<Self> {
         Self::with_turn(segment, base, TURN)
     }
 
-    /// As [`Table::join`], with the time for which a waiter for WRITE may be passed over.
+    /// As [`Table::join`], with the time for which running connections may pass a waiter for WRITE over.
     #[must_use]
     pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
         let table = Self {
@@ -135,7 +145,7 @@ impl Table {
             return Arc::new(table);
         }
         let own = table.own();
-        // Whatever a process left here that had the slot before is void.
+        // The slot's previous process may have left bits here. They are void.
         let epoch = table.segment.load(own) / EPOCH;
         table.segment.store(own, epoch.wrapping_add(1).wrapping_mul(EPOCH));
         table.forget_own_waiters();
@@ -149,14 +159,14 @@ impl Table {
         Arc::new(table)
     }
 
-    /// A connection that locks.
+    /// Makes a connection that takes locks of this table.
     #[must_use]
     pub fn holder(self: &Arc<Self>) -> Holder {
         let id = self.next_holder.fetch_add(1, Ordering::Relaxed);
         Holder::new(Arc::clone(self), id)
     }
 
-    /// What happened so far.
+    /// Returns what happened so far.
     #[must_use]
     pub fn activity(&self) -> LockActivity {
         LockActivity {
@@ -166,11 +176,11 @@ impl Table {
         }
     }
 
-    /// The read marks that living processes hold: how many, and for how long the oldest of them has
-    /// been held by its process without a break.
+    /// Counts the read marks that living processes hold, and returns the time for which the oldest of them
+    /// has been held by its process without a break.
     ///
     /// # Errors
-    /// When the kernel does not tell who lives.
+    /// When the kernel does not tell which processes live.
     pub fn readers(&self) -> Result<(u32, Duration), LockError> {
         let now = self.segment.clock_ns();
         let (mut count, mut oldest) = (0, 0);
@@ -191,7 +201,7 @@ impl Table {
     /// Whether another living process holds a read mark.
     ///
     /// # Errors
-    /// When the kernel does not tell who lives.
+    /// When the kernel does not tell which processes live.
     pub fn has_other_readers(&self) -> Result<bool, LockError> {
         let marks = (FIRST_READ..SLOTS).fold(0, |marks, slot| marks | 1 << slot);
         for process in (0..self.high()).filter(|process| *process != self.segment.process_slot()) {
@@ -214,12 +224,12 @@ impl Table {
         self.process_slot(self.segment.process_slot())
     }
 
-    /// When the process's reservation ends, beside its word.
+    /// Where a process's line says when its reservation ends.
     fn reserved_until(&self, process: usize) -> u64 {
         self.process_slot(process) + 8
     }
 
-    /// Since when the process holds a read mark.
+    /// Where a process's line says since when it has held a read mark.
     fn read_since(&self, process: usize, slot: usize) -> u64 {
         observe::read_since(self.base, process, slot)
     }
@@ -228,19 +238,20 @@ impl Table {
         observe::high(&*self.segment, self.base)
     }
 
-    /// Whether it is time again to ask the kernel if a process in the way lives: that takes a system
-    /// call, and most of them do. Each has its own time: a living one that is often in the way must
-    /// not keep a dead one from being found. The time is that of the last look of anybody: with many processes each one comes
-    /// seldom, and all of them would ask.
+    /// Whether it is time again to ask the kernel if a process in the way lives. Asking costs a system call,
+    /// and most of these processes do live. Each process has a time of its own, so a living one that is often
+    /// in the way cannot keep a dead one from being found. The time is that of the last look of any process:
+    /// with many processes each one looks seldom, and all of them would ask.
     pub(crate) fn suspects(&self, process: usize, after: Duration) -> bool {
         let at = self.process_slot(process) + EXAMINED;
         let (last, now) = (self.segment.load(at), self.segment.clock_ns());
-        // A time to come is of a clock that has another origin.
+        // A time in the future comes from a clock with another origin.
         let is_due = last == 0 || now < last || now - last >= after.as_nanos() as u64;
         is_due && self.segment.compare_exchange(at, last, now).is_ok()
     }
 
-    /// Asks the kernel whether a process is dead. If it is, whatever else it has left is looked at at once.
+    /// Asks the kernel whether a process is dead. If it is, the time of the last look is cleared, so whatever
+    /// else it has left is examined at once.
     pub(crate) fn is_dead(&self, process: usize) -> Result<bool, LockError> {
         let is_dead = !self.segment.is_alive(process)?;
         if is_dead {
@@ -249,7 +260,7 @@ impl Table {
         Ok(is_dead)
     }
 
-    /// Frees what a dead process holds; whether it was dead.
+    /// Frees what a dead process holds. Returns whether the process is dead.
     fn bury(&self, process: usize, word: u64) -> Result<bool, LockError> {
         if !self.is_dead(process)? {
             return Ok(false);
@@ -261,7 +272,7 @@ impl Table {
         Ok(true)
     }
 
-    /// Takes a reservation away that nobody took up in time; whether it is gone.
+    /// Takes away a reservation that was not taken up in time. Returns whether it is gone.
     fn expire(&self, process: usize, word: u64) -> bool {
         let expired =
             word & RESERVED != 0 && self.segment.clock_ns() > self.segment.load(self.reserved_until(process));
@@ -269,8 +280,9 @@ impl Table {
         expired && self.segment.compare_exchange(self.process_slot(process), word, free).is_ok()
     }
 
-    /// Looks at every other process once its own bits are set: whether nothing is in the way of
-    /// `mask`, to be held exclusively or shared. The kernel is asked who lives now and then only.
+    /// Looks at every other process, after this process has set its own bits. Returns whether nothing is in
+    /// the way of `mask`, which is to be held exclusively or shared. Asks the kernel only now and then which
+    /// processes live.
     fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<bool, LockError> {
         let own = self.segment.process_slot();
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
@@ -293,8 +305,9 @@ impl Table {
                 if self.suspects(process, SUSPICION_AT_ONCE) && self.bury(process, word)? {
                     continue;
                 }
-                // One with a lower slot goes on. One with a higher slot sees this process's bits and withdraws, or it has
-                // looked before and holds; or it is stopped in between, and may be for long.
+                // A claim with a lower slot goes on, so this one gives way. A process with a higher slot sees
+                // this process's bits and withdraws, or it looked before and holds the lock now. Or it is
+                // stopped in between, possibly for long; patience ends that wait.
                 if exclusive && process < own || patience == 0 {
                     return Ok(false);
                 }
@@ -305,11 +318,11 @@ impl Table {
         Ok(true)
     }
 
-    /// Lets the process run whose claim is being waited for.
+    /// Lets the process run whose claim is in the way.
     fn pause(&self, process: usize) {
         let word = self.segment.load(self.process_slot(process));
-        // Nobody wakes this: it is a sleep that ends early if the word has changed already, and
-        // that a simulated segment can see.
+        // No process wakes this sleep. It ends early if the word has changed already, and a simulated segment
+        // can see it.
         self.segment.wait(self.process_slot(process), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
     }
 
@@ -376,7 +389,8 @@ impl Table {
         }
         if first == WRITE && !self.may_overtake()? {
             drop(local);
-            // Who gave it back last may not have woken the next in line: he was known to come back, until the turn was over.
+            // The connection that gave WRITE back last may have woken nobody, because it was known to come
+            // back until its turn was over.
             self.wake_oldest_if_free();
             return self.busy();
         }
@@ -390,7 +404,7 @@ impl Table {
         Ok(())
     }
 
-    /// Turns this process's reservation into a lock; `false` when it is gone.
+    /// Turns this process's reservation into a lock. Returns `false` when the reservation is gone.
     fn take_up(&self, local: &mut Local) -> bool {
         if !local.reserved {
             return true;
@@ -414,7 +428,7 @@ impl Table {
     ) -> Result<(), LockError> {
         let slots = first..first + count;
         if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
-            // A reservation of this process, of another connection.
+            // Another connection of this process has the reservation.
             let word = self.segment.load(self.own());
             if word & RESERVED == 0 || self.expire(self.segment.process_slot(), word) {
                 local.reserved = false;
@@ -447,7 +461,8 @@ impl Table {
         Ok(())
     }
 
-    /// Gives back what this connection holds of some locks; `at_once` if it is known to come back for WRITE as soon as it can.
+    /// Gives back what this connection holds of these locks. `at_once` says whether it is known to come back
+    /// for WRITE as soon as it can.
     fn unlock_exclusive(&self, holder: u64, first: usize, count: usize, at_once: bool) {
         if self.segment.is_read_only() {
             return;
@@ -468,8 +483,8 @@ impl Table {
         if mask & 1 << HELD != 0 && local.reserved {
             local.reserved = false;
             if self.segment.fetch_and(self.own(), !RESERVED) & RESERVED == 0 {
-                // Taken away: the bit may be somebody else's in this very process by now, but
-                // not while the table is locked here, so it is gone.
+                // The reservation was taken away, and the bit with it. The bit cannot be that of another
+                // connection of this process, since the table is locked here.
                 mask &= !(1 << HELD);
             }
         }
@@ -487,7 +502,7 @@ impl Table {
             if !local.reserved || self.segment.load(self.own()) & RESERVED != 0 {
                 return Ok(true);
             }
-            // Taken away meanwhile.
+            // The reservation was taken away meanwhile.
             local.reserved = false;
             local.exclusive[WRITE] = None;
         }
@@ -499,15 +514,16 @@ impl Table {
         local.reserved = true;
         let until = self.segment.clock_ns() + RESERVATION.as_nanos() as u64;
         self.segment.store(self.reserved_until(self.segment.process_slot()), until);
-        // A new epoch: who has seen an earlier reservation expire must not end this one.
+        // A new epoch: a process that saw an earlier reservation expire must not end this one.
         self.segment.fetch_add(self.own(), EPOCH);
         self.segment.fetch_or(self.own(), RESERVED);
         Ok(true)
     }
 }
 
-/// Whether these locks, taken exclusively, are those under which SQLite starts the log over, and for nothing else: all read
-/// marks but the first. A checkpoint and recovery set marks one by one.
+/// Whether these locks, taken exclusively, are the ones under which SQLite starts the log over: all read
+/// marks but the first. SQLite takes them together for nothing else; a checkpoint and recovery set marks one
+/// by one.
 #[must_use]
 pub const fn is_start_over(first: usize, count: usize) -> bool {
     first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1

@@ -1,22 +1,22 @@
-//! What processes hold, as anybody sees it who may read the segment.
+//! What processes hold, for any program that may read the segment.
 
 use duralite_medium::Segment;
 
 use crate::layout::{FIRST_READ, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED, SLOTS, WRITE};
 
-/// What the process of a slot holds. One that is dead may have left it so.
+/// What the process of a slot holds. A dead process may have left this so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The process slot.
     pub process: usize,
-    /// The locks that it holds shared, a bit each.
+    /// The locks that the process holds shared, a bit each.
     pub shared: u8,
-    /// Those that it holds exclusively.
+    /// The locks that it holds exclusively, a bit each.
     pub exclusive: u8,
-    /// Whether WRITE among those is kept for a connection that has not come back for it yet.
+    /// Whether WRITE, among those, is reserved for a connection that has not come back for it yet.
     pub is_reserved: bool,
-    /// Since when it has held the oldest of its read marks without a break, by the segment's clock, in nanoseconds; `None`
-    /// when it holds none.
+    /// Since when the process has held the oldest of its read marks without a break, by the segment's clock,
+    /// in nanoseconds. `None` when it holds none.
     pub reads_since: Option<u64>,
 }
 
@@ -30,12 +30,13 @@ pub(crate) fn process_slot(base: u64, process: usize) -> u64 {
     base + MEMBERS_OFFSET + process as u64 * LINE
 }
 
-/// Since when a process holds a read mark.
+/// Where a process's line says since when it has held a read mark.
 pub(crate) fn read_since(base: u64, process: usize, slot: usize) -> u64 {
     process_slot(base, process) + 16 + 8 * (slot - FIRST_READ) as u64
 }
 
-/// What each process holds in the table at `base` that holds anything. Nothing is changed, and nobody waits for it.
+/// Lists what each process holds in the table at `base`, without the processes that hold nothing. Changes
+/// nothing, and keeps no process waiting.
 #[must_use]
 pub fn observe(segment: &dyn Segment, base: u64) -> Vec<Held> {
     let held = |process: usize| {

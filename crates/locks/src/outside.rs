@@ -1,29 +1,32 @@
-//! Readers who may read the segment and not write it, as a user who may only read the database.
+//! Readers who may read the segment and not write it: users who may only read the database.
 //!
-//! Such a reader cannot announce itself in a word. It holds its mark as a lock of a byte of the file, which takes
-//! no right to write, and then looks at the processes' words: an exclusive lock or a claim of the mark that a living
-//! process has means *busy*. A process that takes marks exclusively has announced that in its word, and then asks
-//! the kernel for such readers. That would be a system call in every transaction that moves its own mark, so it
-//! is asked only where it matters:
+//! Such a reader cannot announce itself in a word. It holds its mark as a lock of a byte of the file, which
+//! takes no right to write, and then looks at the processes' words. If a living process holds or claims the
+//! mark exclusively, the reader is *busy*. A process that takes marks exclusively announces that in its word,
+//! and then asks the kernel for such readers. Asking each time would be a system call in every transaction
+//! that moves its own mark. So a process asks only where it matters:
 //!
-//! 1. *several marks at once*: the log is about to start over, under whoever reads frames of it;
-//! 2. *a mark while anybody holds CHECKPOINT*, this process included: a checkpoint goes by the marks;
-//! 3. *CHECKPOINT itself*: it is not to be had while such a reader holds any mark.
+//! 1. It takes *several marks at once*: the log is about to start over, and readers may be reading its
+//!    frames.
+//! 2. It takes *a mark while any process holds CHECKPOINT*, this one included: a checkpoint goes by the
+//!    marks.
+//! 3. It takes *CHECKPOINT itself*, which cannot be had while such a reader holds any mark.
 //!
-//! So a process may move the mark under such a reader when nobody checkpoints. Nothing goes by the mark then; and
-//! whoever wants to checkpoint later finds the reader by rule 3. When a checkpoint runs, no mark is moved
-//! under such a reader: let it have found no process at the mark when it looked. A process that claims the mark
-//! after that either sees CHECKPOINT, and finds the reader by rule 2; or it does not, and then CHECKPOINT was
-//! announced later still, and rule 3 found the reader. A mark that was moved before the reader looked has
-//! another value than the reader began with, which SQLite compares once it has the lock.
+//! So a process may move the mark of such a reader while no connection checkpoints. Nothing depends on the
+//! mark then, and a connection that wants to checkpoint later finds the reader by rule 3. While a checkpoint
+//! runs, no process moves the mark of such a reader. Proof: say that the reader found no process at the mark
+//! when it looked. A process that claims the mark afterwards either sees CHECKPOINT, and finds the reader by
+//! rule 2. Or it does not see CHECKPOINT. Then CHECKPOINT was announced later still, and rule 3 found the
+//! reader. If the mark was moved before the reader looked, it has another value than the reader began with,
+//! and SQLite compares the values once it has the lock.
 //!
-//! Every side announces first and looks then, with a barrier in between: [`Segment::has_outside_readers`] and
-//! [`Segment::hold_mark`] have it. Recovery of the wal-index takes CHECKPOINT together with RECOVER, and need not
-//! wait for such readers: it writes nothing to the database, and a mark that it finds taken by rule 2 it leaves
-//! as it is.
+//! Every side announces first and then looks, with a barrier in between: [`Segment::has_outside_readers`] and
+//! [`Segment::hold_mark`] have it. Recovery of the wal-index takes CHECKPOINT together with RECOVER and need
+//! not wait for such readers. It writes nothing to the database, and leaves a mark that it finds taken by
+//! rule 2 as it is.
 //!
-//! The price: a reader of this kind that stays long keeps checkpoints from running, all of them, where another
-//! one keeps back what it reads only.
+//! The price: a reader of this kind that stays long keeps all checkpoints from running. Any other reader
+//! keeps back only what it reads.
 //!
 //! [`Segment::has_outside_readers`]: duralite_medium::Segment::has_outside_readers
 //! [`Segment::hold_mark`]: duralite_medium::Segment::hold_mark
@@ -37,8 +40,8 @@ impl Table {
         Ok(possible && self.segment.has_outside_readers(first, count)?)
     }
 
-    /// Whether readers from outside let a process have these locks exclusively, which it has claimed.
-    /// `checkpoints` tells whether this process holds CHECKPOINT.
+    /// Whether readers from outside let this process have the locks exclusively that it has claimed.
+    /// `checkpoints` says whether this process holds CHECKPOINT.
     pub(super) fn outside_permits(
         &self,
         checkpoints: bool,
@@ -63,9 +66,9 @@ impl Table {
         (0..self.high()).any(|process| self.segment.load(self.process_slot(process)) & mask != 0)
     }
 
-    /// Takes a lock shared as a reader from outside, the first one of this process; `false` when somebody has it
-    /// exclusively. What is no mark SQLite takes to see whether it is free, and gives back at once: it is looked
-    /// at only.
+    /// Takes a lock shared as a reader from outside, for the first connection of this process. Returns
+    /// `false` when a process has it exclusively. SQLite takes a lock that is no mark only to see whether it
+    /// is free, and gives it back at once, so such a lock is only looked at.
     pub(super) fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.segment.hold_mark(slot)? {
             return Ok(false);

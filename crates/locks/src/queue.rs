@@ -1,9 +1,9 @@
 //! The queue for the WRITE lock.
 //!
-//! A waiter is a place whose first word is its ticket and its process in one, so that it is in the
-//! queue entirely or not at all, wherever its process dies. A waiter that is awake or in a sleep
-//! stamps its place at least once a slice. One that has not for [`PRESENCE`] is dead or stopped:
-//! it is no longer waited for, and has its old turn again when it goes on.
+//! A waiter has a place in shared memory. The place's first word holds the waiter's ticket and its process
+//! together, so the waiter is in the queue entirely or not at all, wherever its process dies. A waiter stamps
+//! its place at least once a slice, awake or asleep. A waiter that has not stamped its place for [`PRESENCE`]
+//! is dead or stopped. The others stop waiting for it, and it has its old turn again when it goes on.
 
 use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
@@ -17,19 +17,20 @@ use crate::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
-/// Until when those who run may pass the waiters over. Changed only by whoever has WRITE.
+/// Until when running connections may pass the waiters over. Only the holder of WRITE changes it.
 const TURN_ENDS: u64 = 2 * LINE;
-/// One more than the highest waiter slot that was ever used.
+/// One more than the highest place that was ever used.
 const HIGH_WAITER: u64 = 3 * LINE;
 
-/// Always zero: to sleep on where there is no place to be woken at.
+/// Always zero: a waiter without a place sleeps on it.
 const NOWHERE: u64 = 4 * LINE;
 
-/// How many have come to wait: as long as it does not change, whoever has seen that nobody waits need not look again.
+/// The number of arrivals in the queue. A process that has seen an empty queue need not look again as long as
+/// this number stays.
 const ARRIVALS: u64 = 5 * LINE;
 
-/// Within a place: ticket and process, 0 when it is free. Tickets are never drawn twice, so a place
-/// that is seen to be a dead one's cannot be taken for another's.
+/// Within a place: ticket and process, or 0 when the place is free. A ticket is never drawn twice, so a dead
+/// waiter's word cannot be taken for another's.
 const WAITER: u64 = 0;
 /// 1 while the waiter sleeps, or is about to.
 pub(super) const ASLEEP: u64 = 8;
@@ -37,29 +38,31 @@ const FUTEX: u64 = 16;
 /// When the waiter last showed that it is there.
 const SEEN: u64 = 24;
 
-/// A ticket's lowest bit in the word; below it the process slot + 1.
+/// The ticket's lowest bit in the word. Below it stands the process slot plus 1.
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
 /// A sleeper looks this often whether a death has cost it its wake-up.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// How long a waiter that is not heard of is waited for.
+/// How long the others wait for a waiter that does not stamp its place.
 const PRESENCE: Duration = SLICE.saturating_mul(5);
 
-/// The oldest waiter watches the lock for this long before it sleeps, as long as nobody else wants its processor.
+/// How long the oldest waiter watches the lock before it sleeps, as long as no other thread wants its
+/// processor.
 const SPIN: Duration = Duration::from_micros(30);
-/// It is awake by so much before a turn ends: it has the lock then as soon as that is free.
+/// How long before the end of a turn the oldest waiter is awake, so that it takes the lock as soon as that is
+/// free.
 pub(super) const EARLY: Duration = Duration::from_micros(80);
-/// Who leaves WRITE free for so long in his turn does something else.
+/// A connection that leaves WRITE free for this long within its turn does something else.
 pub(super) const GONE: Duration = Duration::from_micros(10);
-/// A yield that takes longer has let somebody run.
+/// A yield that takes longer has let another thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
-/// What the first transaction after a turn may take longer, before the oldest waiter looks for itself.
+/// By how much the first transaction after a turn may overrun, before the oldest waiter looks for itself.
 const GRACE: Duration = Duration::from_micros(100);
 
-/// A place in use.
+/// A place in use. Dropping it frees the place.
 struct Waiter<'a> {
     table: &'a Table,
     at: u64,
@@ -77,7 +80,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// The process whose waiter the word names.
+/// The process that a waiter's word names.
 fn process_of(waiter: u64) -> Option<usize> {
     (waiter % TICKET).checked_sub(1).map(|process| process as usize)
 }
@@ -89,14 +92,15 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Takes in what is seen at a time; whether the lock is to be had, once that is known. `left` is of the turn of whoever runs.
+    /// Notes what the waiter sees at the time `now`. Returns whether the lock can be had, once that is known.
+    /// `left` is the rest of the turn of the running connections.
     pub(super) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
         match (is_taken, self.free_since) {
             (false, _) if left.is_zero() => return Some(true),
             (false, Some(since)) if now.saturating_sub(since) > GONE.as_nanos() as u64 => return Some(true),
             (false, None) => self.free_since = Some(now),
             (false, Some(_)) => {}
-            // He has come back.
+            // The running connection has come back.
             (true, Some(_)) if left > EARLY => return Some(false),
             (true, _) => self.free_since = None,
         }
@@ -142,13 +146,14 @@ impl Table {
             .map(|(waiter, at)| (at, waiter))
     }
 
-    /// Whether anybody waits for WRITE.
+    /// Whether any connection waits for WRITE.
     #[must_use]
     pub fn has_waiters(&self) -> bool {
         !self.is_queue_empty()
     }
 
-    /// Whether nobody waits. Whoever comes to wait afterwards looks whether WRITE is free once he has said so.
+    /// Whether no connection waits. A connection that queues afterwards looks whether WRITE is free once it
+    /// has announced itself.
     pub(super) fn is_queue_empty(&self) -> bool {
         let arrivals = self.word(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -161,12 +166,12 @@ impl Table {
         empty
     }
 
-    /// What is left of the turn of those who run.
+    /// What is left of the turn of the running connections.
     fn left_of_turn(&self) -> Duration {
         Duration::from_nanos(self.word(TURN_ENDS).saturating_sub(self.segment.clock_ns()))
     }
 
-    /// Whether a thread that has not queued may take WRITE if it is free.
+    /// Whether a connection that has not queued may take WRITE if it is free.
     pub(super) fn may_overtake(&self) -> Result<bool, LockError> {
         if self.is_queue_empty() || !self.left_of_turn().is_zero() {
             return Ok(true);
@@ -181,7 +186,7 @@ impl Table {
         Ok(true)
     }
 
-    /// Frees the place of a waiter whose process is dead; whether it is.
+    /// Frees the place of a waiter whose process is dead. Returns whether it is.
     fn forget_if_dead(&self, at: u64, waiter: u64) -> Result<bool, LockError> {
         let Some(process) = process_of(waiter) else { return Ok(true) };
         if !self.is_dead(process)? {
@@ -193,7 +198,7 @@ impl Table {
         Ok(true)
     }
 
-    /// Comes after WRITE has been given back.
+    /// Wakes the oldest waiter, if that is due, after WRITE has been given back.
     pub(super) fn pass_on(&self, at_once: bool) {
         let is_awaited = !self.is_queue_empty();
         if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
@@ -210,8 +215,8 @@ impl Table {
         }
     }
 
-    /// Comes after a claim of WRITE that was withdrawn: the oldest waiter may have been awake, seen the claim and
-    /// gone back to sleep. Whoever has WRITE now wakes it later.
+    /// Wakes the oldest waiter after a claim of WRITE was withdrawn. That waiter may have been awake, seen
+    /// the claim and gone back to sleep. If WRITE is held now, its holder wakes the waiter later.
     pub(super) fn wake_oldest_if_free(&self) {
         if self.oldest().is_some() && !self.is_write_taken() {
             self.wake_oldest();
@@ -225,7 +230,7 @@ impl Table {
             if self.segment.load(place) != 0 {
                 return false;
             }
-            // First, so that no place in use is ever beyond the mark.
+            // The mark is raised first, so no place in use ever lies beyond it.
             self.raise_mark(*index as u64 + 1);
             self.segment.compare_exchange(place, 0, own).is_ok()
         })?;
@@ -252,11 +257,12 @@ impl Table {
         Ok(())
     }
 
-    /// Sleeps until it is this ticket's turn and WRITE is reserved; whether it is in time.
+    /// Sleeps until it is this ticket's turn and WRITE is reserved. Returns whether that came in time.
     ///
-    /// A connection that comes back for WRITE at once wakes nobody when it gives the lock back before its turn is over.
-    /// So the next in line is woken here, to sleep no longer than that turn; and if that connection waits itself, it
-    /// watches the lock for a moment. Elsewhere the holder needs the processor, and wakes the next when he is done.
+    /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
+    /// turn is over. So it wakes the next waiter here, which then sleeps no longer than that turn. If such a
+    /// connection waits itself, it watches the lock for a moment. In all other cases the holder needs the
+    /// processor, and wakes the next waiter when it is done.
     pub(super) fn wait_turn(
         &self,
         holder: u64,
@@ -276,7 +282,8 @@ impl Table {
                 waiter.show();
                 self.segment.load(waiter.at + FUTEX)
             });
-            // Before it looks at the lock: whoever gives that back after the turn wakes it.
+            // The turn is read before the lock: a connection that gives the lock back after the turn wakes
+            // this waiter.
             let turn = self.left_of_turn();
             let oldest = self.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
@@ -302,7 +309,7 @@ impl Table {
                 turn if at_once && turn > 2 * EARLY => turn - EARLY,
                 turn => turn + GRACE,
             };
-            // A turn that ends later than any can was begun by another clock.
+            // A turn that ends later than any turn can was begun by another clock.
             let slice = slice.min(SLICE);
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
@@ -318,13 +325,14 @@ impl Table {
             }
         }
         drop(waiter);
-        // Its turn may have come just now: it passes it on.
+        // This waiter's turn may have come just now. It passes it on.
         self.wake_oldest();
         Ok(false)
     }
 
-    /// Reserves WRITE for the oldest waiter; whether it could. One that always comes back at once watches the lock for a
-    /// moment, and leaves it to whoever runs until that turn is over: each hand-over costs more than his next commits.
+    /// Reserves WRITE for the oldest waiter. Returns whether it could. A waiter that always comes back at
+    /// once watches the lock for a moment, and leaves it to the running connection until that turn is over:
+    /// each hand-over costs more than the next commits of that connection.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);
@@ -332,8 +340,8 @@ impl Table {
         Ok(at_once && self.watch(turn) && self.reserve(holder)?)
     }
 
-    /// Watches WRITE for a moment: whoever holds it writes to memory only, and is done sooner than a sleeper wakes. Whether it
-    /// is free, and not about to be taken again by whoever has the turn.
+    /// Watches WRITE for a moment: its holder only writes to memory, and is done sooner than a sleeper wakes.
+    /// Returns whether the lock is free, and not about to be taken again by the connection that has the turn.
     fn watch(&self, turn: Duration) -> bool {
         let start = self.segment.clock_ns();
         let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;
@@ -355,7 +363,7 @@ impl Table {
         (0..self.high()).any(|process| self.segment.load(self.process_slot(process)) & 1 << HELD != 0)
     }
 
-    /// Makes way if the oldest waiter is dead.
+    /// Frees the oldest waiter's place if its process is dead.
     fn look_at_oldest(&self) -> Result<(), LockError> {
         match self.oldest() {
             Some((at, waiter)) => self.forget_if_dead(at, waiter).map(drop),

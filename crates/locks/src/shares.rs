@@ -1,44 +1,45 @@
-//! How many connections of this process share each lock. The process has a lock in the segment as long as one does.
+//! How many connections of this process share each lock. As long as one does, the process has that lock in
+//! the segment.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::SLOTS;
 
-/// The counts. From 0 and to 0 they go under the table's mutex; between, without it: threads that read the same
-/// snapshot do not wait for one another.
+/// The counts. A count leaves 0 and returns to 0 under the table's mutex. In between it changes without the
+/// mutex, so threads that read the same snapshot do not wait for one another.
 #[derive(Default)]
 pub(crate) struct Shares([Count; SLOTS]);
 
-/// On a cache line of its own: other locks are taken meanwhile.
+/// A count on a cache line of its own, since other locks are taken at the same time.
 #[derive(Default)]
 #[repr(align(64))]
 struct Count(AtomicU32);
 
 impl Shares {
-    /// Whether anybody shares a lock. Under the mutex it stays as it is, if nobody does.
+    /// Whether any connection shares a lock. Under the mutex a count of 0 stays 0.
     pub(crate) fn any(&self, slot: usize) -> bool {
         self.0[slot].0.load(Ordering::Acquire) > 0
     }
 
-    /// One more, beside those that there are; `false` where there are none.
+    /// Counts one more connection beside others; `false` where there are no others.
     pub(crate) fn join(&self, slot: usize) -> bool {
         let more = |count: u32| if count > 0 { count.checked_add(1) } else { None };
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// One less, beside others; `false` for the last one.
+    /// Counts one connection less beside others; `false` for the last one.
     pub(crate) fn leave(&self, slot: usize) -> bool {
         let less = |count: u32| if count > 1 { Some(count - 1) } else { None };
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
-    /// The first one, under the mutex, once the process has the lock in the segment.
+    /// Counts the first connection, under the mutex, once the process has the lock in the segment.
     pub(crate) fn begin(&self, slot: usize) {
         self.0[slot].0.store(1, Ordering::Release);
     }
 
-    /// The last one, under the mutex, before the process gives the lock in the segment back. `false` if another one
-    /// has joined meanwhile, who stays, or there was none.
+    /// Counts the last connection out, under the mutex, before the process gives the lock in the segment
+    /// back. Returns `false` if another connection has joined meanwhile and stays, or if there was none.
     pub(crate) fn end(&self, slot: usize) -> bool {
         while self.any(slot) {
             if self.leave(slot) {

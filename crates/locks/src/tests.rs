@@ -1,7 +1,7 @@
 //! The table over memory whose clock, deaths and sleeps a test decides.
 //!
-//! Several [`Table`]s over one [`Memory`] are several processes. A test that stops a process at a
-//! certain point runs the others from a hook: in the process's sleep, or where it asks who lives.
+//! Several [`Table`]s over one [`Memory`] are several processes. A test that stops a process at a certain
+//! point runs the others from a hook: in that process's sleep, or where it asks which processes live.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Condvar;
@@ -24,7 +24,7 @@ struct Death;
 struct Memory {
     state: Mutex<State>,
     changed: Condvar,
-    /// Real sleeps under a clock that stands still; otherwise a sleep moves the clock.
+    /// With `true`, sleeps are real and the clock stands still. With `false`, a sleep moves the clock.
     threads: bool,
 }
 
@@ -33,24 +33,24 @@ struct State {
     alive: [bool; PROCESS_SLOTS],
     now: u64,
     waits: u64,
-    /// How long the last sleep was to last.
+    /// How long the last sleep was meant to last.
     sleep: Duration,
     wakes: u64,
-    /// How often somebody asked whether a process lives.
+    /// How often a process asked whether another one lives.
     asked: u64,
-    /// Marks that readers hold who have no process slot, and whether there can be any.
+    /// Marks held by readers who have no process slot, and whether there can be any.
     marks: [u32; SLOTS],
     outside: bool,
-    /// Waiters' places in use.
+    /// Places of waiters that are in use.
     queued: usize,
-    /// Whether somebody was queued when the WRITE lock was last taken.
+    /// Whether a connection was queued when the WRITE lock was last taken.
     taken_before_waiters: bool,
 }
 
 struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
-    /// Operations left before it dies.
+    /// Operations left before the process dies.
     left: Mutex<Option<u64>>,
     in_wait: Mutex<Option<Hook>>,
     when_asked: Mutex<Option<Hook>>,
@@ -122,7 +122,7 @@ impl ProcessSlot {
                 if !std::thread::panicking() {
                     resume_unwind(Box::new(Death));
                 }
-                // What it would do as it unwinds has no effect.
+                // What the process does as it unwinds has no effect.
                 return T::default();
             }
             Some(left) => *left -= 1,
@@ -279,7 +279,7 @@ mod waiters;
 
 const BUSY: Result<(), LockError> = Err(LockError::Busy);
 
-/// Two connections, in one process or in two.
+/// Makes two connections, in one process and in two.
 fn pairs() -> [(Holder, Holder); 2] {
     let (one, two) = (Memory::new(false), Memory::new(false));
     let table = one.table(0);
@@ -346,7 +346,7 @@ fn the_lock_is_kept_for_the_waiter_that_it_is_reserved_for() {
         assert_eq!(one.lock_exclusive(WRITE, 1), BUSY);
         assert!(!one.wait_for_write(MS).unwrap());
         two.lock_exclusive(WRITE, 1).unwrap();
-        // Held now, for as long as it likes.
+        // It is held now, and stays held for as long as its holder likes.
         assert!(!one.wait_for_write(3 * RESERVATION).unwrap());
         two.unlock_exclusive(WRITE, 1);
         one.lock_exclusive(WRITE, 1).unwrap();
@@ -424,7 +424,7 @@ fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     assert_eq!(holder.lock_exclusive(READ, 1), BUSY);
     drop(taken.lock().unwrap().take());
     holder.lock_exclusive(READ, 1).unwrap();
-    // A segment that is really gone does nothing any more.
+    // The segment of a dead process does nothing any more.
     std::mem::forget(dead);
 }
 
@@ -505,12 +505,11 @@ fn a_process_that_dies_at_any_operation_leaves_no_lock_and_no_place_behind() {
 enum Event {
     Waits(usize),
     Turn(usize),
-    /// Took a lock that was free; whether somebody had queued by then.
+    /// A connection took a lock that was free. Says whether another one had queued by then.
     PassedOver(bool),
 }
 
-/// Threads of several processes, one after the other inside; what happened in the order in which
-/// it did.
+/// Lets threads of several processes enter one after the other. Returns what happened, in that order.
 fn crowd(processes: usize, threads: usize, rounds: usize) -> Vec<Event> {
     let memory = Memory::new(true);
     let events = Mutex::new(Vec::new());
@@ -567,14 +566,16 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
                 for other in 0..THREADS {
                     if waiting[other].is_some_and(|(since, _)| since < own) {
                         by_later_ones[other] += 1;
-                        // Those that drew a ticket or found themselves the oldest before it came.
+                        // Only those pass that drew a ticket, or found themselves the oldest, before this one
+                        // came.
                         assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
                     }
                 }
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each of the others once, who had looked whether somebody waits before somebody did.
+                // Each of the others may pass once: it had looked whether any connection waits before one
+                // did.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

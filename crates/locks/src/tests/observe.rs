@@ -1,4 +1,4 @@
-//! What somebody sees who looks on.
+//! What a program sees that only looks on.
 
 use super::*;
 use crate::{CHECKPOINT, Held};

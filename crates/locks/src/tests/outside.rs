@@ -63,7 +63,7 @@ fn the_log_does_not_start_over_under_it() {
     assert_eq!(process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1), BUSY);
     assert_eq!(process.lock_exclusive(1, SLOTS - 1), BUSY);
     reader.unlock_shared(MARK);
-    // A reader of the database alone is in nobody's way who starts the log over.
+    // A reader of the database file alone is in nobody's way when the log starts over.
     reader.lock_shared(FIRST_READ).unwrap();
     process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1).unwrap();
 }
@@ -75,7 +75,7 @@ fn nobody_checkpoints_beside_it() {
     let reader = reader(&memory).0.holder();
     for mark in FIRST_READ..SLOTS {
         reader.lock_shared(mark).unwrap();
-        // Its mark may be moved: nothing goes by it now.
+        // The reader's mark may be moved: nothing depends on it now.
         one.lock_exclusive(mark, 1).unwrap();
         one.unlock_exclusive(mark, 1);
         assert_eq!(one.lock_exclusive(CHECKPOINT, 1), BUSY);
@@ -105,7 +105,7 @@ fn a_refused_lock_leaves_no_claim() {
     other.lock_exclusive(1, SLOTS - 1).unwrap();
 }
 
-/// A process that claims the mark between a reader's hold of it and its look at the words.
+/// A process claims the mark between a reader's hold of it and that reader's look at the words.
 #[test]
 fn both_announce_before_they_look() {
     for checkpoints in [false, true] {
@@ -121,13 +121,13 @@ fn both_announce_before_they_look() {
         seen.when_asked(move || *result.lock().unwrap() = Some(hooked.lock_exclusive(MARK, 1)));
         let read = reader.lock_shared(MARK);
         let taken = taken.lock().unwrap().take();
-        // Without a checkpoint the process does not ask the kernel, and has it: the reader gives way.
+        // Without a checkpoint the process does not ask the kernel, and gets the mark: the reader gives way.
         let expected = if checkpoints { (Ok(()), Some(BUSY)) } else { (BUSY, Some(Ok(()))) };
         assert_eq!((read, taken), expected);
     }
 }
 
-/// A reader that comes when somebody who is about to checkpoint has found none.
+/// A reader comes when a process that is about to checkpoint has found none.
 #[test]
 fn a_reader_that_comes_later_is_found_by_who_moves_its_mark() {
     let memory = memory();

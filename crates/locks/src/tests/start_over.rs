@@ -1,4 +1,4 @@
-//! The log starts over apart from checkpoints.
+//! The log starts over only while no checkpoint runs.
 
 use super::*;
 

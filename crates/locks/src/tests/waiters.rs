@@ -1,13 +1,14 @@
-//! Those that wait for WRITE: whose turn it is, and what the dead and the stopped leave.
+//! Connections that wait for WRITE: whose turn it is, and what dead and stopped waiters leave.
 
 use super::*;
 
-/// The waiter in the first place, which has been woken, sleeps again.
+/// Puts the waiter in the first place, which has been woken, back to sleep.
 fn goes_back_to_sleep(memory: &Memory) {
     memory.state().words[(WAITERS_OFFSET + queue::ASLEEP) as usize / 8] = 1;
 }
 
-/// Somebody whose turn has just begun holds WRITE, and somebody else waits for it, during which `meanwhile` happens.
+/// Lets `running`, whose turn has just begun, hold WRITE while another connection waits for it; `meanwhile`
+/// happens during that wait.
 fn wait_during(memory: &Arc<Memory>, running: Holder, meanwhile: impl FnOnce(&Holder) + Send + 'static) {
     let (table, process) = memory.process(1);
     let waiting = table.holder();
@@ -48,7 +49,7 @@ fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
         let mut before = wakes();
         for again in 0..4 {
             running.unlock_exclusive(WRITE, 1);
-            // The first time it is not known yet.
+            // The first time it is not known yet that the connection comes back.
             assert_eq!(wakes() - before, u64::from(again == 0));
             before = wakes();
             running.lock_exclusive(WRITE, 1).unwrap();
@@ -103,7 +104,7 @@ fn waiters_have_their_turns_in_the_order_in_which_they_came() {
         (memory.process(2), memory.process(1));
     let (first, second) = (first_table.holder(), second_table.holder());
     running.lock_exclusive(WRITE, 1).unwrap();
-    // The first comes, gives up for a while, and keeps its place.
+    // The first waiter comes, gives up for a while, and keeps its place.
     assert!(!first.wait_for_write(MS).unwrap());
     second_process.in_wait(move || {
         first_process.in_wait(move || running.unlock_exclusive(WRITE, 1));
@@ -191,7 +192,7 @@ fn places_of_dead_waiters_are_found_when_there_is_no_other() {
     let last: Hook = Box::new(move || *dying.left.lock().unwrap() = Some(0));
     assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &process, WAITERS, last))).is_err());
     assert!(memory.state().queued == WAITERS);
-    // The next finds a place, and its turn.
+    // The next waiter finds a place, and its turn.
     let (table, process) = memory.process(2);
     let (waiting, clock) = (table.holder(), Arc::clone(&memory));
     memory.pass(1000 * MS);
@@ -220,7 +221,7 @@ fn however_many_are_refused_a_lock_the_kernel_is_asked_now_and_then_only() {
     others[0].lock_exclusive(READ, 1).unwrap();
 }
 
-/// Makes it known of a connection that it comes back for WRITE at once.
+/// Makes it known that a connection comes back for WRITE at once.
 fn make_known(memory: &Arc<Memory>, holder: &Arc<Holder>) {
     let (table, process) = memory.process(9);
     let other = table.holder();
@@ -253,7 +254,8 @@ fn who_waits_and_comes_back_at_once_sleeps_to_the_end_of_the_turn_unless_its_own
             if goes_away {
                 running.release();
             } else {
-                // It is awake when he gives the lock back for the last time in his turn.
+                // The waiter is awake when the running connection gives the lock back for the last time in
+                // its turn.
                 clock.pass(TURN);
                 running.unlock_exclusive(WRITE, 1);
             }
@@ -271,14 +273,14 @@ fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
         let mut watch = queue::Watch::default();
         seen.iter().map(|(is_taken, now)| watch.see(*is_taken, left, *now)).collect::<Vec<_>>()
     };
-    // He comes back.
+    // The running connection comes back.
     assert_eq!(see(&[(true, 0), (false, 1), (true, 2)], TURN), [None, None, Some(false)]);
-    // He does not.
+    // It does not come back.
     assert_eq!(see(&[(false, 1), (false, 2), (false, gone + 2)], TURN), [None, None, Some(true)]);
-    // The end of his turn is near: it is waited for.
+    // The end of its turn is near: the waiter waits for it.
     let near = queue::EARLY / 2;
     assert_eq!(see(&[(false, 1), (true, 2), (false, gone + 2), (true, gone + 3)], near), [None; 4]);
-    // It is over.
+    // The turn is over.
     assert_eq!(see(&[(true, 0), (false, 1)], Duration::ZERO), [None, Some(true)]);
 }
 
@@ -297,7 +299,7 @@ fn the_first_sleeps_of_a_busy_handler_are_one() {
     };
     assert_eq!(sleep(1), (1, 8));
     assert_eq!((sleep(2), sleep(5)), ((0, 8), (0, 8)));
-    // From here on it has slept for as long as it was to.
+    // From here on the connection has slept for as long as it was meant to.
     assert_eq!(sleep(10), (1, 18));
     assert_eq!(sleep(15).1, 33);
     // It gives up, does something else, and begins anew.
@@ -312,7 +314,7 @@ fn all_that_a_dead_process_has_left_is_freed_at_once() {
     let (dying, process) = memory.process(1);
     let holder = dying.holder();
     let survivor = memory.table(0).holder();
-    // It has three places in the queue, and WRITE, when it dies.
+    // The process has three places in the queue, and WRITE, when it dies.
     holder.lock_exclusive(WRITE, 1).unwrap();
     assert_eq!(survivor.lock_exclusive(WRITE, 1), BUSY);
     let killer = Arc::clone(&process);
