@@ -77,7 +77,7 @@ pub fn detect_flush_instruction() -> FlushInstruction {
     FlushInstruction::None
 }
 
-/// Writes back the `lines` lines from the one that holds `first` on.
+/// Writes back `lines` lines, beginning with the one that holds `first`.
 ///
 /// # Safety
 ///
@@ -103,7 +103,7 @@ pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8
         FlushInstruction::Clflushopt => each_line!("clflushopt [{0}]"),
         #[cfg(target_arch = "x86_64")]
         FlushInstruction::Clflush => each_line!("clflush [{0}]"),
-        // `dc cvap` by its encoding: assemblers know the name only for ARMv8.2.
+        // `dc cvap` by its encoding: assemblers know the name only from ARMv8.2 on.
         #[cfg(target_arch = "aarch64")]
         FlushInstruction::DcCvap => each_line!("sys #3, c7, c12, #1, {0}"),
         #[cfg(target_arch = "aarch64")]
@@ -132,8 +132,8 @@ pub(crate) fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Copies `lines` whole lines past the cache. Where the machine has no such stores the lines are
-/// copied and flushed.
+/// Copies `lines` whole lines with non-temporal stores. On a machine without such stores the lines are copied
+/// and flushed.
 ///
 /// # Safety
 ///

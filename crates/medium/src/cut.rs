@@ -1,16 +1,19 @@
-//! Mappings of files that somebody may cut.
+//! Mappings of files that another program may truncate.
 //!
-//! Touching a page of a mapping that the file has no longer, or that the file system has no room for, sends SIGBUS,
-//! which ends the process. Mappings that are [watched](Watched) survive it: the handler puts zeros in the place of the
-//! rest of the mapping and marks it as cut, and whoever uses it finds the mark after the access (invariant 19).
+//! Touching a page of a mapping that the file no longer has, or that the file system has no room for, sends
+//! SIGBUS, which ends the process. [Watched](Watched) mappings survive it: the handler maps zeros over the
+//! rest of the mapping and marks it as cut. The code that made the access finds the mark after it (invariant
+//! 19).
 //!
-//! The handler is installed when the first mapping is watched, before which nothing is changed. It acts on faults inside
-//! watched mappings of this process only, and hands everything else to the handler that was there before, as that was
-//! installed: with or without `SA_SIGINFO`, on the thread's signal stack if it has one, the default action, or none. A host
-//! that installs one later is before this one, and reaches it if it hands on what it does not know. One that does not
-//! has taken the protection away, and ends by SIGBUS as it would have without this library.
+//! The handler is installed when the first mapping is watched; before that nothing is changed. It acts only
+//! on faults inside watched mappings of this process. It hands everything else on to the handler that was
+//! there before, the way that one was installed: with or without `SA_SIGINFO`, on the thread's signal stack
+//! if it has one, the default action, or none. A handler that a host installs later is called before this
+//! one, which is reached only if that handler hands on faults that it does not know. A host whose handler
+//! does not has taken the protection away, and ends by SIGBUS as it would have without this library.
 //!
-//! Everything in the handler may be done there: it reads words of static memory, and makes system calls.
+//! Everything that the handler does is allowed in a signal handler: it reads words of static memory, and
+//! makes system calls.
 #![allow(unsafe_code)] // a handler of signals, and what it does
 
 use std::cell::UnsafeCell;
@@ -21,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// One mapping that is watched, or room for one: then `start` is 0.
+/// A watched mapping, or a free place for one: then `start` is 0.
 struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -31,7 +34,7 @@ struct Place {
 
 impl Place {
     const FREE: usize = 0;
-    /// Somebody is about to fill it in.
+    /// A thread is about to fill the place in.
     const TAKEN: usize = 1;
 
     const fn new() -> Self {
@@ -73,7 +76,7 @@ fn take_place() -> &'static Place {
         }
         let more = Box::into_raw(Box::new(Places::new()));
         let mut last = &PLACES;
-        // SAFETY: null, or leaked here: what is put there is never freed.
+        // SAFETY: null, or leaked here. A published chunk is never freed.
         while let Err(next) =
             last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Acquire)
         {
@@ -83,8 +86,7 @@ fn take_place() -> &'static Place {
     }
 }
 
-/// A mapping that survives that its file is cut. It is forgotten when this is dropped, which has to be before it is
-/// unmapped.
+/// A mapping that survives a cut of its file. It must be dropped before the mapping is unmapped.
 pub(crate) struct Watched(&'static Place);
 
 impl Watched {
@@ -95,7 +97,7 @@ impl Watched {
         let start = base.addr();
         place.cut.store(false, Ordering::Relaxed);
         place.end.store(start + bytes, Ordering::Relaxed);
-        // A child has no such mapping, and may have another one there.
+        // A child has no such mapping, and may have another one at this place.
         place.process.store(own_pid(), Ordering::Relaxed);
         place.start.store(start, Ordering::Release);
         Self(place)
@@ -119,7 +121,7 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The action that was in force before ours; written once, before ours is.
+/// The action that was in force before this library's; written once, before the handler is installed.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written before `INSTALLED` says so, and only read after that.
@@ -143,7 +145,7 @@ fn install() {
             let mut ours: libc::sigaction = std::mem::zeroed();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_sigbus;
             ours.sa_sigaction = handler as *const () as usize;
-            // What it hands on has the signals blocked that its handler asked for.
+            // The mask of the handler before, for the calls that are handed on.
             ours.sa_mask = before.sa_mask;
             let kept = before.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | kept;
@@ -153,13 +155,13 @@ fn install() {
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes what it tells; a fault has an address. Signals that processes send have codes that are
-    // not positive.
+    // SAFETY: the kernel passes valid pointers, and a fault has an address. Signals that processes send have
+    // codes that are not positive.
     let fault = unsafe {
         let info = &*info;
         (info.si_code > 0).then(|| info.si_addr().addr())
     };
-    // SAFETY: the address of this thread's `errno`, which what is interrupted may be about to look at.
+    // SAFETY: the address of this thread's `errno`, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
     let survived = fault.is_some_and(survive);
     // SAFETY: as above.
@@ -169,7 +171,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     }
 }
 
-/// Puts zeros in the place of a watched mapping from the page of this address on; `false` where none is.
+/// Maps zeros over a watched mapping, from the page of this address on. Returns `false` where no mapping is
+/// watched.
 fn survive(address: usize) -> bool {
     let found = Places::all().find(|place| {
         let start = place.start.load(Ordering::Acquire);
@@ -178,39 +181,40 @@ fn survive(address: usize) -> bool {
     let Some(place) = found.filter(|place| place.process.load(Ordering::Relaxed) == own_pid()) else {
         return false;
     };
-    // Before anybody can read the zeros.
+    // The mark comes before any thread can read the zeros.
     place.cut.store(true, Ordering::Release);
     // SAFETY: takes nothing but the name of a constant.
     let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let page = address - address % page_bytes;
-    // The rest; where the system does not grant so much memory, though none of it is used, the page.
+    // The rest of the mapping; or, where the system does not grant that much memory, though none of it is
+    // used, the one page.
     put_zeros(page, place.end.load(Ordering::Relaxed) - page) || put_zeros(page, page_bytes)
 }
 
 fn put_zeros(page: usize, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut::<c_void>(page);
-    // SAFETY: whole pages of a mapping that is watched, so it is not unmapped before the access that is interrupted
-    // here has ended. Nobody has a reference into it: all accesses are copies, or atomic.
+    // SAFETY: whole pages of a watched mapping, which is not unmapped before the access that is interrupted
+    // here has ended. No reference points into it: all accesses are copies, or atomic.
     let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
-/// Calls the handler that was there before, or does what it said.
+/// Calls the handler that was there before, or does what its action said.
 fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if !INSTALLED.load(Ordering::Acquire) {
         return;
     }
     // SAFETY: written before that was set, and never after.
     let before = unsafe { (*BEFORE.0.get()).assume_init_ref() };
-    // SAFETY: the kernel passes what it tells.
+    // SAFETY: the kernel passes a valid pointer.
     let is_fault = unsafe { (*info).si_code } > 0;
     match before.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // The kernel ends a process that ignores a fault.
-            // SAFETY: the default action instead of this handler; a fault comes again on return, and a signal that was
-            // sent is sent again, delivered on return.
+            // SAFETY: sets the default action in place of this handler. A fault comes again on return. A
+            // signal that was sent is sent again, and delivered on return.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !is_fault {
@@ -219,14 +223,14 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             }
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: who installed it said that it takes these three.
+            // SAFETY: the code that installed it said that it takes these three arguments.
             let handler = unsafe {
                 std::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)
             };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: who installed it said that it takes the signal alone.
+            // SAFETY: the code that installed it said that it takes the signal alone.
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
             handler(signal);
         }

@@ -1,4 +1,4 @@
-//! How far a store has to get to survive a power failure, as the platform says.
+//! How far a store has to get to survive a power failure, according to the platform.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -37,8 +37,9 @@ pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     })
 }
 
-/// The same for a block device, by the sysfs that is mounted there. A partition or a namespace is below its region
-/// (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`); a mapped device is as safe as the least of those that it is made of.
+/// As [`persistence_domain`], for a block device of the sysfs that is mounted at `sysfs`. A partition or a
+/// namespace is below its region (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A mapped device is as
+/// safe as the least safe of its parts.
 fn of_device(sysfs: &Path, major: u32, minor: u32) -> PersistenceDomain {
     let device = sysfs.join(format!("dev/block/{major}:{minor}"));
     fs::canonicalize(device).map_or(PersistenceDomain::Unknown, |device| of_block(&device))
@@ -51,7 +52,7 @@ fn of_block(device: &Path) -> PersistenceDomain {
     if below.is_empty() {
         return of_region(device);
     }
-    // Device mappers are not made of each other in circles.
+    // The recursion ends: no device mapper is made of itself.
     let domains = below.iter().map(|device| of_block(device));
     domains.reduce(least).unwrap_or_default()
 }
@@ -82,7 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// A sysfs with two namespaces, in a region each, a partition, and a device that is mapped to some of them.
+    /// Makes a sysfs with two namespaces, each in a region, a partition, and a device that is mapped to some
+    /// of them.
     fn sysfs(domains: [&str; 2], mapped_to: &[usize]) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         let block = sys.path().join("dev/block");

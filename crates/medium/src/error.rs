@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// What the system says, and what to do where its words do not tell.
+/// The system's words for an error, and what to do about it where those words do not tell.
 #[must_use]
 pub fn in_words(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {
@@ -59,8 +59,8 @@ pub enum MediumError {
         /// Its error.
         source: Errno,
     },
-    /// The file was made shorter while it was mapped, by somebody who did not ask, or lost a page: an access has found
-    /// nothing there. What the mapping holds from there on is worth nothing.
+    /// Another program made the file shorter while it was mapped, or the file lost a page: an access has
+    /// found nothing there. What the mapping holds from there on is worth nothing.
     #[error("{} was cut by another program while it was open, or cannot be read there", path.display())]
     Cut {
         /// The file.

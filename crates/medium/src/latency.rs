@@ -1,11 +1,11 @@
-//! Added latency: what an emulated medium is slower by.
+//! Added latency: by how much an emulated medium is slower.
 #![allow(unsafe_code)] // the time stamp counter is read with an intrinsic
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds added to what the memory itself takes.
+/// Nanoseconds added to the time that the memory itself takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Latency {
     /// Per line written back (paper, section 5.1), in nanoseconds.
@@ -14,12 +14,12 @@ pub struct Latency {
     pub fence_ns: u32,
     /// Per line touched by a read, in nanoseconds.
     pub read_ns: u32,
-    /// Per line streamed past the cache, in nanoseconds; `write_ns` if nothing is said.
+    /// Per line of a non-temporal store, in nanoseconds; `None` stands for `write_ns`.
     pub stream_ns: Option<u32>,
 }
 
 impl Latency {
-    /// What a line streamed past the cache takes longer, in nanoseconds.
+    /// What is added for a line of a non-temporal store, in nanoseconds.
     #[must_use]
     pub fn per_streamed_line(&self) -> u32 {
         self.stream_ns.unwrap_or(self.write_ns)
@@ -38,7 +38,7 @@ pub(crate) struct LatencyCell {
     write_ns: AtomicU32,
     fence_ns: AtomicU32,
     read_ns: AtomicU32,
-    /// One more than the latency; 0 if nothing is said.
+    /// One more than the latency; 0 stands for `None`.
     stream_ns: AtomicU64,
 }
 
@@ -65,17 +65,17 @@ impl LatencyCell {
     }
 }
 
-/// Ticks per nanosecond are kept as a fraction with this many bits behind the point.
+/// Ticks per nanosecond are kept as a fraction with this many bits after the point.
 const FRACTION_BITS: u32 = 24;
 
-/// The tick rate of the time stamp counter, 0 where there is none that can be relied on.
+/// The tick rate of the time stamp counter; 0 where no reliable counter exists.
 static TICKS_PER_NS: OnceLock<u64> = OnceLock::new();
 
 fn ticks_per_ns() -> u64 {
     *TICKS_PER_NS.get_or_init(calibrate)
 }
 
-/// Prepares the clock, so that the first wait is not longer than the others.
+/// Calibrates the clock now, so that the first wait is not longer than the others.
 pub(crate) fn calibrate_clock() {
     ticks_per_ns();
 }
@@ -94,7 +94,7 @@ pub(crate) fn spin(ns: u64) {
     let start = ticks();
     let wait = (u128::from(ns) * u128::from(rate)) >> FRACTION_BITS;
     let wait = u64::try_from(wait).unwrap_or(u64::MAX);
-    // No pause instruction: one takes as long as many of the waits.
+    // No pause instruction: one takes as long as many of these waits.
     while ticks().wrapping_sub(start) <= wait {}
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn spin(ns: u64) {
 fn calibrate() -> u64 {
     use std::arch::x86_64::__cpuid;
 
-    // The counter is a clock only when it runs at one rate in every power state.
+    // The counter is a clock only if it runs at one rate in every power state.
     const INVARIANT: u32 = 1 << 8;
     let known = __cpuid(0x8000_0000).eax;
     if known < 0x8000_0007 || __cpuid(0x8000_0007).edx & INVARIANT == 0 {

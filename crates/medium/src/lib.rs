@@ -1,13 +1,15 @@
-//! Byte-addressable persistent memory (NVRAM) behind one trait.
+//! Byte-addressable persistent memory (NVRAM) behind one trait, [`Nvm`], and beside it the other media:
+//! [`block`] (preallocated files), [`Segment`] (memory that processes share), and [`process`] (which process
+//! this is).
 //!
-//! Every effect that a log has on persistent memory goes through [`Nvm`]: bytes are *stored*
-//! through the cache, their lines *flushed*, and a *fence* makes what was flushed durable. The
-//! same engine code therefore runs on
+//! Every effect that a log has on persistent memory goes through [`Nvm`]. Bytes are *stored* through the
+//! cache, their lines are *flushed*, and a *fence* makes what was flushed durable. So the same engine code
+//! runs on
 //!
-//! - [`FileNvm`], a mapped file: real NVRAM on a DAX file system, or an emulation on any other
-//!   one, with latency added per flushed line and per barrier;
-//! - whatever else implements the trait: tests of durability stand before it, or put a memory in its
-//!   place that remembers what a power failure may lose.
+//! - [`FileNvm`], a mapped file: real NVRAM on a DAX file system, or an emulation on any other one, with
+//!   latency added per flushed line and per barrier;
+//! - any other implementation of the trait. Tests of durability put one before a medium, or one in its place
+//!   that remembers what a power failure may lose.
 //!
 //! Offsets and lengths are bytes from the start of the medium; times are nanoseconds.
 
@@ -51,12 +53,11 @@ pub const LINE_BYTES: u64 = 64;
 pub enum Guarantee {
     /// Flushed and fenced bytes survive a power failure.
     PowerLoss,
-    /// What was written survives a crash of the system, but the newest of it not a power failure.
+    /// What was written survives a crash of the system. A power failure may lose the newest of it.
     SystemCrash,
-    /// After a power failure a prefix of what was acknowledged is there: the newest of it may be
-    /// missing.
+    /// After a power failure a prefix of what was acknowledged is there. The newest of it may be missing.
     Ordered,
-    /// Stored bytes survive the death of the process, but not of the machine.
+    /// Stored bytes survive the death of the process, but not a failure of the machine.
     ProcessCrash,
 }
 

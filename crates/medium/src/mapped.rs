@@ -26,14 +26,14 @@ use crate::{
 /// With [`MapOptions::dax`] flushed and fenced bytes survive a power failure; without, the file's
 /// pages are ordinary memory, and stored bytes survive the death of the process.
 ///
-/// Nothing else may shorten the file while it is mapped: touching what is gone kills the process, unless the mapping is
-/// [watched](MapOptions::watched).
+/// Nothing else may shorten the file while it is mapped. Touching the missing part kills the process, unless
+/// the mapping is [watched](MapOptions::watched).
 pub struct FileNvm {
     views: Views,
     capacity: u64,
-    /// Bytes known to be backed; never shrinks but by [`Nvm::shrink`].
+    /// Bytes known to be backed. Only [`Nvm::shrink`] makes it smaller.
     len: AtomicU64,
-    /// Of `SLOW_*`: what keeps a call off the short path.
+    /// The `SLOW_*` bits in force: each keeps calls off the short path.
     slow: AtomicU8,
     instruction: FlushInstruction,
     persistency: Persistency,
@@ -57,20 +57,20 @@ const SLOW_READ_ONLY: u8 = 4;
 const SLOW_DURABLE_ON_STORE: u8 = 8;
 
 impl FileNvm {
-    /// Maps `file`. `path` is what [`Nvm::describe`] and errors call it.
+    /// Maps `file`. [`Nvm::describe`] and errors call it by `path`.
     ///
     /// # Errors
     ///
-    /// [`MediumError::NotDax`] when direct access was asked for and the file system has none,
-    /// [`MediumError::Unsupported`] when the machine cannot flush what direct access needs
-    /// flushed, when a model other than [`Persistency::X86`] was asked for on direct access, or
-    /// when the capacity exceeds the address space, or an error of the system.
+    /// [`MediumError::NotDax`] when direct access was asked for and the file system has none.
+    /// [`MediumError::Unsupported`] when the machine cannot flush what direct access needs flushed, when a
+    /// model other than [`Persistency::X86`] was asked for on direct access, or when the capacity exceeds the
+    /// address space. Or an error of the system.
     pub fn map(file: impl Into<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         Self::map_open(Arc::new(file.into()), path, options)
     }
 
-    /// The same for a file that stays open as long as anybody else has it: closing any descriptor of a file gives back
-    /// the POSIX locks that the process has of it.
+    /// Maps a file that stays open as long as another handle of it lives. Closing any descriptor of a file
+    /// gives back the POSIX locks that the process has of it.
     ///
     /// # Errors
     ///
@@ -129,13 +129,13 @@ impl FileNvm {
         Ok(self.len.fetch_max(backed, Ordering::AcqRel).max(backed))
     }
 
-    /// Maps what lies below `end`, to be called before anybody learns that the file is so long.
+    /// Maps what lies below `end`. The new length must not be published before this has returned.
     fn cover(&self, end: u64) -> Result<(), MediumError> {
         let covered = self.views.cover(&self.file, end as usize, self.capacity as usize);
         covered.map_err(|errno| MediumError::from_errno("mmap", errno))
     }
 
-    /// The address of a range, which must be inside what is backed.
+    /// The address of a range, which must be inside the backed bytes.
     #[inline(always)]
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let backed = self.len.load(Ordering::Acquire);
@@ -143,7 +143,7 @@ impl FileNvm {
             len <= backed && at <= backed - len,
             "{len} bytes at {at} are outside the {backed} bytes of the medium"
         );
-        // Whatever is backed is mapped by now, and its size fits into a usize.
+        // All backed bytes are mapped by now, and their size fits into a usize.
         self.views.base().wrapping_add(at as usize)
     }
 
@@ -158,7 +158,7 @@ impl FileNvm {
         self.slow.load(Ordering::Relaxed) & reasons != 0
     }
 
-    /// What a store does besides storing, off the short path.
+    /// Does what a store does besides storing, off the short path.
     #[cold]
     fn store_slowly(&self, at: u64, len: u64) {
         assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
@@ -195,7 +195,7 @@ impl FileNvm {
         }
     }
 
-    /// `fallocate` with all the patience that signals ask for.
+    /// Calls `fallocate` again as long as signals interrupt it.
     fn fallocate(&self, mode: FallocateFlags, at: u64, len: u64) -> Result<(), MediumError> {
         loop {
             match rustix::fs::fallocate(&*self.file, mode, at, len) {
@@ -209,13 +209,12 @@ impl FileNvm {
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
-        // First of all: without addresses for them the blocks are of no use.
+        // The mapping comes first: blocks without addresses are of no use.
         self.cover(to)?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
-            // Blocks that are allocated and not initialised would each commit the file system's
-            // journal when they are touched first. What the file had already may be in use: another
-            // process has grown it.
+            // Each block that is allocated and not initialised would commit the file system's journal when it
+            // is first touched. What the file had before may be in use: another process has grown it.
             write_zeros(&self.file, from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
             rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
@@ -235,7 +234,7 @@ impl FileNvm {
         let populated =
             unsafe { rustix::mm::madvise(address.cast(), (to - start) as usize, Advice::LinuxPopulateWrite) };
         match populated {
-            // Kernels before 5.14 do not know the advice: the faults come later.
+            // Kernels before 5.14 do not know the advice. There the faults come later.
             Ok(()) | Err(Errno::INVAL | Errno::FAULT | Errno::INTR | Errno::AGAIN) => Ok(()),
             Err(e) => Err(MediumError::from_errno("madvise", e)),
         }
@@ -320,7 +319,7 @@ impl Nvm for FileNvm {
     }
 
     fn next_data(&self, at: u64) -> u64 {
-        // Only a file that must have holes is asked where they are.
+        // Holes are asked for only in a file that must have some.
         let sparse = rustix::fs::fstat(&*self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
         if !sparse || at >= self.len() {
             return at;
@@ -349,7 +348,7 @@ impl Nvm for FileNvm {
         let to = self.at(at, len);
         self.before_store(at, len);
         // SAFETY: `at` has checked that the range is backed, `before_store` that it is writable;
-        // the caller is the only one who writes these bytes, and nobody reads them meanwhile.
+        // the caller is the only writer of these bytes, and no thread reads them meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         self.counters.stored(len);
     }
@@ -448,7 +447,7 @@ impl Nvm for FileNvm {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let backed = self.len();
         if end > backed {
-            // Everything below the new end has to be backed, not this range alone.
+            // Everything below the new end has to be backed, not only this range.
             self.back(at.min(backed), end)
         } else {
             self.fallocate(FallocateFlags::empty(), at, len)

@@ -1,4 +1,4 @@
-//! Mapping files, by direct access or not.
+//! Mapping files, with and without direct access.
 #![allow(unsafe_code)] // memory mapping
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::MediumError;
 
-/// Maps the first `bytes` of a file, shared with everybody.
+/// Maps the first `bytes` of a file, shared with all processes.
 pub(crate) fn map_shared(
     file: &File,
     bytes: usize,
@@ -22,8 +22,9 @@ pub(crate) fn map_shared(
     map(file, 0, bytes, protection, flags)
 }
 
-/// Maps `bytes` of a file from byte `at` on, shared with everybody, of which few pages will be touched. Nothing is read
-/// ahead: of what has never been written that costs a process that lives briefly more than all else it does with it.
+/// Maps `bytes` of a file from byte `at` on, shared with all processes, where few pages will be touched. The
+/// kernel reads nothing ahead. For a process that lives briefly, reading ahead in a file that was never
+/// written would cost more than everything else that it does with the file.
 pub(crate) fn map_sparse(
     file: &File,
     at: u64,
@@ -32,7 +33,7 @@ pub(crate) fn map_sparse(
 ) -> Result<NonNull<u8>, MediumError> {
     let base = map(file, at, bytes, protection, MapFlags::SHARED);
     let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
-    // A kernel that refuses reads ahead.
+    // A kernel that refuses the advice reads ahead.
     // SAFETY: the whole of the mapping made above, whose content stays as it is.
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
     Ok(base)
@@ -48,14 +49,14 @@ fn map(
     // SAFETY: the kernel chooses the address, so no memory in use is replaced.
     let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, at) };
     let base = base.map_err(|errno| match errno {
-        // What valgrind says where it has no place for so much.
+        // Valgrind's error where it has no place for so much.
         Errno::INVAL if !flags.contains(MapFlags::SYNC) && bytes > 0 => Errno::NOMEM,
         errno => errno,
     })?;
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)
 }
 
-/// Writes zeros to `from..to`, which nobody has stored in.
+/// Writes zeros to `from..to`, where nobody has stored anything.
 pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumError> {
     static PIECE: [u8; 1 << 16] = [0; 1 << 16];
     let mut at = from;
@@ -67,28 +68,28 @@ pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumE
     Ok(())
 }
 
-/// How kernels with and without `MAP_SYNC` refuse it.
+/// Whether a kernel, with or without `MAP_SYNC`, has refused it with this error.
 pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
 }
 
-/// Whether files in `dir` can be accessed directly, found out by mapping a temporary file that
-/// has no name. `false` also where such a file cannot be made.
+/// Whether files in `dir` can be accessed directly. Finds it out by mapping a temporary file without a name.
+/// `false` also where such a file cannot be made.
 #[must_use]
 pub fn is_dax(dir: &Path) -> bool {
     has_dax(dir).unwrap_or(false)
 }
 
-/// The same, and why it cannot be found out.
+/// As [`is_dax`], with the reason where it cannot be found out.
 ///
 /// # Errors
-/// What the system says of making a file there.
+/// The system's error of making a file there.
 pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     const PROBE_BYTES: u16 = 4096;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let descriptor = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(descriptor) => descriptor,
-        // No such files there, as on any file system with direct access.
+        // This file system cannot make such files, as every file system with direct access can.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     };

@@ -5,10 +5,10 @@ use crate::{FlushInstruction, Latency, MediumError, Persistency};
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
-    /// Bytes of the file that may be used. The file may be shorter, and what lies beyond this in a longer one is not used.
+    /// Bytes of the file that may be used. The file may be shorter. Of a longer file the rest is not used.
     pub capacity: u64,
-    /// Bytes of address space to take at first; `None` for the capacity. Once the file has more than is mapped, it is mapped
-    /// anew, twice as long as it has to be.
+    /// Bytes of address space to take at first; `None` for the capacity. A file that outgrows its mapping is
+    /// mapped anew, twice as long as needed.
     pub first_bytes: Option<u64>,
     /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a
     /// power failure.
@@ -17,18 +17,19 @@ pub struct MapOptions {
     pub latency: Latency,
     /// The persistency model to emulate.
     pub persistency: Persistency,
-    /// Whether a store is durable without a flush: the caches are in the persistence domain, or memory of that kind
-    /// is emulated. Flushing then does nothing, and no latency is added for it or for a fence.
+    /// Whether a store is durable without a flush: the caches are in the persistence domain, or such memory
+    /// is emulated. Flushing then does nothing, and no latency is added for a flush or a fence.
     pub durable_on_store: bool,
-    /// Whether the process survives that somebody cuts the file: [`Nvm::check`](crate::Nvm::check) tells then.
+    /// Whether the process survives a truncation of the file by another program.
+    /// [`Nvm::check`](crate::Nvm::check) then reports the truncation.
     pub watched: bool,
-    /// Whether the mapping only reads. Storing, flushing through it, or growing it is an error of
-    /// the caller.
+    /// Whether the mapping only reads. Storing, flushing through it, or growing it is then an error of the
+    /// caller.
     pub read_only: bool,
 }
 
 impl MapOptions {
-    /// Refuses what does not go together, or not on this machine.
+    /// Refuses options that do not go together, or that this machine cannot serve.
     pub(crate) fn check(&self, instruction: FlushInstruction) -> Result<(), MediumError> {
         let needs_flush = self.dax && !self.durable_on_store;
         let refused = if needs_flush && instruction == FlushInstruction::None {

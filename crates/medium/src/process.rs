@@ -1,17 +1,17 @@
-//! Which process this is: a fork makes another one out of it.
+//! Which process this is: a fork makes another process out of it.
 //!
-//! A child has the memory and the descriptors of its parent, and none of its locks of the kernel. Whatever
-//! was attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] that it
-//! was made under, and compares before it does anything. That takes no system call: the number is in a page
-//! that the kernel clears in a child, however it was made (`fork`, a bare `clone`).
+//! A child has the memory and the descriptors of its parent, and none of its kernel locks. Whatever was
+//! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] that it was
+//! made under, and compares it before each operation. The comparison takes no system call: the number is in a
+//! page that the kernel clears in a child, however the child was made (`fork`, a bare `clone`).
 //!
 //! A lock of an open file description lives as long as any descriptor of it, in any process. A child that
-//! keeps the parent's descriptors would keep its locks after its death. So descriptors that carry locks are
-//! registered ([`OwnFile`]), and closed in the child: at once by `pthread_atfork`, or where no such handler
-//! runs, when the child first asks who it is. Mappings carry descriptions too: those are not inherited at all
-//! ([`keep_from_children`]). The wal-index is an exception: when SQLite rolls an inherited transaction back it reads
-//! and writes there without asking anybody, so a child gets a copy of its own in that place
-//! ([`map_for_this_process`]).
+//! kept the parent's descriptors would keep the parent's locks after the parent's death. So descriptors that
+//! carry locks are registered ([`OwnFile`]), and the child closes them: at once, by `pthread_atfork`, or,
+//! where no such handler runs, when the child first asks for its `ProcessId`. Mappings carry descriptions
+//! too, so children do not inherit them ([`keep_from_children`]). The wal-index is an exception. When SQLite
+//! rolls an inherited transaction back it reads and writes there without asking the VFS, so a child gets a
+//! copy of its own in that place ([`map_for_this_process`]).
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
 mod gate;
@@ -28,12 +28,12 @@ use std::time::Duration;
 
 use self::gate::Gate;
 
-/// Tells a process from those that it was forked from.
+/// Tells a process from the processes that it was forked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(u64);
 
 impl ProcessId {
-    /// The process that asks.
+    /// The calling process.
     #[inline]
     #[must_use]
     pub fn current() -> Self {
@@ -48,7 +48,7 @@ impl ProcessId {
         look_closely()
     }
 
-    /// Whether this is the process that asks, and not one that it was forked from.
+    /// Whether this is the calling process, and not one that it was forked from.
     #[inline]
     #[must_use]
     pub fn is_current(self) -> bool {
@@ -58,11 +58,12 @@ impl ProcessId {
 
 /// The page's first word; null before the first use.
 static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
-/// Whether the kernel does not clear the page, and has to be asked for the process's number instead.
+/// Whether the kernel does not clear the page. The code then asks the kernel for the process's number
+/// instead.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
-/// The number that was given last. It is inherited, so a child's is larger than its parent's.
+/// The number that was given last. A child inherits it, so a child's number is larger than its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// Only where the kernel does not clear the page: the process that the number belongs to.
+/// The process that the number belongs to; used only where the kernel does not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
@@ -93,7 +94,7 @@ fn look_closely() -> ProcessId {
     }
 }
 
-/// Makes the page, and has the handler called in children.
+/// Makes the page, and registers the handlers of forks.
 fn prepare() -> NonNull<u64> {
     static ONCE: OnceLock<usize> = OnceLock::new();
     let word = *ONCE.get_or_init(|| {
@@ -109,7 +110,7 @@ fn prepare() -> NonNull<u64> {
         if !cleared {
             ASKS_KERNEL.store(true, Ordering::Relaxed);
         }
-        // SAFETY: functions that live for good and that do only what is allowed there.
+        // SAFETY: the functions live for good and do only what a handler of forks may do.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
         page.map_or_else(|_| Box::into_raw(Box::new(0_u64)).addr(), |page| page.expose_provenance())
     });
@@ -118,13 +119,13 @@ fn prepare() -> NonNull<u64> {
     NonNull::new(word).unwrap_or(NonNull::dangling())
 }
 
-/// Descriptors that are being opened and are not registered yet.
+/// Counts the descriptors that are being opened and are not registered yet.
 static OPENING: Gate = Gate::new(Duration::from_millis(100));
-/// Work of threads that the application does not know of.
+/// Counts threads at work that the application does not know of.
 static WORKING: Gate = Gate::new(Duration::from_secs(2));
 
 extern "C" fn before_fork() {
-    // That work opens descriptors.
+    // That work opens descriptors, so it comes first.
     WORKING.before_fork();
     OPENING.before_fork();
 }
@@ -137,7 +138,7 @@ extern "C" fn after_fork() {
 extern "C" fn after_fork_in_child() {
     OPENING.after_fork_in_child();
     WORKING.after_fork_in_child();
-    // As the kernel does; a machine that is emulated may say that it does and not do it.
+    // The kernel does the same. An emulated machine may claim that it does, and not do it.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
         // SAFETY: as in `current`; the child has one thread.
@@ -146,7 +147,7 @@ extern "C" fn after_fork_in_child() {
     let _ = ProcessId::current();
 }
 
-/// Descriptors that carry locks, or mappings, each with the process that registered it; 0 is free.
+/// Descriptors that carry locks, or mappings, each with the process that registered it. 0 is a free place.
 struct Registered {
     places: [AtomicU64; 256],
     next: AtomicPtr<Registered>,
@@ -170,7 +171,8 @@ fn entry(fd: i32, process: u64) -> u64 {
     (process & 0xffff_ffff) << 32 | u64::from(fd.cast_unsigned())
 }
 
-/// The low bits of a process's number in the entry of a mapping; the others are its address, in units of 4 KiB.
+/// A mapping's entry has the process's number in these low bits. The other bits are the address, in units of
+/// 4 KiB.
 const PROCESS_BITS: u32 = 28;
 const ADDRESS_UNIT_BITS: u32 = 12;
 
@@ -203,7 +205,7 @@ fn register(table: &'static Registered, entry: u64) {
         let Some(last) = table.chunks().last() else { return };
         let more = Box::into_raw(Box::new(Registered::new()));
         if last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // SAFETY: made above, and seen by nobody.
+            // SAFETY: made above, and not published.
             drop(unsafe { Box::from_raw(more) });
         }
     }
@@ -217,7 +219,8 @@ fn unregister(table: &'static Registered, entry: u64) {
     }
 }
 
-/// Closes, or makes a copy of, what was inherited, in the child `number`. Only what may be done between `fork` and `exec`.
+/// Closes inherited descriptors, and copies inherited mappings, in the child `number`. Does only what is
+/// allowed between `fork` and `exec`.
 fn close_inherited(number: u64) {
     for place in REGISTERED.places() {
         let found = place.load(Ordering::Acquire);
@@ -243,17 +246,17 @@ fn close_inherited(number: u64) {
     }
 }
 
-/// Bytes of every mapping that is made by [`map_for_this_process`].
+/// Bytes of every mapping that [`map_for_this_process`] makes.
 pub(crate) fn piece_bytes() -> usize {
     const REGION: usize = 32 << 10;
     REGION.max(rustix::param::page_size())
 }
 
-/// Makes a mapping of [`piece_bytes`] that is shared with other processes. A child finds a copy in its place that
-/// is its own.
+/// Makes a mapping of [`piece_bytes`] that is shared with other processes. A child finds a copy of its own in
+/// its place.
 ///
 /// # Errors
-/// Those of `map`.
+/// The errors of `map`.
 pub(crate) fn map_for_this_process<E>(
     map: impl FnOnce() -> Result<NonNull<u8>, E>,
 ) -> Result<NonNull<u8>, E> {
@@ -263,12 +266,12 @@ pub(crate) fn map_for_this_process<E>(
     Ok(base)
 }
 
-/// The process that has made a mapping is about to unmap it.
+/// Forgets a mapping that this process made and is about to unmap.
 pub(crate) fn forget_mapping(base: NonNull<u8>) {
     unregister(&MAPPINGS, mapping_entry(base, ProcessId::current().0));
 }
 
-/// Puts a copy of a mapping in its place; zeros where there is no memory for one.
+/// Puts a private copy in the place of a mapping, or zeros where there is no memory for a copy.
 ///
 /// # Safety
 /// `base` is a mapping of [`piece_bytes`], and no other thread uses it.
@@ -276,8 +279,8 @@ unsafe fn unshare(base: *mut libc::c_void) {
     let bytes = piece_bytes();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping where the kernel likes, which is filled from the old one and moved over it; as promised
-    // by the caller. What other processes store meanwhile may be torn: nobody relies on it.
+    // SAFETY: a new mapping where the kernel likes, which is filled from the old one and moved over it, as
+    // promised by the caller. What other processes store meanwhile may be torn; nothing relies on it.
     unsafe {
         let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
         if copy != libc::MAP_FAILED {
@@ -294,11 +297,11 @@ unsafe fn unshare(base: *mut libc::c_void) {
 /// The first descriptor that is not a standard stream's.
 pub const FIRST_DESCRIPTOR: i32 = 3;
 
-/// Moves a file off the descriptors of standard streams. A program that has closed one of those goes on printing to it,
-/// and would print into the file. SQLite keeps its own files off them too.
+/// Moves a file off the descriptors of standard streams. A program that has closed one of those goes on
+/// printing to it, and would print into the file. SQLite keeps its own files off them too.
 ///
 /// # Errors
-/// That of the kernel: too many open files.
+/// The kernel's error: too many open files.
 pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
     if file.as_fd().as_raw_fd() >= FIRST_DESCRIPTOR {
         return Ok(file);
@@ -308,9 +311,9 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
 
 /// A file whose locks belong to this process. A child does not inherit it.
 ///
-/// The last handle of an open file gives its locks back before it closes. Closing alone would not do: a process that
-/// another thread is just starting (`posix_spawn`, `vfork`) has the descriptors until it runs its program, and
-/// handlers of forks are not called for it.
+/// The last handle of an open file gives its locks back before it closes. Closing alone is not enough. A
+/// process that another thread is just starting (`posix_spawn`, `vfork`) has the descriptors until it runs
+/// its program, and handlers of forks are not called for it.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
@@ -320,25 +323,25 @@ pub struct OwnFile {
 }
 
 impl OwnFile {
-    /// Opens a file. A fork waits until it is known.
+    /// Opens a file. A fork waits until the file is registered.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn open(open: impl FnOnce() -> io::Result<File>) -> io::Result<Self> {
         let _opening = Opening::begin();
         open().and_then(off_standard_streams).map(Self::from)
     }
 
-    /// Whether this process opened it, and not one that it was forked from.
+    /// Whether this process opened the file, and not one that it was forked from.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.process.is_current()
     }
 
-    /// Another handle of the same open file.
+    /// Makes another handle of the same open file.
     ///
     /// # Errors
-    /// That of the kernel.
+    /// The kernel's error.
     pub fn try_clone(&self) -> io::Result<Self> {
         let mut clone = Self::open(|| self.file.try_clone())?;
         clone.handles.clone_from(&self.handles);
@@ -378,13 +381,13 @@ impl Drop for OwnFile {
             }
             unregister(&REGISTERED, entry(file.as_raw_fd(), self.process.0));
         } else {
-            // Closed already; the number may be another file's by now.
+            // The descriptor is closed already, and its number may be another file's by now.
             let _ = file.into_raw_fd();
         }
     }
 }
 
-/// Gives back what an open file holds. It holds nothing that could make this fail.
+/// Gives back all locks of an open file. Nothing that such a file holds could make this fail.
 fn give_locks_back(file: &File) {
     let _ = file.unlock();
     // SAFETY: a plain structure of numbers, for which zeros are valid: from the beginning, to the end.
@@ -395,12 +398,12 @@ fn give_locks_back(file: &File) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) };
 }
 
-/// While a descriptor is being opened.
+/// Lives while a descriptor is being opened.
 struct Opening;
 
 impl Opening {
     fn begin() -> Self {
-        // The handlers have to be there before the first descriptor is.
+        // The handlers must be registered before the first descriptor is opened.
         let _ = ProcessId::current();
         OPENING.enter();
         Self
@@ -413,14 +416,15 @@ impl Drop for Opening {
     }
 }
 
-/// While a thread of a library is at work of which the application knows nothing. A `fork` of the application waits until it is
-/// dropped, for two seconds at most: a child would never get what the thread has locked, such as SQLite's allocator.
+/// Lives while a thread works that the application knows nothing of. A `fork` of the application waits until
+/// this is dropped, for two seconds at most. Otherwise a child would never get a lock that the thread holds,
+/// such as the lock of SQLite's allocator.
 #[derive(Debug)]
 #[must_use]
 pub struct ForksWait(());
 
 impl ForksWait {
-    /// Begins the work; waits for a fork that runs.
+    /// Begins the work. Waits for a fork that is running.
     pub fn begin() -> Self {
         let _ = ProcessId::current();
         WORKING.enter();
@@ -439,30 +443,31 @@ impl Drop for ForksWait {
 /// # Safety
 /// `base` and `bytes` are a mapping, or whole pages of one.
 pub(crate) unsafe fn keep_from_children(base: *mut u8, bytes: usize) {
-    // SAFETY: as promised by the caller. Kernels that do not know it inherit the mapping.
+    // SAFETY: as promised by the caller. A kernel that does not know this advice lets children inherit the
+    // mapping.
     let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
 }
 
-/// State of a process that its children do not have: they begin with a new one, since a lock in it may have
-/// been held by a thread that is not there any more.
+/// State of a process that its children do not have. A child begins with a new state, since a lock in the old
+/// one may have been held by a thread that the child does not have.
 pub struct PerProcess<T> {
     current: AtomicPtr<(ProcessId, T)>,
 }
 
 impl<T: Default + Send + Sync + 'static> PerProcess<T> {
-    /// Nothing yet.
+    /// No state yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { current: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// This process's.
+    /// The state of this process.
     pub fn get(&self) -> &'static T {
         self.get_after(|_| ())
     }
 
-    /// This process's. If it is new in a child, `inherit` is first called with the parent's, in which a lock may be
-    /// held by a thread that is not there any more.
+    /// The state of this process. If it is new in a child, first calls `inherit` with the parent's state. A
+    /// lock in that state may be held by a thread that the child does not have.
     pub fn get_after(&self, inherit: impl FnOnce(&'static T)) -> &'static T {
         let process = ProcessId::current();
         loop {
@@ -483,7 +488,7 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
                     // SAFETY: leaked by this function.
                     return unsafe { &(*new).1 };
                 }
-                // SAFETY: made above, and seen by nobody.
+                // SAFETY: made above, and not published.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }

@@ -13,7 +13,7 @@ use crate::cut::Watched;
 use crate::mapping::map_shared;
 use crate::process;
 
-/// Each is twice as long as the one before, where there is room for that.
+/// Each view is twice as long as the one before, where the address space has room for that.
 const MOST_VIEWS: usize = 48;
 
 /// How views are mapped.
@@ -31,7 +31,8 @@ struct View {
     watched: Option<Watched>,
 }
 
-// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; nobody gets a reference into it.
+// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; no reference points
+// into it.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -47,12 +48,12 @@ impl View {
     }
 }
 
-/// The mappings of a file. All of them show the same pages of memory, so it does not matter through which one something is
-/// read, stored or flushed. The longest is used; the others stay as long as this does, since an access may be under way there. Together
-/// they are no longer than twice the longest one.
+/// The mappings of a file. All of them show the same pages of memory, so a read, a store or a flush may go
+/// through any of them. The longest is used. The others stay as long as this object does, since another
+/// thread may be using an address in them. Together they are no longer than twice the longest one.
 pub(crate) struct Views {
     how: How,
-    /// Of the longest.
+    /// The address of the longest view.
     base: AtomicPtr<u8>,
     bytes: AtomicUsize,
     all: [OnceLock<View>; MOST_VIEWS],
@@ -60,7 +61,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Maps the first `bytes`.
+    /// Maps the first `bytes` of the file.
     pub(crate) fn new(file: &File, bytes: usize, how: How) -> Result<Self, Errno> {
         let first = View::map(file, bytes, how)?;
         let (base, bytes) = (AtomicPtr::new(first.base.as_ptr()), AtomicUsize::new(first.bytes));
@@ -71,19 +72,19 @@ impl Views {
         Ok(views)
     }
 
-    /// Where the file's first byte is. Whoever has learnt of a length from somebody who has called [`Views::cover`] for it before
-    /// finds so many bytes there.
+    /// Where the file's first byte is. If [`Views::cover`] was called for a length before that length was
+    /// published, a thread that has learnt of the length finds that many bytes here.
     #[inline(always)]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Acquire)
     }
 
-    /// Bytes of the file that are mapped there.
+    /// Bytes of the file that are mapped at that address.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Maps at least so many bytes, and `most` at most.
+    /// Maps at least `bytes`, and `most` at most.
     pub(crate) fn cover(&self, file: &File, bytes: usize, most: usize) -> Result<(), Errno> {
         if bytes <= self.bytes() {
             return Ok(());
@@ -99,24 +100,25 @@ impl Views {
             mapped => mapped?,
         };
         let (base, mapped) = (view.base.as_ptr(), view.bytes);
-        // Before anybody can meet a cut there.
+        // The view is registered before any thread can meet a cut there.
         let _ = free.set(view);
         self.base.store(base, Ordering::Release);
         self.bytes.store(mapped, Ordering::Release);
         Ok(())
     }
 
-    /// Whether an access has found nothing, through whichever of them.
+    /// Whether an access through any of the views has found nothing.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         let mut all = self.all.iter().map_while(OnceLock::get);
         self.how.watched && all.any(|view| view.watched.as_ref().is_some_and(Watched::is_cut))
     }
 
-    /// Forgets them, and unmaps them where this process has made them: a child has no such mappings, and may have others there.
+    /// Forgets the views, and unmaps them in the process that has made them. A child has no such mappings,
+    /// and may have others at those addresses.
     pub(crate) fn end(&mut self, is_own: bool) {
         for mut view in self.all.iter_mut().filter_map(OnceLock::take) {
-            // Something else may soon be there.
+            // Another mapping may soon be at this place.
             view.watched = None;
             if is_own {
                 // SAFETY: this object made the mapping and nothing refers to it any more. An error would

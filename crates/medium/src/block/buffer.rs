@@ -1,4 +1,4 @@
-//! Buffers that direct I/O takes as they are.
+//! Buffers that direct I/O takes without a copy.
 
 /// No device wants memory aligned more than this.
 const ALIGNMENT: usize = 4096;

@@ -1,4 +1,4 @@
-//! The way past the page cache, and what it wants aligned how.
+//! Writing past the page cache, and the alignment that it needs.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -14,7 +14,7 @@ use crate::process::off_standard_streams;
 /// How blocks get to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Access {
-    /// As a probe finds better.
+    /// The way that a probe finds better.
     #[default]
     Auto,
     /// Past the page cache (`O_DIRECT`).
@@ -38,9 +38,9 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Opens an open file anew for direct I/O; `None` where the file system has none. Kernels
-    /// before 6.1 do not tell what has to be aligned how: then it is tried, in the file itself or,
-    /// when that is empty, in a temporary one of `dir`.
+    /// Opens an open file anew for direct I/O. `None` where the file system has none. Kernels before 6.1 do
+    /// not tell the alignment. Then it is found by trying, in the file itself or, when that is empty, in a
+    /// temporary file of `dir`.
     pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
         let (offset_align, memory_align) = match told_alignment(&direct) {
@@ -63,15 +63,15 @@ impl Direct {
     }
 }
 
-/// The alignments of positions and of memory as the kernel tells them; zeros stand for a file that
-/// has no direct I/O although it could be opened for it.
+/// The alignments of positions and of memory as the kernel tells them. Zeros stand for a file that has no
+/// direct I/O although it could be opened for it.
 pub(super) fn told_alignment(direct: &File) -> Option<(u32, u32)> {
     let stat = statx(direct, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// The same found out by reading, of a file that holds two sectors of the larger size; `None` when
+/// The same alignments, found by reading a file that holds two sectors of the larger size. `None` when
 /// nothing can be read directly.
 pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     let mut buffer = AlignedBuf::default();
@@ -84,7 +84,7 @@ pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     Some((align, align))
 }
 
-/// Opens the very file again, with more flags; `None` when that fails.
+/// Opens this very file again, with more flags. `None` when that fails.
 fn reopen(file: &File, path: &Path, flags: OFlags) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());

@@ -30,7 +30,7 @@ const BATCH: usize = 64;
 pub struct Extent {
     /// First byte in the file.
     pub at: u64,
-    /// First byte on the device; `None` when it has no place of its own there, or none yet.
+    /// First byte on the device. `None` when the extent has no place of its own there, or none yet.
     pub device_at: Option<u64>,
     /// Bytes.
     pub len: u64,
@@ -60,21 +60,21 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// The extents of a file's first `len` bytes as they are now: what waits in the page cache stays
-/// there. `None` where the file system does not tell.
+/// The extents of a file's first `len` bytes as they are now. Data that waits in the page cache stays there.
+/// `None` where the file system does not tell.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
     extents_between(file, 0, len, 0)
 }
 
-/// Whether every byte below `len` is allocated and initialised, once what waits is written out;
-/// `None` where the file system does not tell.
+/// Whether every byte below `len` is allocated and initialised, once waiting data is written out. `None`
+/// where the file system does not tell.
 #[must_use]
 pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
     is_range_initialised(file, 0, len)
 }
 
-/// The same of the bytes `from..to`.
+/// As [`is_initialised`], for the bytes `from..to`.
 pub(super) fn is_range_initialised(file: &File, from: u64, to: u64) -> Option<bool> {
     Some(covers(&extents_between(file, from, to, FLAG_SYNC)?, from, to))
 }
@@ -121,7 +121,7 @@ fn extents_between(file: &File, from: u64, to: u64, flags: u32) -> Option<Vec<Ex
             written: extent.flags & EXTENT_UNREADY == 0,
         }));
         let end = last.logical.saturating_add(last.length);
-        // A file system that does not get on would keep this loop for ever.
+        // A file system that returns no progress would keep this loop running for ever.
         if last.flags & EXTENT_LAST != 0 || end <= start {
             break;
         }

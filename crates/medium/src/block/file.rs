@@ -29,29 +29,29 @@ pub struct BlockOptions {
     pub read_only: bool,
 }
 
-/// Zero-filling goes in steps of this many bytes.
+/// Zeros are written in steps of this many bytes.
 const STEP: u64 = 1 << 20;
 /// A file of blocks.
 ///
-/// Reads of a few blocks go through the page cache, large ones and writes past it where [`BlockOptions::access`] and the file
-/// system allow; local file systems keep the two coherent. Where there is no direct I/O a block is
-/// written with `pwrite` and made durable with `fdatasync`.
+/// Reads of a few blocks go through the page cache. Large reads, and writes, go past it where
+/// [`BlockOptions::access`] and the file system allow; local file systems keep the two coherent. Without
+/// direct I/O a block is written with `pwrite` and made durable with `fdatasync`.
 ///
 /// [`len`](Block::len) is the file's size, rounded down to a block.
 ///
 /// # Preallocation
 ///
-/// New blocks are zeroed by writing them, since blocks that a file system merely reserves have to
-/// be marked as initialised at their first write, in its journal. Only one process at a time may
-/// preallocate, and nobody may write past [`len`](Block::len) meanwhile.
+/// New blocks are zeroed by writing them. Blocks that a file system merely reserves would have to be marked
+/// as initialised at their first write, in its journal. Only one process at a time may preallocate, and no
+/// process may write past [`len`](Block::len) meanwhile.
 ///
-/// A crash in the middle leaves a longer file, no shorter one, and no byte below the old length is
-/// touched. The length grows only as far as zeros were written, so that whatever lies beyond what
-/// the caller recorded is zeros, and only has to be preallocated again: [`Block::preallocate`] up to
-/// a length that the file has already makes that length durable and writes nothing.
+/// A crash in the middle leaves a longer file, never a shorter one, and no byte below the old length is
+/// touched. The length grows only as far as zeros were written. So everything beyond the length that the
+/// caller recorded is zeros, and only has to be preallocated again: [`Block::preallocate`] up to a length
+/// that the file has already makes that length durable and writes nothing.
 ///
-/// Preallocation that fails gives back what it took. Space is reserved before the length grows, so
-/// that other processes do not learn of a length that is then taken back, except on file systems
+/// Preallocation that fails gives back what it took. Space is reserved before the length grows, so other
+/// processes do not learn of a length that is then taken back, except on file systems that cannot reserve.
 /// that cannot reserve.
 #[derive(Debug)]
 pub struct FileBlock {
@@ -66,9 +66,9 @@ pub struct FileBlock {
     bounce: Mutex<AlignedBuf>,
     /// Held while the length changes.
     resizing: Mutex<()>,
-    /// While preallocating, the length before: what lies beyond may yet be taken back.
+    /// While this object preallocates, the length before: the bytes beyond it may yet be taken back.
     sure: Mutex<Option<u64>>,
-    /// Whether the file system went on saying that what was zeroed is not initialised.
+    /// Whether the file system went on reporting zeroed blocks as not initialised.
     unsettled: AtomicBool,
     /// Whether the kernel refused a write that is durable by itself.
     no_dsync: AtomicBool,
@@ -89,11 +89,12 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// So many bytes at once are those of a whole log, as recovery reads it: past the page cache that takes a third of the time.
+/// A read of this many bytes is one of a whole log, as recovery makes it. Past the page cache it takes a
+/// third of the time.
 const LARGE_READ: usize = 64 << 10;
 
-/// Writes everything through `write(blocks, at)`, which may be interrupted or do less than asked.
-/// What is written again begins at a multiple of `unit` bytes.
+/// Writes everything through `write(blocks, at)`, which may be interrupted or do less than asked. Each
+/// further write begins at a multiple of `unit` bytes.
 fn write_fully(
     unit: usize,
     mut at: u64,
@@ -130,15 +131,15 @@ pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
 }
 
 impl FileBlock {
-    /// Opens a file, which has to be open for reading, and for writing unless `read_only`. `path`
-    /// is what errors and [`Block::describe`] call it, and tells the file system. With nothing said
-    /// about block size or access the device is probed, once per file system and process, which
-    /// takes some milliseconds.
+    /// Opens a file, which must be open for reading, and for writing unless `read_only`. Errors and
+    /// [`Block::describe`] call it by `path`, which also tells the file system. If `options` leaves the block
+    /// size or the access open, the device is probed, once per file system and process; that takes some
+    /// milliseconds.
     ///
     /// # Errors
-    /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs,
-    /// [`MediumError::Unsupported`] for `Direct` access where there is none, or with blocks smaller
-    /// than the device takes, and for a block size that is none; errors of the system.
+    /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs.
+    /// [`MediumError::Unsupported`] for `Direct` access where the file system has no direct I/O, for blocks
+    /// smaller than the device takes, and for an invalid block size. Errors of the system.
     pub fn open(file: impl Into<OwnFile>, path: &Path, options: &BlockOptions) -> Result<Self, MediumError> {
         let file = file.into();
         if options.block_bytes.is_some_and(|bytes| bytes < SMALLEST_SECTOR || !bytes.is_power_of_two()) {
@@ -204,8 +205,8 @@ impl FileBlock {
         Ok(it)
     }
 
-    /// Runs `work` with the descriptor that blocks are written through, the alignment it wants in
-    /// bytes, and the blocks where it takes them from.
+    /// Runs `work` with the descriptor that blocks are written through, the alignment that it wants in bytes,
+    /// and the blocks in memory where it takes them from.
     fn through<T>(&self, blocks: &[u8], work: impl FnOnce(&File, usize, &[u8]) -> T) -> T {
         let Some(direct) = &self.direct else { return work(&self.file, 1, blocks) };
         let unit = direct.offset_align.max(direct.memory_align) as usize;
@@ -214,7 +215,7 @@ impl FileBlock {
         }
         let mut own = AlignedBuf::default();
         let mut shared = self.bounce.try_lock();
-        // Somebody else is writing: not worth waiting for.
+        // Another thread is writing: not worth waiting for.
         let buffer = shared.as_deref_mut().unwrap_or(&mut own);
         buffer.resize(blocks.len());
         buffer.as_mut_slice().copy_from_slice(blocks);
@@ -249,7 +250,8 @@ impl FileBlock {
         .map_err(|errno| MediumError::from_errno("pwrite", errno))
     }
 
-    /// One write that is durable by itself; `false`, and nothing sure, where there is none.
+    /// Makes one write that is durable by itself. Returns `false`, and promises nothing, where the system has
+    /// no such write.
     fn write_durably(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
             return Ok(false);
@@ -265,7 +267,7 @@ impl FileBlock {
                 self.no_dsync.store(true, Ordering::Relaxed);
                 Ok(false)
             }
-            // Writing again might succeed and prove nothing.
+            // A second write might succeed and prove nothing.
             Err(errno) => Err(MediumError::from_errno("pwritev2", errno)),
         }
     }
@@ -278,8 +280,8 @@ impl FileBlock {
         let sector = u64::from(LARGEST_SECTOR);
         let mut at = from;
         while at < to {
-            // Up to a sector's boundary first: what shares the sector with older bytes goes
-            // through the page cache, which knows them.
+            // Up to a sector's boundary first. Bytes that share the sector with older ones go through the
+            // page cache, which knows the older ones.
             let aligned = at.is_multiple_of(sector);
             let end = if aligned { (at + STEP).min(to) } else { at.next_multiple_of(sector).min(to) };
             let step = &zeros.as_slice()[..(end - at) as usize];
@@ -293,8 +295,8 @@ impl FileBlock {
         Ok(())
     }
 
-    /// Reads past the page cache, which has nothing of what was written past it; `false` if that fails, and nothing is
-    /// sure of `buf`.
+    /// Reads past the page cache, which holds nothing of what was written past it. Returns `false` if that
+    /// fails; `buf` then holds anything.
     fn read_directly(&self, direct: &Direct, at: u64, buf: &mut [u8]) -> bool {
         let unit = u64::from(direct.offset_align.max(direct.memory_align));
         let start = at - at % unit;
@@ -308,7 +310,7 @@ impl FileBlock {
         while done < end {
             match rustix::io::pread(&direct.file, &mut blocks[done..], start + done as u64) {
                 Err(Errno::INTR) => {}
-                // The last one may end with the file.
+                // The last read may end with the file.
                 Ok(count) if count > 0 && (count.is_multiple_of(unit as usize) || done + count >= end) => {
                     done += count;
                 }
@@ -325,8 +327,8 @@ impl FileBlock {
 
     /// Initialises blocks behind the present end.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
-        // In one piece if the file system can. It leaves the blocks uninitialised and the length as
-        // it was, so that the length never covers blocks that were not zeroed.
+        // Reserves the space in one piece if the file system can. It leaves the blocks uninitialised and the
+        // length as it was, so the length never covers blocks that were not zeroed.
         loop {
             match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, from, to - from) {
                 Ok(()) => break,
@@ -338,7 +340,7 @@ impl FileBlock {
         self.write_zeros(from, to, true)?;
         self.sync_metadata()?;
         if is_range_initialised(&self.file, from, to) == Some(false) {
-            // Direct writes left something behind that a commit would have to change.
+            // Direct writes left a state that a commit would have to change.
             self.write_zeros(from, to, false)?;
             self.sync_metadata()?;
             let unsettled = is_range_initialised(&self.file, from, to) == Some(false);
@@ -375,13 +377,13 @@ impl Block for FileBlock {
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
             let extended = self.extend(length, len);
             if extended.is_err() {
-                // What does not hold the log does not hold space either.
+                // A file that cannot hold the log shall not hold its space either.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = None;
             extended
         } else {
-            // Whoever made the file that long may have died before that was durable.
+            // The process that made the file that long may have died before the length was durable.
             self.sync_metadata()
         };
         extended?;
@@ -412,7 +414,7 @@ impl Block for FileBlock {
         let unit = u64::from(self.block_bytes);
         let sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
         let length = self.file_len()?.min(sure.unwrap_or(u64::MAX));
-        // Under the lock of `sure`, so that what was seen last is what stays.
+        // Under the lock of `sure`, so the last length seen is the one that stays.
         self.len.store(length / unit * unit, Ordering::Release);
         Ok(())
     }
@@ -432,8 +434,8 @@ impl Block for FileBlock {
 
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
         let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
-        // What is told of holes is believed only of a file that must have some: a log's own blocks
-        // are all initialised.
+        // The file system's answer about holes is believed only for a file that must have some: a log's own
+        // blocks are all initialised.
         if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
             return Ok(at..len.max(at));
         }

@@ -1,4 +1,4 @@
-//! What is known of the file system that a log is on.
+//! What is known of the file system that holds a log.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,11 +18,12 @@ const REFUSED: [&str; 12] =
     ["nfs", "nfs4", "9p", "virtiofs", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "ncpfs", "coda"];
 /// File systems that lose everything with the power.
 const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
-/// Options of a mount with which a sync leaves everything to the kernel, by the file system's type.
+/// Mount options with which a sync leaves everything to the kernel, by the file system's type.
 const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
-/// Options, of whichever file system, with which a sync leaves what it wrote in the cache of the disk.
+/// Options, of any file system, with which a sync leaves what it wrote in the cache of the disk.
 const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
-/// The types that `statfs` gives those that have one of their own, for when no mount is listed.
+/// The types that `statfs` gives to file systems with a type of their own. They count when no mount is
+/// listed.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
     (0x0102_1997, "9p"),
@@ -40,23 +41,23 @@ const TYPES: [(u32, &str); 11] = [
 /// The file system of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its name, as mounts are listed by.
+    /// Its name in the list of mounts.
     pub name: String,
     /// Whether it is in memory only.
     pub volatile: bool,
-    /// Why what was synced there does not survive a power loss, in words; `None` where nothing is known against it. A disk that
-    /// lies about its cache, or a file system in another one's file, is not seen through.
+    /// Why synced data does not survive a power loss there, in words. `None` where nothing is known against
+    /// it. A disk that lies about its cache, or a file system in a file of another one, is not recognised.
     pub unsynced: Option<String>,
 }
 
 /// Finds the file system of an existing path, and refuses those known to break a write-ahead log.
 ///
-/// The list of mounts tells virtiofs from other FUSE file systems, which `statfs` does not. Where
-/// it cannot be read, or has no entry for the path, the type that `statfs` gives decides, and what
-/// that does not tell is let pass.
+/// The list of mounts tells virtiofs from other FUSE file systems; `statfs` does not. Where the list cannot
+/// be read, or has no entry for the path, the type that `statfs` gives decides. A type that it does not know
+/// is accepted.
 ///
 /// # Errors
-/// [`MediumError::FileSystem`] for one of those; an error of the system.
+/// [`MediumError::FileSystem`] for a refused file system; an error of the system.
 pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     let failed = |error: std::io::Error| {
         MediumError::from_errno("stat", Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -65,8 +66,8 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     // The type's width differs between machines; no type needs more than 32 bits.
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
     let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
-    // Reading the list of mounts takes longer than the rest of an open. Only FUSE has file systems that
-    // differ under one type.
+    // Reading the list of mounts takes longer than the rest of an open. Only under the type FUSE are there
+    // file systems that differ.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
         return Ok(found.clone());
@@ -79,20 +80,20 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     Ok(found)
 }
 
-/// A mount, as far as what is found out about it can be remembered.
+/// A mount, with as much as is needed to remember what was found out about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
-    /// A mount that comes later may have the number and the device of one that is gone, but not this.
+    /// A later mount may have the number and the device of one that is gone, but not this number.
     unique: Option<u64>,
     device: u64,
     kind: u32,
 }
 
-/// The mounts that were asked for last, newest first.
+/// The mounts that were looked up last, newest first.
 static KNOWN: Mutex<Vec<(Mount, FileSystem)>> = Mutex::new(Vec::new());
 const KNOWN_MOUNTS: usize = 16;
-/// What `statfs` says of anything in user space.
+/// The type that `statfs` gives to every file system in user space.
 const FUSE: u32 = 0x6573_5546;
 
 /// The mount that a path is in; `None` on kernels before 5.8.
@@ -101,14 +102,14 @@ fn mount_id(path: &Path) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// The same, of which no two mounts have the same since the system was started; `None` on kernels before 6.8.
+/// The mount's number that no other mount has had since the system was started. `None` on kernels before 6.8.
 fn unique_mount_id(path: &Path) -> Option<u64> {
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let stat = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
     (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// What follows from a mount in the list of mounts and the type that `statfs` gives.
+/// Judges a file system by its entry in the list of mounts and the type that `statfs` gives.
 fn judge(path: &Path, listed: Option<Listed<'_>>, kind: u32) -> Result<FileSystem, MediumError> {
     let typed = TYPES.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
     let known = listed.map(|mount| mount.kind).or(typed);
@@ -126,7 +127,7 @@ fn judge(path: &Path, listed: Option<Listed<'_>>, kind: u32) -> Result<FileSyste
     Ok(FileSystem { name, volatile, unsynced })
 }
 
-/// Why a sync does not do on a file system with these options, in words.
+/// Why a sync is not enough on a file system with these options, in words.
 fn why_unsynced(name: &str, options: &str) -> Option<String> {
     options.split(',').find_map(|option| {
         let what = if WITHOUT_SYNC.contains(&(name, option)) {
@@ -140,16 +141,16 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
     })
 }
 
-/// A line of the list of mounts, as far as it matters. A line is
+/// A line of the list of mounts, as far as it is used. A line reads
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed<'a> {
     number: u64,
     device: &'a str,
-    /// Where it is mounted, with blanks and the like as `\040`.
+    /// Where it is mounted, with blanks and similar characters as `\040`.
     point: &'a str,
     kind: &'a str,
-    /// Those of the file system, which all mounts of it share.
+    /// The options of the file system, which all mounts of it share.
     options: &'a str,
 }
 
@@ -176,14 +177,14 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// The mount of a path, by its number, else by its device: the files of some file systems have another device than their
-/// mount. By the path itself where neither is listed.
+/// The mount of a path: by its number, else by its device (the files of some file systems have another device
+/// than their mount), else by the path itself.
 fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
     let entries = || mounts.lines().filter_map(Listed::parse);
     let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));
     by_mount.or_else(|| entries().find(|entry| entry.device == device)).or_else(|| {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        // The last of those at the same place is on top of the others.
+        // Of several mounts at one place the last one is on top.
         let above = entries().filter(|entry| path.starts_with(entry.point()));
         above.max_by_key(|entry| entry.point().as_os_str().len())
     })
@@ -273,7 +274,7 @@ mod tests {
         ] {
             assert_eq!(one(options, kind), None, "{kind} {options}");
         }
-        // What is bound elsewhere is the same file system.
+        // A bind mount elsewhere is the same file system.
         let bound =
             "8 1 0:40 / /over rw - overlay o rw,volatile\n9 1 0:40 /sub /d ro - overlay o rw,volatile\n";
         assert!(judged(bound, 9).unsynced.is_some() && !judged(bound, 9).volatile);

@@ -40,7 +40,7 @@ pub enum Durability {
     Normal,
 }
 
-/// What has been done through one object. Subtract two to get what lies between.
+/// What has been done through one object. The difference of two values is what was done in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
     /// Calls that wrote.
@@ -82,21 +82,23 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Bytes that are free for this user where the blocks are; more than there can be where that is not known.
+    /// Bytes that are free for this user where the blocks are. Where that is not known, more than there can
+    /// be.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is
-    /// so already. On return the blocks are initialised, and everything in the file is durable, with its metadata.
+    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is done
+    /// already. On return the blocks are initialised, and everything in the file is durable, with its
+    /// metadata.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`] when the file system is full, or another error of it. What was
     /// preallocated before stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Writes whole blocks at `at`, up to where the file ends or after it, without waiting for the device: they are durable after the
-    /// next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
+    /// Writes whole blocks at `at`, up to the end of the file or beyond it, without waiting for the device.
+    /// They are durable after the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the device.
@@ -114,10 +116,10 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// An error of the file system.
     fn refresh_len(&self) -> Result<(), MediumError>;
 
-    /// Cuts what is behind `len` bytes (a multiple of the block), for whoever is sure that nobody
-    /// needs it and that every object of the file learns of its length anew before it relies on it. Not durable
-    /// on return: after a power failure the bytes may be back, until as much is preallocated again. A
-    /// medium that cannot give anything back does nothing.
+    /// Cuts what is behind `len` bytes (a multiple of the block). The caller must be sure that nobody needs
+    /// it, and that every object of the file learns its length anew before it relies on it. Not durable on
+    /// return: after a power failure the bytes may be back, until as much is preallocated again. A medium
+    /// that cannot give anything back does nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -125,15 +127,15 @@ pub trait Block: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Fills `buf` from any position on.
+    /// Fills `buf` with the bytes from position `at` on, which may be any.
     ///
     /// # Errors
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// The first bytes from `at` on that may hold something else than zeros, up to the next that
-    /// cannot: a sparse file takes no longer to look through than what it holds. Empty, at
-    /// [`len`](Block::len), if there are none; everything from `at` on where the medium cannot tell.
+    /// The first range from `at` on that may hold something other than zeros, up to the next bytes that
+    /// cannot. So looking through a sparse file takes no longer than its data needs. An empty range at
+    /// [`len`](Block::len) if there is no such range; everything from `at` on where the medium cannot tell.
     ///
     /// # Errors
     /// An error of the file system.
@@ -147,8 +149,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError>;
 
-    /// Writes whole blocks and makes them as durable as `durability` says. What was written
-    /// before becomes durable too with [`Durability::Full`] only.
+    /// Writes whole blocks and makes them as durable as `durability` says. Only with [`Durability::Full`]
+    /// does everything written before become durable too.
     ///
     /// # Errors
     /// As [`write`](Block::write) and [`flush`](Block::flush).

@@ -15,8 +15,8 @@ use super::direct::{Access, Direct};
 use super::remembered::{Remembered, Times};
 use super::scratch::{SPACE, scratch};
 
-/// What a probe found. Times are medians of durable overwrites in nanoseconds, and `None` where
-/// that way to write does not exist, or was not measured.
+/// What a probe found. Times are medians of durable overwrites in nanoseconds. A time is `None` where that
+/// way of writing does not exist or was not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The faster way to write.
@@ -35,19 +35,20 @@ pub struct Probe {
     pub reason: String,
 }
 
-/// Durable writes per way; the median counts.
+/// Durable writes for each way. The median counts.
 const ROUNDS: usize = 9;
-/// No round begins later than this, but the first.
+/// No round but the first begins later than this.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// Probes of this process, by device: opening many databases costs one.
+/// The probes of this process, by device, so that opening many databases probes once.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
-/// How a durable overwrite in a directory is fastest. It is measured once a day for each device and user, in about
-/// 30 ms, as long as the machine runs; without shared memory once for each device and process.
+/// Finds out how a durable overwrite in a directory is fastest. It measures once a day for each device and
+/// user, in about 30 ms, as long as the machine runs; without shared memory, once for each device and
+/// process.
 ///
-/// Where nothing can be measured, for lack of space or permission, the answer is the cautious one:
-/// buffered blocks of 4096 bytes; the next call tries again.
+/// Where nothing can be measured, for lack of space or permission, the answer is the cautious one: buffered
+/// blocks of 4096 bytes. The next call tries again.
 #[must_use]
 pub fn probe(dir: &Path) -> Probe {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return unknown("not examined") };
@@ -87,7 +88,7 @@ fn measure(dir: &Path) -> Option<Times> {
     let mut large = Way::new(4096);
     let mut dsync = Way::new(4096);
     let mut small = Way::new(512);
-    // In turn, so that what else the device is doing slows down all of them.
+    // The ways take turns, so that other load on the device slows all of them down.
     for round in 0..ROUNDS {
         if round > 0 && start.elapsed() > PATIENCE {
             break;
@@ -105,16 +106,16 @@ fn measure(dir: &Path) -> Option<Times> {
     Some([buffered.median(), large.median(), dsync.median(), small.median()])
 }
 
-/// The better way, from the medians in nanoseconds and the device's physical block in bytes.
+/// Chooses the better way, from the medians in nanoseconds and the device's physical block in bytes.
 fn choose(times: Times, physical: Option<u32>) -> Probe {
     let [buffered_ns, direct_ns, direct_dsync_ns, small_ns] = times;
     let access = match (direct_ns, buffered_ns) {
         (None, _) => Access::Buffered,
-        // The noise of a shared disk is larger than what the two ways differ by on most.
+        // On most disks the noise of sharing is larger than the difference between the two ways.
         (Some(direct), Some(buffered)) if direct > buffered + buffered / 5 => Access::Buffered,
         _ => Access::Direct,
     };
-    // Where a sector is no unit of the device's own, writing one can tear its neighbours.
+    // Where a sector is not a unit of the device itself, writing one can tear its neighbours.
     let isolated = physical == Some(512);
     let as_fast = small_ns.zip(direct_ns).is_some_and(|(small, large)| small <= large + large / 10);
     let small_is_good = access == Access::Direct && isolated && as_fast;
@@ -161,7 +162,7 @@ impl Way {
         Self { buffer, times: Vec::with_capacity(ROUNDS), failed: false }
     }
 
-    /// Times one durable write; once one has failed no more are made.
+    /// Times one durable write. After a failure it makes no more.
     fn time(&mut self, round: usize, write: impl FnOnce(&[u8], u64) -> Result<usize, Errno>) {
         if self.failed {
             return;
@@ -181,8 +182,7 @@ impl Way {
     }
 }
 
-/// The device's physical block: what it writes without touching a neighbour. `None` where that is
-/// not known.
+/// The device's physical block: what it writes without touching a neighbour. `None` where that is not known.
 fn physical_block(device: u64) -> Option<u32> {
     let sys = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let read = |name: &str| {

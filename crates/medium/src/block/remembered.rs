@@ -1,9 +1,10 @@
-//! What was measured of devices, remembered for other processes: a program that is started to commit once should not
-//! measure for longer than it works.
+//! What was measured of devices, remembered for other processes. A program that is started to commit once
+//! should not measure for longer than it works.
 //!
-//! A file of this user's in shared memory, gone when the machine is started anew, with a line for each device: its
-//! number, when it was measured in seconds since 1970, and the four times in nanoseconds. What it says is a hint about speed:
-//! what is safe on a device is looked up each time. So nothing of it is an error, and whoever writes it last wins.
+//! The memory is a file of this user's in shared memory, which is gone when the machine is started anew. It
+//! has a line for each device: its number, when it was measured in seconds since 1970, and the four times in
+//! nanoseconds. Its content is a hint about speed only; what is safe on a device is looked up each time. So
+//! no failure here is an error, and the last writer wins.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -17,9 +18,9 @@ use rustix::process::geteuid;
 
 /// Where shared memory is.
 const DIR: &str = "/dev/shm";
-/// For so long a device is taken to be as fast as it was.
+/// How long a device is taken to be as fast as it was.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
-/// Longer files are none of ours.
+/// A longer file was not written by this library.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Medians of durable overwrites in nanoseconds: buffered, direct, durable by itself, of 512 bytes.
@@ -35,7 +36,7 @@ struct Line {
 }
 
 impl Remembered {
-    /// This user's.
+    /// The memory of this user.
     pub(super) fn own() -> Self {
         Self::within(Path::new(DIR))
     }
@@ -44,7 +45,7 @@ impl Remembered {
         Self(dir.join(format!("duralite-probes-{}", geteuid().as_raw())))
     }
 
-    /// What was measured of a device not long ago.
+    /// The times of a device, if they were measured not long ago.
     pub(super) fn times(&self, device: u64) -> Option<Times> {
         let now = now()?;
         let line = self.lines().into_iter().find(|line| line.device == device)?;
@@ -78,13 +79,13 @@ impl Remembered {
         }
     }
 
-    /// What the file says, if it is this user's and nobody else can write it.
+    /// The lines of the file, if it is this user's and nobody else can write it.
     fn lines(&self) -> Vec<Line> {
         self.read().map(|text| text.lines().filter_map(parse).collect()).unwrap_or_default()
     }
 
     fn read(&self) -> Option<String> {
-        // A pipe of that name is not waited for.
+        // Opening must not wait for the other end of a pipe of that name.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file =
             OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&self.0).ok()?;
@@ -157,7 +158,7 @@ mod tests {
         remembered.remember(7, TIMES);
         fs::set_permissions(&remembered.0, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(remembered.times(7), None);
-        // Nor is a link followed.
+        // A link is not followed either.
         let (_other, elsewhere) = fixture();
         elsewhere.remember(7, TIMES);
         fs::remove_file(&remembered.0).unwrap();

@@ -1,4 +1,4 @@
-//! Files to try things in, gone when they are closed.
+//! Files for experiments, gone when they are closed.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 /// Their size in bytes.
 pub(super) const SPACE: usize = 64 << 10;
 
-/// A file without a name, with initialised blocks.
+/// Makes a file without a name, with initialised blocks.
 pub(super) fn scratch(dir: &Path) -> Option<File> {
     let file = unnamed(dir).or_else(|| unlinked(dir))?;
     file.write_all_at(&vec![0; SPACE], 0).ok()?;
@@ -24,7 +24,7 @@ fn unnamed(dir: &Path) -> Option<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()
 }
 
-/// For file systems that cannot make a file without a name.
+/// Makes such a file where the file system cannot make one without a name.
 fn unlinked(dir: &Path) -> Option<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -68,13 +68,13 @@ fn survives() {
     nvm.flush(LEN / 2, LEN / 2);
     assert_eq!((read(&nvm, 0), read(&other, LEN - 1), other.check()), (5, 7, Ok(())));
     drop(nvm);
-    // Its place in the list is taken by others.
+    // Other mappings take its place in the list.
     let (file, nvm) = map(true);
     assert_eq!(nvm.check(), Ok(()));
     file.set_len(0).unwrap();
     nvm.store(7, &[1]);
     assert!(nvm.check().is_err());
-    // More than one piece of the list has room for.
+    // More mappings than one piece of the list has room for.
     let many: Vec<_> = (0..70).map(|_| map(true)).collect();
     many[69].0.set_len(0).unwrap();
     assert_eq!((read(&many[69].1, 0), many[68].1.check()), (0, Ok(())));
@@ -108,7 +108,7 @@ fn set_action(action: usize, flags: c_int) {
     }
 }
 
-/// A child has another mapping at the place of one that its parent watches.
+/// In a child another mapping is at the place of one that its parent watches.
 fn in_a_child() {
     let (_file, nvm) = map(true);
     // SAFETY: the child makes one mapping and ends by a signal, or without running anything else.

@@ -105,7 +105,7 @@ fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
                     while growing.load(Ordering::Acquire) || reads == 0 {
                         let last = nvm.len() - 4096;
                         nvm.read(last, &mut page);
-                        // What is backed and not stored yet is zeros.
+                        // Bytes that are backed and not stored yet are zeros.
                         assert!(page.iter().all(|byte| [0, 7].contains(byte)));
                         nvm.read(0, &mut page);
                         assert_eq!(page, [7; 4096]);
@@ -124,7 +124,7 @@ fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
         growing.store(false, Ordering::Release);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
-    // Another process, which learns of the length.
+    // Another process learns of the length.
     other.refresh_len(MOST).unwrap();
     for nvm in [&nvm, &other] {
         let mut all = vec![0; MOST as usize];

@@ -1,17 +1,17 @@
-//! What a fork waits for.
+//! The gate at which forks and other work wait for each other.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-/// Instead of a count, while a fork runs.
+/// Stands in place of a count while a fork runs.
 const FORKING: i32 = i32::MIN;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Counts who is at something that a fork must not come between. A fork waits until nobody is, and whoever comes meanwhile waits
-/// until it is over; both for a while only, since either may hang.
+/// Counts threads at work that a fork must not interrupt. A fork waits until there is none, and a thread that
+/// comes meanwhile waits until the fork is over. Both wait for a limited time, since either may hang.
 pub(super) struct Gate {
     inside: AtomicI32,
-    /// In units of [`PAUSE`].
+    /// How often to look again, [`PAUSE`] apart.
     patience: u32,
 }
 
@@ -20,7 +20,7 @@ impl Gate {
         Self { inside: AtomicI32::new(0), patience: (patience.as_micros() / PAUSE.as_micros()) as u32 }
     }
 
-    /// Until [`Gate::leave`] forks wait.
+    /// Enters. Forks wait until [`Gate::leave`].
     pub(super) fn enter(&self) {
         let mut patience = self.patience;
         loop {
@@ -48,7 +48,7 @@ impl Gate {
         self.inside.fetch_sub(1, Ordering::Release);
     }
 
-    /// Only what may be done by a handler of forks.
+    /// Waits until no thread is inside. Does only what a handler of forks may do.
     pub(super) fn before_fork(&self) {
         for _ in 0..self.patience {
             if self.inside.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -58,12 +58,12 @@ impl Gate {
         }
     }
 
-    /// In the parent.
+    /// Opens the gate again, in the parent.
     pub(super) fn after_fork(&self) {
         let _ = self.inside.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// In the child: those that were inside are not here.
+    /// Opens the gate in the child, which has none of the threads that were inside.
     pub(super) fn after_fork_in_child(&self) {
         self.inside.store(0, Ordering::Release);
     }

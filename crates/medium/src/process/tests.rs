@@ -1,8 +1,8 @@
-//! What a child finds of its parent's.
+//! What a child finds of its parent's state.
 
 use super::*;
 
-/// Runs `child` in a child made by `fork` or by a bare `clone`; its exit status is what it returns.
+/// Runs `child` in a child made by `fork` or by a bare `clone`. Its exit status is what `child` returns.
 fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child calls nothing that another thread's locks could be in the way of, and exits.
     let pid = unsafe {
@@ -57,7 +57,7 @@ fn a_lock_goes_with_the_process_although_a_child_lives() {
         drop(file);
         let other = File::open(&path).unwrap();
         let mut tries = 1000;
-        // A bare clone closes when it first asks.
+        // A child of a bare clone closes the descriptor when it first asks for its number.
         while other.try_lock().is_err() && tries > 0 {
             tries -= 1;
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -76,7 +76,7 @@ fn a_lock_goes_with_the_last_handle_although_a_child_that_runs_no_handlers_has_t
     file.lock().unwrap();
     let handle = file.try_clone().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    // It stays between being made and running its program.
+    // The child stays in the state between its start and its program.
     let child = in_child(true, || {
         let mut byte = [0];
         // SAFETY: one byte into a local.

@@ -32,30 +32,30 @@ fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
 
-/// More marks than there are.
+/// No segment has this many marks.
 const MARKS: usize = 32;
 
-/// What a reader who may not write holds.
+/// The marks that a reader holds who may not write.
 #[derive(Debug, Default)]
 struct Marks {
-    /// One bit each.
+    /// One bit for each mark.
     held: u32,
-    /// Whether it reads along with those who have a slot, so that the segment must not begin anew.
+    /// Whether the reader reads along with processes that have a slot. The segment must not begin anew then.
     live: bool,
 }
 
 /// A segment in a mapped file.
 ///
-/// Nothing else may shorten the file while it is mapped: touching what is gone kills the process.
+/// Nothing else may shorten the file while it is mapped: touching the missing part kills the process.
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
     /// Holds the lock that proves this process alive.
     file: OwnFile,
-    /// [`PROCESS_SLOTS`] for who may only read.
+    /// [`PROCESS_SLOTS`] for a process that may only read.
     process: usize,
     index: Index,
-    /// Whether somebody may read the file who may not write it.
+    /// Whether some user may read the file and not write it.
     readable: bool,
     marks: Mutex<Marks>,
 }
@@ -71,7 +71,7 @@ fn length_of(file: &File) -> Result<u64, MediumError> {
     Ok(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Maps the first bytes of a file that has them.
+/// Maps the first `bytes` of a file that is at least that long.
 fn map(file: &File, bytes: usize, protection: ProtFlags) -> Result<NonNull<u8>, MediumError> {
     let base = map_sparse(file, 0, bytes, protection)?;
     // SAFETY: the whole of the mapping made above.
@@ -97,9 +97,9 @@ unsafe impl Send for FileSegment {}
 unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
-    /// Maps `bytes` of the file and joins with a process slot. With `fresh` it becomes a new segment, of which
-    /// the first so many bytes and the wal-index are zeros and the others may be anything: the caller has made
-    /// sure that nobody else uses it.
+    /// Maps `bytes` of the file and joins with a process slot. With `fresh` it becomes a new segment. Its
+    /// first `fresh` bytes and the wal-index are then zeros, and the others may be anything. The caller must
+    /// have made sure that nobody else uses it.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], [`MediumError::Crowded`] when every process slot is taken,
@@ -108,8 +108,8 @@ impl FileSegment {
         let failed = MediumError::from_errno;
         let had = length_of(&file)?;
         if fresh.is_some() {
-            // Backed by space from the start: a store into a hole of a full file system kills. What
-            // the file has already is kept, since a full file system may not give it back.
+            // The segment is backed by space from the start: on a full file system a store into a hole kills
+            // the process. What the file has already is kept, since a full file system may not give it back.
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, 0, bytes)?,
@@ -128,17 +128,18 @@ impl FileSegment {
             })
             .unwrap_or(Err(MediumError::Crowded { most: PROCESS_SLOTS }))?;
         if fresh.is_some() {
-            // With a process slot: whoever reads along and finds it empty waits for this process then.
+            // This happens with a process slot: a reader that finds the index empty then waits for this
+            // process.
             index.clear()?;
         }
         let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
         let bytes = addressable(bytes)?;
         let base = map(&file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         let segment = Self { base, bytes, file, process, index, readable, marks: Mutex::default() };
-        // What the file did not have is zeros already.
+        // Bytes that the file did not have are zeros already.
         if let Some(zeros) = fresh.filter(|_| had > 0) {
             let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
-            // All pages in one call, where the kernel can do that; else one by one as they are touched.
+            // All page faults in one call, where the kernel can do that. Otherwise they come one by one.
             // SAFETY: a part of the mapping, whose content stays as it is.
             let _ = unsafe {
                 rustix::mm::madvise(segment.base.as_ptr().cast(), zeros, Advice::LinuxPopulateWrite)
@@ -149,7 +150,8 @@ impl FileSegment {
         Ok(segment)
     }
 
-    /// Maps `bytes` of the file to look at, as somebody who may not write it and is without a process slot.
+    /// Maps `bytes` of the file to look at, for a user who may not write it. This process has no process
+    /// slot.
     ///
     /// # Errors
     /// [`MediumError::Unsupported`] when the file is shorter, or an error of the file system.
@@ -164,14 +166,15 @@ impl FileSegment {
         Ok(Self { base, bytes, file, process: PROCESS_SLOTS, index, readable, marks: Mutex::default() })
     }
 
-    /// Whether somebody may read the file who may not write it.
+    /// Whether some user may read the file and not write it.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// Whether a reader who may not write holds a mark beside those who have a slot, or did beside some that have died
-    /// since: the segment in this file is in use, and goes back no further than that reader's process.
+    /// Whether a reader who may not write holds a mark beside processes that have a slot, or did beside some
+    /// that have died since. Then the segment in this file is in use, and was in use by processes within the
+    /// life of that reader's process.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -207,11 +210,11 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Says that this reader reads along with those who have a slot from now on, or does not. What it holds it goes on holding,
-    /// of the kind it is to be now too.
+    /// Says whether this reader reads along with processes that have a slot from now on. It goes on holding
+    /// its marks, which become marks of that kind as well.
     ///
     /// # Errors
-    /// When the kernel does not let it.
+    /// When the kernel refuses it.
     pub fn set_live(&self, live: bool) -> Result<(), MediumError> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.live = live;
@@ -237,7 +240,8 @@ impl FileSegment {
         Self::has_processes(&self.file)
     }
 
-    /// Says that this process uses the log so, beside others; `false` when one does alone.
+    /// Says that this process uses the log in this way, beside others. `false` when another process does
+    /// alone.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -245,7 +249,7 @@ impl FileSegment {
         locks::set(&self.file, Kind::Shared, kind.at())
     }
 
-    /// Makes this process the only one that uses the log so; `false` when others do.
+    /// Makes this process the only one that uses the log in this way. `false` when others do.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -253,13 +257,13 @@ impl FileSegment {
         locks::set(&self.file, Kind::Exclusive, kind.at())
     }
 
-    /// Says that this process does not use the log so any more.
+    /// Says that this process does not use the log in this way any more.
     pub fn end_use(&self, kind: Use) {
         locks::clear(&self.file, kind.at());
     }
 
-    /// The address of a region of the wal-index ([`super::REGION_BYTES`] long), which stays the same as long as
-    /// this object lives; `None` when nobody has made it and it is not to be made.
+    /// The address of a region of the wal-index ([`super::REGION_BYTES`] long), which stays the same as long
+    /// as this object lives. `None` when no process has made the region and `extend` does not ask to make it.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the system.
@@ -267,8 +271,8 @@ impl FileSegment {
         self.index.region(number, extend)
     }
 
-    /// Copies bytes of the wal-index from its beginning on, as others have stored them so far, perhaps in part; returns how many
-    /// there were. Nothing is mapped for it.
+    /// Copies bytes of the wal-index from its beginning on, as other processes have stored them so far,
+    /// perhaps in part. Returns how many there were. Maps nothing for it.
     ///
     /// # Errors
     /// An error of the file system.
@@ -294,7 +298,7 @@ impl FileSegment {
     fn half(&self, at: u64) -> &AtomicU32 {
         assert!(at.is_multiple_of(8), "{at} is not the place of a word");
         let low = if cfg!(target_endian = "big") { at + 4 } else { at };
-        // SAFETY: as for `word`; only the kernel looks at it, and the load that precedes.
+        // SAFETY: as for `word`. Only the kernel looks at it, and the load before.
         unsafe { AtomicU32::from_ptr(self.at(low, 4).cast()) }
     }
 }
@@ -422,7 +426,7 @@ impl Segment for FileSegment {
 impl Drop for FileSegment {
     fn drop(&mut self) {
         if !self.file.is_own() {
-            // A child has no such mapping, and may have another one there.
+            // A child has no such mapping, and may have another one at this place.
             return;
         }
         self.index.unmap();

@@ -1,8 +1,9 @@
 //! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
-//! They are mapped through an opening of the file of their own. SQLite goes on reading what it has mapped in a
-//! child after a fork; were it the opening that carries the process's lock, the lock would live as long as the child.
-//! It also writes there when it rolls an inherited transaction back: a child has a copy instead (invariant 14).
+//! They are mapped through a second opening of the file. After a fork SQLite goes on reading, in the child,
+//! what it has mapped. If the mappings were of the opening that carries the process's lock, the lock would
+//! live as long as the child. SQLite also writes there when it rolls an inherited transaction back, so a
+//! child has a copy instead (invariant 14).
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
@@ -21,7 +22,7 @@ use crate::{MediumError, process};
 
 /// Bytes in a region of a wal-index.
 pub const REGION_BYTES: u64 = 32 << 10;
-/// The largest page of memory that there is: the regions begin at a multiple of it.
+/// The largest page of memory on any machine. The regions begin at a multiple of it.
 const LARGEST_PAGE: u64 = 64 << 10;
 
 /// The regions that are mapped.
@@ -66,9 +67,9 @@ impl Index {
             .map_err(|errno| MediumError::from_errno("pread", errno))
     }
 
-    /// Makes every region zeros. Nobody else uses the file; but a process that is about to go may have it
-    /// mapped still, so it does not get shorter. The first piece keeps its space, which whoever opens the database
-    /// needs: on a full disk something else would take it.
+    /// Makes every region zeros. No process uses the file now, but a process that is about to go may still
+    /// have it mapped, so the file does not get shorter. The first piece keeps its space, which the next open
+    /// needs: on a full disk another program would take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
         let first = length.min(self.start + piece_bytes());
@@ -86,8 +87,8 @@ impl Index {
         }
     }
 
-    /// The address of a region, which stays the same as long as this object lives; `None` when the file does not
-    /// reach to it and is not to be extended.
+    /// The address of a region, which stays the same as long as this object lives. `None` when the file does
+    /// not reach to it and `extend` does not ask for more.
     pub(super) fn region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
         let piece = piece_bytes();
         let within = number * REGION_BYTES;
@@ -99,7 +100,8 @@ impl Index {
             if !reaches {
                 return Ok(None);
             }
-            // Backed by space before it is stored to: a store into a hole of a full file system kills.
+            // Backed by space before anything is stored there: on a full file system a store into a hole
+            // kills the process.
             let backed = if self.write {
                 rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, piece)
             } else {
@@ -122,23 +124,23 @@ impl Index {
         map_sparse(&self.file, at, bytes as usize, protection)
     }
 
-    /// Unmaps everything.
+    /// Unmaps all pieces.
     pub(super) fn unmap(&mut self) {
         let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces.drain(..) {
             process::forget_mapping(piece);
-            // SAFETY: this object's own mapping, of which nobody uses an address any more.
+            // SAFETY: this object's own mapping, and no address in it is used any more.
             let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), piece_bytes() as usize) };
         }
     }
 }
 
-/// Another opening of the very file.
+/// Opens this very file again.
 fn reopen(file: &File, path: &Path, write: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Not NOFOLLOW there: it is a link by nature.
+    // Without NOFOLLOW: this path is a link by nature.
     let again = match OpenOptions::new().read(true).write(write).open(own) {
         Ok(again) => again,
         Err(_) => options.open(path)?,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Segment;
 use crate::MediumError;
 
-/// A segment that one process has for itself: to look at a log without joining those that use it,
+/// A segment that one process has for itself: for looking at a log without joining the processes that use it,
 /// and for tests. Every slot but the first is free.
 #[derive(Debug)]
 pub struct LocalSegment {
@@ -16,7 +16,7 @@ pub struct LocalSegment {
 }
 
 impl LocalSegment {
-    /// A segment of zeros.
+    /// Makes a segment of zeros.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { bytes: Mutex::new(vec![0; bytes as usize]), changed: Condvar::new(), started: Instant::now() }

@@ -1,5 +1,5 @@
-//! Locks of bytes of the segment's file, each owned by an open file description: the kernel gives them back
-//! when its last descriptor closes, however the process dies.
+//! Locks of bytes of the segment's file, each owned by an open file description. The kernel gives such a lock
+//! back when the description's last descriptor closes, however the process dies.
 #![allow(unsafe_code)] // fcntl with a structure
 
 use std::fs::File;
@@ -11,10 +11,11 @@ use crate::MediumError;
 
 /// The locks of the processes begin here, far behind the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
-/// Held shared by whoever uses the database, and alone by who must be the only one; for each [`Use`].
+/// A connection that uses the database holds this byte shared; one that must be alone holds it exclusively.
+/// There is a byte for each [`Use`].
 pub(super) const USE_AT: i64 = 1 << 41;
-/// Two bytes for each mark that readers who may not write the file hold: the first by who reads along with
-/// processes, the second by who reads what a crash has left.
+/// Two bytes for each mark that readers hold who may not write the file: the first for a reader beside
+/// processes, the second for a reader of what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
 /// What a process uses a log for.
@@ -38,9 +39,9 @@ impl Use {
 /// How a byte is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Beside others.
+    /// Beside others that hold it shared.
     Shared,
-    /// By nobody else.
+    /// Alone.
     Exclusive,
 }
 
@@ -63,8 +64,8 @@ fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
     lock
 }
 
-/// Takes the lock of the byte at `at`, or changes its kind, without waiting; `false` when somebody has it, and then what
-/// was held before is held still.
+/// Takes the lock of the byte at `at`, or changes its kind, without waiting. `false` when another opening of
+/// the file holds it; what was held before is then still held.
 ///
 /// # Errors
 /// When the kernel cannot lock.
@@ -82,7 +83,7 @@ pub fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
 /// Gives a lock back.
 pub fn clear(file: &File, at: i64) {
     let lock = lock_of(libc::F_UNLCK as libc::c_short, at, 1);
-    // It cannot fail: at worst the kernel has one range more to keep, and no memory for it.
+    // This cannot matter: at worst the kernel has no memory for one range more, and keeps the lock.
     // SAFETY: an open file and a complete lock description.
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }

@@ -1,4 +1,4 @@
-//! Memory that the processes of one database share: words to agree by, bytes to pass on.
+//! Memory that the processes of one database share: words to agree by, and bytes to pass on.
 //!
 //! Nothing in it is durable. What has to outlive the last process is on another medium.
 
@@ -33,8 +33,8 @@ pub const PROCESS_SLOTS: usize = 128;
 ///
 /// # Panics
 ///
-/// Every method panics on a position that is out of bounds or not aligned: positions come from
-/// the layout, never from the content.
+/// Every method panics on a position that is out of bounds or not aligned: positions come from the layout,
+/// never from the content.
 pub trait Segment: Send + Sync {
     /// Bytes.
     fn len(&self) -> u64;
@@ -50,10 +50,10 @@ pub trait Segment: Send + Sync {
     /// Replaces the word at `at`.
     fn store(&self, at: u64, value: u64);
 
-    /// Replaces the word at `at` by `new` if it is `current`.
+    /// Replaces the word at `at` by `new` if it is `current`. Returns the word before.
     ///
     /// # Errors
-    /// What the word was, when it was something else.
+    /// The word, when it was another one.
     fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
     /// Sets bits; returns the word before.
@@ -71,9 +71,9 @@ pub trait Segment: Send + Sync {
     /// Copies bytes in.
     fn write(&self, at: u64, bytes: &[u8]);
 
-    /// Keeps the copies before it from being done behind the operations on words after it, and those on
-    /// words before it from being done behind the copies after it. Without it only a word that was
-    /// seen to be stored orders the copies on both sides.
+    /// Orders copies of bytes and operations on words. Copies before the fence are done before operations on
+    /// words after it, and operations on words before the fence are done before copies after it. Without a
+    /// fence, only a word that was seen to be stored orders the copies on both sides.
     fn fence(&self) {
         std::sync::atomic::fence(Ordering::AcqRel);
     }
@@ -88,7 +88,7 @@ pub trait Segment: Send + Sync {
     /// Nanoseconds of a clock that never goes back and is the same for every process.
     fn clock_ns(&self) -> u64;
 
-    /// The same clock as of its last tick, a few milliseconds ago: a quarter of the price.
+    /// The same clock as of its last tick, a few milliseconds ago. It costs a quarter.
     fn coarse_clock_ns(&self) -> u64 {
         self.clock_ns()
     }
@@ -96,25 +96,25 @@ pub trait Segment: Send + Sync {
     /// This process's slot.
     fn process_slot(&self) -> usize;
 
-    /// Whether a process holds the slot. This process's own is alive.
+    /// Whether a process holds the slot. This process's own slot counts as held.
     ///
     /// # Errors
     /// When the kernel does not tell.
     fn is_alive(&self, process: usize) -> Result<bool, MediumError>;
 
-    /// Whether this is how somebody sees the segment who may only read it, and is without a process slot of it. Nothing that
-    /// would change a word has an effect.
+    /// Whether this process may only read the segment, and has no process slot of it. No operation that would
+    /// change a word has an effect then.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Whether there can be such readers at all.
+    /// Whether such readers can exist at all.
     fn can_be_read_only(&self) -> bool {
         false
     }
 
-    /// Whether such a reader holds one of `count` marks from `first` on. What this process has announced in
-    /// words before, a reader sees that is not found here.
+    /// Whether such a reader holds one of the `count` marks from `first` on. A reader that is not found here
+    /// sees what this process announced in words before the call.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -122,8 +122,9 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// As such a reader: holds a mark, so that processes find it. They see it, or the words that this process
-    /// loads from now on have what they announced before they looked. `false` when it cannot be had.
+    /// Holds a mark as such a reader, so that processes find it. A process either finds this reader, or the
+    /// words that the reader loads from now on show what that process announced before it looked. `false`
+    /// when the mark cannot be had.
     ///
     /// # Errors
     /// When the kernel does not tell.
@@ -131,7 +132,7 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// Gives a mark back.
+    /// Gives such a mark back.
     fn release_mark(&self, _mark: usize) {}
 }
 

@@ -6,7 +6,7 @@ use crate::block::is_initialised;
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
 
-/// Where this test was built: on a disk more likely than the directory for temporary files.
+/// A directory where this test was built: it is on a disk more likely than the directory for temporary files.
 fn temporary() -> tempfile::TempDir {
     let test = std::env::current_exe().unwrap();
     tempfile::tempdir_in(test.parent().unwrap()).unwrap()
@@ -25,7 +25,7 @@ fn of(block_bytes: u32, access: Access) -> BlockOptions {
     BlockOptions { block_bytes: Some(block_bytes), access, read_only: false }
 }
 
-/// A block file with direct I/O, or nothing and a message.
+/// Opens a block file with direct I/O, or prints a message where there is none.
 fn direct(dir: &Path) -> Option<FileBlock> {
     let block = open(dir, &of(4096, Access::Direct));
     if block == Err(MediumError::Unsupported { what: "direct I/O" }) {
@@ -101,7 +101,7 @@ fn what_is_given_back_is_zeros_when_it_comes_back() {
         block.shrink(1 << 19).unwrap();
         block.shrink(1 << 20).unwrap();
         assert_eq!((block.len(), block.file.metadata().unwrap().len()), (1 << 19, 1 << 19));
-        // The other knows when it asks, and preallocates what is missing although it had it before.
+        // The other object knows when it asks, and preallocates what is missing although it had it before.
         other.preallocate(1 << 20).unwrap();
         let mut back = [1; 4096];
         other.read((1 << 20) - 4096, &mut back).unwrap();
@@ -224,7 +224,7 @@ fn what_a_crash_cut_short_is_preallocated_again() {
 fn no_block_is_left_to_be_initialised_by_a_commit() {
     let dir = temporary();
     let block = open(dir.path(), &of(4096, Access::Auto)).unwrap();
-    // Of no step's size.
+    // Lengths that are no multiple of a step.
     for len in [4096, 1 << 20, (3 << 20) + 8192] {
         block.preallocate(len).unwrap();
         match is_initialised(&block.file, len) {
@@ -245,7 +245,7 @@ fn direct_writes_are_seen_by_buffered_reads_and_after_them() {
     aligned.resize(4096);
     for round in 1..20 {
         aligned.as_mut_slice().fill(round);
-        // Into the page cache first, so that it would be stale.
+        // Into the page cache first, where the next write makes it stale.
         block.read(8192, &mut back).unwrap();
         let durability = if round % 2 == 0 { Durability::Fua } else { Durability::Full };
         block.commit(8192, aligned.as_slice(), durability).unwrap();
@@ -308,7 +308,7 @@ fn alignment_is_tried_where_it_is_not_told() {
     let direct = block.direct.as_ref().unwrap();
     let (offset_align, memory_align) = tried_alignment(&direct.file).unwrap();
     if let Some((told_offset, told_memory)) = told_alignment(&direct.file) {
-        // What is tried is coarser than what is told, and so safe.
+        // What is tried is coarser than what is told, so it is safe.
         assert_eq!(offset_align, told_offset.max(512));
         assert!(memory_align >= told_memory);
     }
@@ -348,7 +348,7 @@ fn short_and_interrupted_writes_are_finished() {
     });
     assert_eq!((done, &file[4096..]), (Ok(()), &blocks[..]));
     assert_eq!(replies.next(), None);
-    // One that does not get on would be repeated for ever.
+    // A write that makes no progress would be repeated for ever.
     assert_eq!(write_fully(512, 0, &blocks, |_, _| Ok(0)), Err(Errno::IO));
     assert_eq!(write_fully(512, 0, &blocks, |_, _| Ok(511)), Err(Errno::IO));
     assert_eq!(write_fully(512, 0, &blocks, |_, _| Err(Errno::NOSPC)), Err(Errno::NOSPC));

@@ -48,13 +48,13 @@ fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
     assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
 }
 
-/// Longer than any test may take: whoever sleeps for so long fails by not ending.
+/// Longer than any test may take. A sleep that lasts so long fails by not ending.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
-/// Runs what has to end; until it does, `meanwhile` again and again.
+/// Runs work that has to end. Until it does, calls `meanwhile` again and again.
 fn must_end(work: impl FnOnce() + Send + 'static, meanwhile: impl Fn()) {
     let (tell, told) = std::sync::mpsc::channel();
-    // Not joined: what never ends must not keep the test from failing.
+    // Not joined: work that never ends must not keep the test from failing.
     std::thread::spawn(move || {
         work();
         tell.send(()).unwrap();
@@ -204,7 +204,7 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
     assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
-    // As such a process has it.
+    // A process just being started has the descriptor like this.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
     assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());
