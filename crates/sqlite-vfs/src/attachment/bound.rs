@@ -1,29 +1,30 @@
-//! What a process knows of a log's size, and when that is too much (invariant 10).
+//! What a process knows of a log's size, and when the log is too large (invariant 10).
 //!
-//! How large a log the application wants is seen by when its connections begin to checkpoint. Where none ever
-//! does (`wal_autocheckpoint=0`), the log is the application's to bound.
+//! The size at which connections begin to checkpoint shows how large a log the application wants. If no
+//! connection ever checkpoints (`wal_autocheckpoint=0`), bounding the log is left to the application.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// By how much the log may outgrow the frames at which checkpoints begin.
+/// By how much the log may outgrow the number of frames at which checkpoints begin.
 const FACTOR: u32 = 4;
-/// A log of fewer frames is never in the way.
+/// A log of fewer frames never counts as too large.
 const LEAST_FRAMES: u32 = 1000;
 /// What a process knows of the size of a log.
 #[derive(Default)]
 pub struct Bound {
     /// Committed frames, as last seen here.
     frames: AtomicU32,
-    /// How many there were when a connection first checkpointed, since the log started over; 0 for never.
+    /// How many frames the log had when a connection first checkpointed after the log last started over; 0 if
+    /// none has.
     checkpointed: AtomicU32,
-    /// At how many to try again after it was in vain.
+    /// The number of frames at which to try again, after a try in vain.
     postponed: AtomicU32,
-    /// How often a reader that stays made it vain, in a row.
+    /// How many tries in a row were in vain because a reader stayed.
     failures: AtomicU32,
 }
 
 impl Bound {
-    /// So many frames are committed.
+    /// Notes how many frames are committed.
     pub fn committed(&self, frames: u32) {
         if self.frames.swap(frames, Ordering::Relaxed) > frames {
             self.checkpointed.store(0, Ordering::Relaxed);
@@ -32,21 +33,21 @@ impl Bound {
         }
     }
 
-    /// So many frames are in the wal-index, as all processes see it: another one may have started the log over. A commit that is
-    /// sealed comes there a moment later, which is none.
+    /// Notes how many frames the wal-index has, as all processes see it: another process may have started the
+    /// log over. A commit that is just sealed appears there a moment later. That difference does not matter.
     pub fn indexed(&self, frames: u32) {
         if frames < self.checkpointed.load(Ordering::Relaxed) {
             self.committed(frames);
         }
     }
 
-    /// A connection begins to checkpoint.
+    /// Notes that a connection begins to checkpoint.
     pub fn checkpoints(&self) {
         let frames = self.frames.load(Ordering::Relaxed).max(1);
         let _ = self.checkpointed.compare_exchange(0, frames, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Frames that are too many; `None` where nobody checkpoints.
+    /// The number of frames above which the log is too large; `None` where no connection checkpoints.
     fn limit(&self) -> Option<u32> {
         match self.checkpointed.load(Ordering::Relaxed) {
             0 => None,
@@ -60,8 +61,8 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Starting it over was in vain: it is tried again later, and at ever longer distances while a reader stays. Where a crowd
-    /// was in the way, which comes and goes, it is tried again soon.
+    /// Notes a try in vain. If a reader stays, the next tries come at ever longer distances. If a crowd of
+    /// readers was in the way, which comes and goes, the next try comes soon.
     pub fn postpone(&self, reader_stays: bool) {
         let limit = self.limit().unwrap_or(LEAST_FRAMES);
         let distance = if reader_stays {

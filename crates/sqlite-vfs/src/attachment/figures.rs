@@ -1,4 +1,4 @@
-//! What is counted of the use of a log, for whoever looks on from another process.
+//! The metrics of a process's use of a log, for other processes that look on.
 
 use duralite_journal::engine::Fill;
 use duralite_journal::figures::Counter;
@@ -7,8 +7,9 @@ use duralite_journal::follow;
 use super::Attachment;
 
 impl Attachment {
-    /// Notes that a commit is acknowledged, as [`duralite_journal::Log::newest_commit`] names it (invariant 15), and counts it:
-    /// when SQLite began to write it, and how full the log was with it.
+    /// Notes that a commit is acknowledged, as [`duralite_journal::Log::newest_commit`] names it (invariant
+    /// 15). Counts it, with the time at which SQLite began to write it and with how full the log was after
+    /// it.
     pub fn acknowledge(&self, commit: u64, began_ns: u64, fill: Fill) {
         follow::acknowledge(&*self.segment, commit);
         let Some(figures) = &self.figures else { return };
@@ -18,7 +19,7 @@ impl Attachment {
         }
     }
 
-    /// Counts something beside commits.
+    /// Counts an event other than a commit.
     pub fn count(&self, counter: Counter) {
         if let Some(figures) = &self.figures {
             figures.count(counter, 1);

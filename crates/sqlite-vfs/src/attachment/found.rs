@@ -1,9 +1,10 @@
-//! Whether the log still is where those find it who open the database next.
+//! Whether the log is still where the next open of the database would find it.
 //!
-//! People delete files. A process that has a log open goes on with it, and all that it commits goes with it when it dies. So
-//! each process looks now and then whether its log has a name. Who sees that it has none tells the others by a word of the segment, which
-//! everybody loads before a write: nothing more is committed or acknowledged (invariant 9). Readers, checkpoints and the last close go
-//! on, so that everything committed gets into the database file.
+//! People delete files. A process that has a deleted log open goes on with it, and everything that it commits
+//! is lost when it dies. So each process looks now and then whether its log has a name. A process that finds
+//! none tells the others by a word of the segment, and every connection loads that word before a write. From
+//! then on nothing is committed or acknowledged (invariant 9). Readers, checkpoints and the last close go on,
+//! so that everything committed gets into the database file.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use duralite_medium::Segment as _;
 use super::{Attachment, Key, attached};
 
 impl Attachment {
-    /// Whether this process has this log attached, which was deleted.
+    /// Whether this process has this log attached, and the log was deleted.
     pub fn is_here_deleted(identity: &DatabaseIdentity, log: LogId) -> bool {
         let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log };
         let slot = attached().get(&key).map(Arc::clone);
@@ -23,22 +24,23 @@ impl Attachment {
         here.is_some_and(|attachment| attachment.is_deleted())
     }
 
-    /// Looks whether the log has been deleted, unless this process has done so within the last tenth of a second. That of a database which
-    /// `has_no_name` itself goes with its last user, as SQLite's files do.
+    /// Looks whether the log has been deleted, unless this process has looked within the last tenth of a
+    /// second. The log of a database that itself `has_no_name` does not count: it goes with its last user, as
+    /// SQLite's files do.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
         if self.looks.is_due(now_ns) {
             self.look_for_log_now(has_no_name);
         }
     }
 
-    /// The same in any case.
+    /// As [`Self::look_for_log`], whenever the last look was.
     pub fn look_for_log_now(&self, has_no_name: impl FnOnce() -> bool) {
         if self.outside.is_none() && self.log().is_deleted() && !has_no_name() {
             self.segment.store(LOG_DELETED, 1);
         }
     }
 
-    /// Whether it is known to have been deleted.
+    /// Whether the log is known to have been deleted.
     #[inline]
     pub fn is_deleted(&self) -> bool {
         self.segment.load(LOG_DELETED) != 0
@@ -55,8 +57,8 @@ impl Attachment {
         JournalError::Deleted(self.log().path().to_path_buf())
     }
 
-    /// Whether this thread is to put home what is in a log that was deleted: each time that somebody is refused, but not more often than
-    /// the log is looked for, since readers may have been in the way.
+    /// Whether this thread is to write home what is in a deleted log. It is asked each time that a commit is
+    /// refused, since readers may have been in the way before, but not more often than the log is looked for.
     pub fn is_to_be_saved(&self) -> bool {
         self.looks.is_to_be_saved(self.clock_ns())
     }

@@ -1,22 +1,24 @@
-//! What SQLite's header of the wal-index says, which all processes see at once.
+//! SQLite's header of the wal-index, which all processes see at the same time.
 #![allow(unsafe_code)] // reads memory that others change
 
 use std::ptr::NonNull;
 
 use super::Attachment;
 
-/// Where the first region has how often the database has been changed.
+/// The offset, in the first region, of the number of changes of the database.
 const CHANGES: usize = 8;
-/// Where it has the number of committed frames.
+/// The offset there of the number of committed frames.
 const FRAMES: usize = 16;
 
 impl Attachment {
-    /// How often the database has been changed, as SQLite counts it: by which it knows that a snapshot is old.
+    /// How often the database has been changed, by SQLite's count. By this count SQLite knows that a snapshot
+    /// is old.
     pub fn changes(&self) -> u32 {
         self.word_of_index(CHANGES)
     }
 
-    /// How many frames are committed. Another process may have started the log over since this one has looked.
+    /// How many frames are committed. Another process may have started the log over since this one last
+    /// looked.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }

@@ -1,8 +1,9 @@
-//! What the thread that works in the background is asked to do, and when it may.
+//! What the background thread is asked to do, and when it may.
 //!
-//! It never outlasts those it works for. Whoever lets go of the log does so while the thread has no hold of it,
-//! and who is about to take EXCLUSIVE, as the last close does, keeps it from opening the database until that is
-//! over: what has been closed stays closed, and the guard is off when the last `sqlite3_close` returns.
+//! The thread never outlasts the connections that it works for. A connection lets go of the log only while
+//! the thread has no hold of it. A connection that is about to take EXCLUSIVE, as the last close does, keeps
+//! the thread from opening the database until that is over. So what has been closed stays closed, and the
+//! guard is off when the last `sqlite3_close` returns.
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,14 +13,14 @@ struct Needed {
     checkpoint: bool,
     flush: bool,
     stop: bool,
-    /// Whether somebody has the turn.
+    /// Whether a thread has the turn.
     turn: bool,
     /// Connections that have EXCLUSIVE, or try to get it.
     holding_off: u32,
 }
 
 thread_local! {
-    /// Whether this thread is one of those: its own connections wait for nothing that it does.
+    /// Whether this thread works in the background. Its own connections do not wait for its work.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,21 +29,21 @@ pub fn is_worker() -> bool {
     IS_WORKER.get()
 }
 
-/// This thread works in the background from now on.
+/// Notes that this thread works in the background from now on.
 pub fn become_worker() {
     IS_WORKER.set(true);
 }
 
-/// What the thread is asked to do.
+/// The requests to the background thread.
 #[derive(Default)]
 pub struct Maintenance {
     needed: Mutex<Needed>,
     asked: Condvar,
-    /// A turn has ended.
+    /// Signals that a turn has ended.
     freed: Condvar,
 }
 
-/// The log is nobody else's to let go of, or to open another connection to.
+/// While this lives, no other thread may let go of the log, or open another connection to it.
 pub struct Turn(Arc<Maintenance>);
 
 impl Drop for Turn {
@@ -52,7 +53,7 @@ impl Drop for Turn {
     }
 }
 
-/// No checkpoint begins.
+/// While this lives, no checkpoint begins.
 pub struct HoldOff(Arc<Maintenance>);
 
 impl Drop for HoldOff {
@@ -75,7 +76,7 @@ impl Maintenance {
         }
     }
 
-    /// Asks for everything to be made durable within the interval of Group Synch.
+    /// Asks the thread to make everything durable within the interval of Group Synch.
     pub fn flush(&self) {
         let mut needed = self.needed();
         if !needed.flush {
@@ -84,15 +85,15 @@ impl Maintenance {
         }
     }
 
-    /// Ends the thread, some time soon.
+    /// Asks the thread to end, some time soon.
     pub fn stop(&self) {
         self.needed().stop = true;
         self.asked.notify_one();
         self.freed.notify_all();
     }
 
-    /// Waits until what the thread has begun is done, and keeps it from more. `None` on the thread
-    /// itself.
+    /// Waits until the thread has done what it has begun, and keeps it from beginning more. `None` on the
+    /// thread itself.
     pub fn turn(self: &Arc<Self>) -> Option<Turn> {
         if IS_WORKER.get() {
             return None;
@@ -102,7 +103,7 @@ impl Maintenance {
         Some(Turn(Arc::clone(self)))
     }
 
-    /// Waits until what the thread has begun is done, and keeps it from checkpoints only: Group Synch
+    /// Waits until the thread has done what it has begun, and keeps it from checkpoints only: Group Synch
     /// goes on in exclusive locking mode. `None` on the thread itself.
     pub fn hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         if IS_WORKER.get() {
@@ -112,7 +113,8 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// The thread's turn; `None` to stop, or when checkpoints are held off: the next commit asks again.
+    /// Takes the turn for the thread itself. `None` when the thread is to stop, or when checkpoints are held
+    /// off; the next commit then asks again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {
@@ -126,12 +128,12 @@ impl Maintenance {
         self.freed.wait_while(self.needed(), condition).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread is about to flush: what is sealed from now on asks again.
+    /// The thread is about to flush. A transaction that is sealed from now on asks again.
     pub fn begin_flush(&self) {
         self.needed().flush = false;
     }
 
-    /// Sleeps until a checkpoint or a flush is needed, and says which; `None` to stop.
+    /// Sleeps until a checkpoint or a flush is needed, and says which. `None` when the thread is to stop.
     pub fn next(&self) -> Option<(bool, bool)> {
         let idle = |needed: &mut Needed| !needed.checkpoint && !needed.flush && !needed.stop;
         let mut needed = self.asked.wait_while(self.needed(), idle).unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Logs that this process has attached. All its connections to a database share one.
+//! The logs that this process has attached. All its connections to a database share one attachment.
 
 pub mod bound;
 mod figures;
@@ -41,13 +41,14 @@ use turn::RestartTurn;
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 
-/// What the word says that names the guard.
+/// Values of the word that names the guard.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// Another log takes the place of this one, whose users look at the database's header before they begin anything.
+/// Another log takes the place of this one. Its users look at the database's header before they begin
+/// anything.
 const REPLACED: u64 = 3;
 
-/// What tells one attached log from another: the database file and the log.
+/// Tells one attached log from another: the database file, and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     inode: u64,
@@ -55,11 +56,11 @@ struct Key {
     log: LogId,
 }
 
-/// The attachment of one log, or the place where one is being made: whoever comes meanwhile waits here, and
-/// nobody else does.
+/// The attachment of one log, or the place where one is being made. A thread that wants the same attachment
+/// meanwhile waits here; no other thread does.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
-/// It holds nothing of any one SQLite. A child attaches anew.
+/// The attachments belong to no single SQLite of the process. A child attaches anew.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -78,22 +79,22 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
     Err(Failure::new(ffi::BUSY, "another thread opens the log just now"))
 }
 
-/// A log in use, detached when the last connection lets go of it.
+/// A log in use. It is detached when the last connection lets go of it.
 pub struct Attachment {
     key: Key,
     log: Mutex<Log>,
-    /// Waited for without the lock of the log.
+    /// Makes sealed transactions durable. A commit waits for it without the lock of the log.
     committer: Option<Arc<dyn DurabilityWaiter>>,
     segment: Arc<FileSegment>,
-    /// What keeps its rollback journals, if anything does.
+    /// What keeps the database's rollback journals, if the engine does.
     journal: Option<Arc<dyn RollbackJournal>>,
-    /// What is before the database file, where anything is.
+    /// What stands before the database file, if anything does.
     home: Mutex<Option<Arc<dyn Home>>>,
-    /// Why what is in the home is worth nothing any more.
+    /// Why the content of the home has lost its worth.
     home_cut: OnceLock<String>,
-    /// Where what it does is counted.
+    /// Where this process counts its use of the log.
     figures: Option<Arc<Counts>>,
-    /// For a user who may only read the log.
+    /// Set for a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
@@ -103,11 +104,11 @@ pub struct Attachment {
     looks: Looks,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
-    /// The longest that an acknowledged commit stays where it is not durable, if it may.
+    /// The longest time for which an acknowledged commit may be undurable, if it may be at all.
     flush_interval: Option<Duration>,
 }
 
-/// The connections of this process that use a log so.
+/// The connections of this process that use a log in one way.
 #[derive(Default, Clone, Copy)]
 struct Users {
     count: u32,
@@ -115,7 +116,7 @@ struct Users {
     alone: bool,
 }
 
-/// The connections of this process that use a log: all of them, and those that have its WAL open.
+/// The connections of this process that use a log at all, and those that have its WAL open.
 #[derive(Default)]
 struct Usage {
     any: Users,
@@ -134,17 +135,17 @@ impl Usage {
 /// What a connection begins to use a log for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entering {
-    /// Rollback journals: idle, it is in nobody's way.
+    /// For rollback journals. An idle connection of this kind is in nobody's way.
     Journal,
-    /// The WAL, beside others.
+    /// For the WAL, beside other connections.
     Wal,
-    /// The WAL, and no other connection has it.
+    /// For the WAL, which no other connection has open.
     WalAlone,
 }
 
 impl Attachment {
-    /// The attachment of this log, made by `attach` if this process has none yet. A thread that is just making
-    /// it is waited for as long as `pause` has patience.
+    /// The attachment of this log, made by `attach` if this process has none yet. If another thread is just
+    /// making it, this one waits as long as `pause` allows.
     pub fn get(
         identity: &DatabaseIdentity,
         id: LogId,
@@ -158,7 +159,7 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // The thread that checkpoints has connections too, and those do not ask for a thread.
+            // The background thread has connections too, and those do not ask for a thread.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
@@ -179,7 +180,7 @@ impl Attachment {
         room.seen(fill, is_short);
         let new = Arc::new(Self {
             key,
-            // Who may only read can make nothing durable, and cannot wait for who does.
+            // A user who may only read can make nothing durable, and cannot wait for a process that does.
             committer: log.durability_waiter().filter(|_| outside.is_none()),
             outside,
             journal: log.rollback_journal(),
@@ -206,8 +207,8 @@ impl Attachment {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log, for a write of so many bytes by the holder of the WRITE lock. What such a write would wait for
-    /// is waited for here, where it holds up nobody who reads.
+    /// The log, for a write of `bytes` bytes by the holder of the WRITE lock. If such a write has to wait for
+    /// anything, it waits here, where it keeps no reader waiting.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, JournalError> {
         self.check_home()?;
         self.check_found()?;
@@ -222,7 +223,7 @@ impl Attachment {
         Ok(self.log())
     }
 
-    /// To be called before a page is written to the database file (invariant 5).
+    /// Must be called before a page is written to the database file (invariant 5).
     pub fn before_home_write(&self) -> Result<(), JournalError> {
         self.check_home()?;
         match self.durability_waiter() {
@@ -234,36 +235,39 @@ impl Attachment {
         }
     }
 
-    /// Whether the log can start over, asked by the holder of the WRITE lock. An error has poisoned the log, and
-    /// comes back from the write that starts it over.
+    /// Whether the log can start over. Asked by the holder of the WRITE lock. An error has poisoned the log,
+    /// and comes back from the write that starts it over.
     pub fn may_start_over(&self) -> bool {
         let settled = self.durability_waiter().is_none_or(|committer| committer.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
     }
 
-    /// What is before the database file; `None` where nothing is. Whether anything is never changes.
+    /// What stands before the database file; `None` where nothing does. Whether there is anything never
+    /// changes.
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What keeps the database's rollback journals; `None` where SQLite does so in files.
+    /// What keeps the database's rollback journals; `None` where SQLite keeps them in files.
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.journal.clone()
     }
 
-    /// Whether it has a rollback journal that may be hot.
+    /// Whether the log has a rollback journal that may be hot.
     pub fn has_hot_journal(&self) -> Result<bool, Failure> {
         let hot = self.journal.as_ref().map(rollback::counts).transpose();
         hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
     }
 
-    /// Whether it has such a journal, or commits: what a crash has left is for whoever reads the database next.
+    /// Whether the log has such a journal, or commits. What a crash has left belongs to the next reader of
+    /// the database.
     pub fn holds_anything(&self) -> Result<bool, Failure> {
         let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// The guard in the database's header, as it was put there last; `None` where it has to be looked at.
+    /// The guard in the database's header, as it was last put there. `None` where the header has to be looked
+    /// at.
     pub fn guard_kind(&self) -> Option<JournalKind> {
         match self.segment.load(GUARD_KIND) {
             GUARD_WAL => Some(JournalKind::Wal),
@@ -272,7 +276,7 @@ impl Attachment {
         }
     }
 
-    /// Notes which guard is there, or that it is about to change. Under EXCLUSIVE.
+    /// Notes which guard is in the header, or that it is about to change. Called under EXCLUSIVE.
     pub fn set_guard_kind(&self, kind: Option<JournalKind>) {
         let word = match kind {
             None => 0,
@@ -282,13 +286,14 @@ impl Attachment {
         self.segment.store(GUARD_KIND, word);
     }
 
-    /// Notes that another log is about to take the place of this one. Under EXCLUSIVE, while it has nothing that counts.
+    /// Notes that another log is about to take the place of this one. Called under EXCLUSIVE, while this log
+    /// holds nothing that counts.
     pub fn set_replaced(&self) {
         self.segment.store(GUARD_KIND, REPLACED);
     }
 
-    /// Whether one may have taken its place: whoever has it attached and begins something looks whether the database names it
-    /// still.
+    /// Whether another log may have taken this one's place. A connection that has this one attached and
+    /// begins anything then looks whether the database still names it.
     #[inline]
     pub fn may_be_replaced(&self) -> bool {
         self.segment.load(GUARD_KIND) == REPLACED
@@ -302,41 +307,41 @@ impl Attachment {
         Ok(is_live)
     }
 
-    /// The settings it runs with.
+    /// The settings that the log runs with.
     pub fn in_force(&self) -> MutexGuard<'_, Settings> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who makes sealed transactions durable.
+    /// What makes sealed transactions durable.
     pub fn durability_waiter(&self) -> Option<&dyn DurabilityWaiter> {
         self.committer.as_deref()
     }
 
-    /// How this user has the log who may only read it; `None` for all others.
+    /// How a user who may only read the log has it; `None` for all others.
     pub fn outside(&self) -> Option<&Outside> {
         self.outside.as_deref()
     }
 
-    /// Notes what works in the background from now on.
+    /// Notes the background thread of this log.
     ///
     /// # Errors
-    /// Gives it back where something does so already.
+    /// Returns `started` where the log has such a thread already.
     pub fn set_maintenance(&self, started: Arc<Maintenance>) -> Result<(), Arc<Maintenance>> {
         self.maintenance.set(started)
     }
 
-    /// The longest that an acknowledged commit stays where it is not durable; `None` where every one is durable.
+    /// The longest time for which an acknowledged commit is undurable; `None` where every commit is durable.
     pub fn flush_interval(&self) -> Option<Duration> {
         self.flush_interval
     }
 
-    /// What works in the background, if anything does.
+    /// The background thread, if there is one.
     pub fn maintenance(&self) -> Option<&Arc<Maintenance>> {
         self.maintenance.get()
     }
 
-    /// Tells the background that this many frames are in the log, and whether a commit may
-    /// have been acknowledged that is not durable yet.
+    /// Tells the background thread that the log has `frames` frames, and whether a commit may have been
+    /// acknowledged that is not durable yet.
     pub fn committed(&self, frames: u32, undurable: bool) {
         self.bound.committed(frames);
         let Some(maintenance) = self.maintenance.get() else { return };
@@ -354,8 +359,8 @@ impl Attachment {
         &self.locks
     }
 
-    /// A region of the wal-index. It belongs to the log, so that the two cannot part, whatever the database's
-    /// paths are (invariant 15).
+    /// A region of the wal-index. It belongs to the log, so index and log cannot part, whatever the
+    /// database's paths are (invariant 15).
     pub fn index_region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
         self.segment.index_region(number, extend)
     }
@@ -365,8 +370,8 @@ impl Attachment {
         self.durability_waiter().map_or(Ok(()), |committer| committer.wait(ticket))
     }
 
-    /// Notes that the file was cut under the home that has it mapped: everything committed has to be written anew, into a
-    /// mapping of what is there, once the log has been attached again.
+    /// Notes that the file was truncated under the home that has it mapped. Everything committed then has to
+    /// be written anew, into a mapping of the present file, once the log has been attached again.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();
@@ -377,22 +382,22 @@ impl Attachment {
         self.home_cut.get().map_or(Ok(()), |why| Err(JournalError::Poisoned(why.clone())))
     }
 
-    /// What is known of the log's size.
+    /// What this process knows of the log's size.
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
-    /// What is known of the room that is left in it.
+    /// What this process knows of the room that is left in the log.
     pub fn room(&self) -> &Room {
         &self.room
     }
 
-    /// Whose turn it is to start the log over.
+    /// Which connection has the turn to start the log over.
     pub fn restart_turn(&self) -> RestartTurn<'_> {
         RestartTurn(&*self.segment)
     }
 
-    /// A clock that goes on for all users of the log alike.
+    /// A clock that is the same for all users of the log.
     pub fn clock_ns(&self) -> u64 {
         self.segment.clock_ns()
     }
@@ -401,8 +406,9 @@ impl Attachment {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to use the log for a connection. SQLite's locks of the database belong to a process and go by its
-    /// own bookkeeping, which a child inherits and two copies of SQLite do not share; this goes by the log.
+    /// Begins to use the log for a connection. SQLite's locks of the database belong to a process and go by
+    /// its own bookkeeping. A child inherits that bookkeeping, and two copies of SQLite do not share it. This
+    /// account goes by the log.
     pub fn enter(self: &Arc<Self>, entering: Entering) -> Result<Use, Failure> {
         let is_wal = entering != Entering::Journal;
         {
@@ -429,8 +435,9 @@ impl Attachment {
         Ok(())
     }
 
-    /// Makes the only connection of this process that uses the log so the only one of all; whether it is. With
-    /// [`SegmentUse::Wal`] others may have it attached that have had rollback journals in it.
+    /// Makes the only connection of this process that uses the log in this way the only one of all processes.
+    /// Returns whether it is. With [`SegmentUse::Wal`] other connections may still have the log attached that
+    /// have had rollback journals in it.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         if self.outside.is_some() {
             return Ok(false);
@@ -443,12 +450,12 @@ impl Attachment {
         Ok(users.alone)
     }
 
-    /// Lets others in again.
+    /// Lets other connections in again.
     pub fn share(&self) {
         let mut usage = self.usage();
         for kind in [SegmentUse::Any, SegmentUse::Wal] {
             if std::mem::take(&mut usage.of(kind).alone) {
-                // It cannot fail: what is held only gets weaker.
+                // This cannot fail: a lock that is held only gets weaker.
                 let _ = self.segment.share_use(kind);
             }
         }
@@ -463,13 +470,13 @@ impl Attachment {
         })
     }
 
-    /// Makes durable what Group Synch has acknowledged, which is in memory that goes with the last
+    /// Makes durable what Group Synch has acknowledged. Until then that is in memory that goes with the last
     /// process.
     pub fn flush_group(&self) {
         if self.flush_interval.is_some()
             && let Some(committer) = self.durability_waiter()
         {
-            // An error has poisoned the log: whoever commits next is told.
+            // An error has poisoned the log, and the next commit reports it.
             let _ = committer.wait_all();
         }
     }
@@ -483,7 +490,7 @@ fn in_use() -> Failure {
     Failure::new(ffi::BUSY, "another connection has the database to itself, or is closing it")
 }
 
-/// Of this process's use of it.
+/// The counts of this process's use of the log.
 fn figures_of(log: &Log) -> Figures {
     let commits = log.metrics().into_iter().find(|(name, _)| *name == "commits");
     let commits = commits.and_then(|(_, value)| value.parse().ok()).unwrap_or_default();
@@ -505,7 +512,7 @@ impl Drop for Attachment {
             maintenance.stop();
         }
         let mut attached = attached();
-        // Unless somebody is about to put the next one there.
+        // The slot stays if another thread is about to put the next attachment there.
         let unused = |slot: &Slot| {
             Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|place| place.strong_count() == 0)
         };

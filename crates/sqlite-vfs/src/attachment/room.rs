@@ -1,36 +1,37 @@
 //! What a process knows of the room that is left in a log, and when it is time to make some (invariant 10).
 //!
-//! Room is made by a checkpoint after which the log starts over. SQLite runs one when the log has so many frames, which a
-//! small log may never have, or never (`wal_autocheckpoint=0`).
+//! A checkpoint, after which the log starts over, makes room. SQLite runs one when the log has a certain
+//! number of frames. A small log may never have that many, and with `wal_autocheckpoint=0` SQLite runs none
+//! at all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use duralite_journal::engine::Fill;
 
-/// After it was in vain it is tried again when this part of the log has been filled since.
+/// After a try in vain the next one comes when this part of the log has been filled since.
 const DISTANCE: u64 = 8;
-/// After a write has found no room it is tried whenever a transaction begins, but only so often with patience for who is in
-/// the way.
+/// After a write has found no room, each transaction that begins makes a try. Only one of them per this time
+/// waits for connections that are in the way.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a process knows of the room in a log.
 #[derive(Default)]
 pub struct Room {
-    /// As of the newest commit of this process, in bytes.
+    /// Bytes in use after the newest commit of this process.
     used: AtomicU64,
     limit: AtomicU64,
     /// Whether the engine wants to start over.
     is_short: AtomicBool,
-    /// A write has found no room since some was made.
+    /// Whether a write has found no room since room was last made.
     is_refused: AtomicBool,
-    /// Bytes in use from which on it is tried again.
+    /// The number of bytes in use at which to try again.
     postponed: AtomicU64,
-    /// When somebody had patience last, in vain; 0 for never since there was room.
+    /// When a try last waited for others, in vain; 0 if none has since there was room.
     patient_at: AtomicU64,
 }
 
 impl Room {
-    /// So much is in use, and the engine says whether that is much.
+    /// Notes how much is in use, and whether the engine is short of room.
     pub fn seen(&self, fill: Fill, is_short: bool) {
         self.used.store(fill.used_bytes, Ordering::Relaxed);
         self.limit.store(fill.limit_bytes, Ordering::Relaxed);
@@ -40,7 +41,7 @@ impl Room {
         }
     }
 
-    /// A write has found no room.
+    /// Notes that a write has found no room.
     pub fn refused(&self) {
         self.is_refused.store(true, Ordering::Relaxed);
     }
@@ -55,26 +56,28 @@ impl Room {
             && self.used.load(Ordering::Relaxed) >= self.postponed.load(Ordering::Relaxed)
     }
 
-    /// Whether so little is left that who writes waits until some has been made, unless that has been tried since in vain.
+    /// Whether so little is left that a writer has to wait until room has been made. `false` after a try in
+    /// vain.
     pub fn is_scarce(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
     }
 
-    /// Whether to wait for those who are in the way, at this time.
+    /// Whether a try at this time may wait for connections that are in the way.
     pub fn is_patient(&self, now_ns: u64) -> bool {
         let last = self.patient_at.load(Ordering::Relaxed);
         last == 0 || self.is_due() || now_ns.saturating_sub(last) >= PATIENT_EVERY_NS
     }
 
-    /// Whoever writes next finds room.
+    /// Notes that the next write finds room.
     pub fn made(&self) {
         self.is_refused.store(false, Ordering::Relaxed);
         self.is_short.store(false, Ordering::Relaxed);
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// It was in vain: somebody reads what would have to go. Whether that was waited for at this time.
+    /// Notes a try in vain: a reader holds what would have to go. `patient_at` is the time of the try, if it
+    /// waited for others.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
         let used = self.used.load(Ordering::Relaxed);

@@ -1,10 +1,11 @@
-//! Whose turn it is to start the log over: one connection's of all processes, for some time at most, or until its process is
-//! dead.
+//! The turn to start the log over. One connection of all processes has it, until its time is up or its
+//! process is dead.
 
 use duralite_journal::directory::RESTART_UNTIL;
 use duralite_medium::{PROCESS_SLOTS, Segment};
 
-/// The process slot of whoever has the turn, in the lowest bits of the time that it ends at: less than a microsecond.
+/// The process slot that has the turn stands in the lowest bits of the time at which the turn ends. They are
+/// less than a microsecond.
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 
@@ -12,7 +13,8 @@ const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 pub struct RestartTurn<'a>(pub &'a dyn Segment);
 
 impl RestartTurn<'_> {
-    /// Makes it this thread's, for at most so long; what to end it by, if it is.
+    /// Takes the turn for this thread, for at most `limit_ns`. Returns the word that ends it, if this thread
+    /// has the turn now.
     pub fn take(&self, limit_ns: u64) -> Option<u64> {
         let found = self.0.load(RESTART_UNTIL);
         let until = self.0.clock_ns().saturating_add(limit_ns) & !SLOT;
@@ -20,17 +22,17 @@ impl RestartTurn<'_> {
         (!self.is_held(found) && self.0.compare_exchange(RESTART_UNTIL, found, turn).is_ok()).then_some(turn)
     }
 
-    /// Whether it is somebody's.
+    /// Whether a connection has the turn.
     pub fn is_taken(&self) -> bool {
         self.is_held(self.0.load(RESTART_UNTIL))
     }
 
-    /// Ends it, unless it took so long that somebody else has it by now.
+    /// Ends the turn, unless it took so long that another connection has it by now.
     pub fn end(&self, turn: u64) {
         let _ = self.0.compare_exchange(RESTART_UNTIL, turn, 0);
     }
 
-    /// A process of which the kernel does not tell may live.
+    /// Whether the turn in this word lasts. A process counts as alive if the kernel does not tell.
     fn is_held(&self, word: u64) -> bool {
         let is_on = word != 0 && word & !SLOT > self.0.clock_ns();
         is_on && self.0.is_alive((word & SLOT) as usize).unwrap_or(true)
@@ -65,7 +67,7 @@ mod tests {
         turns.take(0).unwrap();
         let next = turns.take(LONG).unwrap();
         assert!(turns.is_taken());
-        // Of all slots only the first one's process lives here.
+        // Only the first slot's process lives here.
         segment.store(RESTART_UNTIL, next | 5);
         assert!(!turns.is_taken(), "its process has died");
         assert!(turns.take(LONG).is_some());

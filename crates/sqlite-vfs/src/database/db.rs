@@ -31,7 +31,7 @@ use crate::sqlite::Sqlite;
 use crate::sqlite::base::{BaseFile, PagerName};
 use crate::sqlite::connection;
 
-/// An open main database: the base VFS's file and what stands above it.
+/// An open main database: the base VFS's file, and what stands above it.
 pub struct Db {
     pub sqlite: &'static Sqlite,
     pub base: BaseFile,
@@ -39,71 +39,71 @@ pub struct Db {
     /// SQLite's own strings, alive until the file is closed.
     pub names: Names,
     pub read_only: bool,
-    /// Nothing may end as plain SQLite.
+    /// Whether nothing may end as plain SQLite.
     pub strict: bool,
-    /// Whether a connection of the VFS's own opened it.
+    /// Whether a connection of the VFS's own opened the database.
     pub(crate) is_helper: bool,
-    /// The process that opened it. In a child it is dead: it fails, releases nothing and writes nothing
-    /// (invariant 14).
+    /// The process that opened it. In a child of it this connection fails, releases nothing and writes
+    /// nothing (invariant 14).
     process: ProcessId,
-    /// Tells which file it is, wherever its path leads to by now. It is opened for nothing else: closing it
-    /// gives none of the locks back that SQLite holds of the file.
+    /// Tells which file this is, wherever its path leads by now. The descriptor is opened for nothing else
+    /// (`O_PATH`), so closing it gives back none of the locks that SQLite holds of the file.
     pub(super) file: Option<OwnedFd>,
-    /// Why it could not be opened.
+    /// Why that descriptor could not be opened.
     no_file: Option<Errno>,
-    /// Whether this connection has had it mapped.
+    /// Whether this connection has had the file mapped.
     pub(super) mapped: AtomicBool,
     settings: Mutex<Settings>,
-    /// Where a new log goes; found out once.
+    /// Where a new log goes. It is found out once.
     log_dir: OnceLock<Result<LogDirectory, String>>,
     /// The lock of the database file (invariant 44).
     pub lock: FileLock<BaseFile>,
-    /// Whether SQLite has deleted the WAL, and done nothing since.
+    /// Whether SQLite has deleted the WAL, and has done nothing since.
     leaving_wal: AtomicBool,
-    /// Whether SQLite has left WAL mode, and not looked at the change counter since.
+    /// Whether SQLite has left WAL mode, and has not looked at the change counter since.
     doubts_cache: AtomicBool,
-    /// What was made ready as SQLite took SHARED, for the moment in which it opens the WAL.
+    /// What was prepared when SQLite took SHARED, for the moment at which it opens the WAL.
     prepared: Mutex<Option<Prepared>>,
-    /// Set when the guard may or may not be on, on disk.
+    /// Set when it is not known whether the guard on disk is on.
     header_in_doubt: AtomicBool,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
     sealed: Mutex<Option<Sealed>>,
     pub(crate) commit_clock: CommitClock,
-    /// What this connection holds of the wal-index's locks.
+    /// The locks of the wal-index that this connection holds.
     pub(crate) index_locks: Mutex<Option<Arc<IndexLocks>>>,
     /// The log whose wal-index SQLite has mapped.
     pub(crate) index: Mutex<Option<Arc<Attachment>>>,
-    /// What SQLite has instead of that index's first region, for a user who may only read it.
+    /// SQLite's substitute for that index's first region, for a user who may only read it.
     pub(crate) first_region: Mutex<Option<FirstRegion>>,
     /// How often the database had been changed when SQLite last took a read mark.
     pub(crate) seen_changes: AtomicU32,
     state: Mutex<State>,
-    /// While EXCLUSIVE is held or asked for.
+    /// Present while EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
-    /// Whether a log has served it.
+    /// Whether a log has served the database.
     served: AtomicBool,
     /// Set when EXCLUSIVE was refused while a log served it.
     refused_exclusive: Mutex<Option<PathBuf>>,
-    /// Whether the attached log has something before the database file.
+    /// Whether something stands before the database file, in the attached log.
     has_home: AtomicBool,
     /// Whether this user may only read that log.
     outside: AtomicBool,
-    /// SQLite has deleted the WAL, and guard and log are to stay should it close the database next.
+    /// SQLite has deleted the WAL, and guard and log are to stay if it closes the database next.
     kept: AtomicBool,
     /// The rollback journal that SQLite has open, where it is not the base's.
     pub(crate) journal: Mutex<Option<JournalStore>>,
-    /// Whether the last one was never put there.
+    /// Whether the journal that was open last never left memory.
     pub(crate) closed_in_memory: AtomicBool,
-    /// Whether its first page is being made, with a rollback journal of the base's.
+    /// Whether SQLite is making the database's first page, with a rollback journal of the base's.
     pub(crate) makes_database: AtomicBool,
-    /// Whether the log of another engine may have its rollback journal: a guard that says so has been seen.
+    /// Whether the log of another engine may have the rollback journal: a guard that says so was seen.
     pub(crate) saw_rollback_guard: AtomicBool,
     pub(crate) patience: Patience,
-    /// Whether a connection has it attached whose super-journals are not seen here.
+    /// Whether a connection has the database attached whose super-journals this VFS does not see.
     has_main_elsewhere: AtomicBool,
 }
 
-/// The names that SQLite's pager has for files beside a database.
+/// The names that SQLite's pager has for the files beside a database.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
     pub journal: PagerName,
@@ -112,7 +112,7 @@ pub struct Names {
 
 /// What serves a database's WAL.
 pub enum Prepared {
-    /// No log has the database, or may have it: the base VFS's own files serve it.
+    /// The base VFS's own files serve the WAL: no log has the database, or may have it.
     Base,
     /// A log.
     Log(Use),
@@ -124,7 +124,7 @@ pub enum Serving {
     /// The WAL, which is open.
     #[default]
     Wal,
-    /// The WAL, which is closed already: SQLite is about to delete it.
+    /// The WAL, which is closed already. SQLite is about to delete it.
     Lingering,
     /// Rollback journals.
     Journal,
@@ -132,15 +132,15 @@ pub enum Serving {
 
 #[derive(Default)]
 struct State {
-    /// The log: while the WAL is open, and from closing it until SQLite deletes it; for rollback journals until the
-    /// database is closed.
+    /// The log. For a WAL it is here while the WAL is open, and from its closing until SQLite deletes it; for
+    /// rollback journals, until the database is closed.
     attached: Option<Use>,
     serving: Serving,
 }
 
 impl State {
-    /// Lets go of the log while nothing in the background has a hold of it: who opens the database next
-    /// finds it let go of.
+    /// Lets go of the log while the background thread has no hold of it. So the next connection that opens
+    /// the database finds the log released.
     fn let_go(self) {
         let Some(used) = self.attached else { return };
         let _turn = used.maintenance().and_then(Maintenance::turn);
@@ -148,13 +148,13 @@ impl State {
     }
 }
 
-/// A transaction in the log, visible to all.
+/// A transaction in the log that all processes can see.
 struct Sealed {
-    /// What is waited for until it is durable; `None` when it is.
+    /// What this connection waits for until the transaction is durable; `None` when it is durable already.
     ticket: Option<Ticket>,
-    /// Its name for [`Attachment::acknowledge`].
+    /// The transaction's name for [`Attachment::acknowledge`].
     commit: u64,
-    /// How full the log is with it.
+    /// How full the log is after it.
     fill: Fill,
 }
 
@@ -214,13 +214,13 @@ impl Db {
         }
     }
 
-    /// Refuses with this code in a child of the process that opened it.
+    /// Fails with this code in a child of the process that opened the database.
     #[inline]
     pub fn check_process(&self, code: c_int) -> Result<(), c_int> {
         if self.is_own() { Ok(()) } else { Err(self.refuse_child(code)) }
     }
 
-    /// Whether this process opened it.
+    /// Whether this process opened the database.
     #[inline]
     pub fn is_own(&self) -> bool {
         self.process.is_current()
@@ -240,13 +240,13 @@ impl Db {
         locked(&self.settings)
     }
 
-    /// Where a new log of this database goes; a message says why it goes nowhere.
+    /// Where a new log of this database goes. A message says why it goes nowhere.
     pub fn log_dir(&self) -> Result<&LogDirectory, &str> {
         let found = self.log_dir.get_or_init(|| self.settings().log_dir(&self.path));
         found.as_ref().map_err(String::as_str)
     }
 
-    /// What ties a log to this file.
+    /// The identity by which a log belongs to this file.
     pub fn identity(&self) -> Result<DatabaseIdentity, Failure> {
         let Some(file) = &self.file else {
             let path = self.path.display();
@@ -264,7 +264,7 @@ impl Db {
         DatabaseIdentity::of_open(file, &self.path).map_err(|error| Failure::of(&error, During::Open))
     }
 
-    /// Whether nothing leads to the file any more but those that have it open.
+    /// Whether the file has no name any more, and only open descriptors lead to it.
     pub fn has_no_name(&self) -> bool {
         let links = self.file.as_ref().and_then(|file| rustix::fs::fstat(file).ok());
         links.is_some_and(|stat| stat.st_nlink == 0)
@@ -287,12 +287,12 @@ impl Db {
         }
     }
 
-    /// Whether SQLite has left WAL mode, and what it has cached may be from before a commit; not a second time.
+    /// Whether SQLite has left WAL mode, so that its cache may be older than a commit. `true` only once.
     pub fn end_doubting_cache(&self) -> bool {
         self.doubts_cache.load(Ordering::Relaxed) && self.doubts_cache.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether SQLite has deleted the WAL and done nothing since; not a second time.
+    /// Whether SQLite has deleted the WAL and has done nothing since. `true` only once.
     pub fn end_leaving_wal(&self) -> bool {
         self.leaving_wal.swap(false, Ordering::Relaxed)
     }
@@ -303,7 +303,7 @@ impl Db {
         drop(previous);
     }
 
-    /// What was noted, if the lock has lasted under which it was concluded. A log is handed over.
+    /// What was noted, if the lock under which it was concluded has lasted. Hands a log over.
     pub fn take_prepared(&self) -> Option<Prepared> {
         let mut prepared = locked(&self.prepared);
         match &*prepared {
@@ -312,13 +312,14 @@ impl Db {
         }
     }
 
-    /// Whether it was a log that was noted; `None` where nothing was.
+    /// Whether a log was noted; `None` where nothing was.
     pub fn prepared_log(&self) -> Option<bool> {
         locked(&self.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
-    /// Forgets what was noted that no longer follows: all of it where SQLite gives SHARED back; that there is no log where SQLite
-    /// is about to write, since SQLite itself may set WAL mode then.
+    /// Forgets what was noted, if it no longer holds. When SQLite gives SHARED back, nothing holds any more.
+    /// When SQLite is about to write, the note that there is no log holds no more: SQLite itself may set WAL
+    /// mode then.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.prepared);
         let lasts = match &*prepared {
@@ -329,14 +330,15 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // Whoever closed the log meanwhile was not the last to use it: this connection sees to that when it closes.
+            // A connection that closed the log meanwhile was not its last user. This one lifts the log when
+            // it closes.
             self.served.store(true, Ordering::Relaxed);
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
     }
 
-    /// The log, whatever it is for.
+    /// The log, whatever it serves.
     pub fn attached(&self) -> Option<Arc<Attachment>> {
         self.state().attached.as_ref().map(|used| Arc::clone(used.attachment()))
     }
@@ -346,26 +348,26 @@ impl Db {
         self.attached_for(Serving::Wal)
     }
 
-    /// Whether the WAL is open, and a log's.
+    /// Whether the WAL is open, and is a log's.
     pub fn is_active(&self) -> bool {
         self.with_active(|_| ()).is_some()
     }
 
-    /// The log, if the WAL is open, for as long as `look` takes, which locks nothing of this connection.
+    /// Calls `look` with the log, if the WAL is open. `look` must not lock anything of this connection.
     pub fn with_active<T>(&self, look: impl FnOnce(&Arc<Attachment>) -> T) -> Option<T> {
         let state = self.state();
         let used = state.attached.as_ref().filter(|_| state.serving == Serving::Wal);
         used.map(|used| look(used.attachment()))
     }
 
-    /// The log, if it is for this.
+    /// The log, if it serves this.
     pub fn attached_for(&self, serving: Serving) -> Option<Arc<Attachment>> {
         let state = self.state();
         let used = state.attached.as_ref().filter(|_| state.serving == serving);
         used.map(|used| Arc::clone(used.attachment()))
     }
 
-    /// The log, with what it is for.
+    /// The log, and what it serves.
     pub fn serving(&self) -> Option<(Arc<Attachment>, Serving)> {
         let state = self.state();
         state.attached.as_ref().map(|used| (Arc::clone(used.attachment()), state.serving))
@@ -388,19 +390,19 @@ impl Db {
         previous.let_go();
     }
 
-    /// Whether the attached log has something before the database file.
+    /// Whether something stands before the database file, in the attached log.
     #[inline]
     pub fn has_home(&self) -> bool {
         self.has_home.load(Ordering::Relaxed)
     }
 
-    /// What that is.
+    /// What stands there.
     pub fn attached_home(&self) -> Option<Arc<dyn Home>> {
         self.attached().and_then(|attachment| attachment.home())
     }
 
-    /// Notes that a connection has it attached to a main database of another VFS, which is the one that opens
-    /// super-journals. Whether it does is not known: every transaction is durable when it is sealed.
+    /// Notes that a connection has this database attached to a main database of another VFS, which opens the
+    /// super-journals. Whether it does is not known, so every transaction is made durable when it is sealed.
     pub fn set_main_elsewhere(&self) {
         self.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
@@ -410,23 +412,23 @@ impl Db {
         self.outside.load(Ordering::Relaxed)
     }
 
-    /// Notes that others were in the way of having the database to itself, as somebody is who closes it last; and
-    /// the shared memory of the log that they use.
+    /// Notes that other connections kept this one from having the database to itself, as the last one to
+    /// close has it. `segment` is the shared memory of the log that they use.
     pub fn set_refused_exclusive(&self, segment: PathBuf) {
         *locked(&self.refused_exclusive) = Some(segment);
     }
 
-    /// That shared memory, if others were.
+    /// That shared memory, if there were such connections.
     pub fn refused_exclusive(&self) -> Option<PathBuf> {
         locked(&self.refused_exclusive).clone()
     }
 
-    /// Whether a log has ever served it.
+    /// Whether a log has ever served the database.
     pub fn was_served(&self) -> bool {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// The WAL is closed. Under EXCLUSIVE its deletion follows, which needs the log again.
+    /// The WAL is closed. Under EXCLUSIVE its deletion follows, and needs the log again.
     pub fn wal_closed(&self) {
         if self.lock.believed() >= Level::Exclusive {
             self.state().serving = Serving::Lingering;
@@ -435,8 +437,8 @@ impl Db {
         }
     }
 
-    /// Lets go of the log. SQLite neither checkpoints nor deletes the WAL of a database that has been deleted: the
-    /// log of one without a name goes with its last user.
+    /// Lets go of the log. SQLite neither checkpoints nor deletes the WAL of a database that has been
+    /// deleted, so the log of a database without a name goes with its last user.
     pub fn detach(&self) {
         let previous = std::mem::take(&mut *self.state());
         self.has_home.store(false, Ordering::Relaxed);
@@ -451,7 +453,7 @@ impl Db {
         }
     }
 
-    /// Keeps checkpoints in the background from beginning, before EXCLUSIVE is asked for.
+    /// Keeps background checkpoints from beginning, before EXCLUSIVE is asked for.
     pub fn hold_off_checkpoints(&self) {
         let hold_off = self.attached().and_then(|attachment| attachment.maintenance()?.hold_off());
         if hold_off.is_some() {
@@ -459,7 +461,7 @@ impl Db {
         }
     }
 
-    /// Lets them begin again, unless EXCLUSIVE is held.
+    /// Lets background checkpoints begin again, unless EXCLUSIVE is held.
     pub fn allow_checkpoints(&self) {
         if self.lock.believed() < Level::Exclusive {
             let hold_off = locked(&self.hold_off).take();
@@ -474,7 +476,7 @@ impl Db {
         }
     }
 
-    /// Stops using a log for rollback journals, which its WAL is about to be opened of.
+    /// Stops using a log for rollback journals, because SQLite is about to open its WAL.
     pub fn leave_journal(&self) {
         if self.attached_for(Serving::Journal).is_some() {
             let previous = std::mem::take(&mut *self.state());
@@ -483,16 +485,16 @@ impl Db {
         }
     }
 
-    /// Lets go of a log of which a user who may only read it has no more than looked whether there is a rollback
-    /// journal: without SHARED nothing keeps it from being put home.
+    /// Lets go of a log in which a user who may only read it has only looked for a rollback journal: without
+    /// SHARED nothing keeps the log from being put home.
     pub fn end_outside(&self) {
         if self.is_outside() && self.attached_for(Serving::Journal).is_some() {
             self.detach();
         }
     }
 
-    /// SQLite deletes the WAL of a log that stays at the last close: whether this is one, it shows only by what
-    /// SQLite calls next. `false` where the log does not stay.
+    /// SQLite deletes the WAL of a log that may stay at the last close. Only SQLite's next call shows whether
+    /// this is the last close. `false` where the log does not stay.
     pub fn keep_log(&self) -> bool {
         let state = self.state();
         let stays = state.serving == Serving::Lingering
@@ -501,19 +503,19 @@ impl Db {
         stays
     }
 
-    /// Whether guard and log stay should SQLite close the database next.
+    /// Whether guard and log stay if SQLite closes the database next.
     #[inline]
     pub fn is_kept(&self) -> bool {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// SQLite goes on: whether the log was kept until now.
+    /// SQLite goes on. Returns whether the log was kept until now.
     pub fn end_keeping(&self) -> bool {
         self.kept.swap(false, Ordering::Relaxed)
     }
 
-    /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only
-    /// after [`Db::wait_durable`] (invariant 4).
+    /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only after
+    /// [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         if let Some(now_ns) = self.commit_clock.written(offset, || attachment.clock_ns()) {
             attachment.look_for_log(now_ns, || self.has_no_name());
@@ -526,7 +528,7 @@ impl Db {
             }
             return Err(error);
         }
-        // Not by the number of frames: a transaction may take the place of one whose process died.
+        // The number of frames does not show it: a transaction may replace one whose process died.
         if log.version() == before {
             return Ok(());
         }
@@ -544,8 +546,8 @@ impl Db {
         Ok(())
     }
 
-    /// Waits until the transaction that this connection sealed last is durable: SQLite has passed
-    /// the WRITE lock on, and returns an error from here to the committer.
+    /// Waits until the transaction that this connection sealed last is durable. By now SQLite has passed the
+    /// WRITE lock on, and it returns an error from here to the committer.
     pub fn wait_durable(&self) -> Result<(), Failure> {
         let sealed = locked(&self.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else { return Ok(()) };
@@ -557,14 +559,14 @@ impl Db {
         Ok(())
     }
 
-    /// The path of a file of SQLite's beside the database, by what its name ends with.
+    /// The path of SQLite's file beside the database whose name has this end.
     pub fn beside(&self, end: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(end);
         name.into()
     }
 
-    /// Whether the guard is on could not be made durable.
+    /// Notes that a change of the guard could not be made durable.
     pub fn set_header_in_doubt(&self) {
         self.header_in_doubt.store(true, Ordering::Relaxed);
     }
@@ -574,8 +576,7 @@ impl Db {
     }
 }
 
-/// The file that the base has just opened by this path; `None` when the path has come to lead to another one
-/// meanwhile.
+/// The file that the base has just opened by this path. `None` when the path leads to another file by now.
 pub fn named_file(base: BaseFile, path: &std::path::Path) -> Result<Option<OwnedFd>, Errno> {
     let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => {

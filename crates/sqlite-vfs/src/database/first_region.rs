@@ -1,10 +1,11 @@
 //! What SQLite sees of the wal-index for a user who may only read it.
 //!
-//! SQLite reads the header, then the readers' marks, and looks for a mark that is not behind the header's end. Who
-//! may write makes one where there is none; who may only read is told that there is no index. So it must not see
-//! the header from before a commit and the marks from after it: the first region, which holds both, it gets as a
-//! copy of one moment. The copy is renewed where SQLite asks for a barrier: between its two looks at the header, and
-//! between taking a mark and checking that nothing has changed.
+//! SQLite reads the header, then the readers' marks, and looks for a mark that is not behind the header's
+//! end. A user who may write makes such a mark where there is none. A user who may only read is told that
+//! there is no index. So this reader must not see the header from before a commit and the marks from after
+//! it. It gets the first region, which holds both, as a copy of one moment. The copy is renewed when SQLite
+//! asks for a barrier: between its two looks at the header, and between taking a mark and checking that
+//! nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
@@ -15,21 +16,22 @@ use duralite_medium::REGION_BYTES;
 
 /// Words in a region.
 const WORDS: usize = REGION_BYTES as usize / 8;
-/// Words of the header, which is there twice.
+/// Words of the header, which the region has twice.
 const HEADER: usize = 6;
 /// Words of both headers and the marks.
 const HEAD: usize = 17;
-/// A process that dies while it writes the header leaves it as it is.
+/// Reads until both headers agree, but not for ever: a process that dies while it writes the header leaves it
+/// so.
 const TRIES: u32 = 1000;
 
 /// A copy of the first region.
 pub struct FirstRegion {
     words: Box<[AtomicU64]>,
-    /// The region itself. Whoever has the copy keeps it mapped.
+    /// The region itself. The owner of the copy keeps it mapped.
     shared: NonNull<u8>,
 }
 
-// SAFETY: the region may be read by any thread, and is by nothing but volatile reads.
+// SAFETY: any thread may read the region, and only volatile reads do so.
 unsafe impl Send for FirstRegion {}
 
 impl FirstRegion {
@@ -60,7 +62,7 @@ impl FirstRegion {
         std::array::from_fn(|at| self.word(at))
     }
 
-    /// Copies what is there now.
+    /// Copies the present content.
     pub fn renew(&self) {
         let mut head = self.head();
         for _ in 0..TRIES {
@@ -73,7 +75,7 @@ impl FirstRegion {
             std::hint::spin_loop();
         }
         fence(Ordering::SeqCst);
-        // What the header says is there has been there before the header.
+        // All that the header speaks of was stored before the header.
         for at in 0..WORDS {
             let word = head.get(at).copied().unwrap_or_else(|| self.word(at));
             self.words[at].store(word, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! What happens to the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
+//! The I/O on the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
 //!
-//! Whatever SQLite, or this VFS, does with pages is done here: through the home of the attached log if it has one
-//! ([`duralite_journal::home`]), else to the base's file, at the cost of one branch. Only the guard is always in the
-//! file itself: what is looked at there past the home is the guard, the page size, and whether it is a database.
+//! All that SQLite or this VFS does with pages is done here. It goes through the home of the attached log if
+//! the log has one ([`duralite_journal::home`]), else to the base's file, at the cost of one branch. The
+//! guard alone is always in the file itself. Past the home the VFS looks there only for the guard, the page
+//! size, and whether the file is a database.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -21,15 +22,15 @@ use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// Where page 1 has the bytes by which a guard is known.
+/// The bytes of page 1 by which a guard is recognised.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// A header that is being written by another process right now looks damaged for a moment.
+/// A header that another process is writing right now looks damaged for a moment.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
-    /// The bytes at the file's beginning as they are on disk, and how many there are. Where a home holds the header
-    /// they are old, but for the guard, until it is drained.
+    /// The bytes at the file's beginning as they are on disk, and how many there are. Where a home holds the
+    /// header, these are old, except for the guard, until the home is drained.
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -37,7 +38,7 @@ impl Db {
         if self.has_home()
             && let Some(home) = self.attached_home().filter(|home| home.header() == Header::Shared)
         {
-            // What is in memory is the file, and takes no call of the system.
+            // The mapped memory is the file, and reading it takes no system call.
             let read = home.read(&self.base, &mut header, 0);
             return read.map(|len| (header, len)).map_err(|error| self.home_failure(&error, During::Read));
         }
@@ -45,14 +46,14 @@ impl Db {
             ffi::OK => Ok((header, HEADER_BYTES)),
             ffi::IOERR_SHORT_READ => {
                 let size = self.base.size().map_err(failed)?;
-                // A file that grew meanwhile counts as what was read: no database yet.
+                // A file that grew meanwhile counts as what was read: not yet a database.
                 Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
             }
             code => Err(failed(code)),
         }
     }
 
-    /// What the file says about itself; the guard is seen here as it is on disk.
+    /// What the file says about itself, with the guard as it is on disk.
     pub fn header(&self) -> Result<DatabaseHeader, Failure> {
         for _ in 1..HEADER_TRIES {
             let (header, len) = self.raw_header()?;
@@ -65,8 +66,9 @@ impl Db {
         Ok(self.note_guard(guard::inspect(&header[..len])))
     }
 
-    /// Whether pages end in bytes that are not SQLite's: a VFS above this one fills them, with checksums say, as SQLite writes pages home. What
-    /// goes home by a connection of this library's own would go past that VFS.
+    /// Whether pages end in bytes that are not SQLite's. A VFS above this one fills them, with checksums for
+    /// example, as SQLite writes pages home. A page that a connection of this library's own writes home would
+    /// go past that VFS.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
         Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
@@ -79,8 +81,8 @@ impl Db {
         found
     }
 
-    /// The guard that is on while its log is attached. It changes under EXCLUSIVE only, so it is what it is as long as
-    /// SQLite holds SHARED.
+    /// The guard that is on while its log is attached. It changes only under EXCLUSIVE, so it stays as long
+    /// as SQLite holds SHARED.
     pub fn guard_kind(&self, attachment: &Attachment) -> Result<JournalKind, Failure> {
         if let Some(kind) = attachment.guard_kind() {
             return Ok(kind);
@@ -93,12 +95,12 @@ impl Db {
                 }
                 Ok(kind)
             }
-            // It could not be lifted, or not be put on: what SQLite does next says so.
+            // The guard could not be lifted, or not be put on. SQLite's next operation reports it.
             _ => Ok(JournalKind::Wal),
         }
     }
 
-    /// After a read of `buf` at `offset`: shows SQLite what it wrote.
+    /// Shows SQLite what it wrote, after a read of `buf` at `offset`.
     pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
         if !guard::touches(offset, buf.len()) || !self.is_capable() {
             return Ok(());
@@ -108,7 +110,7 @@ impl Db {
             let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
             JournalKind::of_guard(buf.get(at..at + 2).unwrap_or_default())
         } else if offset >= VERSIONS.end && end <= guard::LOG_ID.start as u64 {
-            // The change counter, by which a transaction begins: nothing is read for it.
+            // This is the change counter, with which a transaction begins. No read may be added to it.
             match self.attached_for(Serving::Journal) {
                 Some(attachment) => Some(self.guard_kind(&attachment)?),
                 None => None,
@@ -125,8 +127,9 @@ impl Db {
         Ok(())
     }
 
-    /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen: commits to the WAL need not have moved the
-    /// counter, and what SQLite has cached would count (invariant 46). It reads the counter alone for nothing else.
+    /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen. Commits to the
+    /// WAL need not have moved the counter, and SQLite would trust what it has cached (invariant 46). SQLite
+    /// reads the counter alone for nothing else.
     pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
         if offset == guard::COUNTER.start as u64
             && buf.len() < HEADER_BYTES
@@ -137,8 +140,8 @@ impl Db {
         }
     }
 
-    /// Refuses to read what may have a hot rollback journal in a log that is not attached: the guard has come since
-    /// the database was opened. The next transaction looks for it.
+    /// Refuses to read a database that may have a hot rollback journal in a log that is not attached: the
+    /// guard has come since the database was opened. The next transaction looks for it.
     fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
         if kind == JournalKind::Wal || self.lock.believed() < Level::Shared || self.attached().is_some() {
             return Ok(());
@@ -148,7 +151,7 @@ impl Db {
         Err(Failure::new(ffi::BUSY, message))
     }
 
-    /// The database behind the home of the attached log; `None` where nothing is before the base's file.
+    /// The database behind the home of the attached log. `None` where nothing stands before the base's file.
     #[inline]
     fn homed(&self) -> Option<Homed<'_>> {
         if self.has_home() {
@@ -158,8 +161,8 @@ impl Db {
         }
     }
 
-    /// Fills `buf` as `xRead` does: what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`. The
-    /// guard shows.
+    /// Fills `buf` as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
+    /// The guard shows.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         match self.homed() {
             None => Ok(self.base.read(buf, offset)),
@@ -177,7 +180,7 @@ impl Db {
         }
     }
 
-    /// Size in bytes of the database.
+    /// The size of the database in bytes.
     pub fn size(&self) -> Result<u64, Failure> {
         match self.homed() {
             None => self
@@ -210,9 +213,10 @@ impl Db {
         self.put(&masked, offset)
     }
 
-    /// Whether SQLite may write over what is where the guard would be, with no log attached. Over a provisional one it may: a power
-    /// loss has brought back the rollback journal of a transaction from before there was a log, which has no commits. That log must not serve the
-    /// WAL then, although it is there.
+    /// Whether SQLite may write over the place of the guard with no log attached. It may write over a
+    /// provisional guard. A power loss has then brought back the rollback journal of a transaction from
+    /// before the log, and the log has no commits. Such a log must not serve the WAL then, although it
+    /// exists.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
@@ -226,7 +230,7 @@ impl Db {
         Ok(())
     }
 
-    /// Writes the first page, or a part of it, outside of WAL mode: SQLite may be about to change the mode.
+    /// Writes the first page, or a part of it, outside of WAL mode. SQLite may be about to change the mode.
     fn put_first_page(
         &self,
         attachment: &Attachment,
@@ -247,7 +251,8 @@ impl Db {
         Ok(code)
     }
 
-    /// Makes durable what pages come from: commits in the log. A rollback journal SQLite has synced itself.
+    /// Makes durable what pages come from: the commits in the log. SQLite itself has synced a rollback
+    /// journal.
     fn before_home_write(&self, log: &Attachment, serving: Serving, during: During) -> Result<(), Failure> {
         let ready = if serving == Serving::Journal { log.log().check() } else { log.before_home_write() };
         ready.map_err(|error| Failure::of(&error, during))
@@ -261,7 +266,7 @@ impl Db {
             return self.cut(size);
         }
         if size <= 0 {
-            // A rollback journal from before there was a database takes the guard as well.
+            // A rollback journal from before the database existed removes the guard as well.
             self.check_overwrites_guard()?;
         }
         self.cut(size)
@@ -274,13 +279,13 @@ impl Db {
         }
     }
 
-    /// What SQLite is told of an operation of the home.
+    /// The answer to SQLite for an operation of the home.
     fn done(&self, result: Result<(), JournalError>, during: During) -> Result<c_int, Failure> {
         result.map(|()| ffi::OK).map_err(|error| self.home_failure(&error, during))
     }
 
-    /// What SQLite is told of a failure of the home. If the file was cut under its mapping, nothing more is acknowledged
-    /// until the log is attached anew (invariant 9).
+    /// The answer to SQLite for a failure of the home. If the file was truncated under its mapping, nothing
+    /// more is acknowledged until the log is attached anew (invariant 9).
     fn home_failure(&self, error: &JournalError, during: During) -> Failure {
         if let JournalError::Medium { source: MediumError::Cut { .. }, .. } = error
             && let Some(attachment) = self.attached()
@@ -293,28 +298,29 @@ impl Db {
     /// Tells the home how large SQLite is about to make the database.
     pub fn hint(&self, bytes: u64) {
         if let Some(home) = self.attached_home() {
-            // The write that finds no space tells SQLite.
+            // If there is no space, the write that finds none tells SQLite.
             let _ = home.hint(&self.base, bytes);
         }
     }
 
-    /// A checkpoint has written all that it will: it is counted, and the home is told.
+    /// A checkpoint has written all that it will. Counts it, and tells the home.
     pub fn checkpointed(&self) {
         if let Some(attachment) = self.active() {
             attachment.count(Counter::Checkpoints);
             attachment.look_for_log_now(|| self.has_no_name());
         }
         if let Some(home) = self.attached_home() {
-            // What fails here fails again where somebody can be told.
+            // A failure here comes again in a call that can report it.
             let _ = home.checkpointed(&self.base);
         }
     }
 
-    /// What SQLite's `xSync` does. In WAL mode that is how a checkpoint ends, and what it has written is in the log
-    /// still: the file is synced before the log forgets it, when it starts over or goes ([`Db::settle`]). Where writers wait
-    /// for each other one checkpoint follows the other, long before that; and the last one of a database that is being closed
-    /// is settled at once. Those are left out. The VFS's own connections sync: they checkpoint beside the writers, which
-    /// would wait for the sync later.
+    /// SQLite's `xSync`. In WAL mode a checkpoint ends with it, and what the checkpoint has written is still
+    /// in the log. The file is synced before the log forgets that, when it starts over or goes
+    /// ([`Db::settle`]). Where writers wait for each other, checkpoints follow one another long before that.
+    /// The last checkpoint of a database that is being closed is settled at once. The syncs of these two
+    /// kinds are left out. The VFS's own connections do sync: they checkpoint beside the writers, which would
+    /// wait for the sync later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
         if !self.is_helper && !self.has_home() && self.active().is_some_and(|log| self.is_synced_later(&log))
         {
@@ -323,15 +329,16 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Whether many write, or the database is being closed. (With `locking_mode=EXCLUSIVE` SQLite maps no wal-index.) Where the
-    /// log is in memory that a power loss takes, what is left is what has been checkpointed: that is synced.
+    /// Whether connections wait for WRITE, or the database is being closed. (With `locking_mode=EXCLUSIVE`
+    /// SQLite maps no wal-index.) If a power loss takes the log's memory, only what was checkpointed is left,
+    /// so that is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.has_index();
         begun_later && log.log().guarantee() != Guarantee::ProcessCrash
     }
 
-    /// Syncs the database file. A failure is everybody's who has the log: the kernel tells once, and a
+    /// Syncs the database file. A failure counts for every user of the log: the kernel reports it once, and a
     /// second sync that succeeds proves nothing (invariants 6 and 9).
     pub fn sync(&self, flags: c_int) -> c_int {
         match self.homed() {
@@ -348,7 +355,7 @@ impl Db {
         }
     }
 
-    /// The same for the base's file alone, where the header is.
+    /// As [`Self::sync`], for the base's file alone, which holds the header.
     pub fn sync_file(&self, flags: c_int) -> c_int {
         self.note_sync(self.base.sync(flags))
     }
@@ -362,8 +369,8 @@ impl Db {
         code
     }
 
-    /// Has the home put everything into the file, durable on return; whether there is a home. Nobody else may have
-    /// the database: the guard is about to be lifted.
+    /// Makes the home put everything into the file, durable on return. Returns whether there is a home. No
+    /// other connection may have the database: the guard is about to be lifted.
     pub fn drain(&self) -> Result<bool, Failure> {
         let Some(homed) = self.homed() else { return Ok(false) };
         homed.drain().map_err(|error| {
@@ -378,9 +385,9 @@ impl Db {
         result.unwrap_or_else(|failure| self.sqlite.fail(&failure))
     }
 
-    /// Makes the database file durable, so that the log may forget what it holds. Where syncing has failed
-    /// before, in any process, all that is committed is written anew first.
-    /// `log` is the attachment's, where the caller has locked it.
+    /// Makes the database file durable, so that the log may forget what it holds. If a sync has failed
+    /// before, in any process, writes everything committed anew first. `log` is the attachment's, where the
+    /// caller has locked it.
     pub fn settle(
         &self,
         attachment: &Attachment,
@@ -407,8 +414,8 @@ impl Db {
         Ok(())
     }
 
-    /// Writes everything committed in a log that was deleted to the database file, and syncs it, in exclusive locking mode: no other
-    /// connection can, and nobody reads an older state.
+    /// Writes everything committed in a deleted log to the database file, and syncs the file, in exclusive
+    /// locking mode. There no other connection can do it, and none reads an older state.
     pub fn save_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
         self.write_all_home(attachment, &mut attachment.log())?;
@@ -418,8 +425,8 @@ impl Db {
         }
     }
 
-    /// Writes every committed page to the database file. SQLite has done so before, and nobody reads an older
-    /// state: it is about to start the log over, or to delete it.
+    /// Writes every committed page to the database file. SQLite has done so before, and no connection reads
+    /// an older state: SQLite is about to start the log over, or to delete it.
     fn write_all_home(&self, attachment: &Attachment, log: &mut Log) -> Result<(), Failure> {
         let failed = |error: JournalError| Failure::of(&error, During::Read);
         let mut page = vec![0; log.page_bytes() as usize];
@@ -439,8 +446,8 @@ impl Db {
         Ok(())
     }
 
-    /// Refuses this rollback journal if it is of a database whose guard is in doubt: after a power loss the
-    /// guard might be there, and keep SQLite from rolling back.
+    /// Refuses this rollback journal if the guard of its database is in doubt: after a power loss the guard
+    /// might be there, and keep SQLite from rolling back.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         if !self.header_is_in_doubt() || journal != self.beside("-journal") {
             return Ok(());
@@ -452,7 +459,7 @@ impl Db {
         Err(Failure::new(ffi::IOERR_FSYNC, message))
     }
 
-    /// Size of the `-wal` file of the base VFS; `None` when there is none.
+    /// The size of the base VFS's `-wal` file; `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
         // The base VFS is asked second: it says of an empty file that it does not exist.
@@ -460,7 +467,7 @@ impl Db {
             return Ok(Some(metadata.len()));
         }
         match self.sqlite.parent.exists(self.names.wal.as_ptr()) {
-            // It keeps it elsewhere, and stock SQLite has to look into it.
+            // The base VFS keeps the file elsewhere, and stock SQLite has to look into it.
             Ok(true) => Ok(Some(u64::MAX)),
             Ok(false) => Ok(None),
             Err(code) => {
@@ -470,7 +477,7 @@ impl Db {
     }
 }
 
-/// Notes a write to the database file when it is over, however it ends.
+/// Notes a write to the database file when the write is over, however it ends.
 struct Written<'a>(&'a Attachment);
 
 impl Drop for Written<'_> {
@@ -479,7 +486,8 @@ impl Drop for Written<'_> {
     }
 }
 
-/// The file through SQLite's own descriptor: opening and closing another one would give SQLite's locks back.
+/// The file through SQLite's own descriptor. Opening and closing another descriptor would give SQLite's locks
+/// back.
 impl DatabaseFile for BaseFile {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
         match (*self).read(buf, offset) {
@@ -516,7 +524,7 @@ fn succeeded(op: &'static str, code: c_int) -> Result<(), JournalError> {
     if code == ffi::OK { Ok(()) } else { Err(JournalError::BaseVfs { op, code }) }
 }
 
-/// As `xRead` does: what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`.
+/// Reads as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
 fn read_as_sqlite(file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<c_int, JournalError> {
     let count = file.read(buf, offset)?;
     let Some(rest) = buf.get_mut(count..).filter(|rest| !rest.is_empty()) else { return Ok(ffi::OK) };

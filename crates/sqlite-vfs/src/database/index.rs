@@ -1,4 +1,4 @@
-//! The wal-index of a database whose WAL is in a log: its memory and its locks are the log's.
+//! The wal-index of a database whose WAL is in a log. Its memory and its locks are the log's.
 #![allow(unsafe_code)] // gives addresses to SQLite
 
 use std::ffi::{c_int, c_void};
@@ -24,15 +24,16 @@ use crate::background::restart;
 use crate::errors::{During, Failure};
 
 impl Db {
-    /// The address of a region of the wal-index, null when there is none and none is to be made, and what SQLite is
-    /// told with it; `None` while no log is open, when it is the base's.
+    /// The address of a region of the wal-index, with the code for SQLite. The address is null when the
+    /// region does not exist and `extend` does not ask to make it. `None` while no log is open; the index is
+    /// then the base's.
     pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
         let mut code = ffi::OK;
         if attachment.outside().is_some() {
             code = ffi::READONLY;
-            // SQLite asks for the first one anew where it has made an index of its own, once it holds a mark.
+            // If SQLite has made an index of its own, it asks for the first region anew once it holds a mark.
             match if number == 0 { self.look_again(&attachment) } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
@@ -50,11 +51,11 @@ impl Db {
                 copy.renew();
                 return Some(Ok((code, copy.address())));
             }
-            // SAFETY: mapped as long as the attachment lives, which is kept beside it.
+            // SAFETY: mapped as long as the attachment lives, and the attachment is kept beside it.
             let address = copy.insert(unsafe { FirstRegion::new(shared) }).address();
             return Some(Ok((code, address)));
         }
-        // What SQLite has mapped stays where it is until it says that it is done.
+        // A region that SQLite has mapped stays where it is until SQLite says that it is done.
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
         Some(match mapped {
             Ok(address) => {
@@ -69,12 +70,13 @@ impl Db {
         Failure::new(code, format!("cannot map the wal-index of {}: {error}", self.path.display()))
     }
 
-    /// Makes room in the wal-index for the commit frame that is about to be written at this offset. Once it is
-    /// written the transaction is sealed, and it would be there although SQLite told that it had failed.
+    /// Makes room in the wal-index for the commit frame that is about to be written at this offset. Once the
+    /// frame is written the transaction is sealed. If room were missing then, the transaction would exist
+    /// although SQLite had reported that it failed.
     pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
         let region = region_of(offset, attachment.log().page_bytes());
         let is_mapped = self.index.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        // SQLite maps the first one before it writes, and none where it has the database to itself.
+        // SQLite maps the first region before it writes, and maps none where it has the database to itself.
         if region == 0 || !is_mapped {
             return Ok(());
         }
@@ -105,7 +107,7 @@ impl Db {
         Some(attachment.locks().has_other_readers().unwrap_or(true))
     }
 
-    /// Whether the wal-index that SQLite has mapped is a log's; it is done with it.
+    /// SQLite is done with the wal-index. Returns whether it was a log's.
     pub fn unmap_index(&self) -> bool {
         self.release_shared_memory();
         drop(self.first_region().take());
@@ -116,8 +118,8 @@ impl Db {
         self.index_locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The locks of the log, if the WAL is open. Nothing is written that other connections have: a count of references that
-    /// all share would go from processor to processor with each transaction that reads.
+    /// The locks of the log, if the WAL is open. This writes nothing that other connections use too. A count
+    /// of references that all share would move from processor to processor with each transaction that reads.
     fn index_locks(&self) -> Option<Arc<IndexLocks>> {
         let mut held = self.held_locks();
         self.with_active(|attachment| {
@@ -128,8 +130,8 @@ impl Db {
         })?
     }
 
-    /// Locks or unlocks locks of the wal-index as `xShmLock` asks; `None` while no log is open, when
-    /// they are the base's.
+    /// Takes or gives back locks of the wal-index as `xShmLock` asks. `None` while no log is open; the locks
+    /// are then the base's.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
         let locks = self.index_locks()?;
         let IndexLocks { attachment, holder } = &*locks;
@@ -143,14 +145,15 @@ impl Db {
         waiting::forget();
         let outside = attachment.outside();
         if outside.is_some() {
-            // Nothing else is to be done before such a lock.
+            // Nothing needs to be done before a lock of such a user.
         } else if shared && first >= FIRST_READ && holder.begins() {
-            // All is home now, and SQLite has chosen this mark before: under it the log would be appended to.
+            // Everything is home now. SQLite chose this mark before that, and under it would go on appending
+            // to the log.
             if restart::keep(self, attachment) && first > FIRST_READ {
                 return Some(ffi::BUSY);
             }
         } else if (first, count) == (CHECKPOINT, 1) {
-            // Along with others it is taken to recover.
+            // This lock alone is for a checkpoint. Together with others SQLite takes it to recover.
             attachment.bound().checkpoints();
             if restart::yields(attachment) {
                 return Some(ffi::BUSY);
@@ -197,8 +200,8 @@ impl Db {
         })
     }
 
-    /// Whether the log can start over: SQLite is about to say in the wal-index that it has, and then everybody reads the
-    /// database file, which is settled before (invariant 6).
+    /// Whether the log can start over. SQLite is about to say so in the wal-index, and from then on every
+    /// connection reads the database file. So the file is settled before (invariant 6).
     fn before_start_over(&self, attachment: &Attachment) -> c_int {
         if !attachment.may_start_over() {
             return ffi::BUSY;
@@ -207,15 +210,16 @@ impl Db {
         self.answer(settled.map(|()| ffi::OK))
     }
 
-    /// Takes in what has become of the log of a user who may only read it; whether others use it.
+    /// Applies what has become of the log, for a user who may only read it. Returns whether others use the
+    /// log.
     fn look_again(&self, attachment: &Attachment) -> Result<bool, JournalError> {
         let looked = attachment.look_again(&|tries| self.patience.pause(tries))?;
         self.patience.renew();
         Ok(looked)
     }
 
-    /// Begins a transaction of a user who may only read the log, whose mark has just been taken. The shared memory
-    /// may have begun anew since the one before; from now on it does not.
+    /// Begins a transaction of a user who may only read the log, whose mark has just been taken. The shared
+    /// memory may have begun anew since that user's last transaction. From now on it does not.
     fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
         let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
         if matches!(begun, Ok(true)) {
@@ -229,8 +233,8 @@ impl Db {
         }
     }
 
-    /// Refuses what has been read of the database file if the log has been recovered since the transaction began:
-    /// the wal-index may have been gone meanwhile, which would have shown the page that is in the log.
+    /// Refuses what was read of the database file if the log has been recovered since the transaction began.
+    /// Meanwhile the wal-index may have been gone that would have shown the page in the log.
     pub fn check_outside(&self) -> Result<(), Failure> {
         let lost = self.is_outside()
             && self.active().is_some_and(|attachment| attachment.outside().is_some_and(Outside::is_lost));
@@ -252,7 +256,8 @@ impl Db {
         if !shared && slot == WRITE {
             super_journal::forget();
             self.commit_clock.forget();
-            // SQLite is about to find its snapshot old, and to give the lock back: refused by itself, as it were.
+            // SQLite is about to find its snapshot old, and to give the lock back. That is as if the lock had
+            // been refused.
             if self.seen_changes.load(Ordering::Relaxed) != attachment.changes() {
                 waiting::refused(holder);
             }
@@ -260,7 +265,7 @@ impl Db {
         ffi::OK
     }
 
-    /// With `read_durable` a reader's snapshot, taken before this lock, becomes durable first.
+    /// With `read_durable`, a reader's snapshot, taken before this lock, becomes durable first.
     fn after_mark(&self, attachment: &Attachment, slot: usize) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
@@ -276,7 +281,7 @@ impl Db {
         }
     }
 
-    /// Gives every lock of the wal-index back.
+    /// Gives all locks of the wal-index back.
     pub fn release_shared_memory(&self) {
         let locks = self.held_locks().take();
         if let Some(locks) = locks {
@@ -301,17 +306,17 @@ fn unlock(attachment: &Attachment, holder: &Holder, slots: Range<usize>, shared:
     holder.unlock_exclusive(slots.start, slots.len());
 }
 
-/// The region of the wal-index that a frame is in whose header is at this offset. A region has 4096 frames, but for the
-/// first one, which has SQLite's header of 136 bytes in the place of 34.
+/// The region of the wal-index that holds the frame whose header is at this offset. A region has 4096 frames.
+/// The first one has fewer, since SQLite's header of 136 bytes takes the place of 34 frames.
 fn region_of(offset: u64, page_bytes: u32) -> u64 {
     let frame_bytes = FRAME_HEADER_BYTES as u64 + u64::from(page_bytes);
     let before = offset.saturating_sub(WAL_HEADER_BYTES as u64) / frame_bytes;
     (before + 34) / 4096
 }
 
-/// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be. It asks
-/// by taking WRITE whether somebody is at it: that was a writer who is done, or will be one who has just opened the
-/// log anew.
+/// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be.
+/// SQLite finds out, by taking WRITE, whether a writer is at work: that was a writer who is done by now, or
+/// it will be one that has just opened the log anew.
 fn will_be_whole(db: &Db, outside: &Outside) -> bool {
     let whole = db.first_region().as_ref().is_some_and(FirstRegion::is_whole);
     whole || outside.has_processes().unwrap_or(false)

@@ -1,4 +1,4 @@
-//! The locks of a log's wal-index, as a connection has them.
+//! The locks of a log's wal-index, for one connection.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use duralite_locks::Holder;
 
 use crate::attachment::Attachment;
 
-/// A log whose wal-index a connection locks, and what it holds of those locks.
+/// A log whose wal-index a connection locks, and the locks that the connection holds.
 pub(crate) struct IndexLocks {
     pub attachment: Arc<Attachment>,
     pub holder: Arc<Holder>,

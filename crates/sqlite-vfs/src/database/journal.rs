@@ -1,9 +1,9 @@
 //! The rollback journal that SQLite has open, where a log keeps it.
 //!
-//! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE. A guard goes
-//! on under EXCLUSIVE only (invariant 2). So where none is on yet, what SQLite writes before it has EXCLUSIVE is kept in
-//! memory: without a change of the database a journal counts for nothing. It is as much as the pages that SQLite keeps
-//! in its cache meanwhile.
+//! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE.
+//! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, what SQLite writes before
+//! it has EXCLUSIVE is kept in memory: while the database is unchanged a journal counts for nothing. It takes
+//! as much memory as the pages that SQLite keeps in its cache meanwhile.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -18,11 +18,11 @@ use super::journal_store::JournalStore;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// The smallest header with which SQLite begins a journal, of a sector. When it syncs the journal, or leaves it with its first bytes
-/// zeroed, it writes less at its beginning.
+/// The size of the smallest header, of one sector, with which SQLite begins a journal. SQLite writes less at
+/// the beginning when it syncs the journal, and when it leaves the journal with its first bytes zeroed.
 const HEADER_BYTES: usize = 512;
 
-/// Whether this write of SQLite's begins a journal: it has another transaction in it from then on.
+/// Whether this write of SQLite's begins a journal: from then on the journal is another transaction's.
 pub fn begins_journal(data: &[u8], offset: u64) -> bool {
     offset == 0 && data.len() >= HEADER_BYTES
 }
@@ -39,8 +39,8 @@ impl Db {
         *open = store;
     }
 
-    /// Whether the journal that was open last was in memory: SQLite closes a journal before it deletes it. It is gone
-    /// then.
+    /// Whether the journal that was open last was in memory. SQLite closes a journal before it deletes it,
+    /// and one in memory is gone then.
     pub fn forget_closed_journal(&self) -> bool {
         self.closed_in_memory.swap(false, Ordering::Relaxed)
     }
@@ -50,12 +50,12 @@ impl Db {
         self.open_journal().is_some()
     }
 
-    /// Whether it is a file of the base's.
+    /// Whether the open journal is a file of the base's.
     pub fn has_base_journal(&self) -> bool {
         matches!(*self.open_journal(), Some(JournalStore::Base(_)))
     }
 
-    /// Closes that file, which holds nothing that counts; what SQLite writes next is kept in memory.
+    /// Closes that file, which holds nothing that counts. What SQLite writes next is kept in memory.
     pub fn leave_base_journal(&self) {
         let mut open = self.open_journal();
         if let Some(JournalStore::Base(file)) = &*open {
@@ -74,19 +74,19 @@ impl Db {
         file.map_or(ffi::OK, BaseFile::close)
     }
 
-    /// Whether it is in memory still.
+    /// Whether the open journal is still in memory.
     pub fn has_journal_in_memory(&self) -> bool {
         matches!(*self.open_journal(), Some(JournalStore::Memory(_)))
     }
 
-    /// Puts what is in memory into the log's journal, of which there is none yet. After an error it is in memory still,
-    /// and none in the log.
+    /// Puts the journal from memory into the log, which has none yet. After an error it is still in memory,
+    /// and the log has none.
     pub fn pour_journal(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), JournalError> {
         let mut open = self.open_journal();
         let Some(JournalStore::Memory(bytes)) = &*open else { return Ok(()) };
         let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
         if let Err(error) = poured {
-            // What cannot be deleted is hot, and rolls back to what the database is.
+            // A journal that cannot be deleted is hot, and rolls back to the present state of the database.
             let _ = journal.delete();
             return Err(error);
         }
@@ -112,7 +112,7 @@ impl Db {
         Ok(ffi::IOERR_SHORT_READ)
     }
 
-    /// Writes to the journal; durable after [`Db::sync_journal`].
+    /// Writes to the journal. Durable after [`Db::sync_journal`].
     pub fn write_journal(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
         if begins_journal(data, offset) {
             self.check_log()?;
@@ -120,14 +120,15 @@ impl Db {
         self.with_journal(During::Write, |store| store.write(data, offset))
     }
 
-    /// Refuses to begin a transaction whose rollback journal would be in a log that was deleted: nothing could take it back after a crash.
+    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nothing
+    /// could undo it.
     fn check_log(&self) -> Result<(), Failure> {
         let Some(attachment) = self.attached() else { return Ok(()) };
         attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
         attachment.check_found().map_err(|error| Failure::of(&error, During::Write))
     }
 
-    /// Cuts the journal; durable on return.
+    /// Truncates the journal. Durable on return.
     pub fn truncate_journal(&self, size: u64) -> Result<(), Failure> {
         self.with_journal(During::Truncate, |store| store.truncate(size))
     }
@@ -137,12 +138,12 @@ impl Db {
         self.with_journal(During::Sync, |store| store.sync())
     }
 
-    /// Size of the journal in bytes.
+    /// The size of the journal in bytes.
     pub fn journal_size(&self) -> Result<u64, Failure> {
         self.with_journal(During::Size, |store| store.size())
     }
 
-    /// Whether rollback journals are the log's, or would be the next time that one is written.
+    /// Whether rollback journals are in the log, or the next one would be.
     pub fn keeps_rollback_journals(&self) -> bool {
         match self.attached() {
             Some(attachment) => attachment.rollback_journal().is_some(),
@@ -150,19 +151,19 @@ impl Db {
         }
     }
 
-    /// Notes whether the transaction that begins makes the database: its journal is the base's, since there is no page
-    /// yet that could carry a guard.
+    /// Notes whether the transaction that begins makes the database. The base then keeps its journal, since
+    /// no page could carry a guard yet.
     pub fn set_makes_database(&self, makes: bool) {
         self.makes_database.store(makes, Ordering::Relaxed);
     }
 
-    /// Whether it does.
+    /// Whether this transaction makes the database.
     pub fn makes_database(&self) -> bool {
         self.makes_database.load(Ordering::Relaxed)
     }
 
-    /// Whether a guard may say that the rollback journal is in a log: the engine of this database keeps some, or such a
-    /// guard has been seen. Where not, nobody looks.
+    /// Whether a guard may say that the rollback journal is in a log: the engine of this database keeps such
+    /// journals, or such a guard has been seen. Otherwise the VFS does not look.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.saw_rollback_guard.load(Ordering::Relaxed)
             || self.is_capable() && self.log_dir().is_ok_and(|log_dir| log_dir.engine.rollback_journals)

@@ -1,4 +1,4 @@
-//! Where an open rollback journal is.
+//! Where an open rollback journal is kept.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use crate::sqlite::base::BaseFile;
 
 /// An open rollback journal.
 pub enum JournalStore {
-    /// In the base's file, open in SQLite's memory: that of the transaction that makes the database, which has no page for a guard
-    /// yet. In exclusive locking mode SQLite keeps the file open for the next one.
+    /// In the base's file, open in SQLite's memory. The transaction that makes the database has its journal
+    /// there, since no page can carry a guard yet. In exclusive locking mode SQLite keeps the file open for
+    /// the next transaction.
     Base(BaseFile),
-    /// In memory: SQLite has not got EXCLUSIVE yet, and the database no guard.
+    /// In memory: SQLite does not have EXCLUSIVE yet, and the database has no guard.
     Memory(Vec<u8>),
     /// In the log.
     Log(Arc<dyn RollbackJournal>),
 }
 
 impl JournalStore {
-    /// Fills `buf` from byte `offset` on; returns how many bytes there were.
+    /// Fills `buf` from byte `offset` on. Returns how many bytes there were.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
         match self {
             Self::Memory(bytes) => {
@@ -52,7 +53,7 @@ impl JournalStore {
         Ok(())
     }
 
-    /// Cuts it to so many bytes.
+    /// Truncates the journal to `size` bytes.
     pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
         match self {
             Self::Memory(bytes) => {
@@ -64,17 +65,17 @@ impl JournalStore {
         }
     }
 
-    /// Makes it durable, where anything hangs on it.
+    /// Makes the journal durable, where anything depends on it.
     pub fn sync(&self) -> Result<(), JournalError> {
         match self {
-            // Nothing in the database hangs on it yet.
+            // Nothing in the database depends on it yet.
             Self::Memory(_) => Ok(()),
             Self::Log(journal) => journal.sync(),
             Self::Base(file) => DatabaseFile::sync(file),
         }
     }
 
-    /// Its size in bytes.
+    /// The size of the journal in bytes.
     pub fn size(&self) -> Result<u64, JournalError> {
         match self {
             Self::Memory(bytes) => Ok(bytes.len() as u64),

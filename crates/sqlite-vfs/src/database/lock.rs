@@ -1,4 +1,4 @@
-//! SQLite's locks of the database file, with what goes along with them.
+//! SQLite's locks of the database file, and what this VFS does along with them.
 
 use std::ffi::c_int;
 
@@ -8,7 +8,8 @@ use duralite_sqlite_ffi as ffi;
 
 use super::{Db, Serving};
 
-/// Takes a stronger lock than SHARED for SQLite, or SHARED anew where it has one. (SHARED from nothing: `guard::begin`.)
+/// Takes a lock stronger than SHARED for SQLite, or SHARED anew where it has that. (`guard::begin` takes
+/// SHARED from nothing.)
 pub fn lock(db: &Db, level: Level) -> c_int {
     if level >= Level::Exclusive {
         return lock_exclusive(db);
@@ -20,13 +21,14 @@ pub fn lock(db: &Db, level: Level) -> c_int {
     code
 }
 
-/// Whoever has the WAL to itself is alone by the log's own account too ([`Attachment::take_alone`]): the base's
-/// bookkeeping is wrong in a child of a process that had the database open.
+/// Takes EXCLUSIVE for SQLite. A connection that has the WAL to itself must be alone by the log's own account
+/// too ([`Attachment::take_alone`]): the base's bookkeeping is wrong in a child of a process that had the
+/// database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
 fn lock_exclusive(db: &Db) -> c_int {
     db.hold_off_checkpoints();
-    // Who writes with a rollback journal has the database to itself, and the log along with others.
+    // A connection that writes with a rollback journal has the database to itself, and shares the log.
     let attachment = db.attached().filter(|_| db.attached_for(Serving::Journal).is_none());
     let alone = attachment.as_ref().map_or(Ok(true), |attachment| attachment.take_alone(SegmentUse::Wal));
     let code = match &alone {
@@ -44,7 +46,7 @@ fn lock_exclusive(db: &Db) -> c_int {
     code
 }
 
-/// SQLite is told that it has not got EXCLUSIVE, and believes in the lock that it had before.
+/// Tells SQLite that it has not got EXCLUSIVE. It then believes in the lock that it had before.
 pub fn refuse_exclusive(db: &Db, before: Level) {
     db.lock.refuse_exclusive(before);
     db.allow_checkpoints();
@@ -60,8 +62,9 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     }
     let leaves_wal = db.end_leaving_wal() && level == Level::Shared;
     let code = if leaves_wal {
-        // SQLite goes on to change the mode in the header, and lets others in before: those would make a `-wal` that SQLite here does
-        // not look for any more. They are kept out until it has ended that transaction (invariant 46).
+        // SQLite goes on to change the mode in the header, and before that lets other connections in. Those
+        // would make a `-wal` that SQLite here does not look for any more. They are kept out until SQLite has
+        // ended that transaction (invariant 46).
         db.lock.keep_for_sqlite(level);
         ffi::OK
     } else {

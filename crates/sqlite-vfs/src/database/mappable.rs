@@ -1,4 +1,4 @@
-//! The database file as an engine may have it mapped.
+//! The database file, as an engine may map it.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,7 +12,7 @@ use duralite_medium::Nvm;
 use super::Db;
 use crate::sqlite::base::BaseFile;
 
-/// The base's file, and what tells which file that is.
+/// The base's file, and the descriptor that tells which file it is.
 pub struct Mappable<'a> {
     base: BaseFile,
     file: Option<&'a OwnedFd>,
@@ -21,22 +21,23 @@ pub struct Mappable<'a> {
 }
 
 impl<'a> Mappable<'a> {
-    /// A file of the base's by this path. The descriptor that mapping it takes stays open until a connection to the
-    /// same file is closed.
+    /// A file of the base's by this path. The descriptor that a mapping takes stays open until a connection
+    /// to the same file is closed.
     pub fn new(base: BaseFile, file: Option<&'a OwnedFd>, path: &'a Path, mapped: &'a AtomicBool) -> Self {
         Self { base, file, path, mapped }
     }
 }
 
 impl Db {
-    /// The database file for who attaches a log: it can be mapped.
+    /// The database file for code that attaches a log, and may map the file.
     pub fn mappable(&self) -> Mappable<'_> {
         Mappable::new(self.base, self.file.as_ref(), &self.path, &self.mapped)
     }
 
-    /// Closes the descriptor that a mapping of the file has left, if no connection of this process holds a lock: all of them
-    /// would be given back. To be called by a connection that is being closed, and holds none. If somebody has a lock, here or
-    /// in another process, the descriptor stays until another connection is closed.
+    /// Closes the descriptor that a mapping of the file has left, if no connection of this process holds a
+    /// lock: closing it gives all those locks back. Called by a connection that is being closed and holds
+    /// none. If any connection has a lock, here or in another process, the descriptor stays until another
+    /// connection is closed.
     pub fn close_left_mapping(&self) {
         let may_have_mapped = self.was_served() || self.mapped.load(Ordering::Relaxed);
         let Some(file) = self.file.as_ref().filter(|_| may_have_mapped) else { return };

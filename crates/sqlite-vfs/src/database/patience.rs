@@ -1,33 +1,34 @@
 //! How long this VFS waits on its own, beyond what the application's busy handler asks for.
 //!
 //! Opening and closing a log takes the database alone for some milliseconds, where stock SQLite takes it for
-//! none. Others wait that long, as for a mutex, and no longer: a busy timeout keeps its meaning. What is waited is
-//! counted over all tries of a connection until one succeeds. Time in which this process stands still (stopped, or without a
-//! processor) is no waiting: nobody else got it.
+//! none. Other connections wait that long, as for a mutex, and no longer, so a busy timeout keeps its
+//! meaning. Waits are counted over all tries of a connection until one succeeds. Time in which this process
+//! stands still (stopped, or without a processor) does not count as waiting: no other connection gained from
+//! it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// In all, until something succeeds.
+/// The longest wait in all, until something succeeds.
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
-/// A sleep counts as so many times what it was meant to be, at most.
+/// A sleep counts for at most this many times its intended length.
 const OVERSLEPT: u32 = 4;
 
-/// Of one connection.
+/// The patience of one connection.
 #[derive(Default)]
 pub struct Patience {
     waited_us: AtomicU64,
 }
 
 impl Patience {
-    /// Sleeps before try number `tries`, counted from 0; `false` when there is no patience left.
+    /// Sleeps before try number `tries`, counted from 0. `false` when there is no patience left.
     pub fn pause(&self, tries: u32) -> bool {
         self.sleep(FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST))
     }
 
-    /// Sleeps for so long; `false` when there is no patience left.
+    /// Sleeps for `pause`. `false` when there is no patience left.
     pub fn sleep(&self, pause: Duration) -> bool {
         let left = self.left();
         if left.is_zero() {
@@ -43,18 +44,18 @@ impl Patience {
         self.spend(took.min(pause * OVERSLEPT));
     }
 
-    /// What is left.
+    /// The patience that is left.
     pub fn left(&self) -> Duration {
         LIMIT.saturating_sub(Duration::from_micros(self.waited_us.load(Ordering::Relaxed)))
     }
 
-    /// Counts time that was waited otherwise.
+    /// Counts time that was waited in another way.
     pub fn spend(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.waited_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// What was waited for has come.
+    /// A try has succeeded: counts from 0 again.
     pub fn renew(&self) {
         self.waited_us.store(0, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! `strict=on`: what would end as plain SQLite is refused, with the reason.
+//! `strict=on`: an operation that would end as plain SQLite is refused, with the reason.
 //!
-//! Whether a database will be in WAL mode is not known when it is opened: `PRAGMA journal_mode=WAL` comes
+//! Whether a database will be in WAL mode is not known when it is opened. `PRAGMA journal_mode=WAL` comes
 //! later, and is itself a transaction with a rollback journal, which writes page 1 and nothing else. So a
-//! database outside WAL mode may be opened and read, and every other transaction on it is refused before
-//! it changes anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE,
-//! when it first writes to the database. Where a log keeps rollback journals, a transaction with one is none of plain
-//! SQLite's, nor is the one that makes the database.
+//! database outside WAL mode may be opened and read. Every other transaction on it is refused before it
+//! changes anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE, when it
+//! first writes to the database. Where a log keeps rollback journals, a transaction with one does not count
+//! as plain SQLite's, nor does the one that makes the database.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::Db;
 use crate::errors::Failure;
 use crate::settings::Settings;
 
-/// What page 1 says in WAL mode.
+/// The versions in page 1 in WAL mode.
 const WAL_VERSIONS: [u8; 2] = [2, 2];
 /// Journal modes with a rollback journal, which a log may keep.
 const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
@@ -30,10 +30,10 @@ fn refused(path: &Path, why: &str) -> Failure {
     Failure::cannot_open(format!("strict=on refuses {path}, which would be plain SQLite: {why}"))
 }
 
-/// Checks a database that is not there yet.
+/// Checks a database that does not exist yet.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let Some(why) = settings.log_dir(path).err().filter(|_| settings.strict) else { return Ok(()) };
-    // A path that is not there is no matter of settings.
+    // A missing directory is no matter of settings.
     match media::check_parent(path) {
         Err(missing) => Err(Failure::cannot_open(format!("cannot make {}: {missing}", path.display()))),
         Ok(()) => Err(refused(path, &why)),
@@ -77,14 +77,15 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     Err(refused(&db.path, why))
 }
 
-/// Refuses a rollback journal, unless `PRAGMA journal_mode=WAL` may need it: that takes EXCLUSIVE before.
+/// Refuses a rollback journal, except one that `PRAGMA journal_mode=WAL` may need: that pragma takes
+/// EXCLUSIVE first.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
     let is_transaction = db.strict && db.lock.believed() == Level::Reserved && !db.keeps_rollback_journals();
     if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
 }
 
-/// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. What SQLite
-/// writes to roll back afterwards is what is there already.
+/// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. To roll back
+/// afterwards SQLite writes what is there already, so that write is let pass.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
     if !db.strict || !db.lock.in_rollback_transaction() || db.has_journal() || db.makes_database() {
         return Ok(());

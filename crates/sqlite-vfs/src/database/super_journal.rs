@@ -1,14 +1,14 @@
 //! Whether this thread is committing to several files at once, with a super-journal.
 //!
-//! SQLite deletes the super-journal between the two phases of such a commit: that deletion is the commit, and what
-//! fails in the second phase is not reported. So a transaction has to be durable when it is sealed, in the first
-//! (invariant 4).
+//! SQLite deletes the super-journal between the two phases of such a commit. That deletion is the commit, and
+//! SQLite does not report failures in the second phase. So a transaction has to be durable when it is sealed,
+//! in the first phase (invariant 4).
 //!
-//! Super-journals are opened through the VFS of the connection's main database. Where that is another one, they are
-//! not seen, and the database is told so ([`super::Db::set_main_elsewhere`]).
+//! Super-journals are opened through the VFS of the connection's main database. If that is another VFS, this
+//! one does not see them, and the database is told so ([`super::Db::set_main_elsewhere`]).
 //!
-//! A thread that ends closes connections in its last destructors, behind that of what is kept here. Then nothing is
-//! known, and one may be open.
+//! A thread that ends closes connections in its last destructors, possibly after the destructor of the value
+//! kept here. Then nothing is known, and a super-journal may be open.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -17,7 +17,7 @@ thread_local! {
     static OPEN: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// A super-journal of this name is being opened.
+/// Notes that a super-journal of this name is being opened.
 ///
 /// # Safety
 /// `name` is null or a string that ends with a zero.
@@ -30,7 +30,7 @@ pub unsafe fn opened(name: *const c_char) {
     }
 }
 
-/// A file of this name is being deleted.
+/// Notes that a file of this name is being deleted.
 ///
 /// # Safety
 /// As for [`opened`].
@@ -46,7 +46,7 @@ pub unsafe fn deleted(name: *const c_char) {
     });
 }
 
-/// A transaction begins: whatever was committed before on this thread is over.
+/// A transaction begins: every earlier commit of this thread is over.
 pub fn forget() {
     if is_open() {
         let _ = OPEN.try_with(RefCell::take);

@@ -1,12 +1,13 @@
 //! SQLite's sleeps between two tries for the WRITE lock, as places in the queue for it.
 //!
-//! When `xShmLock` says busy, SQLite drops its snapshot and calls the busy handler. The default
-//! one sleeps through `xSleep` on the same thread, for a time it chooses, and counts that time
-//! against the busy timeout. So that sleep is where this VFS queues: it ends when the lock is
-//! reserved for the connection, and SQLite, trying again, finds it free under a fresh snapshot.
-//! (Waiting in `xShmLock` itself would end with a stale snapshot, which SQLite has to give up.)
+//! When `xShmLock` says busy, SQLite drops its snapshot and calls the busy handler. The default one sleeps
+//! through `xSleep` on the same thread, for a time that it chooses, and counts that time against the busy
+//! timeout. So this VFS queues in that sleep. The sleep ends when the lock is reserved for the connection,
+//! and SQLite, when it tries again, finds the lock free under a fresh snapshot. (A wait in `xShmLock` itself
+//! would end with a stale snapshot, which SQLite has to give up.)
 //!
-//! A thread that ends may still use connections, in its last destructors: it sleeps as with stock SQLite.
+//! A thread that ends may still use connections in its last destructors. There it sleeps as with stock
+//! SQLite.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use duralite_locks::Holder;
 use duralite_medium::process::ProcessId;
 
-/// A connection, and the process that it belongs to: a child of that has the lock's memory no more.
+/// A connection, and the process that it belongs to. A child of that process does not have the lock's memory.
 type Refused = Option<(ProcessId, Weak<Holder>)>;
 
 thread_local! {
@@ -23,13 +24,13 @@ thread_local! {
     static REFUSED: RefCell<Refused> = const { RefCell::new(None) };
 }
 
-/// What a thread does that had WRITE, and was told that it is busy, for the log to start over first.
+/// What a thread does that had WRITE and was told that it is busy, so that the log starts over first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
     /// It was told so just now.
     Wanted,
-    /// It goes on without a sleep, to begin again; and how long it was to sleep.
+    /// It goes on without a sleep, to begin again. The value is how long it was to sleep.
     Awaited(Duration),
 }
 
@@ -42,7 +43,8 @@ pub fn for_room() {
     let _ = ROOM.try_with(|room| room.set(Room::Wanted));
 }
 
-/// Whether this thread begins a transaction again for that, which it does only once, and how long it may wait.
+/// Whether this thread begins a transaction again for that reason, and how long it may wait. Answers so only
+/// once.
 pub fn for_room_until() -> Option<Duration> {
     match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
         Ok(Room::Awaited(limit)) => Some(limit),
@@ -56,13 +58,13 @@ pub fn refused(holder: &Arc<Holder>) {
     let _ = REFUSED.try_with(|before| before.replace(Some(refused)));
 }
 
-/// Forgets it: the thread goes on with something else.
+/// Forgets the refusal: the thread goes on with something else.
 pub fn forget() {
     let _ = REFUSED.try_with(RefCell::take);
 }
 
-/// Sleeps in the queue, if this thread was refused the WRITE lock; otherwise `false` at once. Who is to begin again waits when
-/// it does.
+/// Sleeps in the queue, if this thread was refused the WRITE lock. Otherwise returns `false` at once. A
+/// thread that is to begin its transaction again does not sleep here: it waits when it begins.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
