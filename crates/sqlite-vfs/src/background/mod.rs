@@ -1,5 +1,5 @@
-//! What works on a log beside the commits: the thread that checkpoints and flushes, and the checkpoint that
-//! starts an outgrown log over.
+//! Work on a log beside the commits: the thread that checkpoints and flushes, and the checkpoint that starts
+//! an outgrown log over.
 
 pub mod restart;
 pub mod save;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::database::waiting;
 use crate::sqlite::connection::BusyWait;
 
-/// Waits in the queue for WRITE where that is what is in the way, as any writer. While it waits for readers it has WRITE itself.
+/// Waits as any writer does, in the queue for WRITE, if that lock is in the way. If readers are in the way,
+/// the waiting connection has WRITE itself.
 fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: waiting::sleep }
 }

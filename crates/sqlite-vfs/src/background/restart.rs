@@ -1,16 +1,18 @@
-//! Keeps the log from growing without bound while many commit, and within its limit (invariant 10).
+//! Keeps the log from growing without bound while many connections commit, and keeps it within its limit
+//! (invariant 10).
 //!
-//! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which nobody reads
-//! it. Where many commit there is no such moment: somebody always waits for durability under a read mark. So when
-//! the log has outgrown the auto-checkpoint by some factor, one connection that is about to begin a transaction,
-//! and holds nothing yet, first runs a checkpoint that keeps new writers out for as long as it takes those that
-//! are there to finish (`RESTART`). A reader that stays longer ends that; it is then tried again later, at ever
-//! longer distances.
+//! SQLite's auto-checkpoint runs beside the writers, and the log starts over only in a moment in which nobody
+//! reads it. Where many connections commit there is no such moment: some connection always waits for
+//! durability under a read mark. So when the log has outgrown the auto-checkpoint by some factor, one
+//! connection runs a checkpoint first. It is about to begin a transaction, and holds nothing yet. Its
+//! checkpoint (`RESTART`) keeps new writers out until the present ones have finished. A reader that stays
+//! longer makes that try vain. The next tries then come later, at ever longer distances.
 //!
-//! The same is done when a log is short of room ([`crate::attachment::room`]), whether or not the application ever checkpoints:
-//! before the next transaction of a connection begins, on its thread, within the same bounds of time. So a commit fails
-//! for want of room only where a reader keeps what would have to go, where a transaction is larger than what was left
-//! (then the next one finds all of it), and in exclusive locking mode, where no other connection can checkpoint.
+//! The same is done when a log is short of room ([`crate::attachment::room`]), whether or not the application
+//! ever checkpoints. It is done before the next transaction of a connection begins, on its thread, within the
+//! same bounds of time. So a commit fails for want of room in three cases only: a reader keeps what would
+//! have to go; a transaction is larger than the room that was left (the next one then finds all of it); or in
+//! exclusive locking mode, where no other connection can checkpoint.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -27,27 +29,28 @@ use crate::said::Said;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
 
-/// How long those that are there may take to finish. Writers wait meanwhile.
+/// How long the present writers and readers may take to finish. New writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
-/// How long it waits in the queue for WRITE, and how long a checkpoint that runs already may take.
+/// How long this waits in the queue for WRITE, and how long a checkpoint that is already running may take.
 const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
-/// A reader for so long is none of a crowd.
+/// A reader that stays for this long does not belong to a crowd that comes and goes.
 const STAYS: Duration = Duration::from_millis(100);
-/// Nobody else tries meanwhile.
+/// No other connection tries within this time.
 const TURN_NS: u64 = 500_000_000;
 
 thread_local! {
     static RESTARTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gets the log to start over if it is time, before a transaction of `db` begins, which holds none of the log's locks.
-/// Whether it will: whoever writes next starts it over, if it takes its snapshot only now.
+/// Gets the log to start over if it is time, before a transaction of `db` begins; that transaction holds none
+/// of the log's locks. Returns whether the log will start over: the next writer does it, if it takes its
+/// snapshot only now.
 pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     let waits = waiting::for_room_until();
     let (bound, room) = (attachment.bound(), attachment.room());
     if bound.is_outgrown() {
-        // It may have been another process that has started the log over: then nothing is to be done.
+        // If another process has started the log over, there is nothing to do.
         bound.indexed(attachment.indexed_frames());
     }
     let (is_outgrown, is_short) = (bound.is_outgrown(), room.is_wanted());
@@ -58,7 +61,7 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
         return false;
     }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
-        // For as long as SQLite takes it to have slept.
+        // Waits at most for as long as SQLite takes the connection to have slept.
         let (start, limit) = (Instant::now(), waits.unwrap_or_default());
         while start.elapsed() < limit && attachment.restart_turn().is_taken() {
             std::thread::sleep(PAUSE);
@@ -89,20 +92,22 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     false
 }
 
-/// Whether a checkpoint on this thread would be in the way of the one that starts the log over: all others wait
-/// for nothing, and one of those that every commit tries would always be there.
+/// Whether a checkpoint on this thread would be in the way of the one that starts the log over. No other
+/// connection waits for such a checkpoint. And since every commit tries one, there would always be one in the
+/// way.
 pub fn yields(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
-/// Whether a transaction that has just got WRITE had better wait: the log is nearly full, and can soon start over, since nobody
-/// reads it for long. Who is told that it is busy begins again, and whoever does so first starts the log over.
+/// Whether a transaction that has just got WRITE should wait: the log is nearly full, and can soon start
+/// over, since no reader stays long. A connection that is told that it is busy begins again, and the first
+/// one to do so starts the log over.
 pub fn is_ahead(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
         return false;
     }
-    // Another process may have started it over.
+    // Another process may have started the log over.
     look_at_room(attachment);
     let waits = room.is_scarce() && !reader_stays(attachment);
     if waits {
@@ -111,10 +116,10 @@ pub fn is_ahead(attachment: &Attachment, holder: &Holder) -> bool {
     waits
 }
 
-/// Learns how much room there is after what all processes have committed.
+/// Learns how much room is left after the commits of all processes.
 fn look_at_room(attachment: &Attachment) {
     let mut log = attachment.log();
-    // An error comes back from the write.
+    // The write reports an error.
     if log.db_pages().is_ok() {
         let (fill, is_short) = log.fill();
         attachment.room().seen(fill, is_short);
@@ -125,7 +130,8 @@ fn reader_stays(attachment: &Attachment) -> bool {
     attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS)
 }
 
-/// With patience for those who are in the way, or without.
+/// Starts the log over, with patience for connections that are in the way, or without. Returns whether it
+/// succeeded.
 fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, Failure> {
     let (busy_timeout, try_for) =
         if is_patient { (BUSY_TIMEOUT, TRY_FOR) } else { (Duration::ZERO, Duration::ZERO) };
@@ -133,9 +139,10 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, F
     let purpose = "cannot checkpoint a log that has outgrown its bound";
     let uri = uri_of(&db.path, &parameters)?;
     let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, in_queue(busy_timeout, try_for), purpose)?;
-    // Most of it beside the writers.
+    // This writes most of the log home beside the writers.
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
-    // It has not got everything home and has not synced, then. The sync that is to come is short after this one.
+    // If the file is not synced now, that checkpoint did not get everything home. A sync now makes the later
+    // one short.
     if !db.has_home() && !attachment.home_is_synced() && db.sync(ffi::SYNC_NORMAL) != ffi::OK {
         return Ok(false);
     }
@@ -144,7 +151,7 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, F
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
             return Ok(true);
         }
-        // A checkpoint that runs already is not waited for by SQLite. Who is a reader has been waited for.
+        // SQLite does not wait for a checkpoint that is already running. For readers it has waited by now.
         if own.gave_up() || start.elapsed() >= try_for {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
-//! Putting home what is in a log that was deleted while it is in use, as soon as that is seen: should this process die, there is
-//! nothing else left of it.
+//! Writes home what is in a log that was deleted while in use, as soon as that is seen. If this process died
+//! before, nothing would be left of those commits.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use crate::errors::Failure;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 
-/// Writes what is committed to the database file and syncs it, as far as readers allow: the last close does the rest. Its failures go to
-/// SQLite's error log; whoever calls this tells its own reason. The caller holds none of this library's locks; it may hold WRITE.
+/// Writes everything committed to the database file and syncs it, as far as readers allow; the last close
+/// does the rest. Failures go to SQLite's error log, since the caller reports its own reason. The caller
+/// holds none of this library's locks, but may hold WRITE.
 #[cold]
 pub fn put_home(db: &Db, attachment: &Attachment) {
     if !attachment.is_to_be_saved() || db.reserves_bytes().unwrap_or(true) {
@@ -25,7 +26,7 @@ pub fn put_home(db: &Db, attachment: &Attachment) {
     }
 }
 
-/// A connection of the VFS's own checkpoints, and syncs.
+/// Lets a connection of the VFS's own checkpoint and sync.
 fn checkpoint(db: &Db) -> Result<(), Failure> {
     let uri = uri_of(&db.path, &db.settings().parameters())?;
     let (wait, purpose) =

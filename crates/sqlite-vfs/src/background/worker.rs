@@ -1,5 +1,5 @@
-//! A thread per log that works beside the commits: it checkpoints, so that none of them has to, and makes what
-//! Group Synch has acknowledged durable in time. [`Maintenance`] says when it may.
+//! A thread for each log that works beside the commits. It checkpoints, so that no commit has to, and makes
+//! durable in time what Group Synch has acknowledged. [`Maintenance`] says when it may.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -17,9 +17,9 @@ use crate::sqlite::{Sqlite, VFS_NAME};
 
 /// How long a checkpoint waits for readers before it leaves the rest to the next. Writers wait meanwhile.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
-/// How long it waits in the queue for WRITE.
+/// How long a checkpoint waits in the queue for WRITE.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);
-/// Between two checkpoints that did not get everything home.
+/// The pause between two checkpoints that did not get everything home.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the thread works with.
@@ -99,13 +99,13 @@ impl Worker {
         }
     }
 
-    /// Copies most of the log home beside the writers, then the little that has come meanwhile
-    /// without them, so that the next one starts the log over.
+    /// Writes most of the log home beside the writers, then the little that has come meanwhile without them.
+    /// The next writer then starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
         // A child would find SQLite's allocator locked for good.
         let _forks = ForksWait::begin();
-        // As they are by now: some can be changed while the log is in use.
+        // The settings of this moment: some can be changed while the log is in use.
         let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {
             return Ok(());
         };

@@ -1,5 +1,5 @@
-//! Checkpointing the `-wal` file that a program without Duralite left behind into the database: by
-//! stock SQLite itself, through the base VFS.
+//! Checkpoints the `-wal` file that a program without Duralite left behind: stock SQLite itself does it,
+//! through the base VFS.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use crate::sqlite::connection::{BusyWait, OwnConnection};
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether this user may write the `-wal` and its wal-index, where those are there.
+/// Whether this user may write the `-wal` and its wal-index, as far as they exist.
 pub fn may_write(db: &Db) -> bool {
     let may = |end| {
         !matches!(access(db.beside(end), Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
@@ -23,11 +23,11 @@ pub fn may_write(db: &Db) -> bool {
     may("-wal") && may("-shm")
 }
 
-/// Checkpoints and empties the base VFS's `-wal`. Fails with BUSY when somebody uses it.
+/// Checkpoints and empties the base VFS's `-wal`. Fails with BUSY when another connection uses it.
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     let name = CString::new([b"./".as_slice(), db.path.as_os_str().as_bytes()].concat())
         .map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))?;
-    // SQLite gives absolute paths, which are no URIs.
+    // SQLite gives absolute paths, which are no URIs. A relative path gets `./` before it.
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";
     let parent = db.sqlite.parent.name();

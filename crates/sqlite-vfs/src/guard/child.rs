@@ -1,9 +1,10 @@
 //! The rollback journals that a super-journal names.
 //!
-//! When SQLite has rolled one of several databases back, it deletes the super-journal unless the journal of another one
-//! still names it: then that transaction would count as committed there (invariant 23). It asks by the path of that
-//! journal, whose database may not be open. So the database beside it is looked at: its guard says whether its journal
-//! is in a log.
+//! When SQLite has rolled back one of several databases, it deletes the super-journal unless the journal of
+//! another database still names it. If it deleted the super-journal too early, the transaction would count as
+//! committed in that other database (invariant 23). SQLite asks by the path of that journal, whose database
+//! may not be open. So this module looks at the database beside the journal: its guard says whether the
+//! journal is in a log.
 
 use std::cell::Cell;
 use std::ffi::{CString, OsStr, c_int};
@@ -27,20 +28,21 @@ use crate::registration::Registration;
 use crate::settings::Settings;
 use crate::sqlite::base::OwnFile;
 
-/// How the names of journals end.
+/// The end of every journal's name.
 const END: &[u8] = b"-journal";
 
 thread_local! {
-    /// Whether this thread reads a super-journal, and will ask for those that it names.
+    /// Whether this thread reads a super-journal, and will ask for the journals that it names.
     static READS_SUPER_JOURNAL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A super-journal is opened, for reading or to be written.
+/// Notes that a super-journal is opened, for reading or for writing.
 pub fn super_journal_opened(for_reading: bool) {
     let _ = READS_SUPER_JOURNAL.try_with(|reads| reads.set(for_reading));
 }
 
-/// The database of a journal with this name, if this thread is asking for those that a super-journal names.
+/// The database of a journal with this name, if this thread is asking for the journals that a super-journal
+/// names.
 pub fn database_of(journal: &Path) -> Option<PathBuf> {
     if !READS_SUPER_JOURNAL.try_with(Cell::get).unwrap_or(true) {
         return None;
@@ -49,22 +51,23 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
     Some(OsStr::from_bytes(database).into())
 }
 
-/// Such a journal, to be looked at.
+/// Such a journal, opened to be looked at.
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
-    /// As long as it is open the log stays attached. Dropped before the file.
+    /// Keeps the log attached. It is dropped before the file.
     _used: Use,
     _file: OwnFile,
 }
 
 impl ChildJournal {
-    /// The journal of this database in its log; `None` where it is in a file, or there is none.
+    /// The journal of this database in its log. `None` where the journal is in a file, or does not exist.
     pub fn find(registration: &'static Registration, database: &Path) -> Result<Option<Self>, Failure> {
         let path = CString::new(database.as_os_str().as_bytes());
         let Ok(path) = path.map_err(drop) else { return Ok(None) };
         let Some(file) = OwnFile::open(registration.sqlite.parent, &path) else {
-            // One that cannot be opened just now may have such a journal: the super-journal stays (invariant 23).
+            // A database that cannot be opened just now may have such a journal, so the super-journal stays
+            // (invariant 23).
             return match database.try_exists() {
                 Ok(false) => Ok(None),
                 _ => Err(Failure::cannot_open(format!("cannot open {}", database.display()))),
@@ -79,7 +82,7 @@ impl ChildJournal {
             return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
         }
         let id = match guard::inspect(&header) {
-            // Its log has no journal, and may not be there.
+            // The log of such a guard has no journal, and may not exist.
             DatabaseHeader::Guarded { provisional: true, .. } => return Ok(None),
             DatabaseHeader::Guarded { log_id, .. } => log_id,
             DatabaseHeader::Damaged => {
@@ -117,7 +120,7 @@ impl ChildJournal {
         Err(missing.unwrap_or_else(|| Failure::cannot_open(format!("no log of {}", database.display()))))
     }
 
-    /// Whether it may be hot.
+    /// Whether the journal may be hot.
     pub fn counts(&self) -> Result<bool, Failure> {
         counts(&self.journal).map_err(|error| Failure::of(&error, During::Open))
     }
@@ -134,14 +137,14 @@ impl ChildJournal {
         }
     }
 
-    /// Its size in bytes.
+    /// The size of the journal in bytes.
     pub fn size(&self) -> Result<u64, c_int> {
         let size = self.journal.size().map(|size| size.unwrap_or(0));
         size.map_err(|error| self.registration.sqlite.fail(&Failure::of(&error, During::Size)))
     }
 }
 
-/// Whether the database of such a journal is there at all.
+/// Whether the database of such a journal exists at all.
 pub fn is_database(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }

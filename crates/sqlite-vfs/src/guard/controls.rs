@@ -1,7 +1,7 @@
-//! Mends of this module taken back one by one, so that the exploration of schedules has to find each fault again. Only in
-//! builds with the feature `controls`, which nothing that users load has.
+//! Takes fixes of this module back one by one, so that the exploration of schedules has to find each fault
+//! again. It exists only in builds with the feature `controls`, and nothing that users load has that feature.
 //!
-//! `LOCKING_CONTROL` names the mend:
+//! `LOCKING_CONTROL` names the fix:
 //!
 //! | value | what is taken back |
 //! | --- | --- |
@@ -21,7 +21,7 @@ use crate::attachment::Entering;
 use crate::database::{Db, Prepared};
 use crate::errors::Failure;
 
-/// A mend that is taken back.
+/// A fix that is taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control {
     Lapse,
@@ -46,7 +46,7 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Whether SQLite gets SHARED without a log: the log is opened when SQLite opens the WAL.
+/// Whether SQLite gets SHARED without a log. The log is then opened when SQLite opens the WAL.
 pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     if !is_in_wal_mode(db)? {
         return Ok(false);
@@ -59,7 +59,7 @@ pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     })
 }
 
-/// What serves the WAL, with the fault; `None` where the control has nothing to do with it.
+/// What serves the WAL, with the fault. `None` where the control does not apply.
 pub fn open_wal(db: &Db) -> Result<Option<Prepared>, Failure> {
     let served = match control() {
         Some(Control::Lapse) if !db.read_only => lapse(db)?,
@@ -110,7 +110,7 @@ fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
         let _ = db.base.lock(Level::Exclusive);
         return Err(in_use(db));
     }
-    // What SQLite believes in, whatever is held.
+    // This is the lock that SQLite believes in, whatever is held.
     let Ok(log_dir) = db.log_dir() else { return Ok(None) };
     for name in ["-wal", "-shm"] {
         drop(std::fs::remove_file(db.beside(name)));

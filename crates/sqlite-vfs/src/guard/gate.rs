@@ -1,5 +1,5 @@
-//! Turns to open the log of a database, among the threads of this process: each needs the database alone for a moment, and all
-//! of them would be in each other's way.
+//! Turns to open the log of a database, among the threads of this process. Each thread needs the database
+//! alone for a moment, and without turns all of them would be in each other's way.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,13 +39,13 @@ impl Gate {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turn, if no other thread has it.
+    /// Takes the turn, if no other thread has it.
     pub fn enter(self: &Arc<Self>) -> Option<Turn> {
         let was_taken = std::mem::replace(&mut *self.taken(), true);
         (!was_taken).then(|| Turn(Arc::clone(self)))
     }
 
-    /// Waits until no thread has the turn, but no longer than this.
+    /// Waits until no thread has the turn, for at most `limit`.
     pub fn wait(&self, limit: Duration) {
         drop(self.freed.wait_timeout_while(self.taken(), limit, |taken| *taken));
     }

@@ -15,15 +15,17 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// That the database is this connection's alone, as who puts a guard on or takes one off has to show (invariant 2).
+/// Proof that the database is this connection's alone. Code that puts a guard on or takes one off has to show
+/// it (invariant 2).
 pub type Alone<'h> = Exclusive<'h, BaseFile>;
 
 pub fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
     Ok(matches!(db.header()?, DatabaseHeader::Guarded { log_id, .. } if log_id == id))
 }
 
-/// Whether the guard that is on is provisional: the log has no commits then, and nothing in it or in the database waits for a
-/// sync. Once it is not, it never is again; but that it is not does not say that it is durable.
+/// Whether the guard that is on is provisional. If so, the log has no commits, and nothing in it or in the
+/// database waits for a sync. A guard that is no longer provisional never becomes so again. That it is not
+/// provisional does not mean that it is durable.
 pub fn is_provisional(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     if attachment.is_hardened() {
         return Ok(false);
@@ -33,8 +35,9 @@ pub fn is_provisional(db: &Db, attachment: &Attachment) -> Result<bool, Failure>
     Ok(matches!(header, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
 }
 
-/// Refuses a database beside which is a file of the name that SQLite gives to rollback journals, unless it is empty or begins with
-/// a zero, as a journal does that counts for nothing. Whether there is such a file.
+/// Refuses a database that has a file beside it with the name of its rollback journal. Lets pass a file that
+/// is empty or begins with a zero, as a journal does that counts for nothing. Returns whether there is such a
+/// file.
 pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     let name = db.beside("-journal");
     let failed =
@@ -52,12 +55,12 @@ pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     }
 }
 
-/// Writes and syncs the header as it is to be on disk; everything else in the file is durable.
+/// Writes and syncs the header as it is to be on disk. Everything else in the file is durable already.
 ///
-/// SQLite goes on as the header reads now, whatever is answered, so a sync that failed is tried again:
-/// with the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back.
-/// A second sync proves something here, because the bytes are written anew before it. If that fails too,
-/// this connection gets no rollback journal any more.
+/// SQLite goes on as the header reads now, whatever it is told, so a sync that failed is tried again. With
+/// the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back. A second
+/// sync proves something here, because the bytes are written anew before it. If it fails too, this connection
+/// gets no rollback journal any more.
 pub fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     put_header(db, header)?;
     if db.base.sync(ffi::SYNC_FULL) == ffi::OK {

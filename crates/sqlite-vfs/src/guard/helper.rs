@@ -1,14 +1,15 @@
 //! A connection of this VFS's own that may write, for a read-only one that may not.
 //!
-//! A database that is closed has no log. Who opens it read-only cannot make one, and would have to read it
-//! without; as long as that lasts, nobody else could make one either. So a connection that may write makes it, if
-//! this user has the right to, as stock SQLite makes `-wal` and `-shm` for a reader; and another one takes it
-//! away again after the reader.
+//! A closed database has no log. A connection that opens it read-only cannot make one, and would have to read
+//! the database without it. As long as that lasts, no other connection could make a log either. So a
+//! connection that may write makes the log, if this user has the right to, as stock SQLite makes `-wal` and
+//! `-shm` for a reader. Another such connection takes the log away again after the reader.
 //!
-//! The same takes a log away whose last users closed at the same time: each was in the others' way, so that none
-//! of them was the last.
+//! The same takes away a log whose last users closed at the same time. Each of them was in the others' way,
+//! so that none of them was the last.
 //!
-//! Where pages end in reserved bytes there is no such connection: what it puts home would go past the VFS that fills those.
+//! Where pages end in reserved bytes no such connection is opened: what it writes home would go past the VFS
+//! that fills those bytes.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -25,13 +26,13 @@ use crate::said::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// What is in a helper's way is in the reader's.
+/// A lock that keeps a helper waiting keeps the reader waiting too.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often those who closed at the same time try again.
+/// How often a connection tries again that closed at the same time as others.
 const TRIES: u32 = 3;
 
 thread_local! {
-    /// Whether a helper is being opened on this thread.
+    /// Whether this thread is opening a helper.
     static HELPING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -44,14 +45,14 @@ fn open(
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own))
 }
 
-/// Does what opens helpers: those need none themselves.
+/// Does work that opens helpers. A helper needs no helper itself.
 fn helping<T>(work: impl FnOnce() -> T) -> T {
     let _said = Said::here(&HELPING);
     work()
 }
 
-/// Opens a connection that may write beside a read-only one, which holds no lock of the file; `None` when this user may not
-/// write either, or when this is such a connection itself.
+/// Opens a connection that may write beside a read-only one, which holds no lock of the file. `None` when
+/// this user may not write either, or when this is a helper itself.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
     if HELPING.get() || !may_write(db) || db.reserves_bytes().unwrap_or(true) {
         return None;
@@ -65,12 +66,12 @@ fn may_write(db: &Db) -> bool {
     rustix::fs::access(&db.path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Takes a log away that has lost its last user without being put home, once the files of a connection are closed:
-/// one that was made for a reader, or one whose last users were in each other's way as they closed.
+/// Takes away a log that has lost its last user without being put home, once the files of a connection are
+/// closed. The log was made for a reader, or its last users were in each other's way as they closed.
 pub struct Lifter {
     sqlite: &'static Sqlite,
     uri: CString,
-    /// The log's shared memory, where others may use the log still, or have it put home already.
+    /// The log's shared memory, where other connections may still use the log, or have put it home already.
     unless_used: Option<PathBuf>,
 }
 
@@ -89,8 +90,8 @@ impl Lifter {
         Some(Self { sqlite: db.sqlite, uri, unless_used: refused.filter(|_| !db.read_only) })
     }
 
-    /// Opens and closes the database: whoever closes it last puts the log home. Whoever does so at the same time may
-    /// be in the way again.
+    /// Opens and closes the database. The connection that closes it last puts the log home. Another one that
+    /// does the same at the same time may be in the way again.
     pub fn run(self) {
         helping(|| self.close_anew());
     }

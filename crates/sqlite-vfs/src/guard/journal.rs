@@ -1,9 +1,10 @@
-//! Rollback journals that a log keeps: finding them, putting the guard on for one, taking it off at the last close.
+//! Rollback journals that a log keeps: finding them, putting the guard on for one, taking it off at the last
+//! close.
 //!
-//! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is synced,
-//! before a page of the database changes, under SQLite's EXCLUSIVE; and it comes off when nobody has the log attached, no
-//! journal is hot, and the home holds nothing back. A connection that has the log attached keeps it so until it is
-//! closed: that the guard is on needs no looking at then.
+//! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is
+//! synced, before a page of the database changes, under SQLite's EXCLUSIVE. It comes off when no connection
+//! has the log attached, no journal is hot, and the home holds nothing back. A connection that has the log
+//! attached keeps the guard on until it is closed, so it need not look at the guard.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
 
-/// The rollback journal in the log of this database; `None` where it would be the base's. SQLite holds SHARED.
+/// The rollback journal in the log of this database. `None` where the journal would be the base's. SQLite
+/// holds SHARED.
 fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     if let Some(attachment) = db.attached() {
         return Ok(attachment.rollback_journal());
@@ -31,21 +33,21 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         return Ok(None);
     }
     for tries in 0.. {
-        // Under a provisional guard no log has a journal, and a power loss may have left none at all.
+        // Under a provisional guard the log has no journal, and a power loss may have left no log at all.
         let DatabaseHeader::Guarded { log_id, provisional: false, .. } = db.header()? else {
             return Ok(None);
         };
         let attachment = match attach(db, log_id) {
             Ok(attachment) => attachment,
-            // Its last user has just closed it.
+            // The log's last user has just closed it.
             Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-        // Others have it attached as well, whatever SQLite's lock is.
+        // Other connections have the log attached as well, whatever SQLite's lock is.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
-            // Somebody is about to close it, and will find that this one has SHARED.
+            // Another connection is about to close the log, and will find that this one has SHARED.
             Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         }
@@ -55,13 +57,13 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     Ok(None)
 }
 
-/// As a transaction begins, under SHARED: leaves a log whose place another one has taken. A journal that SQLite has open is that
-/// one's from now on.
+/// Leaves a log whose place another one has taken, as a transaction begins, under SHARED. A journal that
+/// SQLite has open is the new log's from now on.
 pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };
     if is_guarded_by(db, attachment.id())? {
-        // Whoever was about to replace it has died, or could not.
+        // The connection that was about to replace the log has died, or could not.
         attachment.set_guard_kind(None);
         return Ok(());
     }
@@ -74,7 +76,7 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether there is a rollback journal that may be hot; `None` where the base knows.
+/// Whether there is a rollback journal that may be hot. `None` where the base knows.
 pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
     match journal_of(db)? {
         Some(journal) => counts(&journal).map(Some).map_err(|error| Failure::of(&error, During::Open)),
@@ -84,15 +86,15 @@ pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
 
 /// How a rollback journal is opened for SQLite.
 pub enum Opened {
-    /// It is open here.
+    /// In memory or in the log, and open here.
     Here,
-    /// It is the base's, but what SQLite does with it is seen here.
+    /// In a file of the base's, but this VFS sees what SQLite does with it.
     Wrapped,
-    /// It is the base's.
+    /// In a file of the base's.
     Base,
 }
 
-/// Opens the rollback journal for SQLite, where it is not the base's.
+/// Opens the rollback journal for SQLite, unless it is the base's.
 pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     let failed = |error| Failure::of(&error, During::Open);
     let makes = flags & ffi::OPEN_CREATE != 0;
@@ -109,7 +111,7 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     if !makes || !db.may_raise_for_journal() {
         return Ok(Opened::Base);
     }
-    // A new database is made by its first transaction: until then it has no page for a guard.
+    // The first transaction of a new database makes its first page, so there is no page for a guard yet.
     let (header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
     db.set_makes_database(found == DatabaseHeader::Empty);
@@ -131,8 +133,9 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     Ok(Opened::Here)
 }
 
-/// SQLite begins a transaction by writing a journal's header. In exclusive locking mode it has kept the journal open, with the lock: that
-/// of the transaction that has made the database is the base's, and the next one is in the log.
+/// SQLite begins a transaction by writing a journal's header. In exclusive locking mode it has kept the
+/// journal open, and the lock. The journal of the transaction that has made the database is the base's, and
+/// the next one is in the log.
 pub fn begin(db: &Db) -> Result<(), Failure> {
     if db.has_base_journal() {
         let (header, len) = db.raw_header()?;
@@ -140,15 +143,15 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
         if !guard::page_size_is_valid(page_bytes) || guard::kind_of_page(0, &header).is_none() {
             return Ok(());
         }
-        // The file is deleted before the guard goes on.
+        // The file is closed and deleted before the guard goes on.
         db.leave_base_journal();
         db.set_makes_database(false);
     }
     if db.lock.believed() >= Level::Exclusive { raise_for_journal(db) } else { Ok(()) }
 }
 
-/// A WAL with commits and a rollback journal know nothing of each other: SQLite never has both, unless the WAL could not
-/// be deleted.
+/// Refuses a rollback journal beside a WAL with commits: neither knows of the other. SQLite never has both,
+/// unless the WAL could not be deleted.
 fn check_no_commits(db: &Db) -> Result<(), Failure> {
     let Some(attachment) = db.attached() else { return Ok(()) };
     if db.guard_kind(&attachment)? == JournalKind::Wal {
@@ -163,8 +166,8 @@ fn check_no_commits(db: &Db) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Under EXCLUSIVE, before SQLite changes the database: sees to it that the open journal is in the log, and that the
-/// guard is on, synced.
+/// Puts the open journal into the log, and the guard on, synced. Called under EXCLUSIVE, before SQLite
+/// changes the database.
 pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     if !db.has_journal_in_memory() {
         return Ok(());
@@ -182,10 +185,10 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     db.pour_journal(journal).map_err(|error| Failure::of(&error, During::Write))
 }
 
-/// Deletes the rollback journal, which is SQLite's commit; `false` where it is the base's.
+/// Deletes the rollback journal; this deletion is SQLite's commit. `false` where the journal is the base's.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
     if db.forget_closed_journal() {
-        // There may be one of the base's that is worth nothing, from before there was a guard.
+        // The base may have a journal from before there was a guard, which is worth nothing.
         let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
         return Ok(true);
     }
@@ -195,7 +198,8 @@ pub fn delete(db: &Db) -> Result<bool, Failure> {
     }
 }
 
-/// As the database is closed: takes the guard off if nobody else has the log. SQLite holds no lock any more.
+/// Takes the guard off as the database is closed, if no other connection has the log. SQLite holds no lock
+/// any more.
 pub fn close(db: &Db) {
     let Some(attachment) = db.attached_for(Serving::Journal) else { return };
     if attachment.outside().is_some() || db.read_only {
@@ -210,13 +214,14 @@ pub fn close(db: &Db) {
                 maintenance.stop();
             }
         }
-        // Somebody else is there: whoever closes last sees to it, and if all close at once, the last to look.
+        // Other connections have the log. The last one to close lifts the guard; if all close at once, the
+        // last one to look does.
         Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
         Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
     }
 }
 
-/// Whether it was the last.
+/// Lifts the guard if this connection was the last. Returns whether it was.
 fn lift_if_last(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     if !attachment.take_alone(SegmentUse::Any)? {
         return Ok(false);

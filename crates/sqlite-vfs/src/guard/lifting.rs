@@ -15,8 +15,8 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, Serving, lock};
 use crate::errors::{During, Failure};
 
-/// Takes a provisional guard off whose log is not what it was, or not there any more. Nobody uses it, so it has no
-/// commits, and a power loss has left this of it.
+/// Takes off a provisional guard whose log is gone, or is not what it was. No connection uses that log, so it
+/// has no commits, and a power loss has left it like this.
 pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
     let (mut header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
@@ -27,9 +27,9 @@ pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1). One that stays at the
-/// last close is left as it is until SQLite has shown whether it closes: [`lift_kept`].
-/// `false` when the database is not guarded, and the deletion is the base's.
+/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1). Leaves a log
+/// that stays at the last close as it is, until SQLite has shown whether it closes: see [`lift_kept`].
+/// `false` when the database is not guarded; the deletion is then the base's.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
         db.detach_lingering();
@@ -45,8 +45,9 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     lift_and_detach(db)
 }
 
-/// SQLite goes on with a database after it has deleted the WAL whose log was kept: it was no close, but leaves WAL
-/// mode. EXCLUSIVE is held still, so the guard comes off now. If it cannot, it stays, as where [`delete_wal`] fails.
+/// Lifts the guard of a log that was kept, because SQLite goes on with the database after it has deleted the
+/// WAL. So that was no close: SQLite leaves WAL mode. It still holds EXCLUSIVE, so the guard comes off now.
+/// If it cannot, it stays, as where [`delete_wal`] fails.
 #[cold]
 pub fn lift_kept(db: &Db) {
     if db.end_keeping()
@@ -58,14 +59,14 @@ pub fn lift_kept(db: &Db) {
 
 /// Gives a lock back for SQLite.
 pub fn unlock(db: &Db, level: Level) -> c_int {
-    // Who closes gives all of it back at once.
+    // SQLite gives all of its lock back at once when it closes.
     if level > Level::None && db.is_kept() {
         lift_kept(db);
     }
     lock::unlock(db, level)
 }
 
-/// As [`lift_kept`], before SQLite opens a rollback journal, which never meets the guard.
+/// As [`lift_kept`], before SQLite opens a rollback journal, which must never meet the guard.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {
@@ -80,7 +81,8 @@ pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Lifts the guard of the attached log and lets go of it, lifted or not; `false` where none is attached.
+/// Lifts the guard of the attached log, and lets go of the log whether or not that succeeds. `false` where no
+/// log is attached.
 fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = match db.lock.sqlites_exclusive() {
@@ -104,9 +106,9 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     lifted.map(|()| true)
 }
 
-/// After SQLite has checkpointed: takes the guard off and deletes the log. Idle connections that have had
-/// rollback journals in it may have it attached still: they are told, and look at the guard before they begin
-/// anything.
+/// Takes the guard off and deletes the log, after SQLite has checkpointed. Idle connections that have had
+/// rollback journals in the log may still have it attached. They are told, and look at the guard before they
+/// begin anything.
 pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
     if attachment.take_alone(SegmentUse::Any)? {
         return lift_alone(db, alone, attachment);
@@ -125,40 +127,41 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     let provisional = is_provisional(db, attachment)?;
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
-    // A log in which no transaction has ever begun has nothing to forget: it was only read through. One that has no commits any more
-    // may have what a process had written that died: it must never be found again.
+    // A log in which no transaction has ever begun has nothing to forget: it was only read through. A log
+    // that has no commits any more may hold what a process wrote before it died, and that must never be found
+    // again.
     let holds_anything =
         !provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
     if holds_anything {
         db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
     if db.drain()? {
-        // Now in the file itself, as those find it who come without the home.
+        // Now the pages must be in the file itself, where programs without the home find them.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
     }
-    // One that is left is worth nothing, as PERSIST leaves it.
+    // A journal that is left is worth nothing, as PERSIST leaves it.
     if let Some(journal) = attachment.rollback_journal() {
         journal.delete().map_err(failed)?;
     }
     if holds_anything {
         log.retire().map_err(failed)?;
     }
-    // What a home has held of it is there now too.
+    // What a home has held of the header is in the file by now.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
     if let Some(versions) = versions {
         header[VERSIONS].copy_from_slice(&versions);
     }
     let lifted = write_header(db, &header);
-    // A provisional guard may come back, and needs no log then.
+    // A provisional guard may come back, and then needs no log.
     if lifted.is_ok() || provisional {
         log.unlink().map_err(failed)?;
     }
     lifted
 }
 
-/// Finds every committed page in what `read` reads of the database; the versions that page 1 has in the log, if it
-/// is there.
+/// Checks that every committed page is in what `read` reads of the database. Returns the versions in page 1,
+/// if the log has that page.
 fn find_all(
     db: &Db,
     log: &mut Log,
@@ -179,17 +182,17 @@ fn find_all(
 
 /// Whether the database file holds what the log holds.
 enum Comparison {
-    /// Every committed page. `versions` are those of page 1, where the log has it.
+    /// It holds every committed page. `versions` are those of page 1, where the log has it.
     Same { versions: Option<[u8; 2]> },
-    /// All before this one.
+    /// It holds all pages before this one.
     Differs { page_number: u32 },
 }
 
 /// Looks for every committed page in the database file.
 ///
-/// The versions of page 1 are not compared: the guard stands in their place, and the log may say that
-/// the database is not in WAL mode. When the guard could not be lifted for a change of the journal mode,
-/// SQLite finds the WAL still there, opens it again, and commits the new mode through it.
+/// The versions of page 1 are not compared: the guard stands in their place, and the log may say that the
+/// database is not in WAL mode. That happens when the guard could not be lifted for a change of the journal
+/// mode. SQLite then finds the WAL still there, opens it again, and commits the new mode through it.
 fn compare(
     db: &Db,
     log: &mut Log,
@@ -200,7 +203,8 @@ fn compare(
     let page_bytes = log.page_bytes() as usize;
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
     let mut versions = None;
-    // What a VFS above this one keeps at the end of pages (checksums, say) it may change on the way home.
+    // A VFS above this one may keep bytes at the end of pages (checksums, for example), and may change them
+    // on the way home.
     let mut reserved = [0];
     if !matches!(read(&mut reserved, guard::RESERVED_BYTES as u64)?, ffi::OK | ffi::IOERR_SHORT_READ) {
         return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));

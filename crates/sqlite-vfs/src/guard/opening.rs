@@ -1,9 +1,10 @@
 //! Opening the log of a database (invariants 1, 2 and 44).
 //!
-//! To make a log takes the database alone for a moment, and so does putting an ordinary `-wal` home that a program without
-//! Duralite has left. Two connections that want the database alone have to let go of it in turns. SQLite cannot: what it has read
-//! under SHARED it believes until it gives SHARED back. So all of that is done in [`begin`], when SQLite asks for SHARED
-//! and believes nothing yet. When SQLite opens the WAL, under the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
+//! Making a log takes the database alone for a moment. So does writing home an ordinary `-wal` that a program
+//! without Duralite has left. If two connections want the database alone, one of them has to let go of it.
+//! SQLite cannot: it believes what it has read under SHARED until it gives SHARED back. So all of that is
+//! done in [`begin`], when SQLite asks for SHARED and believes nothing yet. When SQLite opens the WAL, under
+//! the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
 //!
 //! [`look`] decides, and changes nothing:
 //!
@@ -22,7 +23,8 @@
 //! | a provisional guard without its log | the guard is forgotten; by a connection that may write |
 //! | a guard without its log, or a damaged one | an error says so |
 //!
-//! What lapses while the lock is not held is looked at again, or ends in `SQLITE_BUSY`.
+//! If the lock is not held for a while, what was concluded is looked at again, or the open ends in
+//! `SQLITE_BUSY`.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -49,10 +51,11 @@ use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 use crate::sqlite::connection::OwnConnection;
 
-/// How often a database is looked at under one lock: a log is put away, then another one is made.
+/// How often a database is looked at under one lock: a log may be put away first, and another one made.
 const LOOKS: u32 = 4;
 
-/// `xLock`. Under EXCLUSIVE SQLite goes on to change the database: then its rollback journal is in its place.
+/// `xLock`. Under EXCLUSIVE SQLite goes on to change the database, so the rollback journal is put in its
+/// place first.
 pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
     let before = db.lock.believed();
     if before == Level::None && level == Level::Shared {
@@ -75,23 +78,27 @@ enum Need<'h, 'd> {
     Served(Concluded<'h, Prepared>),
     /// Nothing: its log is attached when SQLite looks for the rollback journal.
     Journal,
-    /// Nothing yet: SQLite first plays the rollback journal back that is there, for this reason not to go on without.
+    /// Nothing yet: SQLite first plays back the rollback journal that exists. The failure says why the open
+    /// cannot go on without that.
     Playback(Failure),
-    /// A new log, made there.
+    /// A new log, in this directory.
     NewLog(&'d LogDirectory),
-    /// That the ordinary `-wal` goes home.
+    /// The ordinary `-wal` written home.
     Absorb,
-    /// A connection that may write. With the reason why the log that the guard names cannot be attached, where one does.
+    /// A connection that may write. With the reason why the log that the guard names cannot be attached, if
+    /// it names one.
     Writer(Option<Failure>),
-    /// That a provisional guard goes whose log is not what it was; with the reason why that cannot be attached.
+    /// A provisional guard taken off, because its log is not what it was. With the reason why that log cannot
+    /// be attached.
     Forget(LogId, Failure),
-    /// That a log goes which has nothing, and is not what the database needs.
+    /// A log put away that holds nothing, and is not the one that the database needs.
     PutAway(Arc<Attachment>),
     /// Another look: the guard has changed just now.
     Look,
 }
 
-/// Finds out what the database needs (the table above). Changes nothing but the log that it attaches.
+/// Finds out what the database needs (see the table above). Changes nothing, but attaches a log that it
+/// finds.
 fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>, Failure> {
     let base = || Need::Served(held.conclude(Prepared::Base));
     Ok(match db.header()? {
@@ -103,7 +110,8 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
                 Need::PutAway(attachment)
             }
             Ok(attachment) => Need::Served(held.conclude(Prepared::Log(attachment.enter(Entering::Wal)?))),
-            // Its last user has just closed it, or another log has taken the place of this, past SQLite's locks.
+            // The log's last user has just closed it, or another log has taken its place, past SQLite's
+            // locks.
             Err(_) if !is_guarded_by(db, log_id)? => Need::Look,
             Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => return Err(failure),
             Err(failure) if db.read_only => Need::Writer(Some(failure)),
@@ -116,7 +124,8 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
                 (Ok(_), Err(hot)) => Need::Playback(hot),
                 _ if db.read_only => Need::Writer(None),
                 _ if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
-                    // SQLite puts that home itself, through whatever VFS is above this one and fills those bytes.
+                    // SQLite writes that `-wal` home itself, through the VFS above this one that fills those
+                    // bytes.
                     if db.reserves_bytes()? || !absorb::may_write(db) { base() } else { Need::Absorb }
                 }
                 (Ok(log_dir), _) => Need::NewLog(log_dir),
@@ -126,8 +135,9 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
     })
 }
 
-/// Takes SHARED for SQLite, which has no lock and relies on nothing, and sees to the database's log before.
-/// `SQLITE_BUSY` where somebody is in the way for longer than [`crate::database::Db::patience`] lasts.
+/// Takes SHARED for SQLite, which has no lock and relies on nothing yet, and first does what the database's
+/// log needs. `SQLITE_BUSY` where other connections are in the way for longer than
+/// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
     let mut opening = Opening { db, turn: None, writer: None, reads_base: false };
     for tries in 0.. {
@@ -138,7 +148,7 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
                     return Ok(ffi::OK);
                 }
             }
-            // Somebody opens or closes the log just now, and is done in a moment.
+            // Another connection is just opening or closing the log, and is done in a moment.
             Err(code) if code & 0xff == ffi::BUSY && may_be_opening(db) && db.patience.pause(tries) => {}
             Err(code) => return Ok(code),
         }
@@ -146,8 +156,9 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
     Err(in_use(db))
 }
 
-/// Whether whoever is in the way may be opening or closing the log. With a rollback journal EXCLUSIVE is also how SQLite
-/// commits: then who has the log attached already is busy, as without one.
+/// Whether the connection that is in the way may be opening or closing the log. With a rollback journal
+/// SQLite also commits under EXCLUSIVE. Then a connection that has the log attached already is busy, as it is
+/// without a log.
 fn may_be_opening(db: &Db) -> bool {
     db.is_capable()
         && match db.header() {
@@ -162,23 +173,24 @@ fn may_be_opening(db: &Db) -> bool {
 enum Step {
     /// SQLite has SHARED.
     Begun,
-    /// The lock was given back. What was known is to be looked at again.
+    /// The lock was given back, so everything has to be looked at again.
     Again,
 }
 
 /// A database whose log is being opened, while SQLite believes to have no lock.
 struct Opening<'d> {
     db: &'d Db,
-    /// Among the threads of this process.
+    /// The turn among the threads of this process.
     turn: Option<Turn>,
     /// The connection that may write, once one was asked for.
     writer: Option<Option<OwnConnection<'static>>>,
-    /// Whether this user may not write what it takes to put an ordinary `-wal` home, and reads as without this library.
+    /// Whether this user lacks a right that writing an ordinary `-wal` home takes, and so reads the database
+    /// as without this library.
     reads_base: bool,
 }
 
 impl Opening<'_> {
-    /// Does what the database needs, and passes the lock on to SQLite where that is nothing.
+    /// Does what the database needs, and passes the lock on to SQLite when it needs nothing more.
     fn step(&mut self, own: Own<'_, BaseFile>, tries: u32) -> Result<Step, Failure> {
         let db = self.db;
         if !db.is_capable() {
@@ -222,13 +234,13 @@ impl Opening<'_> {
         self.again(tries)
     }
 
-    /// Nothing is held: waits a little before the next step.
+    /// Waits a little before the next step. Nothing is held meanwhile.
     fn again(&self, tries: u32) -> Result<Step, Failure> {
         if self.db.patience.pause(tries) { Ok(Step::Again) } else { Err(in_use(self.db)) }
     }
 
-    /// Takes the turn among the threads of this process, or gives the lock back, which is in the way of the thread that has the
-    /// turn, and waits for that one.
+    /// Takes the turn among the threads of this process. If another thread has the turn, gives back the lock,
+    /// which is in that thread's way, and waits for it.
     fn with_turn<'l>(&mut self, own: Own<'l, BaseFile>) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         if self.turn.is_some() {
             return Ok(Some(own));
@@ -245,7 +257,7 @@ impl Opening<'_> {
         Ok(None)
     }
 
-    /// Makes a log; the lock again, if there is one now.
+    /// Makes a log. Returns the lock again, if there is a log now.
     fn make_log<'l>(
         &mut self,
         own: Own<'l, BaseFile>,
@@ -263,8 +275,9 @@ impl Opening<'_> {
         Ok(Some(own))
     }
 
-    /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite has left. Only one that nobody uses: a
-    /// live one stays as it is. The checkpoint is another connection's, so this one holds nothing meanwhile.
+    /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite has left, but only one
+    /// that no connection uses. A `-wal` in use stays as it is. Another connection makes the checkpoint, so
+    /// this one holds nothing meanwhile.
     fn absorb(&mut self, own: Own<'_, BaseFile>) -> Result<(), Failure> {
         let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
         let is_unused = take_alone(self.db, own.held_mut())?.is_some();
@@ -273,7 +286,8 @@ impl Opening<'_> {
             return Ok(());
         }
         match absorb::checkpoint_base_wal(self.db) {
-            // Another process has done it and had a log by then, whose guard stock SQLite has met.
+            // Another process has checkpointed it and had a log by then, and stock SQLite has met the guard
+            // of that log.
             Err(failure) if failure.code & 0xff == ffi::NOTADB => Ok(()),
             Err(failure) if failure.code & 0xff == ffi::READONLY => {
                 self.reads_base = true;
@@ -283,8 +297,9 @@ impl Opening<'_> {
         }
     }
 
-    /// For who may not write, where no log could be attached: a connection that may write makes one, if this user may, and this
-    /// connection shares the log. `refused` says why one that is named could not be attached.
+    /// Opens the log for a read-only connection that could attach none. A connection that may write makes
+    /// one, if this user may write, and this connection shares it. `refused` says why a log that the guard
+    /// names could not be attached.
     fn with_writer(&mut self, own: Own<'_, BaseFile>, refused: Option<Failure>) -> Result<Step, Failure> {
         let db = self.db;
         match (&self.writer, refused) {
@@ -294,7 +309,7 @@ impl Opening<'_> {
                 self.writer = Some(writer.flatten());
                 Ok(Step::Again)
             }
-            // Others may use that log: a WAL of the base's would be beside it.
+            // Other connections may use that log, and a WAL of the base's would be beside it.
             (Some(_), Some(refused)) => Err(refused),
             (Some(_), None) => {
                 db.prepare(own.held().conclude(Prepared::Base).keep());
@@ -303,15 +318,16 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back, in another connection of this VFS: there may be a `-wal` as well, and once SQLite has played
-    /// back in this one it opens that under the same lock. Where that connection cannot, SQLite here does what stock SQLite does.
+    /// Has SQLite play a hot rollback journal back, in another connection of this VFS. There may be a `-wal`
+    /// as well, and SQLite would open that under the same lock once it has played the journal back here. If
+    /// that connection cannot do it, SQLite here does what stock SQLite does.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer = Some(helper::writer(self.db, "cannot roll back what a crash has left"));
         Step::Again
     }
 
-    /// Takes a provisional guard off whose log is not what it was.
+    /// Takes off a provisional guard whose log is not what it was.
     fn forget(
         &self,
         mut own: Own<'_, BaseFile>,
@@ -325,12 +341,13 @@ impl Opening<'_> {
             return Ok(Step::Again);
         }
         drop(own);
-        // Somebody uses it with other settings, or is about to do the same.
+        // Another connection uses the database with other settings, or is about to do the same.
         self.again(tries).or_else(|in_use| Err(if is_guarded_by(db, id)? { refused } else { in_use }))
     }
 }
 
-/// Whether SQLite is about to open the WAL, of a database whose log has kept rollback journals for this connection until now.
+/// Whether SQLite is about to open the WAL of a database whose log has kept rollback journals for this
+/// connection until now.
 fn opens_wal_next(db: &Db) -> Result<bool, Failure> {
     match db.attached_for(Serving::Journal) {
         Some(attachment) => Ok(db.guard_kind(&attachment)? == JournalKind::Wal),
@@ -343,8 +360,9 @@ fn pass(own: Own<'_, BaseFile>) -> Step {
     Step::Begun
 }
 
-/// Takes a log away that has nothing, and is not what the database needs: it was made for pages of another size (with a rollback
-/// journal SQLite can change that size, which a WAL depends on), or [`is_outdated`]. Another log takes its place.
+/// Takes away a log that holds nothing and is not the one that the database needs. It was made for pages of
+/// another size (with a rollback journal SQLite can change that size, which a WAL depends on), or
+/// [`is_outdated`]. Another log takes its place.
 fn put_away(db: &Db, held: &mut Held<'_, BaseFile>, attachment: Arc<Attachment>) -> Result<(), Failure> {
     let used = attachment.enter(Entering::Wal)?;
     drop(attachment);
@@ -367,11 +385,11 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
     lift(db, alone, old)
 }
 
-/// Whether there is a WAL; `None` where the base knows.
+/// Whether there is a WAL. `None` where the base knows.
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
-        // No guard is on, nor goes on under SQLite's lock.
+        // No guard is on, and none goes on under SQLite's lock.
         Some(false) => return Ok(None),
         None => {}
     }
@@ -384,18 +402,20 @@ pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     })
 }
 
-/// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. Whatever would need that lock given back is
-/// `SQLITE_BUSY`: SQLite begins anew, and [`begin`] sees to it.
+/// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. If that lock would have to
+/// be given back, the answer is `SQLITE_BUSY`. SQLite then begins anew, and [`begin`] does the work.
 pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     #[cfg(feature = "controls")]
     if let Some(served) = super::controls::open_wal(db)? {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| in_use(db))?;
-    // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint: the log that was kept for its deletion.
+    // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint. That is the log that
+    // was kept for the WAL's deletion.
     db.detach_lingering();
     db.set_leaving_wal(false);
-    // It could not leave WAL mode, and goes on in it: what was kept for that would keep everybody out.
+    // SQLite could not leave WAL mode, and goes on in it. The lock that was kept for the change would keep
+    // all other connections out.
     db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
@@ -410,7 +430,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
                     Prepared::Base => Ok(Prepared::Base),
                 };
             }
-            // SQLite opens a WAL where page 1 asks for one.
+            // SQLite opens a WAL only where page 1 asks for one.
             Need::Journal => return Ok(Prepared::Base),
             Need::Playback(hot) => return Err(hot),
             Need::NewLog(log_dir) => {
@@ -435,7 +455,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
 fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     worker::start_if_wanted(db, used.attachment())?;
     if db.lock.believed() >= Level::Exclusive {
-        // It would be in its own way.
+        // Its own use of the log for journals would be in its way.
         db.leave_journal();
         if !used.take_alone(SegmentUse::Wal)? {
             return Err(in_use(db));
@@ -444,9 +464,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     Ok(Prepared::Log(used))
 }
 
-/// Whether commits are in an ordinary `-wal` while the log has none. There is no such file when a guard is put on, nor can there be
-/// one under it: the guard was lifted by a process that died before that was durable, stock SQLite has used the database, and
-/// a power loss has brought the guard back. The log was retired before.
+/// Whether commits are in an ordinary `-wal` while the log has none. No such file exists when a guard is put
+/// on, and none can come under a guard. So the guard was lifted by a process that died before that was
+/// durable, stock SQLite has used the database, and a power loss has brought the guard back. The log was
+/// retired before.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || is_provisional(db, attachment)?);

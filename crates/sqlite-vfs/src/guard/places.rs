@@ -1,4 +1,5 @@
-//! Where the log of a database is, and what is done with one that does not fit, before SQLite sees the database.
+//! Where the log of a database is, and what is done before SQLite sees the database with a log that does not
+//! fit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,15 +18,16 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, Settings};
 
-/// Checks at `xOpen` that a database can be served, before anything else is done. Puts a log home that came along
-/// with a copy of its database, or whose database's first page an interrupted checkpoint has torn.
+/// Checks at `xOpen` that a database can be served, before anything else is done. Writes a log home that came
+/// along with a copy of its database, or whose database's first page an interrupted checkpoint has torn.
 pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     let check = |header| check_header(db, header, ignores_wal);
     once_settled(|| db.header(), check, |tries| db.patience.pause(tries))
 }
 
-/// Checks what is there, anew where it has changed meanwhile: nobody holds a lock here, and somebody else may just be putting the log
-/// home, or have closed it. Without patience left that is busy, whatever was not found.
+/// Checks what `look` finds, and checks again where that has changed meanwhile. No lock is held here, and
+/// another connection may just be putting the log home, or have closed it. Without patience left the answer
+/// is busy, whatever was not found.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,
@@ -49,7 +51,7 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
     match header {
         DatabaseHeader::Guarded { log_id, provisional, .. } => {
             match check_guarded(db, log_id, ignores_wal) {
-                // Whoever opens the WAL sees to it: nothing has been committed.
+                // The connection that opens the WAL repairs this: nothing has been committed.
                 Err(failure) if provisional && !ignores_wal && db.is_capable() => {
                     if failure.code & 0xff == ffi::BUSY { Err(failure) } else { Ok(()) }
                 }
@@ -62,7 +64,7 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
             put_torn_home(db).map(|_| ())
         }
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
-            // Before the settings are locked, which it looks at.
+            // This comes before the settings are locked, since it looks at them.
             let log_dir = db.log_dir();
             check_log_dir(&db.settings(), log_dir)
         }
@@ -85,14 +87,14 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
     let identity = db.identity()?;
     let log = match find(db, &identity, log_id) {
-        // It was deleted, and this process has it still.
+        // The log was deleted, and this process still has it open.
         Err(_) if Attachment::is_here_deleted(&identity, log_id) => return Ok(()),
         found => found?,
     };
     match directory::claim(&log, &identity).map_err(|error| Failure::of(&error, During::Open))? {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
-        // Attaching it says why not.
+        // The error of attaching it says why it does not belong to the database.
         Claim::Foreign => Err(Failure::of(
             &JournalError::Foreign {
                 owner: directory::describe(&log.path).map(|log| log.database).unwrap_or_default(),
@@ -104,8 +106,8 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
 }
 
-/// Puts the log home that was made for this file, whose header does not say so any more; `None` when there is no
-/// such log.
+/// Writes home the log that was made for this file, whose header does not name it any more. `None` when there
+/// is no such log.
 fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
     if !db.is_capable() {
         return Ok(None);
@@ -134,20 +136,20 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
     Ok(())
 }
 
-/// The same for a database that is not there yet, and is not made if it could not be served.
+/// As [`check_open`], for a database that does not exist yet. It is not made if it could not be served.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let log_dir = settings.log_dir(path);
     check_log_dir(settings, log_dir.as_ref().map_err(String::as_str))
 }
 
-/// Refuses a log directory that could not hold a log, before the application relies on it.
+/// Refuses a log directory that cannot hold a log, before the application relies on it.
 fn check_log_dir(settings: &Settings, log_dir: Result<&LogDirectory, &str>) -> Result<(), Failure> {
     let log_dir = match log_dir {
         Ok(log_dir) => log_dir,
         Err(why) if matches!(settings.journal, Journal::Engine(_)) => {
             return Err(Failure::cannot_open(why));
         }
-        // SQLite's own log serves it, and `PRAGMA duralite` says why.
+        // SQLite's own log serves the database, and `PRAGMA duralite` says why.
         Err(_) => return Ok(()),
     };
     log_dir.check().map_err(Failure::cannot_open)
@@ -155,7 +157,7 @@ fn check_log_dir(settings: &Settings, log_dir: Result<&LogDirectory, &str>) -> R
 
 /// Where a log may be: as configured, in shared memory, beside the database.
 fn log_dirs(db: &Db) -> Vec<LogDirectory> {
-    // It locks the settings itself, when it is asked first.
+    // When this is asked first, it locks the settings itself.
     let configured = db.log_dir().ok();
     log_dirs_with(&db.settings(), &db.path, configured)
 }
@@ -186,7 +188,8 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
         found => found.map(|found| found.log_dir),
     };
     let pause = |tries| db.patience.pause(tries);
-    // Who may not write the database leaves recovery to SQLite; so is it where a VFS above this one may have a say in each page.
+    // Where the database cannot be written, recovery is left to SQLite, and also where a VFS above this one
+    // may have a say in each page.
     let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_journal::recover };
     let attach = || {
         attach(&db.mappable(), &log_dir?, &settings.options, &identity, id, &pause)
@@ -200,7 +203,7 @@ pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog,
     find_in(log_dirs(db), db.log_dir().ok(), &db.path, identity, id)
 }
 
-/// The same for one that is not open, as it would be found by these settings.
+/// As [`find`], for a database that is not open, as these settings would find its log.
 pub fn find_with(
     settings: &Settings,
     path: &Path,
@@ -226,7 +229,7 @@ fn find_in(
                 found = Some((log_dir, path));
                 break;
             }
-            // One that cannot be looked for is not missing.
+            // A log that could not be looked for does not count as missing.
             Err(error) => {
                 unknown.get_or_insert(error);
             }
@@ -249,7 +252,7 @@ pub fn damaged(db: &Db) -> Failure {
     ))
 }
 
-/// A log gets no commits that the database does not name.
+/// The error of a log that the database does not name: such a log gets no commits.
 pub fn unguarded(db: &Db) -> Failure {
     let message = format!("{} does not name its log any more: close it and open it again", db.path.display());
     Failure::new(ffi::IOERR_WRITE, message)

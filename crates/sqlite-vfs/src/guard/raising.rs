@@ -15,15 +15,15 @@ use crate::attachment::Attachment;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// What became of one attempt to put the guard on.
+/// The outcome of one attempt to put the guard on.
 pub enum Raised {
-    /// It is on, and this is the log.
+    /// The guard is on, and this is the log.
     Log(Arc<Attachment>),
-    /// The database is not what it was; look again.
+    /// The database is not what it was. Look again.
     LookAgain,
 }
 
-/// Makes a log and puts the guard on, that of the mode that the database is in.
+/// Makes a log, and puts on the guard of the mode that the database is in.
 pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Raised, Failure> {
     match db.base_wal_bytes()? {
         None => {}
@@ -35,7 +35,7 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
         },
         Some(_) => return Ok(Raised::LookAgain),
     }
-    // SQLite's own wal-index is nobody's now, and the log has one of its own.
+    // No connection uses SQLite's own wal-index now, and the log has one of its own.
     drop(std::fs::remove_file(db.beside("-shm")));
     let (plain, len) = db.raw_header()?;
     let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&plain[..len]) else {
@@ -50,8 +50,9 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
             db.path.display()
         )));
     }
-    // What is read here may not be durable, if whoever lifted the guard has died. The guard that a power loss then brings back names
-    // a log that is there still, and holds nothing: making a log deletes it only after the header has been made durable.
+    // What is read here may not be durable, if the process that lifted the guard has died. A power loss may
+    // then bring the guard back. The log that it names still exists, and holds nothing: making a log deletes
+    // it only after the header has been made durable.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -91,9 +92,9 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
     Ok(Raised::Log(raised))
 }
 
-/// Makes durable which files the database's directory has, unless it is the log's, for which that has been done. The rollback
-/// journal under which the database came to be in WAL mode is deleted, but its name may come back with a power loss, and SQLite
-/// would roll the guard back.
+/// Makes durable which files the database's directory has. If it is the log's directory as well, that has
+/// been done. The rollback journal under which the database came to be in WAL mode is deleted. But a power
+/// loss may bring its name back, and SQLite would roll the guard back.
 fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
     if db.path.parent() == log.path().parent() {
         return Ok(());
@@ -101,8 +102,8 @@ fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
     sync_names(&db.path).map_err(|error| Failure::of(&error, During::Write))
 }
 
-/// Puts a guard on for good that is provisional, after its log has been made durable: before the first frame is accepted, by
-/// whoever holds WRITE. Durable on return (invariant 1).
+/// Makes a provisional guard one for good, after its log has been made durable. The holder of WRITE does so
+/// before the first frame is accepted. Durable on return (invariant 1).
 pub fn harden(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let mut log = attachment.log();
     log.harden().map_err(|error| Failure::of(&error, During::Write))?;
@@ -116,8 +117,9 @@ pub fn harden(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     put_for_good(db, attachment, &header)
 }
 
-/// Writes the guard once more that is on for good. Whoever put it on may have seen its syncs fail, or have died before: what shows it
-/// then need not be on the disk, nor be written back by another sync. Durable on return.
+/// Writes once more a guard that is on for good. The process that put it on may have seen its syncs fail, or
+/// have died before them. Then the guard that shows need not be on the disk, and another sync need not write
+/// it back. Durable on return.
 pub fn put_again(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let (header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
@@ -129,7 +131,7 @@ pub fn put_again(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
 }
 
 fn put_for_good(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    // Should this process die before the sync, the next one syncs what it finds.
+    // If this process dies before the sync, the next one syncs what it finds.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
     write_header(db, header)?;
@@ -139,8 +141,8 @@ fn put_for_good(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -
 }
 
 /// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss
-/// could bring back what it held. Emptying it again would not do, since a sync may have failed before
-/// (invariant 6); its name is gone for good with the sync of names that follows.
+/// could bring its content back. Emptying it again is not enough, since a sync may have failed before
+/// (invariant 6). Its name is gone for good with the sync of names that follows.
 fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     if !check_journal(db)? {
         return Ok(());

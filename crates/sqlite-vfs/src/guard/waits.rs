@@ -1,4 +1,5 @@
-//! What this VFS does where others have the database file locked, beyond what the application's busy handler does.
+//! What this VFS does while others have the database file locked, beyond what the application's busy handler
+//! does.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,32 +13,33 @@ use crate::database::Db;
 use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 
-/// How long a pending EXCLUSIVE waits, at most, for those it keeps from starting.
+/// How long a pending EXCLUSIVE waits, at most, for connections that it keeps from beginning.
 const PENDING: Duration = Duration::from_millis(50);
 const PENDING_PAUSE: Duration = Duration::from_micros(100);
 const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as u32;
 
-/// The kernel gives `/proc/locks` out in pieces: while others lock and unlock, a lock may be in none of them.
+/// The kernel gives `/proc/locks` out in pieces. While others lock and unlock, a lock may be in none of them.
 const LOOKS_AT_LOCKS: u32 = 8;
 
-/// Takes EXCLUSIVE; `None` where somebody is in the way who does not let go. Those whom the pending EXCLUSIVE keeps from starting, and
-/// who are about to let go, are waited for.
+/// Takes EXCLUSIVE. `None` where another connection is in the way that does not let go. Waits for connections
+/// that are about to let go while the pending EXCLUSIVE keeps them from beginning anew.
 pub fn take_alone<'h>(db: &Db, held: &'h mut Held<'_, BaseFile>) -> Result<Option<Alone<'h>>, Failure> {
     let pending = |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE);
     held.exclusive(pending).map_err(cannot_lock(db))
 }
 
-/// What a failed try to lock the file is to SQLite.
+/// The failure to report to SQLite when the file could not be locked.
 pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
     |code| Failure::new(code, format!("cannot lock {}", db.path.display()))
 }
 
-/// The database cannot be had alone, or not at all just now. The message names who has it locked, as far as this process can see.
+/// The failure when the database cannot be had alone, or not at all just now. The message names the processes
+/// that have it locked, as far as this process can see.
 pub fn in_use(db: &Db) -> Failure {
     in_use_by(&db.path, who_locks(db))
 }
 
-/// Of one reason, whether or not it is seen this time who has it.
+/// The same failure for this reason, whether or not a process that has the lock is seen this time.
 fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     let path = path.display();
     let reason = format!(
@@ -53,7 +55,8 @@ fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// The other processes that have locks of the database file; `None` where none is seen, as in another container.
+/// The other processes that have locks of the database file. `None` where none is seen, as in another
+/// container.
 fn who_locks(db: &Db) -> Option<String> {
     let meta = std::fs::metadata(&db.path).ok()?;
     let file =
@@ -75,11 +78,13 @@ fn who_locks(db: &Db) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", "))
 }
 
-/// The processes that `/proc/locks` names for this file, each once. One that a line gives as 0 or less is in another container.
+/// The processes that `/proc/locks` names for this file, each once. A process with the number 0 or less is in
+/// another container.
 fn processes_with(locks: &str, file: &str) -> Vec<u32> {
     let mut processes = Vec::new();
     for line in locks.lines() {
-        // `1: POSIX  ADVISORY  READ 1234 fd:00:5678 1073741826 1073742335`; who waits has `->` behind the number.
+        // `1: POSIX  ADVISORY  READ 1234 fd:00:5678 1073741826 1073742335`; a waiting process has `->` after
+        // the number.
         let words: Vec<&str> = line.split_whitespace().collect();
         let Some(at) = words.iter().position(|word| *word == file) else { continue };
         let process = at.checked_sub(1).and_then(|at| words[at].parse().ok()).filter(|process| *process > 0);
