@@ -1,6 +1,7 @@
-//! What became of the databases that this process has opened, for whoever wants to tell it at the end (`duralite run`).
+//! What became of the databases that this process has opened, for a report at the process's end (`duralite
+//! run`).
 //!
-//! Nothing is kept before [`begin`]. A child of the process begins with nothing.
+//! Nothing is kept before [`begin`]. A child of the process begins with an empty account.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,30 +24,30 @@ static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();
 pub struct Figures {
     /// The engine's name.
     pub engine: &'static str,
-    /// What survives, as `PRAGMA duralite` says it.
+    /// What a commit survives, in the words of `PRAGMA duralite`.
     pub guarantee: &'static str,
-    /// Transactions of this process.
+    /// Transactions that this process has committed.
     pub commits: u64,
 }
 
 /// A log in use.
 pub trait Accounted: Send + Sync {
-    /// `None` while another thread has it.
+    /// What the log has done so far; `None` while another thread uses it.
     fn figures(&self) -> Option<Figures>;
 }
 
 #[derive(Default)]
 struct Account {
     databases: BTreeMap<PathBuf, Fate>,
-    /// Logs in use, and whose they are.
+    /// Logs in use, and the databases that they belong to.
     logs: BTreeMap<[u8; 16], (PathBuf, Weak<dyn Accounted>)>,
 }
 
 #[derive(Default)]
 struct Fate {
-    /// Of logs that are not in use any more.
+    /// The sum over logs that are no longer in use.
     served: Option<Figures>,
-    /// What to say of it as long as no log has served it.
+    /// What to say of the database as long as no log has served it.
     plain: Option<String>,
 }
 
@@ -70,22 +71,22 @@ fn account() -> MutexGuard<'static, Account> {
     ACCOUNT.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on it is kept what becomes of the databases that are opened.
+/// Begins to keep what becomes of the databases that this process opens.
 pub fn begin() {
     IS_ON.store(true, Ordering::Relaxed);
 }
 
-/// Whether it is kept.
+/// Whether the account is kept.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// A line for each database that was opened since [`begin`]: what served it, or why
-/// nothing did. Empty when nothing was opened.
+/// A line for each database that was opened since [`begin`]: what served it, or why nothing did. Empty when
+/// no database was opened.
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
-    // Dropped behind the account: what ends with its last use is taken down there.
+    // Dropped after the account: an attachment that ends with its last use adds to the account.
     let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {
@@ -101,7 +102,7 @@ pub fn text() -> String {
     text
 }
 
-/// A log begins to serve a database.
+/// Notes that a log begins to serve a database.
 pub fn serves(path: &Path, id: LogId, log: Weak<dyn Accounted>) {
     if is_on() {
         let mut account = account();
@@ -110,7 +111,7 @@ pub fn serves(path: &Path, id: LogId, log: Weak<dyn Accounted>) {
     }
 }
 
-/// A log is let go of by the last connection of this process.
+/// Notes that the last connection of this process has let go of a log.
 pub fn ended(id: LogId, figures: Figures) {
     if is_on() {
         let mut account = account();
@@ -120,7 +121,7 @@ pub fn ended(id: LogId, figures: Figures) {
     }
 }
 
-/// No log has served a database so far.
+/// Notes that no log has served a database so far.
 pub fn plain(path: &Path, why: &str) {
     if is_on() {
         let why = why.trim_start_matches("idle: ").trim_start_matches("off: ");
@@ -129,7 +130,7 @@ pub fn plain(path: &Path, why: &str) {
     }
 }
 
-/// A database was refused when it was opened.
+/// Notes that a database was refused when it was opened.
 pub fn refused(path: &Path, why: &str) {
     if is_on() {
         account().databases.entry(path.to_path_buf()).or_default().plain = Some(format!("not opened: {why}"));
@@ -150,7 +151,7 @@ mod tests {
         }
     }
 
-    /// One test, since the account of the process is one.
+    /// One test only: the process has a single account.
     #[test]
     fn commits_of_ended_and_living_logs_are_added_up() {
         let figures = |commits| Figures { engine: "waldio", guarantee: "power-loss", commits };

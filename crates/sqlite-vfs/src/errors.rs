@@ -1,4 +1,4 @@
-//! From what failed to what SQLite is told.
+//! From failures to what SQLite is told.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use duralite_sqlite_ffi as ffi;
 pub struct Failure {
     pub code: c_int,
     pub message: String,
-    /// What it says where the message may be another one at the next try, for the same reason.
+    /// What stays the same when the message differs at the next try for the same reason.
     reason: Option<String>,
 }
 
@@ -19,12 +19,12 @@ impl Failure {
         Self { code, message: message.into(), reason: None }
     }
 
-    /// Of one reason with others whose messages differ in what could be found out at that moment.
+    /// Marks this failure as one of a reason whose messages differ by what could be found out at the moment.
     pub fn because_of(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
     }
 
-    /// What is the same at each try that fails for the same reason.
+    /// The text that is the same at each try that fails for the same reason.
     pub fn reason(&self) -> &str {
         self.reason.as_ref().unwrap_or(&self.message)
     }
@@ -35,7 +35,7 @@ impl Failure {
 
     pub fn of(error: &JournalError, during: During) -> Self {
         let code = match error {
-            // What the VFS below says of the database file, SQLite hears as without this one in between.
+            // An error of the VFS below about the database file reaches SQLite as it would without this VFS.
             JournalError::BaseVfs { code, .. } if during != During::Open => *code,
             _ => code_of(error.kind(), during),
         };
@@ -80,7 +80,7 @@ fn code_of(kind: ErrorKind, during: During) -> c_int {
         ErrorKind::ReadOnly if during == During::Open => ffi::CANTOPEN,
         ErrorKind::ReadOnly => ffi::READONLY,
         ErrorKind::Busy => ffi::BUSY,
-        // A place is lost by followers only.
+        // Only followers lose their place.
         ErrorKind::Io | ErrorKind::LostPlace => during.io_error(),
     }
 }

@@ -1,10 +1,10 @@
-//! Text of JSON.
+//! JSON text.
 
 use std::fmt::Write as _;
 
 use crate::status::{self, Status};
 
-/// An object: a number where a value is one, else a text.
+/// An object. A value is a number where its text is one, else a text.
 pub fn object(status: &Status) -> String {
     let mut json = String::from("{");
     for (i, (name, value)) in status.iter().enumerate() {

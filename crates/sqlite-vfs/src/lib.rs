@@ -1,10 +1,10 @@
 //! The VFS that stands between stock SQLite and Duralite's engines.
 //!
-//! [`register`] wraps the default VFS of the SQLite that calls. A main database gets a
-//! [`database::Db`], its `-wal` a [`callbacks::wal_file::Wal`] when an engine serves it; every other file is the
-//! base VFS's own, untouched. The numbered invariants are those of `docs/invariants.md`.
+//! [`register`] wraps the default VFS of the calling SQLite. A main database gets a [`database::Db`]. Its
+//! `-wal` gets a [`callbacks::wal_file::Wal`] when an engine serves it. Every other file is the base VFS's
+//! own, untouched. The numbered invariants are those of `docs/invariants.md`.
 //!
-//! From above, each on what is below it:
+//! The modules from above; each is built on those below it:
 //!
 //! | module | holds |
 //! | --- | --- |

@@ -1,7 +1,8 @@
-//! The reason of the last refusal: SQLite's own text for most of them is "unable to open database file".
+//! The reason of the last refusal. SQLite's own text for most refusals is "unable to open database file".
 //!
-//! Kept for each thread, since a program asks on the thread whose call failed, and for the process, since
-//! a refusal may have happened on a thread of the library's own. None of it belongs to one SQLite.
+//! It is kept for each thread, since a program asks on the thread whose call failed. It is also kept for the
+//! process, since the refusal may have come on a thread of the library's own. None of it belongs to one
+//! SQLite.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -9,20 +10,20 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-/// How often a reader looks again while another thread writes. Nobody waits longer: a process that was
-/// forked at that moment would wait for ever.
+/// How often a reader looks again while another thread writes. It does not wait longer: in a process that was
+/// forked at that moment it would wait for ever.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
 struct Own {
-    /// What [`COUNT`] was then.
+    /// The value of [`COUNT`] at that refusal.
     number: u64,
     last: Option<CString>,
-    /// Keeps the text of another thread alive that this one was given.
+    /// The text of another thread, kept alive because this thread was given it.
     borrowed: Option<CString>,
 }
 
-/// Refusals in this process so far. Read without a call, by whoever looks before each call of SQLite.
+/// Refusals in this process so far. A host that looks before each call of SQLite reads it without a call.
 pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -30,7 +31,7 @@ thread_local! {
 }
 static OF_PROCESS: Mutex<Option<CString>> = Mutex::new(None);
 
-/// Text for C: without zero bytes.
+/// Text for C, without zero bytes.
 pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }
@@ -39,7 +40,7 @@ pub fn c_text(text: &str) -> CString {
 pub fn record(reason: &str) {
     let text = c_text(reason);
     with_process(1, |last| *last = Some(text.clone()));
-    // Fails only while the thread ends.
+    // This fails only while the thread ends.
     let _ = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
         own.number = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
@@ -54,8 +55,8 @@ pub fn last() -> Option<CString> {
     own.or_else(|| with_process(TRIES, |last| last.clone()).flatten())
 }
 
-/// The number of this thread's last refusal, counted through the process; 0 for none. It is greater than
-/// [`COUNT`] was before a call if that call was refused something.
+/// The number of this thread's last refusal, counted through the process; 0 for none. It is greater than the
+/// value of [`COUNT`] before a call if something in that call was refused.
 #[must_use]
 pub fn last_refusal() -> u64 {
     OWN.try_with(|own| own.borrow().number).unwrap_or(0)
@@ -67,7 +68,7 @@ pub fn last_error() -> Option<String> {
     last().map(|text| text.to_string_lossy().into_owned())
 }
 
-/// As [`last_error`]: null, or text for C that stays until the thread's next refusal or next call.
+/// As [`last_error`], as text for C, or null. The text stays until the thread's next refusal or next call.
 #[must_use]
 pub fn last_error_text() -> *const c_char {
     let text = OWN.try_with(|own| {
@@ -107,7 +108,7 @@ mod tests {
             .map(|text| text.to_str().unwrap().to_owned())
     }
 
-    /// One test, since the text of the process is one.
+    /// One test only: the process has a single last refusal.
     #[test]
     fn a_thread_sees_its_own_refusal_and_else_the_last_of_the_process() {
         assert_eq!((last_error(), as_c_sees_it(), last_refusal()), (None, None, 0));

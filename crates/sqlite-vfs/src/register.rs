@@ -24,20 +24,20 @@ static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
 /// How the library was entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The VFS becomes the default one.
+    /// Whether the VFS becomes the default one.
     pub make_default: bool,
-    /// Somebody loaded the library through the connection, as opposed to SQLite calling for each that
-    /// is opened.
+    /// Whether a program loaded the library through this connection, as opposed to SQLite calling for each
+    /// connection that it opens.
     pub loaded: bool,
 }
 
-/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS, and gives
-/// the functions and tables of [`sql`] to `db` and to every connection opened later. Doing it again changes nothing,
-/// except that `make_default` makes it the default.
+/// Registers the VFS with the SQLite that `routines` belongs to, on top of its default VFS. Gives the
+/// functions and tables of [`sql`] to `db` and to every connection opened later. A second call changes
+/// nothing, except that `make_default` makes the VFS the default one.
 ///
 /// # Errors
-/// When SQLite is too old or refuses, or when `db` has a file open without Duralite and the environment
-/// says `strict`; on a non-null `message` the text is put there too.
+/// When SQLite is too old or refuses the VFS, or when `db` has a file open without Duralite and the
+/// environment says `strict`. If `message` is not null, the text is put there too.
 ///
 /// # Safety
 /// `routines` is null or the table that SQLite passes to extensions, `db` is null or the connection that
@@ -81,7 +81,7 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     // SAFETY: as promised by the caller.
     let plain = if looked_at { unsafe { plain::plain_database(&api, db) } } else { None };
     if let Some(plain) = plain.as_ref().filter(|plain| is_strict && !plain.on_purpose) {
-        // Before anything is registered: SQLite unloads a library that fails.
+        // This comes before anything is registered: SQLite unloads a library that fails.
         return Err(RegisterError::new(format!("duralite: {}", plain.refusal())));
     }
     let registration = register_with(api, entry.make_default)?;
@@ -94,7 +94,7 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     Ok(())
 }
 
-/// The registration, unless the VFS of our name is another library's.
+/// The registration, unless the VFS of this name belongs to another library.
 fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registration>, RegisterError> {
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
@@ -117,7 +117,7 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     if parent.is_null() {
         return Err(RegisterError::new("duralite: this SQLite has no VFS to build on"));
     }
-    // SAFETY: registered, and nobody unregisters the default of a running SQLite.
+    // SAFETY: registered, and nothing unregisters the default VFS of a running SQLite.
     let parent = unsafe { BaseVfs::new(parent) };
     let auto_extension = api.auto_extension;
     let registration = Box::leak(Box::new(Registration::new(Sqlite { api, parent })));
@@ -128,7 +128,7 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     if code != ffi::OK {
         return Err(refused(code));
     }
-    // Without memory for it, later connections do without the functions.
+    // If there is no memory for it, later connections do without the functions.
     // SAFETY: an entry point that is there as long as the VFS is.
     unsafe { auto_extension(opened) };
     Ok(Some(registration))

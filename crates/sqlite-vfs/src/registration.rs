@@ -1,6 +1,7 @@
-//! What belongs to one SQLite of the process: its VFS of ours, and the databases that are open through it.
+//! What belongs to one SQLite of the process: its VFS of this library, and the databases that are open
+//! through it.
 //!
-//! It is found through the `pAppData` of its VFS, since another SQLite may share this library.
+//! It is found through the VFS's `pAppData`, since another SQLite may share this library.
 
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -21,33 +22,34 @@ pub struct Registration {
     databases: PerProcess<Mutex<Databases>>,
 }
 
-/// This process's open databases by the addresses of their WALs' and rollback journals' names, which is how SQLite's
-/// calls about those are recognised.
+/// This process's open databases, by the addresses of the names of their WALs and rollback journals. SQLite's
+/// calls about those files are recognised by these addresses.
 #[derive(Default)]
 struct Databases {
     by_wal: HashMap<usize, Arc<Db>>,
     by_journal: HashMap<usize, Arc<Db>>,
 }
 
-/// Gives the locks back that the base VFS believes this child to hold for its parent's connections: it counts the
-/// locks of a process on its own, and would take none from the kernel for the child's.
+/// Gives back the locks that the base VFS believes this child to hold for its parent's connections. The base
+/// counts the locks of a process on its own, and would otherwise take none from the kernel for the child's
+/// connections.
 fn disown(parents: &'static Mutex<Databases>) {
-    // One that was locked at the fork stays so: no thread is there that could unlock it.
+    // If it was locked at the fork it stays locked: the child does not have the thread that could unlock it.
     if let Ok(databases) = parents.try_lock() {
         for db in databases.by_wal.values() {
-            // What cannot be given back was not taken.
+            // A lock that cannot be given back was not taken.
             let _ = db.base.unlock(Level::None);
         }
     }
 }
 
 impl Registration {
-    /// No database is open yet.
+    /// Makes a registration without open databases.
     pub fn new(sqlite: Sqlite) -> Self {
         Self { sqlite, databases: PerProcess::new() }
     }
 
-    /// To be called before anything is done for this process, which may be a child.
+    /// Must be called before anything else is done for this process, which may be a child.
     pub fn enter(&self) {
         drop(self.databases());
     }
@@ -66,7 +68,7 @@ impl Registration {
         self.databases().by_journal.get(&journal_name.addr()).cloned()
     }
 
-    /// The databases that are open.
+    /// The databases that are open now.
     pub fn databases_now(&self) -> Vec<Arc<Db>> {
         self.databases().by_wal.values().cloned().collect()
     }
@@ -81,7 +83,8 @@ impl Registration {
         checked.find(Result::is_err).unwrap_or(Ok(()))
     }
 
-    /// The databases with this rollback journal whose logs are kept until SQLite shows whether it closes them.
+    /// The databases with this rollback journal whose logs are kept until SQLite shows whether it closes
+    /// them.
     pub fn kept_with_journal(&self, journal: &Path) -> Vec<Arc<Db>> {
         let databases = self.databases();
         let kept = databases.by_wal.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);

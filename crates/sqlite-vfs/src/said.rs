@@ -1,9 +1,10 @@
-//! What a thread is about, for callbacks further down on its stack.
+//! What a thread is doing, for callbacks further down on its stack.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
 
-/// Says so until it is dropped, also by a panic: [`shield`](crate::shield::shield) stops that one, and the thread goes on.
+/// Marks the thread until it is dropped, also by a panic: [`shield`](crate::shield::shield) stops the panic,
+/// and the thread goes on.
 pub struct Said {
     at: &'static LocalKey<Cell<bool>>,
     before: bool,
@@ -17,7 +18,7 @@ impl Said {
 
 impl Drop for Said {
     fn drop(&mut self) {
-        // Fails only while the thread ends.
+        // This fails only while the thread ends.
         let _ = self.at.try_with(|said| said.set(self.before));
     }
 }

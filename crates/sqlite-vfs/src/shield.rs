@@ -1,4 +1,4 @@
-//! The wall between this library and C.
+//! The boundary between this library and C.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

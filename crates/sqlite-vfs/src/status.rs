@@ -1,5 +1,5 @@
-//! What serves a database, with what, and what was done: the one source of `PRAGMA duralite`, of the table `duralite`
-//! and of `duralite_json()`.
+//! What serves a database, with which settings, and what was done. It is the one source of `PRAGMA duralite`,
+//! of the table `duralite`, and of `duralite_json()`.
 
 use duralite_logfmt::guard::DatabaseHeader;
 
@@ -7,15 +7,15 @@ use crate::account;
 use crate::database::Db;
 use crate::settings::{self, Settings};
 
-/// Names, none of them twice, and values. Of figures of work done, docs/status.md says whose they are.
+/// Names and values; no name comes twice. `docs/status.md` says which process a count of work belongs to.
 pub type Status = Vec<(&'static str, String)>;
 
-/// The number that a value is, if it is written as numbers are.
+/// The number that a value is, if it is written as a number is.
 pub fn number(value: &str) -> Option<i64> {
     value.parse().ok().filter(|number: &i64| number.to_string() == value)
 }
 
-/// The settings that count: those of the log in use, else this connection's.
+/// The settings in force: those of the log in use, else this connection's.
 pub fn in_force(db: &Db) -> Settings {
     match db.in_service() {
         Some(attachment) => attachment.in_force().clone(),
@@ -23,7 +23,7 @@ pub fn in_force(db: &Db) -> Settings {
     }
 }
 
-/// Of a database that is open through Duralite.
+/// The status of a database that is open through Duralite.
 pub fn of(db: &Db) -> Status {
     let settings = in_force(db);
     let Some(attachment) = db.in_service() else {
@@ -53,7 +53,7 @@ pub fn of(db: &Db) -> Status {
     status
 }
 
-/// Of a database that Duralite has nothing to do with; `why` says how it is open.
+/// The status of a database that Duralite does not serve; `why` says how it is open.
 pub fn plain(why: &str) -> Status {
     idle("off", format!("off: {why}"))
 }
@@ -62,14 +62,14 @@ fn idle(engine: &str, state: String) -> Status {
     vec![("version", crate::version().to_owned()), ("engine", engine.to_owned()), ("state", state)]
 }
 
-/// Takes down why no log serves a database, if none has.
+/// Notes in the account why no log serves a database, if none ever has.
 pub fn account_for(db: &Db) {
     if account::is_on() && !db.is_helper && !db.was_served() {
         account::plain(&db.path, &why_idle(db, &in_force(db)).1);
     }
 }
 
-/// The engine that would serve, and why none does now.
+/// The engine that would serve the database, and why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let engine = match settings.log_dir(&db.path) {
         Ok(directory) => directory.engine.name,

@@ -1,16 +1,17 @@
-//! Which build this is: the version, and what its builder called it.
+//! Which build this is: the version, and the build id that its builder gave it.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
-/// The version, and in brackets what `DURALITE_BUILD_ID` was when this was compiled.
+/// The version, and in brackets the value of `DURALITE_BUILD_ID` when this was compiled.
 ///
-/// A build from the source tree has no build id. It is no clock and no path: the same source gives the same bytes.
+/// A build from the source tree has no build id. The id contains no time and no path, so the same source
+/// gives the same bytes.
 pub fn version() -> &'static str {
     text().to_str().unwrap_or(env!("CARGO_PKG_VERSION"))
 }
 
-/// [`version`] for C; the text stays for ever.
+/// [`version`] for C. The text stays for ever.
 pub fn version_text() -> *const c_char {
     text().as_ptr()
 }

@@ -1,5 +1,6 @@
-//! The way from a connection to a database that it has open here: a file control of this library's own. The pointer to the
-//! file would not do, since another VFS may stand above this one, and passes on what it does not know.
+//! The way from a connection to a database that it has open here: a file control of this library's own. The
+//! pointer to the file is not enough, since another VFS may stand above this one; such a VFS passes on file
+//! controls that it does not know.
 #![allow(unsafe_code)] // calls SQLite, and is called back through it
 
 use std::ffi::{CStr, c_int, c_void};
@@ -12,10 +13,10 @@ use crate::errors::Failure;
 use crate::refusals;
 use crate::sqlite::{Sqlite, plain};
 
-/// SQLite's own are below 100. The letters are "Dura".
+/// SQLite's own operations are below 100. The letters are "Dura".
 pub const OPERATION: c_int = 0x4475_7261;
 
-/// Its address tells a question of this library from one of another copy, which lays it out as it likes.
+/// Its address tells a question of this library from one of another copy of it, whose layout may differ.
 static MARK: u8 = 1;
 
 #[repr(C)]
@@ -24,10 +25,10 @@ struct Question<'a> {
     work: &'a mut dyn FnMut(&Db),
 }
 
-/// Answers [`OPERATION`]; `false` where it is not asked by this library.
+/// Answers [`OPERATION`]. `false` where another library asks.
 ///
 /// # Safety
-/// `argument` is what the file control was called with: of this operation, where a pointer can be read.
+/// `argument` is the argument of a file control of this operation, from which a pointer can be read.
 pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
     // SAFETY: as promised by the caller.
     if argument.is_null() || unsafe { *argument.cast::<*const u8>() } != ptr::from_ref(&MARK) {
@@ -41,13 +42,13 @@ pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
 
 /// What a connection has open under the name of a schema.
 pub enum Subject<'a> {
-    /// A database of ours. Nobody closes it meanwhile.
+    /// A database of this VFS. Nobody closes it meanwhile.
     Ours(&'a Db),
-    /// Anything else; how it is open.
+    /// Any other database, and how it is open.
     Plain(&'a str),
 }
 
-/// Does some work about the database of a schema.
+/// Does work about the database of a schema.
 ///
 /// # Errors
 /// `ERROR` when the connection has no such schema, `IOERR` in a child of the process that opened the connection.
@@ -63,7 +64,7 @@ pub unsafe fn about<T>(
     // SAFETY: as promised by the caller; the text stays while the database is open.
     let file = unsafe { (sqlite.api.db_filename)(connection, schema.as_ptr()) };
     if file.is_null() {
-        // The temporary database is there only once something is in it.
+        // The temporary database exists only once something is in it.
         return if schema.to_bytes().eq_ignore_ascii_case(b"temp") {
             Ok(work(Subject::Plain("it has no file")))
         } else {
@@ -76,7 +77,7 @@ pub unsafe fn about<T>(
     let mut once = |db: &Db| done = work.take().map(|work| work(Subject::Ours(db)));
     let mut question = Question { mark: ptr::from_ref(&MARK), work: &mut once };
     let at: *mut c_void = (&raw mut question).cast();
-    // SAFETY: as promised by the caller; who answers this operation is given what it expects.
+    // SAFETY: as promised by the caller; code that answers this operation is given what it expects.
     let code = unsafe { (sqlite.api.file_control)(connection, schema.as_ptr(), OPERATION, at) };
     if let Some(done) = done {
         return Ok(done);

@@ -20,8 +20,8 @@ use crate::registration::Registration;
 use crate::shield::shield;
 use crate::status;
 
-/// What stands at the front of the memory that SQLite gives for a file; the base VFS's file
-/// follows. Nothing in it is ever borrowed mutably: callbacks re-enter.
+/// The front of the memory that SQLite gives for a file; the base VFS's file follows. Nothing in it is ever
+/// borrowed mutably: callbacks re-enter.
 #[repr(C)]
 pub struct DbFile {
     methods: *const IoMethods,
@@ -33,7 +33,7 @@ pub struct DbFile {
 pub const HEADER_BYTES: c_int = 24;
 const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
 
-/// Where the base VFS's file is in the memory of ours.
+/// Where the base VFS's file lies in the memory of this VFS's file.
 ///
 /// # Safety
 /// `file` is memory of at least `HEADER_BYTES` and a file of the base.
@@ -45,7 +45,7 @@ pub unsafe fn base_of(file: *mut File) -> *mut File {
 /// Makes `file` an open database.
 ///
 /// # Safety
-/// `file` is memory for a file of ours, with an open file of the base at [`base_of`].
+/// `file` is memory for a file of this VFS, with an open file of the base at [`base_of`].
 pub unsafe fn install(file: *mut File, db: Arc<Db>, registration: &'static Registration) {
     let version = db.base.methods().map_or(1, |methods| methods.version);
     let methods: *const IoMethods = match version {
@@ -82,15 +82,15 @@ const fn methods(version: c_int) -> IoMethods {
     }
 }
 
-/// Writes that a file system does as a whole: all sizes, and those of several pages.
+/// Writes that a file system can make atomic: of all sizes, and of several pages.
 const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
-/// One table per version of the base: SQLite looks at the number before it calls.
+/// One table for each version of the base: SQLite looks at the number before it calls.
 static METHODS_1: IoMethods = methods(1);
 static METHODS_2: IoMethods = methods(2);
 static METHODS_3: IoMethods = methods(3);
 
-/// The database behind an open file of ours.
+/// The database behind an open file of this VFS.
 ///
 /// # Safety
 /// `file` was made by [`install`] and is not closed before the result's last use.
@@ -99,8 +99,8 @@ unsafe fn db_of<'a>(file: *mut File) -> &'a Db {
     unsafe { &*(*file.cast::<DbFile>()).db }
 }
 
-/// Runs `$body` with the database of `$file`, and without letting a panic out. In a child of the process that
-/// opened it the answer is `$default`.
+/// Runs `$body` with the database of `$file`, and lets no panic out. In a child of the process that opened
+/// the database the answer is `$default`.
 macro_rules! with_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| $body, in_child: $db.check_process($default).err().unwrap_or($default))
@@ -114,7 +114,7 @@ macro_rules! with_db {
     };
 }
 
-/// As [`with_db`], for what SQLite does not call between deleting the WAL and closing the database.
+/// As [`with_db`], for calls that SQLite does not make between deleting the WAL and closing the database.
 macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
@@ -159,9 +159,9 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             db.detach();
             db.close_left_mapping();
         } else {
-            // What the base VFS believes of the parent's connections is put right while all their files are there.
+            // Repairs what the base VFS believes of the parent's connections, while all their files exist.
             registration.enter();
-            // It is the parent's: nothing of it is given back here, or looked at.
+            // The database is the parent's: nothing of it is given back or looked at here.
             std::mem::forget(db);
         }
         let code = base.close();
@@ -199,7 +199,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
     })
 }
 
-/// Reads where the log has something before the database file.
+/// Reads through the home of the attached log.
 ///
 /// # Safety
 /// `buf` has room for `len` bytes.
@@ -303,14 +303,15 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
         }
         if op == ffi::FCNTL_HAS_MOVED && db.serving().is_some_and(|(_, serving)| serving != Serving::Journal)
         {
-            // SQLite asks before the checkpoint of the last close: a -wal goes by its database's path, and that of
-            // another one must not be touched. A log goes by the file itself, which would stay guarded.
+            // SQLite asks before the checkpoint of the last close. A `-wal` goes by its database's path, and
+            // that of another database must not be touched. A log goes by the file itself, which would stay
+            // guarded.
             // SAFETY: SQLite passes where it wants the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
             return ffi::OK;
         }
         if op == ffi::FCNTL_SIZE_HINT && db.has_home() {
-            // How far the file reaches is the home's affair.
+            // How far the file reaches is decided by the home.
             // SAFETY: SQLite passes the size.
             let bytes = unsafe { arg.cast::<i64>().as_ref() };
             db.hint(bytes.and_then(|bytes| u64::try_from(*bytes).ok()).unwrap_or(0));
@@ -332,11 +333,11 @@ unsafe extern "C" fn sector_size(file: *mut File) -> c_int {
 
 unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
     with_db!(file, 0, |db| {
-        // A torn write next to a frame cannot harm the log: SQLite need not pad its transactions
-        // to a sector's end.
+        // A torn write next to a frame cannot harm the log, so SQLite need not pad its transactions to a
+        // sector's end.
         let log = if db.is_active() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
         let base = db.base.device_characteristics();
-        // A transaction that the file system commits as a whole has no journal, and goes past the log.
+        // A transaction that the file system commits as a whole has no journal, and would go past the log.
         let atomic = if db.looks_for_rollback_guard() { ATOMIC } else { 0 };
         base & !atomic | log
     }, in_child: 0)
@@ -396,8 +397,8 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
     with_db!(file, ffi::IOERR_MMAP, |db| {
         let guard_end = i64::try_from(duralite_logfmt::guard::HEADER_BYTES).unwrap_or(i64::MAX);
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() {
-            // No mapping of the page with the guard: SQLite reads it instead. And who may only read the log looks
-            // after each read whether it still counts. What a home holds is not in the file.
+            // The page with the guard is not mapped: SQLite reads it instead. A user who may only read the
+            // log looks after each read whether it still counts. What a home holds is not in the file.
             // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;

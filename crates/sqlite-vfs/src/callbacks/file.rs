@@ -1,4 +1,5 @@
-//! What the files that SQLite calls have in common: its buffers, and what it never asks of a WAL or a journal.
+//! What the files that SQLite calls have in common: its buffers, and the methods that it never calls on a WAL
+//! or a journal.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{c_int, c_void};
@@ -8,8 +9,8 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::shield::shield;
 
-/// Methods of version 1 for a file beside a database: SQLite asks nothing else of it, and does not lock it, since the
-/// locks are the database's.
+/// Methods of version 1 for a file beside a database. SQLite asks nothing else of such a file, and does not
+/// lock it, since the locks are the database's.
 pub const BESIDE_DATABASE: IoMethods = IoMethods {
     version: 1,
     close: None,
@@ -48,10 +49,11 @@ unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_voi
     ffi::NOTFOUND
 }
 
-/// What SQLite wants read, all zeros so far, and from where on; `None` where that is no place in a file.
+/// The buffer that SQLite wants filled, all zeros so far, and the position to read at. `None` where no file
+/// has this position.
 ///
 /// # Safety
-/// `buf` has room for `len` bytes, which nobody else looks at as long as the result is used.
+/// `buf` has room for `len` bytes, which no other code looks at as long as the result is used.
 pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(&'a mut [u8], u64)> {
     let (offset, len) = (u64::try_from(offset).ok()?, usize::try_from(len).ok()?);
     // SAFETY: as promised by the caller; zeroed first, so that it is initialised.
@@ -62,7 +64,7 @@ pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(
     Some((buf, offset))
 }
 
-/// What SQLite wants written, and from where on; `None` where that is no place in a file.
+/// The bytes that SQLite wants written, and the position to write at. `None` where no file has this position.
 ///
 /// # Safety
 /// `data` are `len` bytes that do not change as long as the result is used.

@@ -14,11 +14,11 @@ use crate::guard::child::ChildJournal;
 use crate::guard::journal;
 use crate::shield::shield;
 
-/// Whose journal it is.
+/// The database that a journal belongs to.
 enum Journal {
-    /// That of an open database. SQLite closes it before the database.
+    /// The journal of an open database. SQLite closes it before the database.
     Own(Arc<Db>),
-    /// That of a database which a super-journal names, to look at.
+    /// The journal of a database that a super-journal names, opened to be looked at.
     Child(ChildJournal),
 }
 
@@ -44,7 +44,7 @@ static METHODS: IoMethods = IoMethods {
 /// Makes `file` the open journal of a database, as [`crate::guard::journal::open`] has opened it.
 ///
 /// # Safety
-/// `file` is memory for a file of ours.
+/// `file` is memory for a file of this VFS.
 pub unsafe fn install(file: *mut File, db: Arc<Db>) {
     // SAFETY: as promised by the caller.
     unsafe { put(file, Journal::Own(db)) };
@@ -53,21 +53,21 @@ pub unsafe fn install(file: *mut File, db: Arc<Db>) {
 /// Makes `file` the journal of a database that a super-journal names.
 ///
 /// # Safety
-/// `file` is memory for a file of ours.
+/// `file` is memory for a file of this VFS.
 pub unsafe fn install_child(file: *mut File, child: ChildJournal) {
     // SAFETY: as promised by the caller.
     unsafe { put(file, Journal::Child(child)) };
 }
 
 /// # Safety
-/// `file` is memory for a file of ours.
+/// `file` is memory for a file of this VFS.
 unsafe fn put(file: *mut File, journal: Journal) {
     let journal = Box::into_raw(Box::new(journal));
     // SAFETY: as promised by the caller.
     unsafe { ptr::write(file.cast::<JournalFile>(), JournalFile { methods: &METHODS, journal }) };
 }
 
-/// Runs `$body` with the journal of `$file`, and without letting a panic out. In a child of the process that opened it
+/// Runs `$body` with the journal of `$file`, and lets no panic out. In a child of the process that opened it
 /// the answer is `$default`.
 macro_rules! with_journal {
     ($file:ident, $default:expr, |$journal:ident| $body:expr) => {
@@ -97,7 +97,7 @@ impl Journal {
         }
     }
 
-    /// What only a database's own journal is asked for.
+    /// Does an operation that SQLite asks only of a database's own journal.
     fn change(&self, refused: c_int, work: impl FnOnce(&Db) -> Result<(), Failure>) -> c_int {
         match self {
             Self::Own(db) => db.answer(work(db).map(|()| ffi::OK)),
@@ -112,7 +112,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
         let code = match *journal {
             Journal::Own(db) if db.is_own() => db.close_journal(),
-            // It is the parent's: nothing of it is given back here.
+            // The journal is the parent's: nothing of it is given back here.
             Journal::Own(db) => {
                 std::mem::forget(db);
                 ffi::OK

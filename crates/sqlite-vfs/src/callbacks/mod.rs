@@ -1,5 +1,5 @@
-//! What SQLite calls: the VFS, a main database, and a WAL or a rollback journal that lives in a log; and the way from a
-//! connection to its database.
+//! What SQLite calls: the VFS, a main database, and a WAL or a rollback journal that lives in a log. Besides,
+//! the way from a connection to its database.
 
 pub mod ask;
 mod db_file;

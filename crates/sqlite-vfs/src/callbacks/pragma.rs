@@ -10,10 +10,10 @@ use crate::settings;
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
-/// A pragma of SQLite's own.
+/// The name of a pragma of SQLite's own.
 const SIZE_LIMIT: &str = "journal_size_limit";
 
-/// Answers `SQLITE_FCNTL_PRAGMA`; `NOTFOUND` when the pragma is not ours.
+/// Answers `SQLITE_FCNTL_PRAGMA`. `NOTFOUND` when the pragma is not Duralite's.
 ///
 /// # Safety
 /// `words` is the array of that call: result, name, value or null.
@@ -52,8 +52,8 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     code
 }
 
-/// Takes note of SQLite's own pragma, which it goes on to carry out: the size that it then compares is
-/// that of the log's content, so that it would never ask for the file to be cut.
+/// Notes the value of SQLite's own pragma, which SQLite goes on to carry out. SQLite then compares the limit
+/// with the size of the log's content, so it would never ask for the file to be truncated.
 fn limit_size(db: &Db, value: Option<&str>) {
     let Some(limit) = value.and_then(|value| value.trim().parse::<i64>().ok()) else { return };
     let limit = u64::try_from(limit).ok();

@@ -1,4 +1,4 @@
-//! `sqlite3_vfs`: the functions SQLite calls with a file's name.
+//! `sqlite3_vfs`: the functions that SQLite calls with a file's name.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -23,7 +23,7 @@ use crate::sqlite::VFS_NAME;
 use crate::sqlite::base::{BaseFile, BaseVfs, PagerName, method};
 use crate::status;
 
-/// The table of a VFS over `parent`.
+/// The table of a VFS that stands over `parent`.
 pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
     Vfs {
         version: method!(parent, version).min(3),
@@ -51,7 +51,7 @@ pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
     }
 }
 
-/// The registration that a VFS of ours belongs to.
+/// The registration that a VFS of this library belongs to.
 ///
 /// # Safety
 /// `vfs` was made by [`table`] with a registration that is never freed.
@@ -60,7 +60,7 @@ unsafe fn registration_of(vfs: *mut Vfs) -> &'static Registration {
     unsafe { &*(*vfs).app_data.cast::<Registration>() }
 }
 
-/// The registration behind a VFS, if that is of this very library.
+/// The registration behind a VFS, if the VFS is of this very library.
 ///
 /// # Safety
 /// `vfs` is null or registered.
@@ -71,7 +71,7 @@ pub unsafe fn ours(vfs: *mut Vfs) -> Option<&'static Registration> {
     (name == VFS_NAME.as_ptr()).then(|| unsafe { registration_of(vfs) })
 }
 
-/// Runs `$body` with the registration of `$vfs`, and without letting a panic out.
+/// Runs `$body` with the registration of `$vfs`, and lets no panic out.
 macro_rules! with_registration {
     ($vfs:ident, $default:expr, |$registration:ident| $body:expr) => {
         shield($default, || {
@@ -94,7 +94,7 @@ unsafe extern "C" fn open(
         // SAFETY: SQLite gives memory of the size that the table asks for.
         unsafe { (*file).methods = ptr::null() };
         if !name.is_null() && flags & ffi::OPEN_MAIN_DB != 0 {
-            // SAFETY: memory for a file of ours, and a name of SQLite's pager.
+            // SAFETY: memory for a file of this VFS, and a name of SQLite's pager.
             return unsafe { open_database(registration, name, file, flags, out_flags) }.unwrap_or_else(
                 |failure| {
                     // SAFETY: as above.
@@ -120,7 +120,7 @@ unsafe extern "C" fn open(
                         Some(_) => flags & !(ffi::OPEN_READWRITE | ffi::OPEN_CREATE) | ffi::OPEN_READONLY,
                         None => flags,
                     };
-                    // SAFETY: memory for a file of ours.
+                    // SAFETY: memory for a file of this VFS.
                     unsafe { wal_file::install(file, db, used) };
                     if !out_flags.is_null() {
                         // SAFETY: SQLite passes where it wants the flags.
@@ -132,7 +132,7 @@ unsafe extern "C" fn open(
             }
         }
         if !name.is_null() && flags & (ffi::OPEN_MAIN_JOURNAL | ffi::OPEN_SUPER_JOURNAL) != 0 {
-            // SAFETY: memory for a file of ours, and a name of SQLite's.
+            // SAFETY: memory for a file of this VFS, and a name of SQLite's.
             match unsafe { open_journal(registration, name, file, flags) } {
                 Ok(false) => {}
                 Ok(true) => {
@@ -145,15 +145,15 @@ unsafe extern "C" fn open(
                 Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
-        // SAFETY: our files are larger than the base's.
+        // SAFETY: files of this VFS are larger than the base's.
         unsafe { registration.sqlite.parent.open(name, file, flags, out_flags) }
     })
 }
 
-/// Opens a rollback journal that a log keeps; `false` where the file is the base's.
+/// Opens a rollback journal that a log keeps. `false` where the file is the base's.
 ///
 /// # Safety
-/// `file` is memory for a file of ours, and `name` ends with a zero.
+/// `file` is memory for a file of this VFS, and `name` ends with a zero.
 unsafe fn open_journal(
     registration: &'static Registration,
     name: *const c_char,
@@ -206,7 +206,7 @@ unsafe fn open_journal(
 /// Opens a main database.
 ///
 /// # Safety
-/// `file` is memory for a file of ours; `name` comes from SQLite's pager.
+/// `file` is memory for a file of this VFS; `name` comes from SQLite's pager.
 unsafe fn open_database(
     registration: &'static Registration,
     name: *const c_char,
@@ -256,7 +256,7 @@ unsafe fn open_database(
         registration.remember(&db);
     }
     status::account_for(&db);
-    // SAFETY: memory for a file of ours, and the base's file in it is open.
+    // SAFETY: memory for a file of this VFS, in which the base's file is open.
     unsafe { db_file::install(file, db, registration) };
     if !out_flags.is_null() {
         // SAFETY: SQLite passes where it wants the flags.
@@ -322,7 +322,7 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
     with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
         // SAFETY: a name of SQLite's.
         unsafe { super_journal::deleted(name) };
-        // The last of what SQLite does with a super-journal that it has read.
+        // This deletion is the last thing that SQLite does with a super-journal that it has read.
         child::super_journal_opened(false);
         if let Some(db) = registration.database_of_wal(name) {
             match guard::delete_wal(&db) {
@@ -368,7 +368,7 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
     })
 }
 
-/// Whether a file is there that a log may keep; `None` where the base knows.
+/// Whether a file exists that a log may keep. `None` where the base knows.
 ///
 /// # Safety
 /// `name` ends with a zero.
@@ -390,7 +390,7 @@ unsafe fn exists(registration: &'static Registration, name: *const c_char) -> Re
     ChildJournal::find(registration, &database)?.map(|child| child.counts()).transpose()
 }
 
-/// Sleeps for SQLite: in the queue for the WRITE lock, if that is what it sleeps for.
+/// Sleeps for SQLite. If SQLite sleeps for the WRITE lock, the sleep is in that lock's queue.
 unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
     with_registration!(vfs, 0, |registration| {
         let limit = Duration::from_micros(u64::try_from(microseconds).unwrap_or(0));
@@ -405,7 +405,7 @@ unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
     })
 }
 
-/// Functions that are passed on to the base VFS as they are.
+/// Functions that only pass the call on to the base VFS.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut Vfs $(, $arg: $type)*) -> $result {

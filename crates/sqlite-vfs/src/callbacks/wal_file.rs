@@ -45,7 +45,7 @@ static METHODS: IoMethods = IoMethods {
 /// Makes `file` an open WAL.
 ///
 /// # Safety
-/// `file` is memory for a file of ours.
+/// `file` is memory for a file of this VFS.
 pub unsafe fn install(file: *mut File, db: Arc<Db>, used: Use) {
     let attachment = Arc::clone(used.attachment());
     db.attach(used, Serving::Wal);
@@ -54,8 +54,8 @@ pub unsafe fn install(file: *mut File, db: Arc<Db>, used: Use) {
     unsafe { ptr::write(file.cast::<WalFile>(), WalFile { methods: &METHODS, wal }) };
 }
 
-/// Runs `$body` with the WAL of `$file`, and without letting a panic out. In a child of the process that
-/// opened it the answer is `$default`.
+/// Runs `$body` with the WAL of `$file`, and lets no panic out. In a child of the process that opened it the
+/// answer is `$default`.
 macro_rules! with_wal {
     ($file:ident, $default:expr, |$wal:ident| $body:expr) => {
         shield($default, || {
@@ -74,7 +74,7 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
-    /// Takes the header that the WAL begins with.
+    /// Takes the header with which the WAL begins.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {
@@ -103,17 +103,18 @@ impl Wal {
 
     /// Makes what was checkpointed durable before the log forgets it (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
-        // While a process is stopped that may still write to the log, it cannot start over.
+        // The log cannot start over while a process is stopped that may still write to it.
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // SQLite has had it settled before, with the lock of the marks, unless it has the database to itself.
+        // SQLite has had the file settled before, when it locked the read marks, unless it has the database
+        // to itself.
         let settled = self.db.settle(&self.attachment, None, ffi::SYNC_NORMAL);
         settled.map_err(|failure| self.db.sqlite.fail(&failure))
     }
 }
 
-/// Whether this is the header of a frame that commits: it gives the size of the database.
+/// Whether this is the header of a frame that commits: such a header gives the size of the database.
 fn is_commit_header(data: &[u8]) -> bool {
     data.len() == FRAME_HEADER_BYTES && data[4..8] != [0; 4]
 }
@@ -123,14 +124,14 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         // SAFETY: made by `install`; SQLite closes a file once.
         let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
         if !wal.db.is_own() {
-            // It is the parent's: nothing of it is given back here.
+            // The WAL is the parent's: nothing of it is given back here.
             std::mem::forget(wal);
             // SAFETY: the memory is SQLite's until this returns.
             unsafe { (*file).methods = ptr::null() };
             return ffi::OK;
         }
         let Wal { db, attachment } = *wal;
-        // The database has a reference too: the last goes with the turn that letting go of it takes.
+        // The database has a reference too. The last one goes with the turn that `wal_closed` takes.
         drop(attachment);
         db.wal_closed();
         // SAFETY: the memory is SQLite's until this returns.

@@ -4,25 +4,24 @@ use duralite_journal::EngineOptions;
 
 use super::values::Journal;
 
-/// The setting that also counts where no database of ours is opened.
+/// The setting that also counts where no database is opened through this VFS.
 pub const STRICT: &str = "strict";
 
 /// The settings of one open database.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub journal: Journal,
-    /// Those of engines and media.
+    /// The settings of engines and media.
     pub options: EngineOptions,
-    /// A reader waits until what it reads is durable.
+    /// Whether a reader waits until what it reads is durable.
     pub read_durable: bool,
-    /// A thread checkpoints when the log has this many frames, so that no committer has to; 0 for
-    /// never.
+    /// The number of frames at which a thread checkpoints the log, so that no committer has to; 0 for never.
     pub background_checkpoint: u32,
-    /// An open that would end as plain SQLite is refused.
+    /// Whether an open that would end as plain SQLite is refused.
     pub strict: bool,
-    /// What the log's file keeps when it starts over: SQLite's own `PRAGMA journal_size_limit`.
+    /// What the log's file keeps when the log starts over: SQLite's own `PRAGMA journal_size_limit`.
     pub size_limit: Option<u64>,
-    /// Those that were given, as opposed to defaults.
+    /// The names of the settings that were given, as opposed to defaults.
     pub(super) explicit: Vec<&'static str>,
 }
 

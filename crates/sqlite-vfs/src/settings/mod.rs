@@ -1,4 +1,5 @@
-//! Settings: URI parameters, then what the program says for all its databases, then environment variables, then defaults.
+//! Settings. URI parameters come first, then what the program sets for all its databases, then environment
+//! variables, then defaults.
 
 mod fields;
 mod names;
@@ -19,7 +20,7 @@ pub use process::{is_strict, set_defaults, variable};
 pub use table::{find, rows};
 pub use values::Journal;
 
-/// Whether this is a setting, and its value one that it takes; `Ok` is the name of its environment variable.
+/// Checks that this is a setting and that it takes this value. `Ok` is the name of its environment variable.
 ///
 /// # Errors
 /// A text that says what is wrong, and what was probably meant.
@@ -63,20 +64,20 @@ impl Settings {
         find(name).map(|setting| setting.get(self))
     }
 
-    /// The settings that were given, as URI parameters for another connection to the same log; a
-    /// thread of the log's own is not among them.
+    /// The settings that were given, as URI parameters for another connection to the same log.
+    /// `background_checkpoint` is not among them: the thread belongs to the log.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
-    /// The same as if none had been given: they conflict with nobody's.
+    /// The same values as if none had been given, so that they conflict with no other settings.
     pub fn not_given(mut self) -> Self {
         self.explicit.clear();
         self
     }
 
-    /// The first setting that was given here and differs from those a live log runs with.
+    /// The first setting that was given here and differs from the one that a live log runs with.
     pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
         let shared = rows().into_iter().filter(|setting| setting.is_shared()).map(|setting| setting.name());
         shared.filter(|name| self.explicit.contains(name)).find_map(|name| {
@@ -90,7 +91,7 @@ impl Settings {
         })
     }
 
-    /// Where a new log of the database at this path goes; a message says why it goes nowhere.
+    /// Where a new log of the database at this path goes. A message says why it goes nowhere.
     pub fn log_dir(&self, database: &Path) -> Result<LogDirectory, String> {
         let media = || MediaSet::named(&self.options.media, database);
         match self.journal {
@@ -100,13 +101,13 @@ impl Settings {
         }
     }
 
-    /// The longest that a commit in a log of this engine stays where it is not durable; `None` where nothing has
-    /// to be made durable in the background.
+    /// The longest time for which a commit in a log of this engine is undurable. `None` where nothing has to
+    /// be made durable in the background.
     pub fn flush_interval(&self, engine: &Descriptor) -> Option<Duration> {
         (engine.flush_interval)(&self.options)
     }
 
-    /// What no single value shows.
+    /// Checks what no single value shows.
     fn check(&self) -> Result<(), String> {
         let media = &self.options.media;
         match self.journal {

@@ -1,13 +1,14 @@
 //! Names that are meant for Duralite and are no settings.
 //!
-//! SQLite hands every parameter of a URI to its VFS, also those of other VFSs and of drivers, so a name
-//! counts as a typing error only if it resembles a setting, or begins as ours do.
+//! SQLite hands every parameter of a URI to its VFS, also those of other VFSs and of drivers. So a name
+//! counts as a typing error only if it resembles a setting, or begins as Duralite's settings do.
 
 use duralite_journal::engines;
 
 use super::table::{Row, find, names, rows};
 
-/// Variables that are no settings: the library's own, the Python package's, those of `duralite run`, the tests', a measurement's.
+/// Variables that are no settings. They are the library's own, the Python package's, those of `duralite run`,
+/// the tests', and one of a measurement.
 const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_MAKE_DEFAULT",
     "DURALITE_LOG",
@@ -19,11 +20,11 @@ const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_BENCH_10GB",
 ];
 const VARIABLE_PREFIX: &str = "DURALITE_";
-/// Names that begin like this, or like an engine, are ours, whatever follows.
+/// Names that begin like this, or like an engine, are Duralite's, whatever follows.
 const OWN_PREFIXES: [&str; 7] = ["nvram", "journal", "log_", PRODUCT, "group_", "read_d", "background"];
 const PRODUCT: &str = "duralite";
-/// Parameters of SQLite itself and of VFSs that come with it or are built over it; never refused. Names
-/// that begin with `_` are those of drivers, and are not looked at either.
+/// Parameters of SQLite itself, and of VFSs that come with it or are built over it. They are never refused.
+/// Names that begin with `_` are those of drivers, and are not looked at either.
 const FOREIGN: [&str; 28] = [
     "vfs",
     "mode",
@@ -54,11 +55,11 @@ const FOREIGN: [&str; 28] = [
     "delay",
     "schema",
 ];
-/// Pragmas whose names begin like settings, and that SQLite takes for no parameters.
+/// Pragmas whose names begin like settings, and that SQLite does not take as parameters.
 const PRAGMAS: [&str; 2] = ["journal_mode", "journal_size_limit"];
-/// A name of one word has to be so long to be found within a longer name.
+/// The least length of a name of one word that is looked for within a longer name.
 const DISTINCT_BYTES: usize = 6;
-/// So long that two slips of the finger still leave it recognisable.
+/// At this length a name stays recognisable after two slips of the finger.
 const LONG_BYTES: usize = 7;
 
 /// Refuses names that are meant for Duralite and are no settings.
@@ -89,7 +90,7 @@ fn begins_as_ours(name: &str) -> bool {
     OWN_PREFIXES.into_iter().chain(engines).any(|prefix| name.starts_with(prefix))
 }
 
-/// The message about a name that stands where only a setting can stand.
+/// The message about a name in a place where only a setting can stand.
 pub fn unknown(name: &str) -> String {
     match setting_meant(name) {
         Some(meant) => format!("{name} is not a setting; did you mean {meant}?"),
@@ -105,7 +106,7 @@ pub fn variable_of(name: &str) -> String {
 fn check_variable(variable: &str) -> Result<(), String> {
     let Some((prefix, rest)) = variable.split_once('_') else { return Ok(()) };
     let (prefix, own) = (prefix.to_uppercase(), VARIABLE_PREFIX.trim_end_matches('_'));
-    // Most variables of an environment are told from ours by their length.
+    // Most variables of an environment differ from Duralite's by their length.
     if prefix != own && (prefix.len().abs_diff(own.len()) > 2 || distance(&prefix, own) > 2) {
         return Ok(());
     }
@@ -123,7 +124,7 @@ fn check_variable(variable: &str) -> Result<(), String> {
         None if prefix == own => {
             Err(format!("unknown environment variable {variable}; settings are {}", names()))
         }
-        // Somebody else's, whose name happens to look like ours.
+        // The variable belongs to another program, and its name happens to look like one of Duralite's.
         None => Ok(()),
     }
 }
@@ -136,7 +137,7 @@ fn setting_meant(name: &str) -> Option<&'static str> {
 /// The candidate that `name` was probably meant to be.
 fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let name = plain(name);
-    // What follows the name of the product or of an engine.
+    // The part of the name after the name of the product or of an engine.
     let own = engines::all().map(|engine| engine.name).chain([PRODUCT]);
     let rest = own.filter_map(|own| name.strip_prefix(own)?.strip_prefix('_')).next();
     let name = rest.unwrap_or(&name);
@@ -153,19 +154,20 @@ fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     })
 }
 
-/// In small letters, and with the separator that settings have.
+/// The name in small letters, and with the separator that settings have.
 fn plain(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
 
-/// Whether one of the names is the other with words before it or behind it.
+/// Whether one of the names is the other with words before or after it.
 fn is_within(name: &str, candidate: &str) -> bool {
     let contains = |long: &str, short: &str| format!("_{long}_").contains(&format!("_{short}_"));
     let distinct = |short: &str| short.contains('_') || short.len() >= DISTINCT_BYTES;
     distinct(candidate) && contains(name, candidate) || name.contains('_') && contains(candidate, name)
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours that make one word the other.
+/// The number of insertions, deletions, substitutions and swaps of neighbours that turn one word into the
+/// other.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
@@ -225,7 +227,7 @@ mod tests {
             let message = check(&[key], &[]).unwrap_err();
             assert_eq!(message, format!("unknown URI parameter {key}; did you mean {meant}?"));
         }
-        // Nothing is near, but nobody else's begins like this.
+        // No setting is near, but no other program's names begin like this.
         for key in ["nvram_latency", "log_size", "waldio", "background"] {
             let message = check(&[key], &[]).unwrap_err();
             assert!(message.contains(key) && message.contains("known are journal"), "{message}");

@@ -1,4 +1,4 @@
-//! Settings for all databases of a process: what the program says, else its environment.
+//! Settings for all databases of a process: what the program sets, else its environment.
 
 use std::sync::OnceLock;
 
@@ -6,14 +6,15 @@ use super::fields::{STRICT, Settings};
 use super::is_off;
 use super::names::variable_of;
 
-/// Pairs of an environment variable and its value. Set once, so that a reader never waits: a process may be forked at any moment.
+/// Pairs of an environment variable and its value. They are set once, so a reader never waits: the process
+/// may be forked at any moment.
 static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
-/// Settings that come before the environment of this process, and behind a URI; of two for one name the last counts.
-/// The first call decides for good.
+/// Sets settings that come before the environment of this process, and after a URI. Of two settings with one
+/// name the last counts. The first call decides for good.
 ///
 /// # Errors
-/// A text that says which one is wrong, or that other settings are in force.
+/// A text that says which setting is wrong, or that other settings are in force.
 pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     let mut checked = Settings::default();
     let mut given = Vec::new();
@@ -32,7 +33,7 @@ pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// What is said for all databases of this process under the name of an environment variable.
+/// The value for all databases of this process, by the name of an environment variable.
 pub fn variable(name: &str) -> Option<String> {
     let given = GIVEN.get().into_iter().flatten().find(|(given, _)| given == name);
     given.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())

@@ -1,4 +1,4 @@
-//! The table of settings: those of connections, those of every engine, and of the media that engines need.
+//! The table of settings: those of connections, of every engine, and of the media that engines need.
 
 use duralite_journal::engines;
 use duralite_journal::settings::common::SWITCH;
@@ -7,16 +7,16 @@ use duralite_journal::settings::{EngineSetting, Setting, Values, on_off};
 use super::fields::{STRICT, Settings};
 use super::values::{background_checkpoint, journal, journal_name, journals};
 
-/// One setting. The environment variable is the name in capitals after `DURALITE_`.
+/// One setting. Its environment variable is the name in capitals after `DURALITE_`.
 #[derive(Clone, Copy)]
 pub enum Row {
-    /// Of a connection.
+    /// A setting of a connection.
     Connection(&'static Setting<Settings>),
-    /// Of an engine, or of its media.
+    /// A setting of an engine, or of its media.
     Engine(&'static EngineSetting),
 }
 
-/// Asks whichever setting it is.
+/// Asks a setting of either kind.
 macro_rules! ask {
     ($row:expr, $setting:ident => $answer:expr) => {
         match $row {
@@ -31,23 +31,23 @@ impl Row {
         ask!(self, setting => setting.name)
     }
 
-    /// What may be given, in words.
+    /// The values that may be given, in words.
     #[cfg(test)]
     pub fn values(&self) -> String {
         ask!(self, setting => setting.values.to_string())
     }
 
-    /// Of a live log, and the same for every connection of a process.
+    /// Whether it is a setting of a live log, the same for every connection of a process.
     pub fn is_shared(&self) -> bool {
         ask!(self, setting => setting.shared)
     }
 
-    /// Can be changed while a log is in use.
+    /// Whether it can be changed while a log is in use.
     pub fn is_changeable(&self) -> bool {
         ask!(self, setting => setting.changeable)
     }
 
-    /// Is told along with the figures of a log in use.
+    /// Whether the status of a log in use shows it.
     pub fn is_shown(&self) -> bool {
         ask!(self, setting => setting.shown)
     }
@@ -69,7 +69,7 @@ impl Row {
     }
 }
 
-/// Every setting, in the order in which they are told.
+/// Every setting, in the order in which they are shown.
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![Row::Connection(&JOURNAL)];
     rows.extend(engines::settings().into_iter().map(Row::Engine));

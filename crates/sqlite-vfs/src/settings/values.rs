@@ -3,7 +3,7 @@
 use duralite_journal::settings::Given;
 use duralite_journal::{Descriptor, engines};
 
-/// Frames at which the background checkpoint begins: well before SQLite's own, at 1000.
+/// The number of frames at which the background checkpoint begins: well before SQLite's own, at 1000.
 const BACKGROUND_FRAMES: u32 = 400;
 const AUTO: &str = "auto";
 const OFF: &str = "off";
@@ -19,7 +19,7 @@ pub enum Journal {
     Off,
 }
 
-/// What `journal` may be.
+/// The values that `journal` takes, in words.
 pub(super) fn journals() -> String {
     let engines: Vec<&str> = engines::all().map(|engine| engine.name).collect();
     format!("{AUTO}, {} or {OFF}", engines.join(", "))

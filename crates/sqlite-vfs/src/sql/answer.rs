@@ -13,10 +13,10 @@ use crate::sqlite::Api;
 /// Answers with a value.
 ///
 /// # Safety
-/// `context` is that of a call of the SQLite that `api` is from, which has not returned.
+/// `context` is that of a call, not yet returned, of the SQLite that `api` is from.
 pub unsafe fn value(api: &Api, context: *mut Context, value: &Cell) {
     match value {
-        // What SQLite takes where nothing is answered.
+        // SQLite takes NULL where nothing is answered.
         Cell::Null => {}
         // SAFETY: as promised by the caller.
         Cell::Integer(number) => unsafe { (api.result_int64)(context, *number) },

@@ -1,7 +1,7 @@
 //! `duralite_last_error()` and `duralite_json()`.
 //!
-//! A function that SQLite calls learns nothing about which SQLite calls it before it has called back, and
-//! two copies of SQLite in a process share this library. So each registration has functions of its own.
+//! A function does not learn which SQLite calls it before it has called back, and two copies of SQLite in a
+//! process share this library. So each registration has functions of its own.
 #![allow(unsafe_code)] // registers and answers functions of SQLite's
 
 use std::ffi::{CStr, c_int};
@@ -18,12 +18,12 @@ use crate::shield::shield;
 use crate::sqlite::Sqlite;
 use crate::{json, refusals};
 
-/// Copies of SQLite in one process that get the functions; more still have the C symbols.
+/// The number of copies of SQLite in one process that get the functions. Any more still have the C symbols.
 const COPIES: usize = 8;
-/// Without locks, which a child that is forked meanwhile would find taken for ever.
+/// Without locks: a child that is forked meanwhile would find one taken for ever.
 static OWNERS: [AtomicPtr<Sqlite>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
 
-/// A function for each copy of SQLite.
+/// One function for each copy of SQLite.
 macro_rules! copies {
     ($function:ident) => {
         [
@@ -39,16 +39,17 @@ macro_rules! copies {
     };
 }
 
-/// A function of SQL's.
+/// A function of SQL.
 struct Function {
     name: &'static CStr,
     arguments: c_int,
-    /// Who may call it.
+    /// Whether views and triggers may call it.
     risk: c_int,
     copies: [SqlFunction; COPIES],
 }
 
-/// What says where files are is not for views and triggers of a database that somebody else has made.
+/// A function that tells where files are is not for views and triggers: a database may come from another
+/// person.
 const FUNCTIONS: [Function; 3] = [
     Function {
         name: c"duralite_last_error",

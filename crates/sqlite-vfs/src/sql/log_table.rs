@@ -1,5 +1,6 @@
-//! `SELECT * FROM duralite_log`: the transactions in a log, as [`duralite_journal::Listing`] has them. They are those of one moment, when the
-//! statement begins to read; the log goes on meanwhile, and is held up for a pass over its frames in memory only.
+//! `SELECT * FROM duralite_log`: the transactions in a log, as [`duralite_journal::Listing`] has them. They
+//! are those of one moment, when the statement begins to read. The log goes on meanwhile, and waits only for
+//! one pass over its frames in memory.
 
 use duralite_journal::Listing;
 
@@ -8,7 +9,7 @@ use crate::callbacks::ask::Subject;
 use crate::errors::{During, Failure};
 use crate::json;
 
-/// A row for each transaction, oldest first; none where no log serves the database.
+/// A row for each transaction, oldest first. No rows where no log serves the database.
 pub const LOG: View = View {
     name: c"duralite_log",
     declaration: c"CREATE TABLE x(position INTEGER, number INTEGER, time_ms INTEGER, first_frame INTEGER, \

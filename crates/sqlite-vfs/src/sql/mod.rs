@@ -1,5 +1,5 @@
-//! What SQL can ask: the functions `duralite_last_error()` and `duralite_json()`, and the tables `duralite` and
-//! `duralite_log`. Nothing of it writes anywhere.
+//! What SQL can ask: the functions `duralite_last_error()` and `duralite_json()`, and the tables `duralite`
+//! and `duralite_log`. None of them writes anything.
 #![allow(unsafe_code)] // registers with a connection of SQLite's
 
 mod answer;
@@ -13,7 +13,7 @@ use duralite_sqlite_ffi::Connection;
 
 use crate::sqlite::Sqlite;
 
-/// Gives a connection the functions and the tables. Where it cannot, the connection does without.
+/// Gives a connection the functions and the tables. If that fails, the connection does without.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.

@@ -17,7 +17,7 @@ fn rows(subject: &Subject<'_>) -> Result<Box<dyn Rows>, Failure> {
     Ok(Box::new(status_of(subject)))
 }
 
-/// What is to be said of any database.
+/// The status of any database.
 pub fn status_of(subject: &Subject<'_>) -> Status {
     match subject {
         Subject::Ours(db) => status::of(db),

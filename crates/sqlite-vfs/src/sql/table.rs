@@ -1,7 +1,8 @@
-//! A [`View`] as a virtual table of SQLite's, which exists in every schema without being made, and is read-only.
+//! A [`View`] as a virtual table of SQLite's, which exists in every schema without being made, and is
+//! read-only.
 //!
-//! Views and triggers must not use it (`SQLITE_VTAB_DIRECTONLY`), as those of SQLite's tables that show how a database is
-//! stored: it tells where files of this machine are, and a database may come from elsewhere.
+//! Views and triggers must not use it (`SQLITE_VTAB_DIRECTONLY`), like SQLite's own tables that show how a
+//! database is stored. It tells where files of this machine are, and a database may come from elsewhere.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -22,13 +23,13 @@ use crate::sqlite::{Api, Sqlite};
 static VIEWS: [View; 2] = [STATUS, LOG];
 static MODULES: [Module; 2] = [module(connect::<0>), module(connect::<1>)];
 
-/// The plan with the schema given; without, it is the first.
+/// The plan for a given schema. Without one the table is about the first schema.
 const BY_SCHEMA: c_int = 1;
 
-/// What the planner is told that a look costs; nothing else can be chosen.
+/// The cost that the planner is told; it has nothing else to choose.
 const COST: f64 = 100.0;
 
-/// Without `xCreate` it exists without being made, and cannot be.
+/// Without `xCreate` the table exists without being made, and nobody can make it.
 const fn module(connect: Connect) -> Module {
     Module {
         version: 0,
@@ -70,7 +71,7 @@ struct Cursor {
     at: usize,
 }
 
-/// Gives a connection the tables. Where it cannot, the connection does without.
+/// Gives a connection the tables. If that fails, the connection does without.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.
@@ -83,7 +84,7 @@ pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
     }
 }
 
-/// The schema that a value names: the first where there is none.
+/// The schema that a value names; the first one for null.
 ///
 /// # Safety
 /// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
@@ -101,7 +102,7 @@ pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
     unsafe { CStr::from_ptr(text.cast()) }.to_owned()
 }
 
-/// The table that SQLite calls about.
+/// The table that a call of SQLite is about.
 ///
 /// # Safety
 /// `table` was made by [`connect`] and not disconnected.
@@ -110,7 +111,7 @@ unsafe fn table_of<'a>(table: *mut VTab) -> &'a Table {
     unsafe { &*table.cast::<Table>() }
 }
 
-/// The cursor that SQLite calls about, which nobody else uses meanwhile.
+/// The cursor that a call of SQLite is about. No other code uses it meanwhile.
 ///
 /// # Safety
 /// `cursor` was made by [`open`] and not closed.
@@ -175,7 +176,7 @@ unsafe extern "C" fn best_index(table: *mut VTab, info: *mut IndexInfo) -> c_int
             }
             cannot |= is_schema;
         }
-        // The schema comes from a table that is to be read first.
+        // The schema comes from a table that has to be read first.
         if cannot { ffi::CONSTRAINT } else { ffi::OK }
     })
 }

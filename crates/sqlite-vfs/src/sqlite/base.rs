@@ -19,8 +19,8 @@ macro_rules! call {
     };
 }
 
-/// Copies a function pointer out of a VFS: SQLite may change the table's `next` meanwhile, so no
-/// reference to the whole is made.
+/// Copies a function pointer out of a VFS. SQLite may change the table's `next` meanwhile, so no reference to
+/// the whole table is made.
 macro_rules! method {
     ($vfs:expr, $method:ident) => {{
         // SAFETY: `BaseVfs::new` promised a VFS that stays registered.
@@ -41,8 +41,8 @@ unsafe impl Sync for BaseFile {}
 
 impl BaseFile {
     /// # Safety
-    /// `file` is where the base VFS's `xOpen` is told to put its file, stays allocated as long
-    /// as this value is used, and its first word is null whenever it is not open.
+    /// `file` is where the base VFS's `xOpen` is told to put its file. It stays allocated as long as this
+    /// value is used, and its first word is null whenever the file is not open.
     pub unsafe fn new(file: *mut File) -> Self {
         Self(file)
     }
@@ -62,7 +62,7 @@ impl BaseFile {
         self.methods().map_or(ffi::OK, |m| call!(m, close, ffi::OK, self.0))
     }
 
-    /// Fills `buf`; what lies past the end is zeros, and the answer then is `IOERR_SHORT_READ`.
+    /// Fills `buf`. Bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
     pub fn read(self, buf: &mut [u8], offset: u64) -> c_int {
         let (Ok(len), Ok(offset)) = (c_int::try_from(buf.len()), i64::try_from(offset)) else {
             return ffi::IOERR_READ;
@@ -96,7 +96,7 @@ impl BaseFile {
         if rc == ffi::OK { u64::try_from(size).map_err(|_| ffi::IOERR_FSTAT) } else { Err(rc) }
     }
 
-    /// Whether the file's name leads elsewhere by now; `false` where the base does not tell.
+    /// Whether the file's name leads elsewhere by now. `false` where the base does not tell.
     pub fn has_moved(self) -> bool {
         let mut moved: c_int = 0;
         let at = (&raw mut moved).cast::<c_void>();
@@ -115,7 +115,7 @@ impl BaseFile {
     }
 }
 
-/// The base's locks, of which it keeps the account for this process.
+/// The base's locks. The base keeps the account of them for this process.
 impl LockedFile for BaseFile {
     fn lock(&self, level: Level) -> Result<(), Code> {
         let code =
@@ -140,24 +140,24 @@ impl LockedFile for BaseFile {
     }
 }
 
-/// A file that this VFS has opened with the base, for itself: by the base, so that closing it gives none of the locks
-/// back that this SQLite holds of the file.
+/// A file that this VFS has opened for itself, with the base. Because the base closes it, none of the locks
+/// is given back that this SQLite holds of the file.
 pub struct OwnFile {
     file: BaseFile,
-    /// The file and its name are in there, where they stay.
+    /// Holds the file, which stays where it is.
     _memory: Box<[u64]>,
     _name: Vec<u8>,
 }
 
-// SAFETY: nobody else has the file, and the base's file is not bound to a thread.
+// SAFETY: no other code has the file, and the base's file is not bound to a thread.
 unsafe impl Send for OwnFile {}
 // SAFETY: as above.
 unsafe impl Sync for OwnFile {}
 
 impl OwnFile {
-    /// Opens a database for reading; `None` where that cannot be done.
+    /// Opens a database for reading. `None` where that fails.
     pub fn open(vfs: BaseVfs, path: &CStr) -> Option<Self> {
-        // As SQLite lays the names of databases out: four zeros before one, and no parameters after it.
+        // The layout of SQLite's names of databases: four zeros before the name, and no parameters after it.
         let name = [&[0; 4], path.to_bytes(), &[0; 4]].concat();
         let bytes = usize::try_from(method!(vfs, os_file_bytes)).ok()?;
         let mut memory = vec![0_u64; bytes.div_ceil(8)].into_boxed_slice();
@@ -167,7 +167,7 @@ impl OwnFile {
         // SAFETY: room for a file that is not open; the name ends with zeros and outlives the file.
         let code =
             unsafe { vfs.open(name.as_ptr().add(4).cast(), file.as_ptr(), flags, std::ptr::null_mut()) };
-        // From here on it is closed when this is dropped, also where opening it has failed half-way.
+        // From here on the drop closes the file, also where opening it has failed half-way.
         let own = Self { file, _memory: memory, _name: name };
         (code == ffi::OK).then_some(own)
     }
@@ -184,7 +184,7 @@ impl Drop for OwnFile {
     }
 }
 
-/// The VFS below ours.
+/// The VFS below this one.
 #[derive(Debug, Clone, Copy)]
 pub struct BaseVfs(pub(crate) *mut Vfs);
 
@@ -216,7 +216,7 @@ impl BaseVfs {
         unsafe { delete(self.0, name, sync_directory) }
     }
 
-    /// Whether the file is there.
+    /// Whether the file exists.
     pub fn exists(self, name: *const c_char) -> Result<bool, c_int> {
         let Some(access) = method!(self, access) else { return Err(ffi::IOERR_ACCESS) };
         let mut found: c_int = 0;

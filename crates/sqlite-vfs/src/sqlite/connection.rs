@@ -19,35 +19,36 @@ thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is about to open a connection of the VFS's own.
+/// Whether this thread is opening a connection of the VFS's own.
 pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// How a connection of the VFS's own waits for a lock. SQLite's own busy handler sleeps for longer and longer, up to
-/// tens of milliseconds, and whoever checkpoints may keep all writers out meanwhile.
+/// How a connection of the VFS's own waits for a lock. SQLite's own busy handler sleeps for longer and
+/// longer, up to tens of milliseconds, and a checkpoint may keep all writers out meanwhile.
 #[derive(Clone, Copy)]
 pub struct BusyWait {
-    /// For how long it looks again at short intervals, in one statement.
+    /// For how long one statement looks again at short intervals.
     pub polling: Duration,
-    /// For how long it waits besides in the queue for a lock, where nobody waits for it.
+    /// For how long it waits, besides, in the queue for a lock, where it keeps no other connection waiting.
     pub queued: Duration,
-    /// Waits in that queue for no longer than this; `false` at once if what is in the way has none.
+    /// Waits in that queue for at most the given time. `false` at once if the lock that is in the way has no
+    /// queue.
     pub queue: fn(Duration) -> bool,
 }
 
 impl BusyWait {
-    /// By looking again at short intervals.
+    /// Waits by looking again at short intervals.
     pub fn polling(limit: Duration) -> Self {
         Self { polling: limit, queued: Duration::ZERO, queue: |_| false }
     }
 }
 
-/// Between two looks.
+/// The pause between two looks.
 const PAUSE: Duration = Duration::from_micros(250);
 
-/// What the busy handler knows of this statement: since when it waits, and how much of that in the queue. What SQLite does between two
-/// tries counts as waited, since opening a log may wait itself.
+/// What the busy handler knows of this statement: since when it waits, and how much of that time in the
+/// queue. SQLite's work between two tries counts as waiting, since opening a log may wait itself.
 struct Busy {
     wait: BusyWait,
     since: Cell<Instant>,
@@ -65,7 +66,7 @@ impl Busy {
         }
     }
 
-    /// Waits, if there is any time left; whether to try again.
+    /// Waits, if there is any time left. Returns whether to try again.
     fn wait(&self, is_first: bool) -> bool {
         let begun = Instant::now();
         if is_first {
@@ -110,14 +111,14 @@ impl Drop for OwnConnection<'_> {
     fn drop(&mut self) {
         // SAFETY: opened by `open`, without unfinished statements; closing null does nothing.
         unsafe { (self.api.close)(self.connection) };
-        // SAFETY: made by `Box::into_raw`, and nobody has the pointer any more.
+        // SAFETY: made by `Box::into_raw`, and SQLite does not have the pointer any more.
         drop(unsafe { Box::from_raw(self.busy) });
     }
 }
 
 impl<'a> OwnConnection<'a> {
-    /// Opens a database by its name, or URI, through the VFS of this name. `purpose` begins the
-    /// messages of its failures.
+    /// Opens a database by its name, or URI, through the VFS of this name. The messages of its failures begin
+    /// with `purpose`.
     pub fn open(
         api: &'a Api,
         name: &CStr,
@@ -141,7 +142,7 @@ impl<'a> OwnConnection<'a> {
         Ok(own)
     }
 
-    /// Whether what was in the way when it was last waited for stayed until the time was up.
+    /// Whether the last wait ended because its time was up.
     pub fn gave_up(&self) -> bool {
         // SAFETY: alive as long as the connection is.
         unsafe { &*self.busy }.gave_up.get()
@@ -153,7 +154,7 @@ impl<'a> OwnConnection<'a> {
         Failure::new(code, format!("{}: {}", self.purpose, text.to_string_lossy()))
     }
 
-    /// Runs one statement; the first column of its first row, if it has any.
+    /// Runs one statement. Returns the first column of its first row, if it has any.
     pub fn run(&self, sql: &CStr) -> Result<Option<c_int>, Failure> {
         let mut statement: *mut Statement = ptr::null_mut();
         // SAFETY: an open connection and a terminated text; no tail is wanted.

@@ -1,4 +1,4 @@
-//! One SQLite of the process: its functions, the VFS below ours, and how it is told of what fails.
+//! One SQLite of the process: its functions, the VFS below this one, and the reports of failures to it.
 //!
 //! Two copies of SQLite in one process that load the same library share its globals. So nothing here is
 //! global: each registration keeps its own copies of the function pointers.
@@ -22,10 +22,10 @@ use crate::errors::Failure;
 use crate::refusals;
 use base::BaseVfs;
 
-/// The name under which the VFS is registered. A static: that a VFS has this very text shows that it is
-/// one of this library's, and not of another copy of it.
+/// The name under which the VFS is registered. It is a static: a VFS that has this very text is one of this
+/// library's, and not of another copy of it.
 pub static VFS_NAME: &CStr = c"duralite";
-/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all that is called.
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all the functions that are called.
 pub const OLDEST_SQLITE: c_int = 3_031_000;
 
 /// Why the VFS could not be registered.
@@ -35,7 +35,7 @@ pub struct RegisterError {
 }
 
 impl RegisterError {
-    /// With what is told as its text.
+    /// Makes an error with this text.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }
@@ -175,17 +175,18 @@ impl Api {
     }
 }
 
-/// The reason of what was said on standard error last.
+/// The reason of the last message on standard error.
 static LAST_SAID: Mutex<String> = Mutex::new(String::new());
 
-/// One SQLite, and the VFS that was its default one. Never freed: SQLite may call ours until the process ends.
+/// One SQLite, and the VFS that was its default one. Never freed: SQLite may call this library's VFS until
+/// the process ends.
 pub struct Sqlite {
     pub api: Api,
     pub parent: BaseVfs,
 }
 
 impl Sqlite {
-    /// Tells SQLite's error log, and stderr if asked to.
+    /// Writes to SQLite's error log, and to stderr if asked to.
     pub fn report(&self, code: c_int, message: &str) {
         self.report_because(code, message, message);
     }
@@ -195,8 +196,9 @@ impl Sqlite {
         // SAFETY: the format takes one string, which lives across the call.
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
         if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
-            // Whoever waits for a lock tries again and again, and is refused for the same reason each time. Nobody waits here: in
-            // a child the lock may be one that another thread had at the fork.
+            // A connection that waits for a lock tries again and again, and is refused for the same reason
+            // each time. This does not wait for the mutex: in a child another thread may have held it at the
+            // fork.
             let last = LAST_SAID.try_lock().ok();
             if last.as_ref().is_none_or(|last| **last != reason) {
                 eprintln!("duralite: {message}");
@@ -214,12 +216,12 @@ impl Sqlite {
         failure.code
     }
 
-    /// Whether the first database of a connection is a file of another VFS than ours, through which its super-journals
-    /// are opened. Without a name, as in memory, it has none; and where it is not there yet, the one that is being
-    /// opened is to be it.
+    /// Whether the first database of a connection is a file of another VFS than this one. Super-journals are
+    /// then opened through that VFS. A database without a name, as in memory, opens none. Where the first
+    /// database is not there yet, it is the one that is being opened.
     ///
     /// # Safety
-    /// It is an open connection, or one that is being opened, on this thread.
+    /// `connection` is open, or is being opened, on this thread.
     pub unsafe fn has_main_elsewhere(&self, connection: *mut Connection) -> bool {
         let mut vfs: *mut Vfs = ptr::null_mut();
         let (main, op) = (c"main".as_ptr(), ffi::FCNTL_VFS_POINTER);

@@ -1,5 +1,5 @@
-//! Whether a program's connection stands on this VFS at all: one that was opened before the library was
-//! loaded, or without `vfs=duralite`, is plain SQLite and does not say so.
+//! Whether a program's connection stands on this VFS at all. A connection that was opened before the library
+//! was loaded, or without `vfs=duralite`, is plain SQLite and does not say so.
 #![allow(unsafe_code)] // asks SQLite about a connection
 
 use std::ffi::{CStr, c_char, c_void};
@@ -14,7 +14,7 @@ use crate::settings;
 pub struct PlainDatabase {
     pub file: String,
     pub vfs: String,
-    /// Its URI says `strict=off`.
+    /// Whether its URI says `strict=off`.
     pub on_purpose: bool,
 }
 
