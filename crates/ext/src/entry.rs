@@ -8,17 +8,17 @@ use std::sync::Mutex;
 use duralite_sqlite_ffi::{self as ffi, ApiRoutines, Connection};
 use duralite_sqlite_vfs::{COUNT, Entry, account, last_error_text, last_refusal, register, version_text};
 
-/// Makes every entry point register the VFS as the default one.
+/// With this variable set to `1`, every entry point registers the VFS as the default one.
 const MAKE_DEFAULT_VARIABLE: &str = "DURALITE_MAKE_DEFAULT";
 
 fn is_default_by_environment() -> bool {
     std::env::var_os(MAKE_DEFAULT_VARIABLE).is_some_and(|value| value == "1")
 }
 
-/// Registers, and answers `success`, or `SQLITE_ERROR` with a text in `message`.
+/// Registers the VFS. Returns `success`, or `SQLITE_ERROR` with a text in `message`.
 ///
 /// # Safety
-/// As for `register`.
+/// The same as for `register`.
 unsafe fn enter(
     db: *mut Connection,
     message: *mut *mut c_char,
@@ -41,7 +41,7 @@ unsafe fn enter(
 /// Entry point under SQLite's general name: registers the VFS `duralite`, not as the default.
 ///
 /// # Safety
-/// To be called by SQLite, as the entry point of an extension.
+/// Only SQLite may call this, as the entry point of an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_extension_init(
     db: *mut Connection,
@@ -52,10 +52,10 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
-/// Entry point under the library's name; does the same as [`sqlite3_extension_init`].
+/// Entry point under the library's name. It does the same as [`sqlite3_extension_init`].
 ///
 /// # Safety
-/// To be called by SQLite, as the entry point of an extension.
+/// Only SQLite may call this, as the entry point of an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_duralite_init(
     db: *mut Connection,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn sqlite3_duralite_init(
 /// Entry point that also makes the VFS the default one.
 ///
 /// # Safety
-/// To be called by SQLite, as the entry point of an extension.
+/// Only SQLite may call this, as the entry point of an extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_duralitedefault_init(
     db: *mut Connection,
@@ -80,10 +80,10 @@ pub unsafe extern "C" fn sqlite3_duralitedefault_init(
     unsafe { enter(db, message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
 }
 
-/// For `sqlite3_auto_extension`, which takes any result but `SQLITE_OK` for an error.
+/// Entry point for `sqlite3_auto_extension`, which takes any result but `SQLITE_OK` for an error.
 ///
 /// # Safety
-/// To be called by SQLite, as an automatic extension.
+/// Only SQLite may call this, as an automatic extension.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_duralite_auto(
     db: *mut Connection,
@@ -94,35 +94,36 @@ pub unsafe extern "C" fn sqlite3_duralite_auto(
     unsafe { enter(db, message, routines, false, ffi::OK) }
 }
 
-/// The reason of the calling thread's last refusal, else of the process's last; null when nothing was
+/// The reason of the calling thread's last refusal, else of the process's last. Null when nothing was
 /// refused. The text stays until the thread's next refusal or next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
-/// The number of the calling thread's last refusal, counted through the process; 0 for none. A caller who
-/// looks at it before and after a call knows whether [`duralite_last_error`] is about that call.
+/// The number of the calling thread's last refusal, counted through the process; 0 for none. A caller that
+/// reads it before and after a call knows whether [`duralite_last_error`] is about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)
 }
 
-/// Where the number of the process's refusals stands: for a caller who looks before every call, and calls
+/// The address of the number of refusals in this process. A caller can read it before every call, and call
 /// [`duralite_last_refusal`] only when one has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_refusal_count() -> *const u64 {
     COUNT.as_ptr()
 }
 
-/// From now on [`duralite_account`] knows what becomes of the databases that this process opens.
+/// Begins to keep, for [`duralite_account`], what becomes of the databases that this process opens.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account_begin() {
     account::begin();
 }
 
-/// A line for each database that was opened since [`duralite_account_begin`]: what served it, with which guarantee and
-/// for how many commits, or why it was plain SQLite. Empty when none was opened. The text stays until the next call.
+/// A line for each database that was opened since [`duralite_account_begin`]: what served it, with which
+/// guarantee and for how many commits, or why it was plain SQLite. Empty when none was opened. The text stays
+/// until the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account() -> *const c_char {
     static TEXT: Mutex<Option<CString>> = Mutex::new(None);
@@ -132,8 +133,8 @@ pub extern "C" fn duralite_account() -> *const c_char {
     text.as_ptr()
 }
 
-/// The version, and the build id in brackets if it was built with one: `0.1.0 (v0.1.0-3-gabcdef)`. The
-/// text stays while the library is loaded. `PRAGMA duralite` shows the same.
+/// The version, and the build id in brackets if the library was built with one: `0.1.0 (v0.1.0-3-gabcdef)`.
+/// The text stays while the library is loaded. `PRAGMA duralite` shows the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_version() -> *const c_char {
     catch_unwind(version_text).unwrap_or(std::ptr::null())

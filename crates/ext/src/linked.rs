@@ -9,27 +9,29 @@ use duralite_sqlite_vfs::{RegisterError, VFS_NAME, last_error, last_refusal, set
 
 use crate::entry::sqlite3_duralite_auto;
 
-/// Registers the VFS `duralite` with the SQLite that is linked into this program. Databases whose URI says
-/// `vfs=duralite`, as those of [`uri`](crate::uri) do, go through Duralite from then on; all others stay as they are.
-/// Doing it again is harmless. Nothing is opened on disk.
+/// Registers the VFS `duralite` with the SQLite that is linked into this program. From then on databases
+/// whose URI says `vfs=duralite`, as those of [`uri`](crate::uri) do, go through Duralite. All others stay as
+/// they are. A second call is harmless. Nothing is opened on disk.
 ///
 /// # Errors
-/// When SQLite is older than 3.31, was built with `SQLITE_OMIT_LOAD_EXTENSION`, or opens no database in memory.
+/// When SQLite is older than 3.31, was built with `SQLITE_OMIT_LOAD_EXTENSION`, or opens no database in
+/// memory.
 pub fn register() -> Result<(), RegisterError> {
     registered().map(|_| ())
 }
 
-/// As [`register`], and makes Duralite the default: databases that are opened by plain name go through it too, if
-/// they are in WAL mode.
+/// As [`register`], and makes Duralite the default: databases that are opened by plain name go through it
+/// too, if they are in WAL mode.
 ///
-/// `settings` are for all databases of this process, before its environment; a URI comes before both. `strict` is `on`
-/// unless they say otherwise: a database that is not in WAL mode can be read, and its first write is refused until
-/// `PRAGMA journal_mode=WAL`, and opening a file through another VFS is refused. A process has one set of settings: the
-/// first call decides. What was opened before the call stays as it was.
+/// `settings` are for all databases of this process. They come before the process's environment, and a URI
+/// comes before both. `strict` is `on` unless they say otherwise. Then a database that is not in WAL mode can
+/// be read, and its first write is refused until `PRAGMA journal_mode=WAL`; and opening a file through
+/// another VFS is refused. A process has one set of settings: the first call decides. A database that was
+/// opened before the call stays as it was.
 ///
 /// # Errors
-/// As [`register`]; and when a setting is unknown, or has a value that it does not take, or when an earlier call
-/// gave other settings.
+/// As [`register`]. Also when a setting is unknown or has a value that it does not take, or when an earlier
+/// call gave other settings.
 pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> {
     let vfs = registered()?;
     let mut given = vec![("strict", "on")];
@@ -42,11 +44,12 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
     }
 }
 
-/// The VFS in SQLite's list. SQLite hands its table of routines to automatic extensions only, as it opens a database.
+/// The VFS in SQLite's list. SQLite hands its table of routines only to automatic extensions, when it opens a
+/// database.
 fn registered() -> Result<*mut Vfs, RegisterError> {
     let before = last_refusal();
-    // SAFETY: an entry point that is there as long as the program. Connections that other threads open meanwhile register
-    // too, which is harmless.
+    // SAFETY: an entry point that exists as long as the program. Connections that other threads open
+    // meanwhile register the VFS too, which is harmless.
     let opened = unsafe {
         match sqlite::sqlite3_auto_extension(sqlite3_duralite_auto) {
             ffi::OK => {
@@ -70,12 +73,12 @@ fn registered() -> Result<*mut Vfs, RegisterError> {
 /// Opens a database in memory and closes it.
 ///
 /// # Errors
-/// What SQLite says if it cannot.
+/// SQLite's message, if it cannot.
 fn open_in_memory() -> Result<(), String> {
     let mut db: *mut Connection = ptr::null_mut();
     let flags: c_int = ffi::OPEN_READWRITE | ffi::OPEN_CREATE;
-    // SAFETY: SQLite's own functions with what they document; `db` is null or to be closed whatever the code is, and
-    // the message is copied before.
+    // SAFETY: SQLite's own functions, used as documented. `db` is null, or has to be closed whatever the code
+    // is; the message is copied before.
     unsafe {
         let code = sqlite::sqlite3_open_v2(c":memory:".as_ptr(), &raw mut db, flags, ptr::null());
         let result = if code == ffi::OK {

@@ -4,14 +4,17 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The URI under which SQLite opens a database through Duralite: `file:app.db?vfs=duralite&strict=on`, and the settings
-/// of `docs/settings.md`, or SQLite's own such as `("mode", "ro")`.
+/// The URI under which SQLite opens a database through Duralite: `file:app.db?vfs=duralite&strict=on`,
+/// followed by the settings. These are the ones of `docs/settings.md`, or SQLite's own such as `("mode",
+/// "ro")`.
 ///
-/// `strict=on` is said unless the settings say otherwise: what would end as plain SQLite is refused, a database that
-/// is not in WAL mode at its first write. Any path can be given; one with a zero byte, which names no file, keeps it, so that
-/// the text for C cannot be made of it. A relative path stays relative.
+/// The URI says `strict=on` unless the settings say otherwise. What would end as plain SQLite is then
+/// refused; a database that is not in WAL mode is refused at its first write. Any path can be given. A path
+/// with a zero byte names no file; the URI keeps the byte, so that no text for C can be made of it. A
+/// relative path stays relative.
 ///
-/// Settings are checked when the database is opened; the reason of a refusal is in [`last_error`](crate::last_error).
+/// Settings are checked when the database is opened. [`last_error`](crate::last_error) has the reason of a
+/// refusal.
 pub fn uri(path: impl AsRef<Path>, settings: &[(&str, &str)]) -> String {
     let path = path.as_ref();
     let mut text = String::from(if path.is_absolute() { "file://" } else { "file:" });
@@ -27,7 +30,8 @@ pub fn uri(path: impl AsRef<Path>, settings: &[(&str, &str)]) -> String {
     text
 }
 
-/// What has no meaning in a URI stays, and so does a zero byte: SQLite would drop all that follows its code.
+/// Encodes every byte that has a meaning in a URI. A zero byte stays: SQLite would drop everything after its
+/// code.
 fn encode(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         match byte {

@@ -1,4 +1,5 @@
-//! A program that makes Duralite the default of its SQLite. A file of its own: the default is the process's.
+//! A program that makes Duralite the default of its SQLite. It is a file of its own, since the default is the
+//! process's.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use rusqlite::Connection;

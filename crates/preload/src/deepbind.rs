@@ -1,8 +1,9 @@
-//! Modules that are loaded so that they find their own libraries' symbols first (`RTLD_DEEPBIND`), as PHP loads its
-//! extensions: calls of a SQLite that such a module is linked to would not come here.
+//! Modules that are loaded so that they find their own libraries' symbols first (`RTLD_DEEPBIND`), as PHP
+//! loads its extensions. If such a module is linked to SQLite, its calls would not reach this library.
 //!
-//! `dlopen` is called here first, and one that is linked to SQLite is loaded without that flag. All others are
-//! loaded as they were to be, and the linker sees the program's own caller, whose search path it takes.
+//! The program's calls of `dlopen` come here first. A module that is linked to SQLite is loaded without that
+//! flag. All others are loaded as they were to be. The linker sees the program's own caller, and takes the
+//! caller's search path.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,22 +12,22 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::orders::orders;
 
-/// What a file holds that is linked to it.
+/// The text in every file that is linked to SQLite's library.
 const LIBRARY: &[u8] = b"libsqlite3.so";
-/// Larger files are not looked into.
+/// Larger files are not searched for it.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// How to go on, in two registers.
+/// How the call goes on, in two registers.
 #[repr(C)]
 struct Plan {
     real: *mut c_void,
     flags: i64,
 }
 
-/// The linker's `dlopen`; its arguments, result and errors.
+/// The linker's `dlopen`, with its arguments, result and errors.
 ///
 /// # Safety
-/// To be called as the linker's is.
+/// The same as for the linker's function.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen() {
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn dlopen() {
 }
 
 unsafe extern "C" fn plan(file: *const c_char, flags: c_int) -> Plan {
-    // SAFETY: null, which names the program, or a text, as the linker's function wants it.
+    // SAFETY: null, which names the program, or a text, as the linker's function requires.
     let file = unsafe { file.as_ref().map(|file| CStr::from_ptr(file)) };
     let is_deep = flags & libc::RTLD_DEEPBIND != 0;
     let is_sqlites = is_deep
@@ -74,7 +75,7 @@ fn real() -> *mut c_void {
     real
 }
 
-/// Whether a file names SQLite's library; one that is searched for by name is not looked into.
+/// Whether a file names SQLite's library. A file that the linker searches for by name is not looked into.
 fn is_linked_to_sqlite(file: &CStr) -> bool {
     let path = OsStr::from_bytes(file.to_bytes());
     let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);

@@ -1,6 +1,7 @@
-//! The functions that programs call instead of SQLite's, and what happens when the library is loaded.
+//! The functions that programs call instead of SQLite's, and what this library does when it is loaded.
 //!
-//! Each begins with a few instructions that pass on, as one argument more, where it was called from.
+//! Each function begins with a few instructions that pass on, as an additional argument, the address from
+//! which it was called.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -14,14 +15,15 @@ use crate::register::register;
 use crate::report;
 use crate::sqlite::Sqlite;
 
-/// A function under SQLite's name that goes on as another one, with the caller's address as its last argument.
+/// A function under SQLite's name that jumps to another one, with the caller's address as its last argument.
 macro_rules! entry {
     ($name:ident, $target:ident, $x86_64:literal, $aarch64:literal) => {
-        /// SQLite's function of this name, with Duralite as the default VFS; its arguments, result and errors. Where
-        /// Duralite cannot be registered nothing is opened: `SQLITE_ERROR`, and the reason on standard error.
+        /// SQLite's function of this name, with Duralite as the default VFS; its arguments, result and
+        /// errors. If Duralite cannot be registered, no database is opened: the result is `SQLITE_ERROR`, and
+        /// the reason is on standard error.
         ///
         /// # Safety
-        /// To be called as SQLite's is.
+        /// The same as for SQLite's function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -33,10 +35,10 @@ macro_rules! entry {
     };
 }
 
-/// For so long a database is waited for that somebody else uses, and for so long between two tries.
+/// How long to wait for a database that another process or thread uses, and the pause between two tries.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
-/// No VFS, but a text that ends in SQLite's message.
+/// The name of no VFS: a text that ends SQLite's error message.
 const FAILED: &CStr = c"duralite (the reason is on standard error)";
 
 entry!(sqlite3_open, open, "rdx", "x2");
@@ -64,17 +66,17 @@ unsafe extern "C" fn open_v2(
     through(caller, db, |sqlite| unsafe { (sqlite.open_v2)(name, db, flags, vfs) })
 }
 
-/// Opens with the SQLite that the caller means, after Duralite is its default VFS.
+/// Opens with the SQLite that the caller means, after making Duralite its default VFS.
 fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&Sqlite) -> c_int) -> c_int {
     let Ok(Some(sqlite)) = catch_unwind(|| Sqlite::of(caller)) else {
         report::say("no database is opened: the program's SQLite cannot be found");
         if !db.is_null() {
-            // SAFETY: where SQLite puts the connection; null is its answer when it has none.
+            // SAFETY: SQLite puts the connection there; it stores null when it has none.
             unsafe { *db = ptr::null_mut() };
         }
         return ffi::CANTOPEN;
     };
-    // Whom nobody has asked stands aside.
+    // A process in which `duralite run` has asked for nothing is left alone.
     let registered = if orders().are_given {
         catch_unwind(|| register(&sqlite)).unwrap_or_else(|_| Err("an error in Duralite itself".to_owned()))
     } else {
@@ -82,7 +84,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     };
     if let Err(why) = registered {
         report::say(&format!("no database is opened: {why}"));
-        // SAFETY: the caller's own place. A VFS that is not there makes a connection that has failed and says so.
+        // SAFETY: the caller's own place. A VFS that does not exist gives a connection that has failed and
+        // has the message.
         return unsafe { (sqlite.open_v2)(c":memory:".as_ptr(), db, ffi::OPEN_READWRITE, FAILED.as_ptr()) };
     }
     let code = open(&sqlite);
@@ -96,7 +99,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     code
 }
 
-/// Puts a database file into WAL mode. One that cannot have it now stays as it is; that is said, and no error.
+/// Puts a database file into WAL mode. A file that cannot have that mode now stays as it is; this is
+/// reported, and is no error.
 fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     let main = c"main".as_ptr();
     // SAFETY: an open connection, and the name of its database.
@@ -121,7 +125,7 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     if code != ffi::OK {
         let name = name.to_string_lossy();
         report::say(&format!("{name} stays in its journal mode: SQLite's error {code}"));
-        // The program's open has not failed, and should not find an error.
+        // The program's open has not failed, so the program must not find an error.
         exec(c"");
     }
 }
@@ -132,7 +136,8 @@ extern "C" fn begin() {
         if !orders().are_given {
             return;
         }
-        // What stands before this library is the program itself: its calls do not come here, so it has to be now.
+        // The program itself comes before this library: its calls do not come here, so its SQLite is
+        // registered now.
         if let Some(Err(why)) = Sqlite::of_program().map(|sqlite| register(&sqlite)) {
             report::say(&format!("this program stays plain SQLite: {why}"));
         }

@@ -1,12 +1,13 @@
 //! Puts Duralite under the SQLite of an unchanged program: `duralite run` has the dynamic linker load this library
 //! before all others (`LD_PRELOAD`).
 //!
-//! Calls of `sqlite3_open`, `sqlite3_open_v2` and `sqlite3_open16` come here first. Which SQLite is meant is found
-//! out from who calls, since a process may have several; it gets Duralite as its default VFS, once, and then opens.
-//! So nothing happens before the program's own `sqlite3_config`, and a program that opens nothing loads nothing
-//! more. At its end the process says what became of its databases.
+//! Calls of `sqlite3_open`, `sqlite3_open_v2` and `sqlite3_open16` come here first. A process may have
+//! several SQLites, so this library finds out from the caller's address which one is meant. That SQLite gets
+//! Duralite as its default VFS, once, and then opens the database. So nothing happens before the program's
+//! own `sqlite3_config`, and a program that opens nothing loads nothing more. At its end the process reports
+//! what became of its databases.
 //!
-//! From above, each on what is below it:
+//! The modules from above; each is built on those below it:
 //!
 //! | module | holds |
 //! | --- | --- |

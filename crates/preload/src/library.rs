@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 
 use duralite_sqlite_ffi::EntryPoint;
 
-/// Names the library; `duralite run` sets it.
+/// The variable that names the library; `duralite run` sets it.
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
 type Begin = extern "C" fn();
-/// Answers with a text, or null.
+/// A function of the library that answers with a text, or null.
 type Text = unsafe extern "C" fn() -> *const c_char;
 
-/// What is called of it.
+/// The functions of the library that are called.
 pub struct Library {
     /// Registers the VFS as the default one.
     pub enter: EntryPoint,
@@ -23,15 +23,15 @@ pub struct Library {
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// The library; loads it if it is not.
+/// The library. Loads it at the first call.
 ///
 /// # Errors
-/// The linker's text.
+/// The linker's message.
 pub fn library() -> Result<&'static Library, &'static str> {
     LIBRARY.get_or_init(load).as_ref().map_err(String::as_str)
 }
 
-/// The library, if it was needed.
+/// The library, if it has been loaded.
 pub fn if_loaded() -> Option<&'static Library> {
     LIBRARY.get()?.as_ref().ok()
 }
@@ -72,12 +72,12 @@ fn linker_error() -> String {
     )
 }
 
-/// What a function of the library says; empty where it says nothing.
+/// The text that a function of the library returns; empty where it returns none.
 pub fn said(function: Text) -> String {
     // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What SQLite calls success of an entry point that stays.
+/// SQLite's code for the success of an entry point that stays loaded.
 pub const STAYS: c_int = duralite_sqlite_ffi::OK_LOAD_PERMANENTLY;

@@ -1,18 +1,18 @@
-//! What `duralite run` wants: words in the variable `DURALITE_RUN`, which the program's children inherit.
+//! What `duralite run` asks for: words in the variable `DURALITE_RUN`, which the program's children inherit.
 
 use std::sync::LazyLock;
 
-/// `wal`, `quiet`, and `pid=` with the process that was asked for.
+/// The words are `wal`, `quiet`, and `pid=` with the number of the process that was asked for.
 const VARIABLE: &str = "DURALITE_RUN";
 
-/// What was asked for.
+/// The orders for a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// `duralite run` has started this process, or one above it.
+    /// Whether `duralite run` has started this process, or an ancestor of it.
     pub are_given: bool,
-    /// Databases that are opened get WAL mode.
+    /// Whether databases that are opened get WAL mode.
     pub wal: bool,
-    /// Nothing is said at the end.
+    /// Whether there is no report at the end.
     pub quiet: bool,
     /// The process that was asked for, as opposed to its children.
     pub pid: Option<u32>,
@@ -32,7 +32,7 @@ impl Orders {
     }
 }
 
-/// This process's.
+/// The orders for this process.
 pub fn orders() -> &'static Orders {
     static ORDERS: LazyLock<Orders> =
         LazyLock::new(|| Orders::read(&std::env::var(VARIABLE).unwrap_or_default()));

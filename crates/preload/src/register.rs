@@ -1,6 +1,7 @@
 //! Duralite as the default VFS of a SQLite.
 //!
-//! Whether it is so is asked of SQLite itself at each open: after `sqlite3_shutdown` its own VFS is the default again.
+//! SQLite itself is asked at each open whether it is so: after `sqlite3_shutdown` its own VFS is the default
+//! again.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -12,19 +13,20 @@ use crate::library::{self, STAYS, library};
 use crate::sqlite::{OpenV2, Sqlite};
 
 const NAME: &CStr = c"duralite";
-/// The default VFS of a SQLite that nobody has changed.
+/// The default VFS of a SQLite that no program has changed.
 const STOCK: &CStr = c"unix";
-/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines is as long as what is copied of it.
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines is as long as the copy that is made
+/// of it.
 const OLDEST: c_int = 3_031_000;
 
-/// The SQLite that is being entered: an automatic extension is told of nothing.
+/// The SQLite that is being entered. SQLite passes no argument to an automatic extension.
 static ENTERING: Mutex<Option<OpenV2>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Makes Duralite the default VFS, unless the program has given SQLite a default of its own over it.
+/// Makes Duralite the default VFS, unless the program has set a default of its own.
 ///
 /// # Errors
-/// Why it cannot be: the library cannot be loaded, SQLite is too old, or refuses.
+/// The library cannot be loaded, or SQLite is too old or refuses the VFS.
 pub fn register(sqlite: &Sqlite) -> Result<(), String> {
     // SAFETY: texts that live for good, or null for the default; what is registered stays.
     let (ours, default) = unsafe { ((sqlite.vfs_find)(NAME.as_ptr()), (sqlite.vfs_find)(ptr::null())) };
@@ -43,13 +45,13 @@ pub fn register(sqlite: &Sqlite) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets SQLite call the library's entry point with its table of routines, which it gives to extensions only.
+/// Has SQLite call the library's entry point with its table of routines, which it gives only to extensions.
 fn enter(sqlite: &Sqlite) -> Result<(), String> {
     let library = library().map_err(str::to_owned)?;
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     *ENTERING.lock().unwrap_or_else(PoisonError::into_inner) = Some(sqlite.open_v2);
     let mut db: *mut Connection = ptr::null_mut();
-    // SAFETY: an entry point that is there as long as this library is; a database in memory, closed at once.
+    // SAFETY: an entry point that exists as long as this library does; a database in memory, closed at once.
     let code = unsafe {
         (sqlite.auto_extension)(entered);
         let code = (sqlite.open_v2)(c":memory:".as_ptr(), &raw mut db, ffi::OPEN_READWRITE, ptr::null());
@@ -65,7 +67,7 @@ fn enter(sqlite: &Sqlite) -> Result<(), String> {
     Err(if why.is_empty() { format!("SQLite refused the library (code {code})") } else { why })
 }
 
-/// An automatic extension for one connection, opened by [`enter`].
+/// An automatic extension for the one connection that [`enter`] opens.
 unsafe extern "C" fn entered(
     db: *mut Connection,
     message: *mut *mut c_char,
@@ -73,7 +75,7 @@ unsafe extern "C" fn entered(
 ) -> c_int {
     let Ok(library) = library() else { return ffi::ERROR };
     let open_v2 = *ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Another thread's connection, meanwhile.
+    // This is a connection that another thread opens meanwhile.
     let Some(open_v2) = open_v2 else { return ffi::OK };
     // SAFETY: SQLite's table; this entry is in every version's.
     let version = unsafe { (*routines).libversion_number.map_or(0, |version| version()) };
@@ -81,9 +83,9 @@ unsafe extern "C" fn entered(
         // SAFETY: SQLite's own arguments; the library refuses, and says why.
         return as_auto_extension(unsafe { (library.enter)(db, message, routines) });
     }
-    // SAFETY: so new a SQLite has all of the table; it holds words only.
+    // SAFETY: a SQLite of this version has the whole table, which holds only words.
     let mut own = unsafe { ptr::read(routines) };
-    // In SQLite's table this function is the one of this library that stands before it.
+    // SQLite's table has this library's function in the place of SQLite's own, because it stands first.
     own.open_v2 = Some(open_v2);
     // SAFETY: SQLite's own arguments; the library copies what it needs of the table.
     as_auto_extension(unsafe { (library.enter)(db, message, &raw const own) })

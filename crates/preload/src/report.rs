@@ -1,4 +1,5 @@
-//! What a process says on standard error: at its end what became of its databases, and what failed before.
+//! What a process reports on standard error: failures when they happen, and at its end what became of its
+//! databases.
 
 use std::ffi::c_int;
 use std::io::Write as _;
@@ -15,13 +16,13 @@ pub fn note_failure(code: c_int) {
     FAILED.store(code, Ordering::Relaxed);
 }
 
-/// Says a line, in one write; standard error may be closed.
+/// Prints a line, in one write. Standard error may be closed.
 pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("duralite: {line}\n").as_bytes());
 }
 
-/// A line for each database. Children that have opened none say nothing; the program that was asked for says that it
-/// has not.
+/// Prints a line for each database. Children that have opened none print nothing. The program that was asked
+/// for reports that it has opened none.
 pub fn at_exit() {
     let orders = orders();
     if !orders.are_given || orders.quiet {

@@ -1,4 +1,4 @@
-//! One SQLite of the process: found by who calls it, since a process may have several.
+//! One SQLite of the process, found by its caller, since a process may have several.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -24,7 +24,7 @@ macro_rules! functions {
         }
 
         impl Sqlite {
-            /// The one that symbols lead to from here.
+            /// The SQLite that this handle's symbols lead to.
             fn within(handle: *mut c_void) -> Option<Self> {
                 Some(Self { $($name: {
                     let symbol = symbol(handle, concat!("sqlite3_", stringify!($name), "\0"))?;
@@ -57,7 +57,7 @@ fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// The file that code at an address is from; `None` for the program itself.
+/// The file that contains the code at an address; `None` for the program itself.
 fn object_of(address: *const c_void) -> Option<&'static CStr> {
     /// `struct link_map`, as far as it is public.
     #[repr(C)]
@@ -76,29 +76,30 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
     const LINK_MAP: c_int = 2;
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
     let mut map: *mut c_void = ptr::null_mut();
-    // SAFETY: room for both answers; any address may be asked for.
+    // SAFETY: room for both answers; any address is allowed.
     let found = unsafe { dladdr1(address, info.as_mut_ptr(), &raw mut map, LINK_MAP) };
     if found == 0 || map.is_null() {
         return None;
     }
-    // SAFETY: the linker's own; the object is not unloaded while code of it waits for this call.
+    // SAFETY: the linker's own; the object is not unloaded while its code waits for this call.
     let name = unsafe { CStr::from_ptr((*map.cast::<LinkMap>()).name) };
     (!name.is_empty()).then_some(name)
 }
 
 impl Sqlite {
-    /// The one that the code at `caller` is linked to: its own or one of its libraries', else the first in the process
-    /// after this library.
+    /// The SQLite that the code at `caller` is linked to: its own or one of its libraries', else the first in
+    /// the process after this library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
-            // SAFETY: a text; nothing is loaded, and the handle is kept: it costs nothing but a count.
+            // SAFETY: a text. Nothing is loaded; the handle is kept, which costs one count.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             (!handle.is_null()).then_some(handle)
         });
         object.and_then(Self::within).or_else(|| Self::within(libc::RTLD_NEXT))
     }
 
-    /// That of the program itself, if it has one of its own that others can see: its calls do not come here.
+    /// The SQLite of the program itself, if it has one that others can see. The program's calls do not come
+    /// here.
     pub fn of_program() -> Option<Self> {
         Self::within(libc::RTLD_DEFAULT).filter(|sqlite| object_of(sqlite.open_v2 as *const c_void).is_none())
     }

@@ -136,7 +136,8 @@ fn temporary_files_attach_and_vacuum_go_through() {
     assert_eq!(host.stock("c.db", "select a from t;").out, "1");
 }
 
-/// Those that `duralite::register` calls are for programs that are linked to a SQLite.
+/// `duralite::register` calls functions of SQLite, for programs that are linked to one. The loadable library
+/// must not need them.
 #[test]
 fn the_loadable_library_asks_for_no_function_of_sqlite() {
     let listed = Command::new("nm").args(["-D", "--undefined-only"]).arg(library()).output().unwrap();

@@ -17,7 +17,7 @@ pub struct Said {
 }
 
 impl Host {
-    /// `None`, with a note, where there is no shell.
+    /// `None`, with a message, where the machine has no shell.
     pub fn new() -> Option<Self> {
         if Command::new("sqlite3").arg("--version").output().is_err() {
             assert!(std::env::var_os("DURALITE_REQUIRE_RIGS").is_none(), "no sqlite3 shell on this machine");
@@ -37,13 +37,13 @@ impl Host {
         self.path("pool")
     }
 
-    /// Logs in the log directory.
+    /// The logs in the log directory.
     pub fn logs(&self) -> Vec<PathBuf> {
         let paths = std::fs::read_dir(self.log_dir()).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| !path.to_string_lossy().ends_with("-shm")).collect()
     }
 
-    /// A URI of the database on the engine, its log in the log directory.
+    /// A URI of the database for the engine, with its log in the log directory.
     pub fn uri(&self, name: &str) -> String {
         format!(
             "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}",
@@ -62,7 +62,7 @@ impl Host {
         command
     }
 
-    /// Stock SQLite on a database.
+    /// Runs stock SQLite on a database.
     pub fn stock(&self, name: &str, sql: &str) -> Said {
         said(self.command().arg(self.path(name)).arg(sql).output().unwrap())
     }
@@ -80,13 +80,13 @@ impl Host {
         said(shell.args(commands).output().unwrap())
     }
 
-    /// The shell alone, with environment variables.
+    /// Runs the shell alone, with environment variables.
     pub fn shell_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Said {
         let mut shell = self.command();
         said(shell.envs(environment.iter().copied()).args(arguments).output().unwrap())
     }
 
-    /// What a person types: the shell goes on after an error.
+    /// Runs lines as a person types them: the shell goes on after an error.
     pub fn script(&self, lines: &str) -> Said {
         let mut shell = self.command();
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,7 +95,7 @@ impl Host {
         said(child.wait_with_output().unwrap())
     }
 
-    /// How often the shell syncs a file while it runs the commands on a URI; `None` without strace.
+    /// How often the shell syncs a file while it runs the SQL on a URI. `None` without strace.
     pub fn syncs(&self, uri: &str, sql: &str) -> Option<usize> {
         let trace = self.path("trace");
         let shell = self.command();

@@ -1,4 +1,4 @@
-//! `strict=on`: nothing ends as plain SQLite without being said.
+//! `strict=on`: nothing ends as plain SQLite without a message.
 
 use crate::shell::{Host, Said, library};
 
@@ -6,7 +6,7 @@ const TABLE: &str = "create table t(a); insert into t values(1);";
 const WAL: &str = "pragma journal_mode=wal;";
 const WHY: &str = "select duralite_last_error();";
 
-/// A script on a database under `strict`, which goes on after errors.
+/// Runs a script on a database under `strict`, and goes on after errors.
 fn strict(host: &Host, name: &str, lines: &[&str]) -> Said {
     let open = format!(".open file:{}?vfs=duralite&strict=on", host.path(name).display());
     host.script(&format!(".load {}\n{open}\n{}\n", library().display(), lines.join("\n")))
@@ -60,7 +60,7 @@ fn an_existing_database_can_be_read_and_set_to_wal_but_not_written() {
     }
 }
 
-/// Not only when it commits.
+/// The refusal comes before the commit.
 #[test]
 fn a_transaction_is_refused_at_its_first_write() {
     let Some(host) = Host::new() else { return };
@@ -69,7 +69,7 @@ fn a_transaction_is_refused_at_its_first_write() {
     assert!(said.err.contains("attempt to write a readonly database"), "{}", said.err);
 }
 
-/// The transaction that another process has left is rolled back, though the database is not in WAL mode.
+/// The transaction that another process has left is rolled back, although the database is not in WAL mode.
 #[test]
 fn a_hot_journal_is_rolled_back() {
     let Some(host) = Host::new() else { return };
@@ -126,7 +126,7 @@ fn what_cannot_be_served_is_not_opened() {
     }
 }
 
-/// SQLite's own `-wal` under a database whose first page says otherwise.
+/// A `-wal` of SQLite's own beside a database whose first page does not say WAL mode.
 #[test]
 fn a_wal_that_stock_sqlite_would_serve_is_not_opened() {
     let Some(host) = Host::new() else { return };
@@ -147,7 +147,7 @@ fn a_database_opened_before_the_load_is_caught() {
     };
     let refusal = "app.db is open through the VFS unix, not through Duralite";
     for default in ["0", "1"] {
-        // Said, in the log and where it is asked for.
+        // The warning is in the log, and where it is asked for.
         let said = shell(&[("DURALITE_MAKE_DEFAULT", default)], "app.db");
         assert!(said.out == "1" && said.err.contains("stays on the VFS unix: plain SQLite"), "{}", said.err);
         let said = shell(&[("DURALITE_MAKE_DEFAULT", default), ("DURALITE_STRICT", "1")], "app.db");
@@ -158,7 +158,7 @@ fn a_database_opened_before_the_load_is_caught() {
     let said = shell(&[("DURALITE_STRICT", "1")], "file:app.db?strict=off");
     assert_eq!(said.out, "1", "{}", said.err);
 
-    // As `.sqliterc` does it; with `-bail` the shell does not go on.
+    // As with `.sqliterc`. With `-bail` the shell does not go on.
     std::fs::write(host.path("sqliterc"), format!("{load}\n")).unwrap();
     let arguments = ["-init", "sqliterc", "-bail", "app.db", "select a from t;"];
     let said = host.shell_with(&[("DURALITE_STRICT", "1")], &arguments);
@@ -183,7 +183,7 @@ fn a_database_opened_after_the_load_without_the_vfs_is_caught() {
     assert_eq!(said.out, "wal\n1", "{}", said.err);
 }
 
-/// The VFS's own connection to what stock SQLite has left is none of the program's.
+/// The VFS's own connection to what stock SQLite has left does not count as the program's.
 #[test]
 fn what_stock_sqlite_left_is_taken_over() {
     let Some(host) = Host::new() else { return };

@@ -1,10 +1,11 @@
-//! The tables and the functions of JSON, in the shell.
+//! The tables and the functions for JSON, in the shell.
 
 use crate::shell::{Host, library};
 
 const STATE: &str = "select value from duralite where name = 'state';";
 
-/// The one that loads the library has its database open already, and tells that it stays plain; the next one is served.
+/// The connection that loads the library has its database open already, and tells that it stays plain. The
+/// next one is served.
 #[test]
 fn the_connection_that_loads_and_later_ones_have_the_tables() {
     let Some(host) = Host::new() else { return };
@@ -32,7 +33,7 @@ fn loading_again_while_a_table_is_read_is_harmless() {
     assert_eq!(said.out, "version||3\nengine||3\nstate||3\noff: it has no file", "{}", said.err);
 }
 
-/// The second library finds the VFS of the first one, and leaves the functions and tables to it.
+/// The second library finds the VFS of the first, and leaves the functions and tables to it.
 #[test]
 fn the_tables_of_a_second_copy_of_the_library_are_those_of_the_first() {
     let Some(host) = Host::new() else { return };
