@@ -10,7 +10,7 @@ pub const WRITE: usize = 0;
 pub const CHECKPOINT: usize = 1;
 /// The first of the locks that are readers' marks.
 pub const FIRST_READ: usize = 3;
-/// The word that is not 0 when users may read the segment who may not write it. The process that maps the
+/// The word that is not 0 when some users may read the segment but not write it. The process that maps the
 /// segment sets it.
 pub const OUTSIDE: u64 = 8;
 /// Bytes that the table takes in the segment. It begins at a multiple of 64.

@@ -133,8 +133,8 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 fn install() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
-        // SAFETY: plain structures of numbers and pointers, for which zeros are valid; the handler does only what is
-        // allowed in one. What was there is known before ours can be called.
+        // SAFETY: plain structures of numbers and pointers, for which zeros are valid. The handler does only
+        // what is allowed in one. The action before it is known before it can be called.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {

@@ -44,8 +44,7 @@ pub use segment::{
     others_hold_bytes, unlock_byte,
 };
 
-/// Bytes in a cache line: the unit in which memory is written back, and in which latency is
-/// charged.
+/// Bytes in a cache line: the unit in which memory is written back, and for which latency is charged.
 pub const LINE_BYTES: u64 = 64;
 
 /// What survives once [`Nvm::fence`] has returned.
@@ -86,36 +85,36 @@ impl fmt::Display for Guarantee {
 ///
 /// On a medium whose [`guarantee`](Nvm::guarantee) is [`Guarantee::PowerLoss`]:
 ///
-/// - a stored byte *may* become durable at any moment from the store on, because a cache line
-///   can be evicted; it *is* durable when its line has been flushed after the store and a fence
-///   has returned after the flush;
-/// - an aligned 8-byte word is atomic: after a power failure it holds a value that was stored
-///   whole. [`store_u64`](Nvm::store_u64) is the only store whose order within its line is
-///   promised; the bytes of one [`store`](Nvm::store) or [`stream`](Nvm::stream) may become
-///   durable in any order;
-/// - stores to one line become durable in the order of the calls.
+/// - A stored byte *may* become durable at any moment from the store on, because the processor may evict its
+///   cache line. It *is* durable when its line has been flushed after the store and a fence has returned
+///   after the flush.
+/// - An aligned 8-byte word is atomic: after a power failure it holds a value that was stored whole. Only
+///   [`store_u64`](Nvm::store_u64) has a promised order within its line. The bytes of one
+///   [`store`](Nvm::store) or [`stream`](Nvm::stream) may become durable in any order.
+/// - Stores to one line become durable in the order of the calls.
 ///
-/// Where caches are in the persistence domain ([`is_durable_on_store`](Nvm::is_durable_on_store)) a store is durable
-/// without a flush, which does nothing there: it *is* durable once a fence has returned after it, and not after any store
-/// that follows the fence.
+/// Where caches are in the persistence domain ([`is_durable_on_store`](Nvm::is_durable_on_store)) a store is
+/// durable without a flush, which does nothing there. The store *is* durable once a fence has returned after
+/// it, and never later than a store that follows the fence.
 ///
 /// A process that dies loses no store.
 ///
 /// # Sharing
 ///
-/// Each byte has one writer at a time, as the caller's locks provide, and no reader that has not been told of it.
-/// Threads and processes that write disjoint bytes may do so at once, also words of one line, and whoever reads others
-/// may run beside them. A reader that has loaded a word written by `store_u64` sees every
-/// `store` that its writer made before it. Streamed bytes are ordered by [`fence`](Nvm::fence) only.
+/// Each byte has one writer at a time, as the caller's locks provide, and no reader that has not been told of
+/// it. Threads and processes that write disjoint bytes may do so at once, also words of one line, and readers
+/// of other bytes may run beside them. A reader that has loaded a word written by `store_u64` sees every
+/// `store` that its writer made before it. Only [`fence`](Nvm::fence) orders streamed bytes.
 ///
-/// A flush reaches a line whoever has stored there; a fence waits for the flushes of its own thread alone.
+/// A flush reaches a line whichever thread has stored there. A fence waits only for the flushes of its own
+/// thread.
 ///
 /// # Panics
 ///
 /// Every method that takes a range and returns no [`Result`] panics when the range is not inside
-/// [`len`](Nvm::len): positions read from the medium have to be checked before they are used.
+/// [`len`](Nvm::len). Positions that were read from the medium have to be checked before they are used.
 pub trait Nvm: Send + Sync + fmt::Debug {
-    /// Bytes that are backed by the medium, as this process last learnt.
+    /// Bytes that the medium backs, as this process last learnt.
     fn len(&self) -> u64;
 
     /// Whether nothing is backed yet.
@@ -126,11 +125,11 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Bytes of address space reserved: the most that [`len`](Nvm::len) can become.
     fn capacity(&self) -> u64;
 
-    /// Backs the medium up to `len` bytes. Does nothing when it already is. New bytes are zero
+    /// Backs the medium up to `len` bytes. Does nothing when it is that long already. New bytes are zero
     /// unless another process has stored there.
     ///
-    /// On return the new length is durable where the medium is, and no later store into it can
-    /// fail for lack of space.
+    /// On return the new length is durable if the medium is, and no later store into it can fail for lack of
+    /// space.
     ///
     /// # Errors
     ///
@@ -139,18 +138,19 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// stays as it was.
     fn grow(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Cuts the medium, and the file behind it, to `len` bytes; does nothing when it is no longer than that. Nobody
-    /// may be using what goes, here or in another process, whose [`len`](Nvm::len) stays as it is.
+    /// Truncates the medium, and the file behind it, to `len` bytes. Does nothing when it is no longer than
+    /// that. No code may be using the removed part, in this process or in another one. In other processes
+    /// [`len`](Nvm::len) stays as it is.
     ///
-    /// On return the new length is visible to every process; it is durable after the file's next sync.
+    /// On return the new length is visible to every process. It is durable after the file's next sync.
     ///
     /// # Errors
     ///
-    /// An error of the file system; then the length stays.
+    /// An error of the file system. The length then stays.
     fn shrink(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Whether everything read or stored so far was there: a file that is cut by somebody who does not ask ends no
-    /// process where the medium can prevent that, and what was read is worth nothing then.
+    /// Whether everything read or stored so far existed. If another program truncates the file, the process
+    /// goes on where the medium can prevent its end. What was read is then worth nothing.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Copies the bytes from `at` on into `buf`.
     fn read(&self, at: u64, buf: &mut [u8]);
 
-    /// The first place from `at` on that may hold something else than zeros, or the end of the medium;
-    /// `at` itself where that is not known.
+    /// The first place from `at` on that may hold something other than zeros, or the end of the medium. `at`
+    /// itself where that is not known.
     fn next_data(&self, at: u64) -> u64 {
         at
     }
@@ -200,44 +200,42 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// When the word is out of bounds or not aligned.
     fn store_u64(&self, at: u64, value: u64);
 
-    /// Stores `new` in the word at `at`, which must be a multiple of 8, if it is `current`: one atomic operation,
-    /// sequentially consistent among all processes. `Ok(current)` says that it was stored, as by
-    /// [`store_u64`](Nvm::store_u64); else the result is what the word is.
+    /// Stores `new` in the word at `at`, which must be a multiple of 8, if the word is `current`. This is one
+    /// atomic operation, sequentially consistent among all processes. `Ok(current)` says that `new` was
+    /// stored, as by [`store_u64`](Nvm::store_u64).
     ///
     /// # Errors
     ///
-    /// The word, if it is another one.
+    /// The word, if it is not `current`.
     ///
     /// # Panics
     ///
     /// When the word is out of bounds or not aligned.
     fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
-    /// Stores bytes past the cache where the range covers whole lines, and stores and flushes
-    /// the rest: durable after the next fence. Other processes are sure to see it after the next
-    /// fence only.
+    /// Stores bytes with non-temporal stores where the range covers whole lines, and stores and flushes the
+    /// rest. They are durable after the next fence, and only then are other processes sure to see them.
     fn stream(&self, at: u64, bytes: &[u8]);
 
-    /// Starts writing back every line that the range touches; durable after the next fence. An
-    /// empty range touches none.
+    /// Starts writing back every line that the range touches. The lines are durable after the next fence. An
+    /// empty range touches no line.
     fn flush(&self, at: u64, len: u64);
 
     /// The persist barrier: everything flushed or streamed before is durable on return.
     fn fence(&self);
 
-    /// Allocates a range with one call to the file system, for the variants without a user-level
-    /// heap (paper, sections 3.3 and 5). The range may lie beyond [`len`](Nvm::len), which then
-    /// grows to its end. What the range holds afterwards is unspecified where it was freed
-    /// before.
+    /// Allocates a range with one call to the file system, for the variants without a user-level heap (paper,
+    /// sections 3.3 and 5). The range may lie beyond [`len`](Nvm::len), which then grows to its end. Where
+    /// the range was freed before, its content afterwards is unspecified.
     ///
     /// # Errors
     ///
     /// As [`grow`](Nvm::grow).
     fn system_allocate(&self, at: u64, len: u64) -> Result<(), MediumError>;
 
-    /// Gives the space of a range back with one call to the file system; the length stays. What
-    /// the range holds afterwards is unspecified, and it must be allocated again before anything
-    /// is stored there.
+    /// Gives the space of a range back with one call to the file system. The length stays. The content of the
+    /// range afterwards is unspecified, and the range must be allocated again before anything is stored
+    /// there.
     ///
     /// # Errors
     ///
@@ -245,8 +243,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`MediumError::Unsupported`] where the file system cannot punch holes.
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
 
-    /// Backs a range again that was given back, and whose end is inside [`len`](Nvm::len) or beyond,
-    /// as well as growing would: no later store into it can fail.
+    /// Backs a range again that was given back, as well as growing would: no later store into it can fail.
+    /// The range may end inside [`len`](Nvm::len) or beyond it.
     ///
     /// # Errors
     ///

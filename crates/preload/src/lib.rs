@@ -1,5 +1,5 @@
-//! Puts Duralite under the SQLite of an unchanged program: `duralite run` has the dynamic linker load this library
-//! before all others (`LD_PRELOAD`).
+//! Puts Duralite under the SQLite of an unchanged program: `duralite run` has the dynamic linker load this
+//! library before all others (`LD_PRELOAD`).
 //!
 //! Calls of `sqlite3_open`, `sqlite3_open_v2` and `sqlite3_open16` come here first. A process may have
 //! several SQLites, so this library finds out from the caller's address which one is meant. That SQLite gets

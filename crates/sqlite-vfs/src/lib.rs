@@ -12,11 +12,11 @@
 //! | [`sql`] | the functions and tables of SQL |
 //! | [`callbacks`] | the functions that SQLite calls |
 //! | [`registration`] | the databases that are open through one SQLite |
-//! | [`guard`] | opening and closing a log: the guard, and who may put it on |
+//! | [`guard`] | opening and closing a log: the guard, and when it may be put on |
 //! | [`database`] | an open database: its file, its locks, its wal-index |
 //! | [`background`] | the thread that checkpoints, and restarts of an outgrown log |
 //! | [`attachment`] | logs that this process has attached |
-//! | [`sqlite`] | the SQLite that calls, the VFS below ours, connections of our own |
+//! | [`sqlite`] | the calling SQLite, the VFS below this one, the VFS's own connections |
 //! | [`settings`] | settings |
 //! | [`status`] | what serves a database, and what was done |
 //! | [`account`] | what became of the databases that were opened |

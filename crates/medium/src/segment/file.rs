@@ -27,7 +27,7 @@ fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// The byte that a reader locks who may not write.
+/// The byte that a reader without the right to write locks.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
@@ -35,7 +35,7 @@ fn lock_of_mark(mark: usize, live: bool) -> i64 {
 /// No segment has this many marks.
 const MARKS: usize = 32;
 
-/// The marks that a reader holds who may not write.
+/// The marks of a reader who may not write.
 #[derive(Debug, Default)]
 struct Marks {
     /// One bit for each mark.
@@ -103,7 +103,8 @@ impl FileSegment {
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], [`MediumError::Crowded`] when every process slot is taken,
-    /// [`MediumError::Unsupported`] when the file is shorter than it should be, or an error of the file system.
+    /// [`MediumError::Unsupported`] when the file is shorter than it should be, or an error of the file
+    /// system.
     pub fn join(file: OwnFile, path: &Path, bytes: u64, fresh: Option<u64>) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
         let had = length_of(&file)?;

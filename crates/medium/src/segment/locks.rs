@@ -14,8 +14,8 @@ pub(super) const PROCESSES_AT: i64 = 1 << 40;
 /// A connection that uses the database holds this byte shared; one that must be alone holds it exclusively.
 /// There is a byte for each [`Use`].
 pub(super) const USE_AT: i64 = 1 << 41;
-/// Two bytes for each mark that readers hold who may not write the file: the first for a reader beside
-/// processes, the second for a reader of what a crash has left.
+/// Two bytes for each mark of readers who may not write the file: the first for a reader beside processes,
+/// the second for a reader of what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
 /// What a process uses a log for.

@@ -26,10 +26,10 @@ pub const PROCESS_SLOTS: usize = 128;
 /// A shared segment of fixed length, and a register of the processes that use it.
 ///
 /// Words are 8 bytes, in the machine's order, at multiples of 8. Every operation on a word is sequentially
-/// consistent, so that two processes that each announce and then look cannot both see nothing.
+/// consistent. So of two processes that each announce and then look, at least one sees the other.
 ///
-/// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when the
-/// process dies, however it dies, so a slot found free proves that its last holder is gone.
+/// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when
+/// the process dies, however it dies, so a free slot proves that its last holder is gone.
 ///
 /// # Panics
 ///

@@ -51,7 +51,8 @@ pub enum Subject<'a> {
 /// Does work about the database of a schema.
 ///
 /// # Errors
-/// `ERROR` when the connection has no such schema, `IOERR` in a child of the process that opened the connection.
+/// `ERROR` when the connection has no such schema, `IOERR` in a child of the process that opened the
+/// connection.
 ///
 /// # Safety
 /// `connection` is an open connection of this SQLite, on this thread.

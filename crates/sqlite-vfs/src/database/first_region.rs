@@ -83,7 +83,8 @@ impl FirstRegion {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the header is one that SQLite accepts: two copies that agree, each ten numbers and their checksum.
+    /// Whether the header is one that SQLite accepts: two copies that agree, each with ten numbers and their
+    /// checksum.
     pub fn is_whole(&self) -> bool {
         let head = self.head();
         let numbers: Vec<u32> = head[..HEADER]

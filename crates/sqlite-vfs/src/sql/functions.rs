@@ -84,7 +84,8 @@ unsafe extern "C" fn status<const COPY: usize>(
 ) {
     shield((), || {
         let Some(sqlite) = owner(COPY) else { return };
-        // SAFETY: SQLite's own arguments, of a call by the SQLite that they belong to, on the connection's thread.
+        // SAFETY: SQLite's own arguments, in a call by the SQLite that they belong to, on the connection's
+        // thread.
         unsafe {
             let given = if count > 0 { *arguments } else { ptr::null_mut() };
             let schema = table::schema(&sqlite.api, given);

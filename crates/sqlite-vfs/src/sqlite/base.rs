@@ -161,7 +161,8 @@ impl OwnFile {
         let name = [&[0; 4], path.to_bytes(), &[0; 4]].concat();
         let bytes = usize::try_from(method!(vfs, os_file_bytes)).ok()?;
         let mut memory = vec![0_u64; bytes.div_ceil(8)].into_boxed_slice();
-        // SAFETY: memory of the size that the VFS asks for, zeroed, which stays where it is as long as this value lives.
+        // SAFETY: memory of the size that the VFS asks for, zeroed, which stays where it is as long as this
+        // value lives.
         let file = unsafe { BaseFile::new(memory.as_mut_ptr().cast()) };
         let flags = ffi::OPEN_READONLY | ffi::OPEN_MAIN_DB;
         // SAFETY: room for a file that is not open; the name ends with zeros and outlives the file.

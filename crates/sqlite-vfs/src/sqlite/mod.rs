@@ -225,8 +225,8 @@ impl Sqlite {
     pub unsafe fn has_main_elsewhere(&self, connection: *mut Connection) -> bool {
         let mut vfs: *mut Vfs = ptr::null_mut();
         let (main, op) = (c"main".as_ptr(), ffi::FCNTL_VFS_POINTER);
-        // SAFETY: as promised by the caller; SQLite stores a pointer to the VFS, and the name that it gives stays while
-        // the database is open.
+        // SAFETY: as promised by the caller. SQLite stores a pointer to the VFS, and the name that it gives
+        // stays while the database is open.
         unsafe {
             if (self.api.file_control)(connection, main, op, (&raw mut vfs).cast()) != ffi::OK {
                 return false;

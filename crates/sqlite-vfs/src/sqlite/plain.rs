@@ -102,7 +102,7 @@ unsafe fn look_at(
 pub unsafe fn vfs_of(api: &Api, db: *mut Connection, name: *const c_char) -> String {
     let mut text: *mut c_char = ptr::null_mut();
     let at: *mut c_void = (&raw mut text).cast();
-    // SAFETY: as promised by the caller; this operation puts a text there, which is ours to free.
+    // SAFETY: as promised by the caller; this operation puts a text there, which the caller frees.
     unsafe { (api.file_control)(db, name, ffi::FCNTL_VFSNAME, at) };
     if text.is_null() {
         return "unknown".to_owned();
