@@ -92,9 +92,9 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     false
 }
 
-/// Whether a checkpoint on this thread would be in the way of the one that starts the log over. No other
-/// connection waits for such a checkpoint. And since every commit tries one, there would always be one in the
-/// way.
+/// Whether a checkpoint on this thread would be in the way of the one that starts the log over. Any other
+/// checkpoint can be refused: nothing waits for it. And every commit tries one, so there would always be one
+/// in the way.
 pub fn yields(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
