@@ -22,10 +22,10 @@
 //! fresh snapshot.
 //!
 //! Turns are of time, not of transactions: each hand-over costs a wake-up, and empties SQLite's page cache. A
-//! turn begins with a reservation and lasts for [`Table::with_turn`]'s time. During it any running connection
-//! may take a free lock although others wait; then the oldest waiter is next. A waiter may take a free lock
-//! during a turn as well. The exception is a waiter that is known to come back at once: it leaves the lock to
-//! the connection that has the turn, as long as that one keeps coming back too.
+//! turn begins with a reservation and lasts for the time given to [`Table::with_turn`]. During it any running
+//! connection may take a free lock although others wait; then the oldest waiter is next. A waiter may take a
+//! free lock during a turn as well. The exception is a waiter that is known to come back at once: it leaves
+//! the lock to the connection that has the turn, as long as that one keeps coming back too.
 //!
 //! A connection that gives the lock back wakes the oldest waiter, unless the turn is not over and the
 //! connection always comes back at once. If it does not come back this time, the oldest waiter's sleep ends

@@ -6,9 +6,9 @@ use crate::types::{Connection, Context, SqlFunction, Statement, Value};
 use crate::vfs::Vfs;
 use crate::vtab::Module;
 
-/// What an aggregate does at its end.
+/// The function that finishes an aggregate.
 pub type SqlFinal = unsafe extern "C" fn(*mut Context);
-/// Frees what was handed to SQLite.
+/// Frees a value that was handed to SQLite.
 pub type Destructor = unsafe extern "C" fn(*mut c_void);
 /// `sqlite3_create_function_v2`.
 pub type CreateFunction = unsafe extern "C" fn(
@@ -36,11 +36,12 @@ pub type CreateModule = unsafe extern "C" fn(
 
 type Unused<const N: usize> = [*const c_void; N];
 
-/// What SQLite calls when a lock is taken: with its argument, and how often it has called for the same lock before. 0: give up.
+/// The function that SQLite calls when a lock is taken, with its argument and with how often SQLite has
+/// called it for the same lock before. The result 0 means: give up.
 pub type BusyHandler = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
-/// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are
-/// kept as unnamed words.
+/// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are kept as unnamed
+/// words.
 #[repr(C)]
 pub struct ApiRoutines {
     _0: Unused<13>,
@@ -68,7 +69,7 @@ pub struct ApiRoutines {
     _81: Unused<2>,
     pub result_int64: Option<unsafe extern "C" fn(*mut Context, i64)>,
     _84: Unused<1>,
-    /// The destructor may be `SQLITE_TRANSIENT`, which is no function.
+    /// The destructor may be `SQLITE_TRANSIENT`, which is not a function.
     pub result_text: Option<unsafe extern "C" fn(*mut Context, *const c_char, c_int, *const c_void)>,
     _86: Unused<8>,
     pub step: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
@@ -110,7 +111,7 @@ pub struct ApiRoutines {
     _181: Unused<8>,
     pub uri_parameter: Option<unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char>,
     _190: Unused<2>,
-    /// Declared in C with a function that takes nothing; it is called as an [`EntryPoint`].
+    /// C declares it with a function that takes nothing. SQLite calls that function as an [`EntryPoint`].
     pub auto_extension: Option<unsafe extern "C" fn(EntryPoint) -> c_int>,
     _193: Unused<52>,
     pub uri_key: Option<unsafe extern "C" fn(*const c_char, c_int) -> *const c_char>,

@@ -1,4 +1,4 @@
-//! What SQLite hands out and nobody looks into, and the functions that it is handed.
+//! SQLite's opaque types, and the functions that SQLite is handed.
 
 use std::ffi::c_int;
 
@@ -11,5 +11,5 @@ pub enum Context {}
 /// `sqlite3_value`, opaque.
 pub enum Value {}
 
-/// A function of SQL's, or one step of an aggregate.
+/// A function of SQL, or one step of an aggregate.
 pub type SqlFunction = unsafe extern "C" fn(*mut Context, c_int, *mut *mut Value);

@@ -1,19 +1,19 @@
-//! `sqlite3_module`, and what it works on: virtual tables, their cursors, and the questions of the query planner.
+//! `sqlite3_module` and its types: virtual tables, their cursors, and the questions of the query planner.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
 use crate::types::{Connection, Context, SqlFunction, Value};
 
-/// `sqlite3_vtab`: what every virtual table begins with.
+/// `sqlite3_vtab`: the beginning of every virtual table.
 #[repr(C)]
 pub struct VTab {
     pub module: *const Module,
     pub references: c_int,
-    /// In SQLite's memory: it frees the text.
+    /// The text is in SQLite's memory, and SQLite frees it.
     pub message: *mut c_char,
 }
 
-/// `sqlite3_vtab_cursor`: what every cursor begins with.
+/// `sqlite3_vtab_cursor`: the beginning of every cursor.
 #[repr(C)]
 pub struct VTabCursor {
     pub table: *mut VTab,
@@ -35,7 +35,7 @@ pub struct IndexConstraintUsage {
     pub omit: c_uchar,
 }
 
-/// `sqlite3_index_info`, up to the cost: what comes after it is newer than 3.8.
+/// `sqlite3_index_info`, up to the cost. The fields after it are newer than 3.8.
 #[repr(C)]
 pub struct IndexInfo {
     pub constraints: c_int,
@@ -73,7 +73,7 @@ pub type FindFunction = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> c_int;
 
-/// `sqlite3_module`, version 1: nothing behind it is asked for.
+/// `sqlite3_module`, version 1. SQLite asks for nothing after it.
 #[repr(C)]
 pub struct Module {
     pub version: c_int,
