@@ -1,12 +1,12 @@
-//! The lock of the database file: the lock that SQLite believes to hold, the lock that is held, and what may
+//! The lock of the database file: the lock that SQLite believes it holds, the lock that is held, and what may
 //! be concluded from it (invariant 44).
 //!
 //! SQLite takes SHARED before it reads, and every conclusion that it draws counts until it gives that lock
 //! back. So as long as SQLite believes in SHARED, or in EXCLUSIVE, the file holds that lock without a gap:
 //! this type has no operation that gives it back. (RESERVED only announces a transaction, and under SHARED no
 //! other connection can commit one: see [`FileLock::refuse_exclusive`].) Sometimes this library must let go
-//! of the file because another connection needs it alone. It does that only while SQLite believes to hold
-//! nothing, under an [`Own`] lock.
+//! of the file because another connection needs it alone. It does that only while SQLite believes that it
+//! holds nothing, under an [`Own`] lock.
 //!
 //! What this library itself concludes under a lock borrows from the lock: a [`Concluded`] value cannot
 //! outlive the lock under which it was drawn. The compiler refuses to use such a value after the lock was
@@ -114,7 +114,7 @@ pub trait LockedFile {
 #[derive(Debug)]
 pub struct FileLock<F> {
     file: F,
-    /// The lock that SQLite believes to hold.
+    /// The lock that SQLite believes it holds.
     believed: AtomicU8,
     /// The lock that was taken last and not given back, for a file that does not tell.
     taken: AtomicU8,
@@ -133,7 +133,7 @@ impl<F: LockedFile> FileLock<F> {
         Self { file, believed: none(), taken: none(), reserved: AtomicBool::new(false) }
     }
 
-    /// The lock that SQLite believes to hold.
+    /// The lock that SQLite believes it holds.
     #[inline]
     pub fn believed(&self) -> Level {
         level_of(&self.believed)
@@ -159,7 +159,7 @@ impl<F: LockedFile> FileLock<F> {
         debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
     }
 
-    /// Whether the file holds what code relies on that believes in this lock.
+    /// Whether the file holds enough for code that believes in this lock.
     fn is_held(&self, level: Level) -> bool {
         self.held() >= if level == Level::Exclusive { level } else { level.min(Level::Shared) }
     }
@@ -189,16 +189,16 @@ impl<F: LockedFile> FileLock<F> {
     /// `xUnlock`: gives a lock back for SQLite.
     ///
     /// # Errors
-    /// SQLite's code. SQLite then believes to have given the lock back all the same, and the file may hold
-    /// more than that.
+    /// SQLite's code. SQLite then believes that it has given the lock back all the same, and the file may
+    /// hold more than that.
     pub fn unlock_for_sqlite(&self, level: Level) -> Result<(), Code> {
         let given_back = self.give_back(level);
         self.believe(level.min(self.believed()));
         given_back
     }
 
-    /// SQLite believes to have given its lock back down to this level, and the file goes on holding what it
-    /// holds. That ends when SQLite gives back more, or takes more and gives that back.
+    /// SQLite believes that it has given its lock back down to this level, and the file goes on holding what
+    /// it holds. That ends when SQLite gives back more, or takes more and gives that back.
     pub fn keep_for_sqlite(&self, level: Level) {
         self.believe(level.min(self.believed()));
     }
@@ -239,8 +239,8 @@ impl<F: LockedFile> FileLock<F> {
         Exclusive { lock: self, goes_back: false }
     }
 
-    /// Takes SHARED for this library, while SQLite believes to hold nothing. Dropping the value gives the
-    /// lock back.
+    /// Takes SHARED for this library, while SQLite believes that it holds nothing. Dropping the value gives
+    /// the lock back.
     ///
     /// # Errors
     /// SQLite's code, or `SQLITE_MISUSE` where SQLite believes in a lock. Nothing is held then that was not
@@ -302,7 +302,7 @@ impl<F: LockedFile> Held<'_, F> {
     }
 }
 
-/// SHARED, taken by this library while SQLite believes to hold nothing.
+/// SHARED, taken by this library while SQLite believes that it holds nothing.
 #[derive(Debug)]
 pub struct Own<'l, F: LockedFile> {
     held: Held<'l, F>,

@@ -126,7 +126,7 @@ impl Table {
         Self::with_turn(segment, base, TURN)
     }
 
-    /// As [`Table::join`], with the time for which running connections may pass a waiter for WRITE over.
+    /// As [`Table::join`], with the time for which running connections may pass over a waiter for WRITE.
     #[must_use]
     pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
         let table = Self {

@@ -17,7 +17,7 @@ use crate::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
-/// Until when running connections may pass the waiters over. Only the holder of WRITE changes it.
+/// Until when running connections may pass over the waiters. Only the holder of WRITE changes it.
 const TURN_ENDS: u64 = 2 * LINE;
 /// One more than the highest place that was ever used.
 const HIGH_WAITER: u64 = 3 * LINE;

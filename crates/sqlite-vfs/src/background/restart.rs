@@ -11,8 +11,8 @@
 //! The same is done when a log is short of room ([`crate::attachment::room`]), whether or not the application
 //! ever checkpoints. It is done before the next transaction of a connection begins, on its thread, within the
 //! same bounds of time. So a commit fails for want of room in three cases only: a reader keeps what would
-//! have to go; a transaction is larger than the room that was left (the next one then finds all of it); or in
-//! exclusive locking mode, where no other connection can checkpoint.
+//! have to go; a transaction is larger than the room that was left (the next one then finds all of it); or
+//! the connection is in exclusive locking mode, where no other connection can checkpoint.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@
 //! | a provisional guard without its log | the guard is forgotten; by a connection that may write |
 //! | a guard without its log, or a damaged one | an error says so |
 //!
-//! If the lock is not held for a while, what was concluded is looked at again, or the open ends in
+//! A conclusion lapses when the lock is given up. Then the database is looked at again, or the open ends in
 //! `SQLITE_BUSY`.
 
 use std::ffi::c_int;
@@ -177,7 +177,7 @@ enum Step {
     Again,
 }
 
-/// A database whose log is being opened, while SQLite believes to have no lock.
+/// A database whose log is being opened, while SQLite believes that it has no lock.
 struct Opening<'d> {
     db: &'d Db,
     /// The turn among the threads of this process.

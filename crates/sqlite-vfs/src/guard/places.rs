@@ -1,5 +1,5 @@
-//! Where the log of a database is, and what is done before SQLite sees the database with a log that does not
-//! fit.
+//! Where the log of a database is. And what is done, before SQLite sees the database, about a log that does
+//! not fit.
 
 use std::path::Path;
 use std::sync::Arc;
