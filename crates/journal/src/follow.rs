@@ -17,10 +17,10 @@ use duralite_medium::process::ProcessId;
 use duralite_medium::{Segment, SegmentUse};
 
 use crate::descriptor::LogDirectory;
-use crate::directory::{self, DatabaseIdentity};
+use crate::directory;
 use crate::engine::Engine;
 use crate::home::{DatabaseAt, DatabaseFile};
-use crate::{EngineOptions, ErrorKind, JournalError, Log, checkpoint, pins};
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, checkpoint, pins};
 
 /// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
 const SLICE: Duration = Duration::from_millis(20);
@@ -51,7 +51,7 @@ pub fn acknowledge(segment: &dyn Segment, commit: u64) {
             break;
         }
     }
-    pins::notify(segment, directory::PINS_OFFSET);
+    pins::notify(segment, pins::PINS_OFFSET);
 }
 
 /// Somebody who follows a log.

@@ -24,6 +24,7 @@ mod group;
 mod heap;
 pub mod home;
 mod hooks;
+mod identity;
 mod images;
 mod listing;
 mod log;
@@ -46,9 +47,9 @@ pub mod waldio;
 pub mod walk;
 
 pub use descriptor::{Descriptor, LogDirectory};
-pub use directory::DatabaseIdentity;
 pub use error::{ErrorKind, JournalError};
 pub use follow::{FollowedTransaction, Follower};
+pub use identity::DatabaseIdentity;
 pub use listing::{ListedTransaction, Listing};
 pub use log::Log;
 pub use nvwal::{HeapMode, NvwalOptions, SyncMode};

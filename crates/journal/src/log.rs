@@ -8,16 +8,17 @@ use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, Guarantee, Segment};
 
 use crate::descriptor::{Descriptor, LogDirectory};
-use crate::directory::{self, DatabaseIdentity, OpenLog, Outside, Pause};
+use crate::directory::{self, OpenLog, Outside, Pause};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
 use crate::figures::Figures;
 use crate::home::{DatabaseFile, Home};
-use crate::pins::{Pins, Recycling};
+use crate::log_file::making;
+use crate::pins::{PINS_OFFSET, Pins, Recycling};
 use crate::rollback::RollbackJournal;
 use crate::settings::OnClose;
 use crate::settings::common::ON_CLOSE;
 use crate::stream::WalStream;
-use crate::{EngineOptions, ErrorKind, JournalError};
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError};
 
 /// The log of one database, attached by this process. `file`, where a method takes one, is the database file, as
 /// [`crate::engine`] says.
@@ -112,7 +113,7 @@ impl Log {
             attaching,
         } = open;
         let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);
-        let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, directory::PINS_OFFSET);
+        let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET);
         let log = Self {
             kind,
             stream: WalStream::new(engine),
@@ -191,8 +192,7 @@ impl Log {
         // A second sync would prove nothing after one that has failed: the log is poisoned then.
         self.guarded(|stream| {
             if !stream.engine_mut().harden()? {
-                let synced = directory::sync(&path, &file);
-                synced.map_err(|error| JournalError::io("sync", &path, &error))?;
+                making::sync(&path, &file).map_err(|error| JournalError::io("sync", &path, &error))?;
             }
             directory::sync_names(&path)
         })?;
@@ -530,7 +530,7 @@ impl Log {
             drop(std::fs::remove_file(&self.segment_path));
             return Ok(());
         };
-        directory::remove(&path, &directory::segment_path(&path, self.id()))
+        making::remove(&path, &directory::segment_path(&path, self.id()))
             .map_err(|error| JournalError::io("delete", &path, &error))?;
         // What it had of a region is others' by now.
         if self.rollback_journal().is_some() { directory::sync_names(&path) } else { Ok(()) }

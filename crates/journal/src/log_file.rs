@@ -6,6 +6,8 @@
 //! log stays open until the process ends, at most one descriptor for each such file, and is looked at through
 //! that one from then on.
 
+pub(crate) mod making;
+
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;

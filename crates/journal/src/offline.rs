@@ -10,10 +10,10 @@ use rustix::io::Errno;
 
 use crate::checkpoint::{inspect_file, is_provisional, write_home};
 use crate::descriptor::LogDirectory;
-use crate::directory::{self, DatabaseIdentity, OpenLog, Pause, pause};
+use crate::directory::{self, OpenLog, Pause, pause};
 use crate::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::rollback::play_back;
-use crate::{EngineOptions, ErrorKind, JournalError, Log};
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log};
 
 /// What checkpointing a log into its database did.
 #[derive(Debug, Clone, PartialEq, Eq)]

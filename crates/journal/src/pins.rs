@@ -28,7 +28,9 @@ const DECIDED: u64 = 16;
 const WATCH: u64 = 64;
 const TABLE: u64 = 128;
 
-/// Bytes of the segment that they take; zeros at first.
+/// Where they are in the memory that the users of a log share.
+pub const PINS_OFFSET: u64 = 1024;
+/// Bytes of it that they take; zeros at first.
 pub const PINS_BYTES: u64 = TABLE + 8 * PROCESS_SLOTS as u64;
 
 /// The pins of a log, as one process slot sees them.

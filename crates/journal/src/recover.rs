@@ -4,10 +4,10 @@ use duralite_logfmt::LogId;
 
 use crate::checkpoint::{is_provisional, write_home};
 use crate::descriptor::LogDirectory;
-use crate::directory::{self, DatabaseIdentity, Pause};
+use crate::directory::{self, Pause};
 use crate::home::DatabaseFile;
 use crate::settings::OnClose;
-use crate::{EngineOptions, JournalError, Log};
+use crate::{DatabaseIdentity, EngineOptions, JournalError, Log};
 
 /// A log of no more frames that is kept from one opening to the next is taken in by SQLite: that costs no flush, and less time than one.
 /// (It reads frame by frame, and for each the records that the page is made of.)

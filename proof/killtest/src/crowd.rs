@@ -14,10 +14,9 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, waitpgid,
 };
 
-use crate::auditor::Question;
 use crate::board::Board;
 use crate::site::Site;
-use crate::worker::Orders;
+use crate::worker::{Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
 /// How often somebody who waits looks after the others.

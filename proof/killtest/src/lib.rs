@@ -10,7 +10,6 @@
 //! [`worker_main`].
 
 mod acks;
-mod auditor;
 mod board;
 mod crowd;
 mod ledger;

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::acks::RECORD;
-use crate::auditor::Question;
 use crate::crowd::Crowd;
 use crate::schedule::{Check, Schedule, Step};
 use crate::site::Site;
+use crate::worker::Question;
 use crate::{Plan, Report, Role, Worker};
 
 /// Below this a sleep is too coarse.

@@ -8,16 +8,16 @@ use std::path::Path;
 use duralite_logfmt::LogId;
 use duralite_medium::{FileSegment, MediumError};
 
-use super::files::is_in_place;
 use super::head::{Head, check_owner};
 use super::open::open_log;
 use super::shared::{Found, OpenLog, Place};
 use super::waiting::{self, Lock, Pause};
 use super::words::{MAGIC, is_complete, left_of};
-use super::{DatabaseIdentity, files, leftovers, names, outside};
+use super::{leftovers, names, outside, segment_files};
 use crate::descriptor::LogDirectory;
 use crate::home::DatabaseFile;
-use crate::{EngineOptions, ErrorKind, JournalError};
+use crate::log_file::making::{self, is_in_place};
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it;
 /// everybody leaves committed transactions as they are. Other processes are waited for as long as `pause` has
@@ -63,7 +63,7 @@ pub(crate) fn attach(
         sync_what_was_emulated(&path, &file)?;
     }
     // Who checkpoints the log may have deleted both meanwhile.
-    let segment = files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
+    let segment = segment_files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
         options,
@@ -108,7 +108,7 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
         // It may hold commits, which would come back with its name.
-        drop(files::remove(path, &names::segment(path, id)).and_then(|()| files::sync_names(path)));
+        drop(making::remove(path, &names::segment(path, id)).and_then(|()| making::sync_names(path)));
     }
 }
 

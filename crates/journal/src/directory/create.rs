@@ -8,10 +8,11 @@ use duralite_logfmt::{FileIdentity, LogId};
 
 use super::leftovers;
 use super::shared::{Found, OpenLog, Place};
-use super::{DatabaseIdentity, files, identity, names};
+use super::{names, segment_files};
 use crate::descriptor::{LogDirectory, LogHead, NewLog, OpenFile};
 use crate::home::DatabaseFile;
-use crate::{EngineOptions, JournalError};
+use crate::log_file::making;
+use crate::{DatabaseIdentity, EngineOptions, JournalError, identity};
 
 /// Makes a log for a database that names none. It and its directory entry are durable on return, unless it
 /// is provisional: then [`Log::harden`](crate::Log::harden) makes them so.
@@ -39,14 +40,14 @@ pub(crate) fn create(
     let (path, moved) = choose_name(log_dir, db, id)?;
     let place = Place::new(log_dir, &path, id);
     let segment_path = place.segment_path.clone();
-    let file = files::make_file(&log_dir.dir, &path, db)?;
+    let file = making::make_file(&log_dir.dir, &path, db)?;
     // It may have a name already, and is not to be taken for what a power loss has left.
     file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
     // All that the log has is in its file: a power loss that takes it leaves nothing else of it.
     let is_provisional = !log_dir.engine.rollback_journals;
     let make = || {
         // Before the log, which makes do with what room is left.
-        let shared = files::create_segment(&segment_path, db)?;
+        let shared = segment_files::create_segment(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| JournalError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
         let head = head_of(db, id, identity::of_log(&file));
@@ -58,9 +59,9 @@ pub(crate) fn create(
             head,
             page_bytes,
         })?;
-        let publish = if is_provisional { files::publish_provisionally } else { files::publish };
+        let publish = if is_provisional { making::publish_provisionally } else { making::publish };
         publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
-        files::name(&segment_path, &named)
+        making::name(&segment_path, &named)
             .map_err(|error| JournalError::io("make", &segment_path, &error))?;
         place.open(
             options,

@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 
-use super::DatabaseIdentity;
-use super::files::{make_file, publish};
 use super::head::Head;
 use super::names::{self, Kind, is_log_name};
 use super::words::{LOG_DELETED, is_complete};
-use crate::JournalError;
+use crate::log_file::making::{make_file, publish};
+use crate::{DatabaseIdentity, JournalError};
 
 /// What the kernel puts behind the name of a file that was deleted.
 const DELETED: &[u8] = b" (deleted)";

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 
-use super::DatabaseIdentity;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
 use crate::descriptor::{Descriptor, HEAD_BYTES, LogDirectory};
-use crate::{ErrorKind, JournalError, log_file};
+use crate::{DatabaseIdentity, ErrorKind, JournalError, log_file};
 
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 use duralite_logfmt::{FileIdentity, FormatError, LogId};
 use duralite_medium::process::OwnFile;
 
-use super::DatabaseIdentity;
-use super::identity;
 use crate::descriptor::{Descriptor, HEAD_BYTES, LogHead, OpenFile};
-use crate::{JournalError, engines, log_file};
+use crate::{DatabaseIdentity, JournalError, engines, identity, log_file};
 
 /// What ties a log to its database.
 pub(super) struct Head {

@@ -14,13 +14,12 @@ use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::FileSegment;
 use duralite_medium::process::OwnFile;
 
-use super::files::is_in_place;
 use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
-use super::{DatabaseIdentity, files};
 use crate::descriptor::{HEAD_BYTES, OpenFile};
-use crate::{JournalError, engines, log_file};
+use crate::log_file::making::{self, is_in_place};
+use crate::{DatabaseIdentity, JournalError, engines, log_file};
 
 /// Deletes the logs that were made for this database, which names none of them, and that hold nothing, and what a power
 /// loss has left of such. Those
@@ -66,7 +65,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
         let release = || is_copy || head.release(&path, &file).is_ok();
         if may_delete && head.is_empty(&path, &file) && make_sure() && release() {
             let segment = names::segment(&path, head.log_id);
-            drop(files::remove(&path, &segment));
+            drop(making::remove(&path, &segment));
         }
     }
     collect_memory(dir, &entries, db);
@@ -160,7 +159,7 @@ pub(super) fn free_plain_name(
     }
     std::fs::rename(plain, &aside).map_err(|error| JournalError::io("put aside", plain, &error))?;
     // It may be the database's after all, by a guard whose end is not durable: it stays to be found, whatever gets its name.
-    files::sync_names(plain).map_err(|error| JournalError::io("sync the directory of", plain, &error))?;
+    making::sync_names(plain).map_err(|error| JournalError::io("sync the directory of", plain, &error))?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
 
@@ -175,7 +174,7 @@ fn may_exist(path: &Path) -> bool {
 
 /// Where a log is that was opened by this path: there, or put aside since, or where people have moved it.
 pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, JournalError> {
-    let moved = std::fs::read_link(files::own_name(file));
+    let moved = std::fs::read_link(making::own_name(file));
     for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
         if is_in_place(&name, file)? {
             return Ok(Some(name));

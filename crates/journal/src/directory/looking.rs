@@ -15,17 +15,18 @@ use duralite_logfmt::FormatError;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
-use super::files::{is_in_place, open_segment_read_only};
 use super::head::Head;
+use super::names;
 use super::open::open_log;
+use super::segment_files::open_segment_read_only;
 use super::words::{ENGINE_OFFSET, INCARNATION, MAGIC, figures_of, is_complete};
-use super::{DatabaseIdentity, names};
 use crate::descriptor::{AttachingOutside, OpenFile};
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
+use crate::log_file::making::is_in_place;
 use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::{EngineOptions, JournalError};
+use crate::{DatabaseIdentity, EngineOptions, JournalError};
 
 /// For so long a log is read again that others change under it.
 const PATIENCE: Duration = Duration::from_secs(20);

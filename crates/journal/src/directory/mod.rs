@@ -5,15 +5,14 @@ mod attach;
 mod boot;
 mod create;
 mod deleted;
-mod files;
 mod find;
 mod head;
-mod identity;
 mod leftovers;
 mod looking;
 mod names;
 mod open;
 mod outside;
+mod segment_files;
 mod shared;
 mod waiting;
 mod watch;
@@ -23,22 +22,20 @@ use std::path::{Path, PathBuf};
 
 use duralite_logfmt::LogId;
 
-use crate::JournalError;
 use crate::descriptor::{Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::home::DatabaseFile;
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
+use crate::log_file::making;
 use crate::salvage::{Later, Salvaged};
 use crate::walk::{WalkSummary, WalkedTransaction};
+use crate::{DatabaseIdentity, JournalError};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::{collect_leftovers, create};
 pub(crate) use deleted::is_deleted;
 pub use deleted::{DeletedLog, find_deleted};
-pub(crate) use files::{is_in_place, make_file, publish, remove, sync};
 pub use find::{Claim, FoundLog, claim, made_for};
 use head::Head;
-pub use identity::DatabaseIdentity;
-pub(crate) use identity::of_log as identity_of_log;
 pub(crate) use leftovers::where_now;
 pub use looking::{Looked, Reading, look, look_through};
 pub use names::is_log_name;
@@ -51,7 +48,7 @@ pub use waiting::{Pause, pause_for};
 pub use watch::{Glance, Watch};
 pub use words::{
     ACKNOWLEDGED, GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET,
-    LOG_DELETED, PINS_OFFSET, READABLE, RESTART_UNTIL,
+    LOG_DELETED, READABLE, RESTART_UNTIL,
 };
 
 impl LogDirectory {
@@ -134,5 +131,5 @@ pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Re
 /// # Errors
 /// `Io`.
 pub fn sync_names(path: &Path) -> Result<(), JournalError> {
-    files::sync_names(path).map_err(|error| JournalError::io("sync the directory of", path, &error))
+    making::sync_names(path).map_err(|error| JournalError::io("sync the directory of", path, &error))
 }

@@ -17,15 +17,15 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
-use super::files::is_in_place;
 use super::head::check_owner;
 use super::open::open_log;
 use super::waiting::{self, Lock, Pause};
 use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, figures_of, is_complete};
-use super::{DatabaseIdentity, files, names};
+use super::{names, segment_files};
 use crate::descriptor::{AttachingOutside, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
-use crate::{EngineOptions, JournalError};
+use crate::log_file::making::is_in_place;
+use crate::{DatabaseIdentity, EngineOptions, JournalError};
 
 /// A log as somebody has attached it who may only read it.
 pub struct Outside {
@@ -58,13 +58,13 @@ pub(super) fn attach(
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
-    let attaching = files::open_segment_read_only(&segment_path, db)?;
+    let attaching = segment_files::open_segment_read_only(&segment_path, db)?;
     let locked = waiting::lock(&attaching, Lock::Exclusive, pause);
     if !locked.map_err(|error| JournalError::io("lock", &segment_path, &error))? {
-        return Err(JournalError::Busy { path: db.path.clone(), what: files::ATTACHING });
+        return Err(JournalError::Busy { path: db.path.clone(), what: segment_files::ATTACHING });
     }
     let (_, bytes) = figures_of(log_dir.engine.shared.all);
-    let shared = files::open_segment_read_only(&segment_path, db)?;
+    let shared = segment_files::open_segment_read_only(&segment_path, db)?;
     let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
         .map_err(|source| JournalError::Medium { path: segment_path.clone(), source })?;
     let outside = Outside {
@@ -142,10 +142,10 @@ impl Outside {
             return Ok(None);
         }
         let busy = |what| Err(JournalError::Busy { path: self.db.path.clone(), what });
-        let attaching = files::open_segment_read_only(&self.segment_path, &self.db)?;
+        let attaching = segment_files::open_segment_read_only(&self.segment_path, &self.db)?;
         let locked = waiting::try_lock(&attaching, Lock::Exclusive);
         if !locked.map_err(|error| JournalError::io("lock", &self.segment_path, &error))? {
-            return busy(files::ATTACHING);
+            return busy(segment_files::ATTACHING);
         }
         self.check_names()?;
         let live = if self.is_live() {

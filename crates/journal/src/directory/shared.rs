@@ -14,17 +14,17 @@ use super::boot::boot;
 use super::outside::Outside;
 use super::waiting::Pause;
 use super::words::{
-    BEGUN, BOOT, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, PINS_OFFSET, READABLE, beginning_of, figures_of,
+    BEGUN, BOOT, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, READABLE, beginning_of, figures_of,
 };
-use super::{DatabaseIdentity, files, names};
+use super::{names, segment_files};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
 use crate::engine::Engine;
 use crate::figures::Figures;
 use crate::home::DatabaseFile;
 use crate::hooks::{self, FileStep};
 use crate::media::Medium;
-use crate::pins::Pins;
-use crate::{EngineOptions, JournalError};
+use crate::pins::{PINS_OFFSET, Pins};
+use crate::{DatabaseIdentity, EngineOptions, JournalError};
 
 /// An attached log and the file whose lock says that this process uses it.
 pub(crate) struct OpenLog {
@@ -214,6 +214,6 @@ impl<'a> Place<'a> {
 
     /// The shared memory's file, locked: one process at a time makes or attaches a log.
     pub(super) fn lock(&self, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, JournalError> {
-        files::lock_segment(&self.segment_path, db, pause)
+        segment_files::lock_segment(&self.segment_path, db, pause)
     }
 }

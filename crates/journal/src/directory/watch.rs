@@ -9,11 +9,12 @@ use std::sync::atomic::{Ordering, fence};
 use duralite_logfmt::LogId;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
-use super::files::{is_in_place, open_segment_read_only};
+use super::segment_files::open_segment_read_only;
 use super::words::{HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, figures_of, layout_of};
-use super::{About, DatabaseIdentity, describe, names};
-use crate::JournalError;
+use super::{About, describe, names};
 use crate::figures::{ProcessFigures, read_all};
+use crate::log_file::making::is_in_place;
+use crate::{DatabaseIdentity, JournalError};
 
 /// The memory that the users of a log share, as somebody sees it who looks on.
 pub struct Watch {

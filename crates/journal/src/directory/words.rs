@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use super::boot::boot;
 use crate::figures::FIGURES_BYTES;
-use crate::pins::PINS_BYTES;
+use crate::pins::{PINS_BYTES, PINS_OFFSET};
 
 /// Where the locks of the database are in the shared segment, and how much is theirs.
 pub const LOCKS_OFFSET: u64 = 4096;
@@ -48,8 +48,6 @@ pub(super) const BOOT: u64 = 72;
 /// How often the shared memory has begun anew, in the upper half, and how often it has been joined since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
-/// Where the pins of followers are.
-pub const PINS_OFFSET: u64 = 1024;
 /// Beside the locks: not 0 where somebody may read along who may not write.
 pub const READABLE: u64 = LOCKS_OFFSET + 8;
 

@@ -17,11 +17,10 @@ use super::store::{Figures, Store};
 use super::words::{PIECES_USED, SECTORS_USED, SHARED, SLOTS, Words};
 use super::{Ppl, PplOptions};
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
-use crate::directory::PINS_OFFSET;
 use crate::engine::Engine;
 use crate::log_memory::{Access, hooked, map};
 use crate::media::MediaOptions;
-use crate::pins::Pins;
+use crate::pins::{PINS_OFFSET, Pins};
 use crate::{JournalError, log_file};
 
 /// Bytes of the memory that a log's users share.

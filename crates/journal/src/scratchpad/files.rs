@@ -17,14 +17,13 @@ use super::undo::UndoLog;
 use super::{Activity, Scratchpad, ScratchpadOptions};
 use crate::delta_chains::DeltaChains;
 use crate::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
-use crate::directory::identity_of_log;
 use crate::engine::{Engine, wall_clock};
 use crate::generations::InForce;
 use crate::log_memory::hooked;
 use crate::mapped_home::MappedHome;
 use crate::media::MediaOptions;
 use crate::past_cache::Choice;
-use crate::{JournalError, log_file};
+use crate::{JournalError, identity, log_file};
 
 /// Writes an empty log into a new file, and makes its region if there is none.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
@@ -62,7 +61,7 @@ pub(super) fn release(log: &OpenFile<'_>) -> Result<(), JournalError> {
         Err(JournalError::NoRegion { .. }) => return Ok(()),
         opened => opened?,
     };
-    let is_original = superblock.file.is_some() && superblock.file == identity_of_log(log.file);
+    let is_original = superblock.file.is_some() && superblock.file == identity::of_log(log.file);
     let place = region.file.as_ref().filter(|_| is_original);
     if place.map_or(Ok(false), |place| place.hold_alone(region.owner))? {
         room::release(&region, nvm.as_ref());

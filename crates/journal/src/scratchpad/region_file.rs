@@ -24,10 +24,10 @@ use rustix::fs::OFlags;
 
 use super::memory::Mapping;
 use crate::descriptor::OpenFile;
-use crate::directory::{DatabaseIdentity, is_in_place, make_file, publish};
 use crate::hooks::{self, FileStep};
+use crate::log_file::making::{is_in_place, make_file, publish};
 use crate::log_memory::hooked;
-use crate::{JournalError, log_file};
+use crate::{DatabaseIdentity, JournalError, log_file};
 
 const PREFIX: &str = "duralite-region-";
 /// What a new region has of its limit.

@@ -8,7 +8,7 @@ use duralite_testkit::{Ended, fork};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::Session;
-use super::session::Kept;
+use super::session::{self, Kept};
 use crate::{Phase, ledger};
 
 /// What a child does with the connection that it has inherited.
@@ -144,6 +144,6 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
 /// Whatever it says: the parent must not notice.
 fn close_inherited(conn: &mut Option<Kept>) {
     if let Some(conn) = conn.take() {
-        let _ = super::close(conn);
+        let _ = session::close(conn);
     }
 }

@@ -1,5 +1,6 @@
 //! The processes that are killed.
 
+mod auditor;
 mod checkpointer;
 mod forker;
 mod opener;
@@ -15,13 +16,13 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+use crate::Role;
 use crate::acks::Acks;
 use crate::board::Note;
-use crate::{Role, auditor};
 
+pub(crate) use auditor::Question;
 pub(crate) use orders::Orders;
 use session::Session;
-pub(crate) use session::{Kept, close, open, patiently, use_mode};
 
 /// How to start a process that calls [`worker_main`].
 #[derive(Debug, Clone)]

@@ -11,11 +11,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use duralite_testkit::stock;
 use rusqlite::Connection;
 
+use super::orders::Orders;
+use super::session::{self, Kept};
 use crate::acks::Acknowledged;
 use crate::board::Note;
 use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
-use crate::worker::{Kept, Orders};
 use crate::{Phase, ledger};
 
 /// Rows that a light check looks at, at least.
@@ -112,9 +113,9 @@ impl Auditor<'_> {
     fn create(&mut self, page_bytes: u32, auto_vacuum: u32) -> Result<i64> {
         let conn = duralite_testkit::connect(self.uri()?).context("cannot make the database")?;
         conn.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA auto_vacuum={auto_vacuum};"))?;
-        crate::worker::use_mode(&conn, &self.orders.journal, self.orders.busy)?;
+        session::use_mode(&conn, &self.orders.journal, self.orders.busy)?;
         ledger::create(&conn)?;
-        crate::worker::close(Kept::new(conn))?;
+        session::close(Kept::new(conn))?;
         Ok(0)
     }
 
@@ -124,7 +125,7 @@ impl Auditor<'_> {
 
     fn close(&mut self) -> Result<()> {
         self.seen = 0;
-        self.conn.take().map_or(Ok(()), crate::worker::close)
+        self.conn.take().map_or(Ok(()), session::close)
     }
 
     fn check(&mut self, all: bool) -> Result<i64> {
@@ -132,7 +133,7 @@ impl Auditor<'_> {
         let lowest = self.acknowledged.refresh()?;
         let conn = match self.conn.take() {
             Some(conn) => conn,
-            None => crate::worker::open(&self.orders.uris, 0, self.orders.busy, "")?,
+            None => session::open(&self.orders.uris, 0, self.orders.busy, "")?,
         };
         let conn = self.conn.insert(conn);
         let total = begin(conn, self.orders.busy)?;
@@ -148,7 +149,7 @@ impl Auditor<'_> {
     fn write_once(&self) -> Result<()> {
         let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
         let version = "PRAGMA user_version=1; PRAGMA user_version=0";
-        crate::worker::patiently(self.orders.busy, version, || conn.execute_batch(version))
+        session::patiently(self.orders.busy, version, || conn.execute_batch(version))
     }
 
     /// Nobody has the database open.
@@ -159,7 +160,7 @@ impl Auditor<'_> {
         let total = begin(&conn, Duration::ZERO)?;
         verify(&conn, &self.acknowledged, total, None, true).context("stock SQLite")?;
         conn.execute_batch("COMMIT")?;
-        crate::worker::close(conn)?;
+        session::close(conn)?;
         check_plain(&path, &self.orders.log_dir, allow_segments)?;
         Ok(total)
     }
@@ -172,7 +173,7 @@ fn open_stock(path: &Path) -> Result<Connection> {
 
 /// Begins to read; returns how many transactions there are.
 fn begin(conn: &Connection, busy: Duration) -> Result<i64> {
-    crate::worker::patiently(busy, "BEGIN", || {
+    session::patiently(busy, "BEGIN", || {
         if conn.is_autocommit() {
             conn.execute_batch("BEGIN")?;
         }

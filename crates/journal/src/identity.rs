@@ -85,7 +85,7 @@ impl DatabaseIdentity {
         Self::of(&self.path).is_ok_and(|named| (named.inode, named.birth_ns) == (self.inode, self.birth_ns))
     }
 
-    pub(super) fn path_hint(&self) -> &[u8] {
+    pub(crate) fn path_hint(&self) -> &[u8] {
         let bytes = self.path.as_os_str().as_bytes();
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
