@@ -1,11 +1,11 @@
 //! One step is taken back, by its transaction or by recovery.
 
-use duralite_logfmt::store::Undo;
+use duralite_logfmt::store::{PageId, PageKind, Undo, kind};
 
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::pager::{Author, Logged};
-use crate::tree::Outcome;
+use crate::tree::{Outcome, Reaped};
 
 /// Takes one step back. It is found by its key: the row may be on another page by now.
 ///
@@ -27,6 +27,29 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
                 }
             }
         }
-        Undo::Page { page } => engine.space.give_back(&engine.pager, author, page),
+        Undo::Page { page } => {
+            empty_tree(engine, page)?;
+            engine.space.give_back(&engine.pager, author, page)
+        }
     }
+}
+
+/// Gives back what is below the root of a table that is not made after all. All its rows are out; but a leaf goes by an object of
+/// its own, after its last row, and a crash may have come before that, or there was no room for it.
+fn empty_tree(engine: &Engine, root: PageId) -> Result<(), Error> {
+    while kind(engine.pager.pool.read(root)?.bytes()) == PageKind::Inner {
+        match engine.tree(root).reap() {
+            Ok(Reaped::Pages) => {}
+            // Then its pages stay in use. Not to be able to open the store would be worse.
+            Err(Error::Full { .. }) => return Ok(()),
+            Ok(Reaped::LongRow { .. } | Reaped::Root) => {
+                return Err(Error::Corrupt {
+                    what: "a table that is not made after all, and has rows,".to_owned(),
+                    page: Some(root),
+                });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

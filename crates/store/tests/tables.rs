@@ -188,6 +188,31 @@ fn names_that_cannot_be_are_refused() {
     assert_eq!(store.tables().unwrap(), ["a", "b"]);
 }
 
+/// Its root is given back once its leaves have been, also if a crash came between the last row of a leaf and the leaf.
+#[test]
+fn inv51_a_table_that_was_never_made_leaves_no_page_wherever_taking_it_back_is_crashed() {
+    let rig = Rig::new(None);
+    let scheme = Scheme::FlushOnInsert;
+    let store = Store::open_on(OnRig(rig.clone()), smallest(scheme)).unwrap();
+    store.table("kept").unwrap();
+    let mut tx = store.begin();
+    let table = tx.table("made").unwrap();
+    for n in 0..24_u32 {
+        tx.put(&table, &n.to_be_bytes(), &value(n, 600)).unwrap();
+    }
+    rig.crash(200, 600, 1);
+    tx.rollback().unwrap();
+    store.verify().unwrap();
+    let crashes = rig.crashes();
+    assert!(crashes.len() > 50, "{} crashes in {} steps", crashes.len(), rig.steps());
+    for crash in crashes {
+        let again = Rig::new(Some(crash.images));
+        let store = Store::open_on(OnRig(again), smallest(scheme)).unwrap();
+        store.verify().unwrap_or_else(|error| panic!("step {}: {error}", crash.step));
+        assert_eq!(store.tables().unwrap(), ["kept"]);
+    }
+}
+
 /// One transaction that makes, fills, renames and drops tables.
 fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -> Result<(), Error> {
     for _ in 0..random.usize(1..4) {

@@ -22,7 +22,8 @@ pub(crate) struct ChainPage<'a> {
 }
 
 /// Takes a page, for the next piece of a value, and writes the one before it, which leads there. Taken back by giving the
-/// new page back. The new page, and the undo.
+/// new page back: until it is written it is an empty page of a chain, so that nobody takes what it held before for the root
+/// of a table. The new page, and the undo.
 pub(crate) fn add_to_chain(
     pager: &Pager,
     space: &Space,
@@ -33,13 +34,19 @@ pub(crate) fn add_to_chain(
     let GivenPage { id, set, .. } = given.pages[0];
     let mut undo = Vec::new();
     Undo::Page { page: id }.encode(&mut undo);
+    let empty = chain_image(pager, &[], 0);
     let logged = match before {
-        None => pager.step(author, &undo, &mut [&mut given.maps[0]], &[(0, set)])?,
+        None => {
+            let mut new = pager.pool.make(id)?;
+            let changes = [(0, set), (1, Change::image_of(&empty))];
+            pager.step(author, &undo, &mut [&mut given.maps[0], &mut new], &changes)?
+        }
         Some(before) => {
             let image = chain_image(pager, before.piece, id);
             let mut page = pager.pool.make(before.id)?;
-            let changes = [(0, set), (1, Change::image_of(&image))];
-            pager.step(author, &undo, &mut [&mut given.maps[0], &mut page], &changes)?
+            let mut new = pager.pool.make(id)?;
+            let changes = [(0, set), (1, Change::image_of(&image)), (2, Change::image_of(&empty))];
+            pager.step(author, &undo, &mut [&mut given.maps[0], &mut page, &mut new], &changes)?
         }
     };
     given.taken();
