@@ -69,6 +69,14 @@ impl Rig {
         *steps = Steps { due, seed, ..Steps::default() };
     }
 
+    /// One more crash, before one of the next so many steps.
+    pub fn crash_soon(&self, within: u64, random: &mut fastrand::Rng) {
+        let mut steps = self.steps.lock().unwrap();
+        let at = steps.done + random.u64(0..within);
+        steps.due.insert(at);
+        steps.seed = random.u64(..);
+    }
+
     pub fn crashes(&self) -> Vec<Crash> {
         std::mem::take(&mut self.steps.lock().unwrap().crashes)
     }

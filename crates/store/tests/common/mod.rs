@@ -20,10 +20,14 @@ pub fn value(n: u32, len: usize) -> Vec<u8> {
     n.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
+pub mod backups;
 pub mod crash;
 pub mod crowd;
+pub mod data;
+pub mod explore;
 pub mod graph;
 pub mod history;
 pub mod lists;
+pub mod model;
 pub mod registers;
 pub mod told;

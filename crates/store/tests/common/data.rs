@@ -1,0 +1,101 @@
+//! How much there is in a store besides what a test does: nothing, or ten times the smallest cache.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use duralite_store::{Error, Options, Scheme, Store, Table, Transaction};
+
+use super::crash::{Images, OnRig, Rig};
+use super::{options, value};
+
+/// Whether pages leave the cache, and go home, in the middle of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    InCache,
+    TenTimes,
+}
+
+/// The table that has them.
+pub const BULK: &str = "bulk";
+/// As many pages as ten times the frames of the smallest cache.
+pub const ROWS: u32 = 5200;
+pub const ROW_BYTES: usize = 500;
+const PAGES: u64 = 640;
+
+/// A store with the smallest cache that there is.
+pub fn smallest(scheme: Scheme) -> Options {
+    let cache_bytes = Options::smallest_cache_bytes(4096);
+    options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
+}
+
+/// A store that was closed. Of each scheme it is made once.
+fn base(scheme: Scheme) -> Images {
+    static MADE: Mutex<BTreeMap<&str, Images>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap();
+    let make = || {
+        let rig = Rig::new(None);
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme)).unwrap();
+        let table = store.table(BULK).unwrap();
+        for first in (0..ROWS).step_by(100) {
+            let rows = (first..first + 100).map(|n| (n.to_be_bytes(), value(0, ROW_BYTES)));
+            store.run(|tx| tx.put_all(&table, rows.clone())).unwrap();
+        }
+        assert!(store.verify().unwrap().pages >= PAGES);
+        drop((table, store));
+        rig.death()
+    };
+    made.entry(scheme.as_str()).or_insert_with(make).clone()
+}
+
+impl Data {
+    pub const ALL: [Self; 2] = [Self::InCache, Self::TenTimes];
+
+    /// The media of a store that has just this.
+    pub fn rig(self, scheme: Scheme) -> Arc<Rig> {
+        Rig::new(match self {
+            Self::InCache => None,
+            Self::TenTimes => Some(base(scheme)),
+        })
+    }
+
+    /// The table of a store that has it.
+    pub fn bulk(self, store: &Store) -> Option<Table> {
+        (self == Self::TenTimes).then(|| store.table(BULK).unwrap())
+    }
+}
+
+/// Puts a number into some rows and into their counterparts.
+pub fn change(
+    tx: &mut Transaction,
+    bulk: &Table,
+    rows: u32,
+    random: &mut fastrand::Rng,
+) -> Result<(), Error> {
+    let mut chosen: Vec<u32> = (0..rows).map(|_| random.u32(0..ROWS / 2)).collect();
+    // In order, so that hardly anybody waits in a circle.
+    chosen.sort_unstable();
+    let number = random.u32(..);
+    for half in [0, ROWS / 2] {
+        for n in &chosen {
+            tx.put(bulk, &(n + half).to_be_bytes(), &value(number, ROW_BYTES))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the rows: each has to be as its counterpart.
+pub fn check(store: &Store, bulk: &Table) -> Result<(), String> {
+    let tx = store.begin();
+    let rows: Vec<_> = tx.scan(bulk, ..).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    if rows.len() != ROWS as usize {
+        return Err(format!("{} rows of {ROWS}", rows.len()));
+    }
+    let (some, others) = rows.split_at(rows.len() / 2);
+    for (n, ((_, row), (_, other))) in some.iter().zip(others).enumerate() {
+        let number = u32::from_le_bytes(row[..4].try_into().unwrap());
+        if row != other || *row != value(number, ROW_BYTES) {
+            return Err(format!("row {n} has {number}, and its counterpart something else"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! A walk through the whole interface on media that are crashed in the middle of it, and what each crash has left.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use duralite_store::{Error, Options, Scheme, Store};
+
+use super::backups::Backups;
+use super::crash::{Crash, Images, OnRig, Rig};
+use super::data::Data;
+use super::model::{Content, Walker, Witness, content};
+
+/// Commits that nobody has waited for yet, and one in progress.
+const UNKNOWN: usize = 4;
+/// Reads of pages that are enough for any recovery here.
+const READS: u64 = 1 << 20;
+
+/// One walk.
+#[derive(Clone, Debug)]
+pub struct Course {
+    pub data: Data,
+    /// Of the store in the walk and at its recoveries; with an archive where there is one.
+    pub options: Options,
+    pub seed: u64,
+    pub steps: u64,
+    /// One of so many steps is crashed.
+    pub crash_every: u8,
+}
+
+/// The states of a walk on a rig.
+struct States<'r> {
+    rig: &'r Rig,
+    all: Mutex<Vec<Content>>,
+}
+
+impl Witness for States<'_> {
+    fn commits(&self, number: u64, state: &Content) {
+        let mut all = self.all.lock().unwrap();
+        assert_eq!(all.len() as u64, number);
+        all.push(state.clone());
+    }
+
+    fn acknowledged(&self, number: u64) {
+        self.rig.acknowledged.store(number, Ordering::SeqCst);
+    }
+}
+
+/// Media steps of a call, about: a crash comes before one of them.
+fn steps_of(scheme: Scheme) -> u64 {
+    match scheme {
+        Scheme::FlushOnInsert | Scheme::FlushOnCommit => 900,
+        Scheme::Distributed => 300,
+        _ => 30,
+    }
+}
+
+/// Leaves the media of a crash in the directory `STORE_KEEP`: whether there is one is a matter of time too.
+fn keep(images: &Images) {
+    let Some(dir) = std::env::var_os("STORE_KEEP") else { return };
+    let dir = std::path::Path::new(&dir);
+    std::fs::create_dir_all(dir).unwrap();
+    let all = [("pages", &images.pages), ("blocks", &images.blocks), ("memory", &images.memory)];
+    all.iter().for_each(|(name, bytes)| std::fs::write(dir.join(name), bytes).unwrap());
+}
+
+impl Course {
+    /// How many crashes were looked at; or what is wrong with one.
+    pub fn explore(&self) -> Result<u64, String> {
+        let rig = self.data.rig(self.options.scheme);
+        let states = States { rig: &rig, all: Mutex::default() };
+        self.walk(&rig, &states).map_err(|error| format!("{self:?}: {error}"))?;
+        let states = states.all.into_inner().unwrap();
+        let mut looked = 0;
+        for crash in rig.crashes() {
+            let step = crash.step;
+            let images = crash.images.clone();
+            looked += self.judge(crash, &states).map_err(|why| {
+                keep(&images);
+                format!("{self:?}: step {step}: {why}")
+            })?;
+        }
+        Ok(looked)
+    }
+
+    fn without_archive(&self) -> Options {
+        let mut options = self.options.clone();
+        options.archive = None;
+        options
+    }
+
+    fn walk(&self, rig: &Arc<Rig>, states: &States<'_>) -> Result<(), Error> {
+        let store = Store::open_on(OnRig(Arc::clone(rig)), self.options.clone())?;
+        let now = content(&store)?;
+        states.commits(0, &now);
+        let mut walker = Walker::new(&store, self.seed, now, states);
+        let archive = self.options.archive.as_ref().and_then(|archive| archive.parent());
+        let mut backups = archive.map(|dir| Backups::new(dir, self.without_archive()));
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        for _ in 0..self.steps {
+            if random.u8(0..self.crash_every) == 0 {
+                rig.crash_soon(steps_of(self.options.scheme), &mut random);
+            }
+            walker.step()?;
+            if let Some(backups) = &mut backups {
+                backups.step(&mut walker)?;
+            }
+        }
+        if let Some(backups) = &mut backups {
+            backups.restore(&mut walker)?;
+        }
+        Ok(())
+    }
+
+    /// Recovers, with crashes on the way and afterwards.
+    fn judge(&self, crash: Crash, states: &[Content]) -> Result<u64, String> {
+        let known = crash.acknowledged as usize;
+        let (again, found) = self
+            .recover(crash.images, Some(self.seed ^ crash.step))
+            .map_err(|why| format!("{known} commits were acknowledged; {why}"))?;
+        if !states.iter().skip(known).take(UNKNOWN).any(|state| *state == found) {
+            let near = states.iter().position(|state| *state == found);
+            return Err(format!(
+                "{known} commits were acknowledged of {}, and what is there is that of {near:?}",
+                states.len() - 1
+            ));
+        }
+        let mut looked = 1;
+        for images in again {
+            if self.recover(images, None)?.1 != found {
+                return Err("crashed again in recovery it is something else".to_owned());
+            }
+            looked += 1;
+        }
+        Ok(looked)
+    }
+
+    /// What is there after a recovery, and what crashes in it have left.
+    fn recover(&self, images: Images, crashed: Option<u64>) -> Result<(Vec<Images>, Content), String> {
+        let told = |error: Error| error.to_string();
+        let rig = Rig::new(Some(images));
+        if let Some(seed) = crashed {
+            rig.crash(2, 20 + steps_of(self.options.scheme), seed);
+        }
+        rig.page_reads_left.store(READS, Ordering::SeqCst);
+        // The archive is not crashed with it, and would be ahead.
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), self.without_archive()).map_err(told)?;
+        let again = rig.crashes().into_iter().map(|crash| crash.images).collect();
+        store.verify().map_err(told)?;
+        let found = content(&store).map_err(told)?;
+        if crashed.is_some() {
+            // It is used on.
+            struct Nobody;
+            impl Witness for Nobody {
+                fn commits(&self, _: u64, _: &Content) {}
+                fn acknowledged(&self, _: u64) {}
+            }
+            let mut walker = Walker::new(&store, self.seed, found.clone(), &Nobody);
+            (0..4).try_for_each(|_| walker.step()).map_err(told)?;
+            store.verify().map_err(|error| format!("used on: {error}"))?;
+        }
+        Ok((again, found))
+    }
+}
