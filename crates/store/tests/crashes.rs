@@ -8,60 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use common::crash::{Images, OnRig, Rig};
-use common::crowd::{self, Ran, content};
+use common::crowd::{Course, content};
+use common::data::{Data, smallest as small};
 use common::history::check;
 use common::lists::{self, key};
-use common::{options, schemes};
-use duralite_store::{Options, Rule, Scheme, Store};
+use common::schemes;
+use duralite_store::{Rule, Scheme, Store};
 
 /// States per scheme: more with `STORE_CRASHES`.
 fn runs() -> u64 {
     std::env::var("STORE_CRASHES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(6)
 }
 
-fn small(scheme: Scheme) -> Options {
-    let cache_bytes = Options::smallest_cache_bytes(4096);
-    options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
-}
-
-fn open(images: Images, scheme: Scheme) -> (Arc<Rig>, Store) {
-    let rig = Rig::new(Some(images));
-    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
-    (rig, store)
-}
-
-fn run(rig: &Rig, store: &Store, seed: u64, threads: u64, count: u64) -> Ran {
-    crowd::run(store, seed, threads, count, &|| rig.acknowledged.fetch_add(1, Ordering::SeqCst))
-}
-
-/// Crashes of a run, and of the recoveries from them; how many states that were.
-fn explore(scheme: Scheme, seed: u64, threads: u64, count: u64, crashes: usize) -> u64 {
-    let rig = Rig::new(None);
-    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
-    store.table("lists").unwrap();
-    store.table("long").unwrap();
-    rig.crash(crashes, 3000 * threads, seed);
-    let ran = run(&rig, &store, seed, threads, count);
-    drop(store);
-    // There are few where the commits of many threads went in a few groups.
-    assert!(rig.steps() > 0);
-    let mut states = 0;
-    for crash in rig.crashes() {
-        let what = format!("seed {seed}, {scheme:?}, {threads} threads, step {}", crash.step);
-        let history = ran.known(crash.acknowledged);
-        let (again, store) = recover(crash.images, scheme, seed);
-        let found = content(&store);
-        drop(store);
-        check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
-        states += 1;
-        // Recovery was crashed too: what it left comes to the same.
-        for second in again {
-            let (_, store) = open(second, scheme);
-            assert_eq!(content(&store), found, "{what}, crashed again");
-            states += 1;
-        }
-    }
-    states
+fn course(data: Data, scheme: Scheme, seed: u64, threads: u64, count: u64, crashes: usize) -> Course {
+    Course { data, options: small(scheme), seed, threads, count, crashes }
 }
 
 /// `STORE_STATES` states, on every processor, from the seed in `DURALITE_SEED` on; nothing without that.
@@ -79,7 +39,9 @@ fn inv30_crash_states_at_length() {
                     let seed = next.fetch_add(1, Ordering::SeqCst);
                     let scheme = schemes()[(seed % 6) as usize];
                     let threads = 1 + seed / 6 % 4;
-                    let more = explore(scheme, seed, threads, 60 / threads, 100);
+                    // Each third run at ten times the cache: states of that take longer.
+                    let data = Data::ALL[usize::from((seed / 6).is_multiple_of(3))];
+                    let more = course(data, scheme, seed, threads, 60 / threads, 100).explore();
                     states.fetch_add(more, Ordering::SeqCst);
                 }
             });
@@ -88,8 +50,8 @@ fn inv30_crash_states_at_length() {
     let (states, runs) = (states.into_inner(), next.into_inner() - first);
     let seconds = begun.elapsed().as_secs();
     println!(
-        "| store | crash states of memory and blocks | {states} states in {runs} runs of all schemes, those of crashes in \
-         recovery among them | {seconds} |"
+        "| store | crash states of memory and blocks | {states} states in {runs} runs of all schemes, a third of them at ten times \
+         the smallest cache, those of crashes in recovery among them | {seconds} |"
     );
 }
 
@@ -99,11 +61,8 @@ fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
     let is_noticed = |seed| {
         let rig = Rig::new(None);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::FlushOnInsert)).unwrap();
-        store.table("lists").unwrap();
-        store.table("long").unwrap();
         store.break_rule(Rule::LockUntilLogged);
-        rig.crash(12, 12_000, seed);
-        let ran = run(&rig, &store, seed, 6, 30);
+        let ran = course(Data::InCache, Scheme::FlushOnInsert, seed, 6, 30, 12).run(&rig, &store);
         drop(store);
         rig.crashes().into_iter().any(|crash| {
             // Some of them cannot even be opened. It is the checker that is tried here.
@@ -118,19 +77,11 @@ fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
     assert!((0..20).any(is_noticed));
 }
 
-/// Recovers, with crashes on the way.
-fn recover(images: Images, scheme: Scheme, seed: u64) -> (Vec<Images>, Store) {
-    let rig = Rig::new(Some(images));
-    rig.crash(3, 150, seed);
-    let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
-    (rig.crashes().into_iter().map(|crash| crash.images).collect(), store)
-}
-
 #[test]
 fn inv30_what_was_acknowledged_survives_a_power_failure_at_any_step() {
     for seed in 0..runs() {
         for scheme in schemes() {
-            explore(scheme, seed, 1, 60, 12);
+            course(Data::InCache, scheme, seed, 1, 60, 12).explore();
         }
     }
 }
@@ -139,19 +90,33 @@ fn inv30_what_was_acknowledged_survives_a_power_failure_at_any_step() {
 fn inv39_with_many_threads_too() {
     for seed in 0..runs() {
         for scheme in schemes() {
-            explore(scheme, 1000 + seed, 4, 30, 12);
+            course(Data::InCache, scheme, 1000 + seed, 4, 30, 12).explore();
+        }
+    }
+}
+
+/// Pages leave the cache, and go home, in the middle of everything.
+#[test]
+fn inv30_nor_at_ten_times_the_smallest_cache() {
+    for seed in 0..runs().div_ceil(4) {
+        for scheme in schemes() {
+            course(Data::TenTimes, scheme, 2000 + seed, 1, 30, 8).explore();
+            course(Data::TenTimes, scheme, 3000 + seed, 4, 15, 8).explore();
         }
     }
 }
 
 #[test]
 fn inv30_the_death_of_the_process_loses_nothing() {
-    for scheme in schemes() {
-        let rig = Rig::new(None);
-        let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
-        let ran = run(&rig, &store, 7, 3, 40);
-        let (_, again) = open(rig.death(), scheme);
-        check(&ran.history, &content(&again)).unwrap_or_else(|why| panic!("{scheme:?}: {why}"));
+    for data in Data::ALL {
+        for scheme in schemes() {
+            let course = course(data, scheme, 7, 3, 40, 0);
+            let rig = data.rig(scheme);
+            let store = course.open(&rig).unwrap();
+            let ran = course.run(&rig, &store);
+            let again = course.open(&Rig::new(Some(rig.death()))).unwrap();
+            check(&ran.history, &content(&again)).unwrap_or_else(|why| panic!("{data:?}, {scheme:?}: {why}"));
+        }
     }
 }
 

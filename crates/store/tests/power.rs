@@ -56,7 +56,7 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
         store.table("long").unwrap();
         events.push(Event::Made);
         let next = AtomicU64::new(0);
-        crowd::run(&store, seed, 1 + seed % 3, 40, &|| {
+        crowd::run(&store, None, seed, 1 + seed % 3, 40, &|| {
             events.push(Event::Acknowledged);
             next.fetch_add(1, Ordering::SeqCst)
         })

@@ -1,11 +1,13 @@
 //! Threads that change lists, registers and long rows, and look at them in snapshots, and what a crash in the middle may leave of that.
 
-use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use duralite_store::{Error, Store, Transaction};
+use duralite_store::{Error, Options, Store, Table, Transaction};
 
-use super::history::{Fate, Last, Tx};
+use super::crash::{Images, OnRig, Rig};
+use super::data::{self, BULK, Data};
+use super::history::{Fate, Last, Tx, check};
 use super::lists::{self, Watcher, key, now};
 
 /// A history in which transactions are numbered as they were acknowledged.
@@ -36,9 +38,10 @@ impl Ran {
 }
 
 /// Runs transactions that change lists, some of them long and some rolled back, on one thread or more. Each commit is told
-/// to `acknowledge`, one at a time, which numbers it.
+/// to `acknowledge`, one at a time, which numbers it. Where there are more rows each changes some of them too.
 pub fn run(
     store: &Store,
+    bulk: Option<&Table>,
     seed: u64,
     threads: u64,
     count: u64,
@@ -58,7 +61,10 @@ pub fn run(
                     let begin = now(clock);
                     let mut tx = store.begin();
                     let done = lists::transaction(&mut tx, table, &mut random, next, &mut ops)
-                        .and_then(|()| long_row(&mut tx, store, &mut random));
+                        .and_then(|()| long_row(&mut tx, store, &mut random))
+                        .and_then(|()| {
+                            bulk.map_or(Ok(()), |bulk| data::change(&mut tx, bulk, 12, &mut random))
+                        });
                     let fate = match done {
                         Ok(()) if random.u8(0..5) != 0 => {
                             tx.commit().map_or(Fate::Unknown, |()| Fate::Committed)
@@ -111,6 +117,72 @@ pub fn content(store: &Store) -> Last {
         })
         .unwrap();
     let all = lists::read_all(store, &table);
+    if store.tables().unwrap().iter().any(|name| name == BULK) {
+        data::check(store, &store.table(BULK).unwrap()).unwrap();
+    }
     store.verify().unwrap();
     all
+}
+
+/// What crashes are looked for in.
+#[derive(Clone, Debug)]
+pub struct Course {
+    pub data: Data,
+    pub options: Options,
+    pub seed: u64,
+    pub threads: u64,
+    /// Transactions of each thread.
+    pub count: u64,
+    pub crashes: usize,
+}
+
+impl Course {
+    /// Runs transactions on a rig that is crashed meanwhile.
+    pub fn run(&self, rig: &Arc<Rig>, store: &Store) -> Ran {
+        store.table("lists").unwrap();
+        store.table("long").unwrap();
+        let bulk = self.data.bulk(store);
+        rig.crash(self.crashes, 3000 * self.threads, self.seed);
+        let acknowledge = || rig.acknowledged.fetch_add(1, Ordering::SeqCst);
+        run(store, bulk.as_ref(), self.seed, self.threads, self.count, &acknowledge)
+    }
+
+    pub fn open(&self, rig: &Arc<Rig>) -> Result<Store, Error> {
+        Store::open_on(OnRig(Arc::clone(rig)), self.options.clone())
+    }
+
+    /// Crashes of a run, and of the recoveries from them; how many states that were.
+    pub fn explore(&self) -> u64 {
+        let rig = self.data.rig(self.options.scheme);
+        let store = self.open(&rig).unwrap();
+        let ran = self.run(&rig, &store);
+        drop(store);
+        // There are few where the commits of many threads went in a few groups.
+        assert!(rig.steps() > 0);
+        let mut states = 0;
+        for crash in rig.crashes() {
+            let what = format!("{self:?}, step {}", crash.step);
+            let history = ran.known(crash.acknowledged);
+            let (again, store) = self.recover(crash.images).unwrap_or_else(|why| panic!("{what}: {why}"));
+            let found = content(&store);
+            drop(store);
+            check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
+            states += 1;
+            // Recovery was crashed too: what it left comes to the same.
+            for second in again {
+                let store = self.open(&Rig::new(Some(second))).unwrap();
+                assert_eq!(content(&store), found, "{what}, crashed again");
+                states += 1;
+            }
+        }
+        states
+    }
+
+    /// Recovers, with crashes on the way.
+    fn recover(&self, images: Images) -> Result<(Vec<Images>, Store), Error> {
+        let rig = Rig::new(Some(images));
+        rig.crash(3, 150, self.seed);
+        let store = self.open(&rig)?;
+        Ok((rig.crashes().into_iter().map(|crash| crash.images).collect(), store))
+    }
 }
