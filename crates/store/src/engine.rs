@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::active::Active;
 use crate::admission::Admission;
 use crate::archive::Archive;
-use crate::controls::Controls;
+use crate::controls::{Controls, Rule};
 use crate::counter::Counter;
 use crate::error::Error;
 use crate::forward::move_oldest;
@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     pub(crate) versions: Versions,
     pub(crate) tables: Tables,
     pub(crate) waiters: Arc<Waiters>,
-    pub(crate) controls: Controls,
+    pub(crate) controls: Arc<Controls>,
 }
 
 impl Engine {
@@ -105,11 +105,19 @@ impl Engine {
         // In this order: whoever gets a number after that has said so before.
         let next = log.next();
         let pinned = self.pinned.lock();
-        let head = self.pager.pool.first_change(next).min(self.active.oldest(next));
+        let mut head = next;
+        if self.controls.keep(Rule::ChangesHoldLog) {
+            head = self.pager.pool.first_change(next);
+        }
+        if self.controls.keep(Rule::OpenHoldsLog) {
+            head = head.min(self.active.oldest(next));
+        }
         let head = pinned.iter().copied().fold(head, Lsn::min);
         // A transaction that has ended since `next` keeps nothing any more. How it ended becomes durable before what it
         // did is given up: otherwise its changes are home, and nobody can take them back.
-        self.force(log.next() - 1)?;
+        if self.controls.keep(Rule::EndsBeforeGivingUp) {
+            self.force(log.next() - 1)?;
+        }
         if let Some(archive) = &self.archive {
             archive.take(&**log, head)?;
         }

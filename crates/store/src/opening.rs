@@ -77,7 +77,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
     let block = media.pages()?;
     let is_store = !block.is_empty();
     if is_store {
-        match PageFile::open(Arc::clone(&block)) {
+        match PageFile::open(Arc::clone(&block), options.controls()) {
             Ok(file) => return Ok((file, false)),
             Err(FormatOrError::Error(error)) => return Err(error),
             // A store that was being made when the power failed: on media that do not say when it was.
@@ -101,12 +101,12 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
         last_tx: 0,
         opened: 0,
     };
-    Ok((PageFile::create(block, head)?, true))
+    Ok((PageFile::create(block, head, options.controls())?, true))
 }
 
 /// The page file of a store that is being made of a backup.
 pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
-    PageFile::open(media.pages()?).map_err(|error| match error {
+    PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
         FormatOrError::Error(error) => error,
         FormatOrError::Format(error) => no_store(path, error),
     })
@@ -219,7 +219,7 @@ pub(crate) fn assemble(
         versions: Versions::new(options.snapshot_bytes),
         tables: Tables::default(),
         waiters: Arc::default(),
-        controls: Controls::default(),
+        controls: Arc::clone(file.controls()),
     }
 }
 

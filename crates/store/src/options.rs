@@ -6,6 +6,9 @@ use std::time::Duration;
 use duralite_logfmt::store::{LARGEST_PAGE, SMALLEST_PAGE};
 
 use crate::buffer::smallest_cache_bytes;
+use crate::controls::Controls;
+#[cfg(feature = "controls")]
+use crate::controls::Rule;
 use crate::error::Error;
 
 /// Where the log is kept.
@@ -136,6 +139,10 @@ pub struct Options {
     pub archive: Option<PathBuf>,
     /// See [`create`](method@Self::create).
     pub create: bool,
+    /// A rule that is broken from the opening on, to see that it is noticed.
+    #[cfg(feature = "controls")]
+    #[doc(hidden)]
+    pub broken: Option<Rule>,
 }
 
 impl Default for Options {
@@ -153,6 +160,8 @@ impl Default for Options {
             lock_inheritance: true,
             archive: None,
             create: true,
+            #[cfg(feature = "controls")]
+            broken: None,
         }
     }
 }
@@ -245,6 +254,14 @@ impl Options {
     pub fn create(self, creates: bool) -> Self {
         Self { create: creates, ..self }
     }
+
+    /// Breaks a rule from the opening on, to see that it is noticed.
+    #[cfg(feature = "controls")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn breaking(self, rule: Rule) -> Self {
+        Self { broken: Some(rule), ..self }
+    }
 }
 
 /// Bytes of the smallest log.
@@ -253,6 +270,17 @@ const SMALLEST_LOG: u64 = 4 << 20;
 pub(crate) const DEFAULT_PAGE: u32 = 8192;
 
 impl Options {
+    #[cfg(feature = "controls")]
+    pub(crate) fn controls(&self) -> Controls {
+        Controls::breaking(self.broken)
+    }
+
+    #[cfg(not(feature = "controls"))]
+    #[expect(clippy::unused_self, reason = "with the feature there is something to look at")]
+    pub(crate) fn controls(&self) -> Controls {
+        Controls::default()
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(bytes) = self.page_bytes
             && (!bytes.is_power_of_two() || !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&(bytes as usize)))

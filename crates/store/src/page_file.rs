@@ -15,6 +15,7 @@ use duralite_logfmt::store::{
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::controls::{Controls, Rule};
 use crate::error::Error;
 
 /// Pages that a growing file gets at a time, and then more as it is larger.
@@ -30,14 +31,19 @@ pub(crate) struct PageFile {
     head: Mutex<PageFileHead>,
     growing: Mutex<()>,
     area: Mutex<AlignedBuf>,
+    controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
     pub(crate) written: AtomicU64,
 }
 
 impl PageFile {
     /// Makes a page file on an empty medium. It is durable on return.
-    pub(crate) fn create(block: Arc<dyn Block>, head: PageFileHead) -> Result<Self, Error> {
-        let it = Self::over(block, head);
+    pub(crate) fn create(
+        block: Arc<dyn Block>,
+        head: PageFileHead,
+        controls: Controls,
+    ) -> Result<Self, Error> {
+        let it = Self::over(block, head, controls);
         it.grow_to(it.first_page() + 1)?;
         let blank = vec![0; SUPERBLOCK_BYTES];
         for at in SLOT_OFFSETS {
@@ -48,14 +54,16 @@ impl PageFile {
     }
 
     /// Opens what [`create`](Self::create) made, and puts right what a power loss has torn.
-    pub(crate) fn open(block: Arc<dyn Block>) -> Result<Self, FormatOrError> {
+    pub(crate) fn open(block: Arc<dyn Block>, controls: Controls) -> Result<Self, FormatOrError> {
         let head = newest_head(&*block)?;
-        let it = Self::over(block, head);
-        it.restore_torn()?;
+        let it = Self::over(block, head, controls);
+        if it.controls.keep(Rule::RestoreTorn) {
+            it.restore_torn()?;
+        }
         Ok(it)
     }
 
-    fn over(block: Arc<dyn Block>, head: PageFileHead) -> Self {
+    fn over(block: Arc<dyn Block>, head: PageFileHead, controls: Controls) -> Self {
         Self {
             block,
             page_bytes: head.page_bytes as usize,
@@ -63,9 +71,15 @@ impl PageFile {
             head: Mutex::new(head),
             growing: Mutex::default(),
             area: Mutex::default(),
+            controls: Arc::new(controls),
             read: AtomicU64::new(0),
             written: AtomicU64::new(0),
         }
+    }
+
+    /// Which rules are broken, here and by those who stand on this.
+    pub(crate) fn controls(&self) -> &Arc<Controls> {
+        &self.controls
     }
 
     pub(crate) fn page_bytes(&self) -> usize {
@@ -179,13 +193,19 @@ impl PageFile {
         area.as_mut_slice()[..size].copy_from_slice(&list.encode(size, self.seed));
         let writing = |error| Error::medium("writing pages", error);
         let place = self.area_page() * size as u64;
-        self.block.commit(place, area.as_slice(), Durability::Full).map_err(writing)?;
+        let durability =
+            if self.controls.keep(Rule::FlushDoubleWrite) { Durability::Full } else { Durability::Normal };
+        if self.controls.keep(Rule::DoubleWrite) {
+            self.block.commit(place, area.as_slice(), durability).map_err(writing)?;
+        }
         for (at, id) in list.pages.iter().enumerate() {
             let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
             // They go to the device together at the flush, where it takes many at a time.
             self.block.write_later(id * size as u64, image).map_err(writing)?;
         }
-        self.block.flush().map_err(writing)?;
+        if self.controls.keep(Rule::FlushHome) {
+            self.block.flush().map_err(writing)?;
+        }
         self.written.fetch_add(list.pages.len() as u64, Ordering::Relaxed);
         Ok(())
     }

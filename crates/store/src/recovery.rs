@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use duralite_logfmt::store::{Change, Lsn, Object, ObjectKind, PageId, TxId};
 use rustc_hash::FxHashMap;
 
+use crate::controls::{Controls, Rule};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::free::free_chains;
@@ -59,7 +60,7 @@ impl Analysis {
         match object.header.kind {
             ObjectKind::Moved | ObjectKind::MovedAll => self.account_moved(lsn, object),
             _ => {
-                self.account(lsn, object);
+                self.account(lsn, object, &engine.controls);
                 Ok(())
             }
         }
@@ -83,7 +84,7 @@ impl Analysis {
         Ok(())
     }
 
-    fn account(&mut self, lsn: Lsn, object: &Object<'_>) {
+    fn account(&mut self, lsn: Lsn, object: &Object<'_>, controls: &Controls) {
         let tx = object.header.tx;
         match object.header.kind {
             ObjectKind::Update => {
@@ -92,6 +93,9 @@ impl Analysis {
             }
             ObjectKind::Compensation => {
                 let next = object.header.previous;
+                if !controls.keep(Rule::TakeBackOnce) {
+                    return;
+                }
                 let steps = &mut self.unfinished.entry(tx).or_default().steps;
                 // They are in order, and taken back from the newest on.
                 while let Some((lsn, _)) = steps.last() {
@@ -137,15 +141,26 @@ impl Analysis {
         for (tx, it) in &self.unfinished {
             newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, *tx)));
         }
+        let controls = &engine.controls;
+        if !controls.keep(Rule::TakeBack) {
+            newest.clear();
+        }
         while let Some((_, tx)) = newest.pop_last() {
             let Some(it) = self.unfinished.get_mut(&tx) else { continue };
+            if !controls.keep(Rule::NewestFirst) {
+                it.steps.reverse();
+            }
             let Some((_, undo)) = it.steps.pop() else { continue };
             let previous = it.steps.last().map_or(0, |(lsn, _)| *lsn);
             undo_step(engine, Author { kind: ObjectKind::Compensation, tx, previous }, &undo)?;
             newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, tx)));
+            if !controls.keep(Rule::NewestFirst) {
+                it.steps.reverse();
+            }
         }
         for (tx, it) in self.unfinished {
             match it.chains {
+                Some(_) if !controls.keep(Rule::FinishCommitted) => {}
                 Some(chains) => free_chains(engine, tx, &Vec::from(chains))?,
                 None => {
                     self.report.taken_back += 1;
@@ -165,7 +180,9 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
         (page, _) => page?,
     };
     page.announce(lsn);
-    if page.lsn() <= lsn {
+    let controls = &engine.controls;
+    let has_it = page.lsn() > lsn;
+    if (!has_it && controls.keep(Rule::Redo)) || (has_it && !controls.keep(Rule::RedoOnce)) {
         page.apply(change, lsn)?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use duralite_logfmt::store::{PageId, PageKind, Undo, kind};
 
+use crate::controls::Rule;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::pager::{Author, Logged};
@@ -28,7 +29,9 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
             }
         }
         Undo::Page { page } => {
-            empty_tree(engine, page)?;
+            if engine.controls.keep(Rule::EmptyTree) {
+                empty_tree(engine, page)?;
+            }
             engine.space.give_back(&engine.pager, author, page)
         }
     }

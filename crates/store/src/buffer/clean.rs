@@ -11,6 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::Pool;
 use super::frame::{Frame, Pinned};
+use crate::controls::Rule;
 use crate::error::Error;
 use crate::page_file::Batch;
 
@@ -75,11 +76,16 @@ impl Pool {
         }
         let newest = copied.iter().map(|page| page.lsn).max().unwrap_or(0);
         let write = || {
-            self.log.force(newest)?;
+            if self.file.controls().keep(Rule::LogBeforePages) {
+                self.log.force(newest)?;
+            }
             self.file.write(batch)
         };
         write().map_err(|error| self.poison.set(&error))?;
-        copied.iter().for_each(settle);
+        let keeps = self.file.controls().keep(Rule::ChangedMeanwhile);
+        copied
+            .iter()
+            .for_each(|page| if keeps { settle(page) } else { page.pin.frame.is_home(page.pin.tallies) });
         Ok(copied.len())
     }
 

@@ -7,6 +7,7 @@ use duralite_logfmt::store::DOUBLE_WRITE_PAGES;
 
 use super::Pool;
 use super::queues::Queues;
+use crate::controls::Rule;
 use crate::error::Error;
 
 /// For so long a frame is looked for while all are in use.
@@ -91,7 +92,7 @@ impl Pool {
     fn next_victim(&self, queues: &mut Queues) -> Option<u32> {
         while queues.waiting.len() < queues.most_waiting() {
             let at = queues.next(&self.frames, self.has_too_many_inner())?;
-            if self.frame(at).is_dirty() {
+            if self.frame(at).is_dirty() && self.file.controls().keep(Rule::DirtyStays) {
                 queues.waiting.push(at);
             } else if self.take(queues, at) {
                 return Some(at);
@@ -108,7 +109,8 @@ impl Pool {
         let id = frame.id.load(Ordering::SeqCst);
         let mut part = self.part(id).lock();
         let is_mapped = part.frames.get(&id) == Some(&at);
-        if !is_mapped || frame.pins.load(Ordering::Acquire) != 0 || frame.is_dirty() {
+        let is_kept = frame.is_dirty() && self.file.controls().keep(Rule::DirtyStays);
+        if !is_mapped || frame.pins.load(Ordering::Acquire) != 0 || is_kept {
             return false;
         }
         // Before the page can be in another frame, and be changed there.

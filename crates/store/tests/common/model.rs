@@ -163,6 +163,7 @@ fn read<R: Reader>(
 
 /// A transaction, and what is in the store for it.
 struct Own<'r> {
+    store: &'r Store,
     tx: Transaction,
     content: Content,
     savepoints: Vec<(Savepoint, Content)>,
@@ -171,7 +172,8 @@ struct Own<'r> {
 
 impl Own<'_> {
     fn step(&mut self) -> Result<(), Error> {
-        match self.random.u8(0..20) {
+        match self.random.u8(0..21) {
+            20 => self.store.checkpoint()?,
             0 => self.savepoints.push((self.tx.savepoint(), self.content.clone())),
             1 => self.back()?,
             2..=3 => self.typed()?,
@@ -400,7 +402,7 @@ impl<'s> Walker<'s> {
     fn transaction(&mut self) -> Result<(), Error> {
         let (tx, content) = (self.store.begin(), self.now.clone());
         let steps = self.random.usize(1..12);
-        let mut own = Own { tx, content, savepoints: vec![], random: &mut self.random };
+        let mut own = Own { store: self.store, tx, content, savepoints: vec![], random: &mut self.random };
         for _ in 0..steps {
             own.step()?;
         }
