@@ -6,27 +6,32 @@ mod common;
 use std::sync::Arc;
 
 use common::crash::{Images, OnRig, Rig};
-use common::options;
+use common::data::{self, BULK, Data, ROW_BYTES, ROWS, smallest as small};
+use common::value;
 use duralite_crashmodel::{BlockOp, RecordingBlock};
 use duralite_medium::MediumError;
-use duralite_store::{Error, Options, Scheme, Store};
-
-fn small(scheme: Scheme) -> Options {
-    let cache_bytes = Options::smallest_cache_bytes(4096);
-    options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
-}
+use duralite_store::{Error, Scheme, Store, Transaction};
 
 fn some_error() -> MediumError {
     MediumError::Unsupported { what: "this call, which was made to fail," }
 }
 
+/// Rows that the nth transaction changes of those that there are besides.
+const BESIDE: u32 = 8;
+
 /// Commits rows until something fails; how many were acknowledged.
-fn work(store: &Store) -> Result<u64, (u64, Error)> {
+fn work(store: &Store, data: Data) -> Result<u64, (u64, Error)> {
     let mut done = 0;
     let failed = |done: u64| move |error| (done, error);
     let table = store.table("t").map_err(failed(done))?;
+    let bulk = (data == Data::TenTimes).then(|| store.table(BULK)).transpose().map_err(failed(done))?;
     for n in 0..120_u64 {
-        store.run(|tx| tx.put(&table, &n.to_be_bytes(), &[n as u8; 500])).map_err(failed(done))?;
+        let work = |tx: &mut Transaction| {
+            tx.put(&table, &n.to_be_bytes(), &[n as u8; 500])?;
+            let mut random = fastrand::Rng::with_seed(n);
+            bulk.as_ref().map_or(Ok(()), |bulk| data::change(tx, bulk, BESIDE, &mut random))
+        };
+        store.run(work).map_err(failed(done))?;
         done += 1;
         if n % 40 == 39 {
             store.checkpoint().map_err(failed(done))?;
@@ -35,22 +40,41 @@ fn work(store: &Store) -> Result<u64, (u64, Error)> {
     Ok(done)
 }
 
-fn check(images: Images, scheme: Scheme, acknowledged: u64, what: &str) {
+fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what: &str) {
     let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme)).unwrap();
     store.verify().unwrap_or_else(|error| panic!("{what}: {error}"));
     let table = store.table("t").unwrap();
     let rows = store.run(|tx| tx.scan(&table, ..).collect::<Result<Vec<_>, _>>()).unwrap();
     assert!(rows.len() as u64 >= acknowledged, "{what}: {} rows of {acknowledged}", rows.len());
     assert!(rows.len() as u64 <= acknowledged + 1, "{what}: {} rows of {acknowledged}", rows.len());
+    let Some(bulk) = data.bulk(&store) else { return };
+    let mut numbers = vec![0; ROWS as usize];
+    for n in 0..rows.len() as u64 {
+        let (chosen, number) = data::choose(BESIDE, &mut fastrand::Rng::with_seed(n));
+        chosen.iter().for_each(|row| {
+            [0, ROWS / 2].iter().for_each(|half| numbers[(row + half) as usize] = number);
+        });
+    }
+    let tx = store.begin();
+    for (n, row) in tx.scan(&bulk, ..).enumerate() {
+        assert!(row.unwrap().1 == value(numbers[n], ROW_BYTES), "{what}: row {n} of those besides");
+    }
 }
 
-fn fail_each(scheme: Scheme, of: fn(&Rig) -> &RecordingBlock, operation: BlockOp, name: &str) -> usize {
+/// Makes one call after the other fail; the part of those that somebody noticed, in percent. At ten times the cache each seventh.
+fn fail_each(
+    (scheme, data): (Scheme, Data),
+    of: fn(&Rig) -> &RecordingBlock,
+    operation: BlockOp,
+    name: &str,
+) -> usize {
+    let (every, cuts) = if data == Data::TenTimes { (7, 1) } else { (1, 3) };
     let mut noticed = 0;
-    for nth in 0..60 {
-        let rig = Rig::new(None);
+    for nth in (0..60).step_by(every) {
+        let rig = data.rig(scheme);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
         of(&rig).fail(operation, nth, some_error());
-        let acknowledged = match work(&store) {
+        let acknowledged = match work(&store, data) {
             Ok(done) => done,
             Err((done, error)) => {
                 noticed += 1;
@@ -63,38 +87,59 @@ fn fail_each(scheme: Scheme, of: fn(&Rig) -> &RecordingBlock, operation: BlockOp
                 done
             }
         };
-        let what = format!("{scheme:?}: {operation:?} {nth} of the {name}");
-        check(rig.death(), scheme, acknowledged, &what);
-        for seed in 0..3 {
+        let what = format!("{scheme:?}, {data:?}: {operation:?} {nth} of the {name}");
+        check(rig.death(), (scheme, data), acknowledged, &what);
+        for seed in 0..cuts {
             let images = Images {
                 pages: rig.pages.crash_at_random(seed),
                 blocks: rig.blocks.crash_at_random(seed),
                 memory: rig.memory.crash(seed).to_bytes(),
             };
-            check(images, scheme, acknowledged, &format!("{what}, then a power failure"));
+            check(images, (scheme, data), acknowledged, &format!("{what}, then a power failure"));
         }
         drop(store);
     }
-    noticed
+    noticed * every * 100 / 60
+}
+
+fn fail_the_log(data: Data) {
+    for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {
+        for operation in [BlockOp::Write, BlockOp::Flush] {
+            let noticed = fail_each((scheme, data), |rig| &rig.blocks, operation, "log");
+            assert!(noticed > 80, "{scheme:?}, {data:?}, {operation:?}: {noticed} % noticed");
+        }
+    }
+}
+
+fn fail_pages(data: Data) {
+    for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
+        for operation in [BlockOp::Write, BlockOp::Flush] {
+            let noticed = fail_each((scheme, data), |rig| &rig.pages, operation, "page file");
+            // There are few while everything is in the cache.
+            let least = if data == Data::TenTimes { 80 } else { 5 };
+            assert!(noticed > least, "{scheme:?}, {data:?}, {operation:?}: {noticed} % noticed");
+        }
+    }
 }
 
 #[test]
 fn inv37_a_failed_write_or_flush_of_the_log_stops_the_store() {
-    for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {
-        for operation in [BlockOp::Write, BlockOp::Flush] {
-            let noticed = fail_each(scheme, |rig| &rig.blocks, operation, "log");
-            assert!(noticed > 50, "{scheme:?}, {operation:?}: {noticed} of 60 noticed");
-        }
-    }
+    fail_the_log(Data::InCache);
 }
 
 #[test]
 fn inv37_a_failed_write_or_flush_of_pages_stops_the_store() {
-    for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
-        for operation in [BlockOp::Write, BlockOp::Flush] {
-            assert!(fail_each(scheme, |rig| &rig.pages, operation, "page file") > 3);
-        }
-    }
+    fail_pages(Data::InCache);
+}
+
+#[test]
+fn inv37_so_does_one_of_the_log_at_ten_times_the_smallest_cache() {
+    fail_the_log(Data::TenTimes);
+}
+
+#[test]
+fn inv37_so_does_one_of_pages_at_ten_times_the_smallest_cache() {
+    fail_pages(Data::TenTimes);
 }
 
 /// A store with a page file that cannot grow beyond so many bytes.

@@ -64,6 +64,13 @@ impl Data {
     }
 }
 
+/// Some rows of the first half, in order, so that hardly anybody waits in a circle, and a number for them.
+pub fn choose(rows: u32, random: &mut fastrand::Rng) -> (Vec<u32>, u32) {
+    let mut chosen: Vec<u32> = (0..rows).map(|_| random.u32(0..ROWS / 2)).collect();
+    chosen.sort_unstable();
+    (chosen, random.u32(..))
+}
+
 /// Puts a number into some rows and into their counterparts.
 pub fn change(
     tx: &mut Transaction,
@@ -71,10 +78,7 @@ pub fn change(
     rows: u32,
     random: &mut fastrand::Rng,
 ) -> Result<(), Error> {
-    let mut chosen: Vec<u32> = (0..rows).map(|_| random.u32(0..ROWS / 2)).collect();
-    // In order, so that hardly anybody waits in a circle.
-    chosen.sort_unstable();
-    let number = random.u32(..);
+    let (chosen, number) = choose(rows, random);
     for half in [0, ROWS / 2] {
         for n in &chosen {
             tx.put(bulk, &(n + half).to_be_bytes(), &value(number, ROW_BYTES))?;
