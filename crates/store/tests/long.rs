@@ -4,7 +4,9 @@
 mod common;
 
 use std::io::{self, Read};
+use std::sync::Arc;
 
+use common::crash::{OnRig, Rig};
 use common::{options, schemes};
 use duralite_store::{Error, Options, Scheme, Store, VALUE_LIMIT};
 
@@ -143,4 +145,112 @@ fn a_source_that_breaks_off_leaves_nothing() {
     tx.commit().unwrap();
     assert_eq!(store.verify().unwrap().pages, pages);
     assert_eq!(VALUE_LIMIT, 1 << 30);
+}
+
+/// One byte more than is allowed. As a whole it is refused before a byte of it is looked at; nobody knows how long a stream is
+/// before its end: that it is refused too, and what is just allowed is not, takes a gigabyte of disk, and is tried with
+/// `STORE_LARGE`.
+#[test]
+fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join("s"), smallest(Options::default(), 32768)).unwrap();
+    let table = store.table("t").unwrap();
+    let too_long = VALUE_LIMIT + 1;
+    let is_refused =
+        |done: Result<(), Error>| matches!(done, Err(Error::RowTooLong { len }) if len == too_long);
+    // Of zeros that nobody touches the system keeps no memory.
+    let value = vec![0; too_long as usize];
+    let before = store.metrics();
+    let mut tx = store.begin();
+    tx.put(&table, b"k", b"before").unwrap();
+    assert!(is_refused(tx.put(&table, b"k", &value)));
+    assert!(is_refused(tx.insert(&table, b"new", &value)));
+    // It goes on.
+    assert_eq!(tx.get(&table, b"k").unwrap().unwrap(), b"before");
+    tx.commit().unwrap();
+    assert!(store.metrics().log_bytes - before.log_bytes < 64 << 10);
+    if std::env::var_os("STORE_LARGE").is_none() {
+        return;
+    }
+    let pages = store.verify().unwrap().pages;
+    let mut tx = store.begin();
+    let savepoint = tx.savepoint();
+    // The length that is told is the one at which it was seen to be too long.
+    let streamed = tx.put_stream(&table, b"k", &mut io::repeat(7).take(too_long)).map(|_| ());
+    assert!(is_refused(streamed));
+    tx.rollback_to(savepoint).unwrap();
+    assert_eq!(tx.put_stream(&table, b"k", &mut io::repeat(7).take(VALUE_LIMIT)).unwrap(), VALUE_LIMIT);
+    tx.commit().unwrap();
+    let tx = store.begin();
+    let mut found = tx.get_stream(&table, b"k").unwrap().unwrap();
+    assert_eq!(found.len(), VALUE_LIMIT);
+    let mut piece = vec![0; 1 << 20];
+    for _ in 0..VALUE_LIMIT >> 20 {
+        found.read_exact(&mut piece).unwrap();
+        assert!(piece.iter().all(|byte| *byte == 7));
+    }
+    drop(found);
+    drop(tx);
+    store.run(|tx| tx.put(&table, b"k", b"before")).unwrap();
+    assert_eq!(store.verify().unwrap().pages, pages);
+}
+
+/// A value that is crashed where it is read.
+struct Crashing<'a> {
+    rest: &'a [u8],
+    rig: &'a Rig,
+    /// How much is left at each crash, the first one last.
+    crashes: Vec<usize>,
+    random: fastrand::Rng,
+}
+
+impl Read for Crashing<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.crashes.pop_if(|left| self.rest.len() <= *left).is_some() {
+            self.rig.crash_soon(20, &mut self.random);
+        }
+        self.rest.read(buffer)
+    }
+}
+
+#[test]
+fn inv30_a_crash_in_the_middle_of_a_value_of_64_mib_leaves_the_one_before() {
+    let value = bytes(LONG + 1, 5);
+    for (seed, scheme) in [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed].into_iter().enumerate() {
+        let small = smallest(options(scheme), 32768).log_bytes(12 << 20);
+        let rig = Rig::new(None);
+        let store = Store::open_on(OnRig(Arc::clone(&rig)), small.clone()).unwrap();
+        let table = store.table("t").unwrap();
+        let before = bytes(100_000, 6);
+        store.run(|tx| tx.put(&table, b"k", &before)).unwrap();
+        let pages = store.verify().unwrap().pages;
+        let mut source = Crashing {
+            rest: &value,
+            rig: &rig,
+            crashes: vec![0, LONG / 4, LONG / 2],
+            random: fastrand::Rng::with_seed(seed as u64),
+        };
+        let mut tx = store.begin();
+        assert_eq!(tx.put_stream(&table, b"k", &mut source).unwrap(), value.len() as u64);
+        tx.commit().unwrap();
+        rig.acknowledged.store(1, std::sync::atomic::Ordering::SeqCst);
+        rig.idle_step();
+        rig.crash_soon(1, &mut fastrand::Rng::with_seed(seed as u64));
+        rig.idle_step();
+        drop((table, store));
+        let crashes = rig.crashes();
+        assert!(crashes.len() >= 3, "{scheme:?}: {} crashes", crashes.len());
+        assert_eq!(crashes.last().unwrap().acknowledged, 1);
+        for crash in crashes {
+            let what = format!("{scheme:?}, seed {seed}, step {}", crash.step);
+            let store = Store::open_on(OnRig(Rig::new(Some(crash.images))), small.clone())
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            let found = store.begin().get(&store.table("t").unwrap(), b"k").unwrap().unwrap();
+            let is_new = found == value;
+            assert!(is_new || (found == before && crash.acknowledged == 0), "{what}: {} bytes", found.len());
+            let more =
+                if is_new { value.len().div_ceil(32768 - 48) - before.len().div_ceil(32768 - 48) } else { 0 };
+            assert_eq!(store.verify().unwrap().pages, pages + more as u64, "{what}");
+        }
+    }
 }
