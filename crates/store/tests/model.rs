@@ -3,12 +3,19 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use common::backups::Backups;
-use common::data::{Data, smallest};
+use common::data::{self, BULK, Data, ROW_BYTES, smallest};
 use common::explore::Course;
-use common::schemes;
+use common::model::{Content, Walker, Witness, content};
+use common::{schemes, value};
+use duralite_store::{Options, RestoreTo, Scheme, Store};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
@@ -44,6 +51,142 @@ fn inv30_the_whole_interface_is_as_its_model_through_crashes() {
     println!(
         "| store | walks through the whole interface beside a model | {walks} walks of {steps} calls, on all schemes, half of them \
          at ten times the smallest cache; {states} crashes as the model says | {} |",
+        begun.elapsed().as_secs()
+    );
+}
+
+/// Names the directory of a process that is to be killed, its scheme, and its seed.
+const CHILD: &str = "STORE_MODEL_CHILD";
+
+fn hash(content: &Content) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Tells whoever kills the process what is about to be in the store, and what is.
+struct Tells;
+
+impl Tells {
+    fn line(line: &str) {
+        // One write: a line is there as a whole or not at all.
+        std::io::stdout().lock().write_all(format!("\n{line}\n").as_bytes()).unwrap();
+    }
+}
+
+impl Witness for Tells {
+    fn commits(&self, number: u64, state: &Content) {
+        Self::line(&format!("commits {number} {}", hash(state)));
+    }
+
+    fn acknowledged(&self, number: u64) {
+        Self::line(&format!("acknowledged {number}"));
+    }
+}
+
+fn with_archive(dir: &Path, scheme: Scheme) -> Options {
+    smallest(scheme).archive(Backups::archive(dir))
+}
+
+/// What the child does: it walks until it is killed; nothing unless it is one.
+#[test]
+fn child() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let [dir, scheme, seed] = told.split('\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let scheme = schemes().into_iter().find(|known| known.as_str() == scheme).unwrap();
+    let store = Store::open(Path::new(dir).join("store"), with_archive(Path::new(dir), scheme)).unwrap();
+    let now = content(&store).unwrap();
+    Tells.commits(0, &now);
+    Tells.acknowledged(0);
+    let mut walker = Walker::new(&store, seed.parse().unwrap(), now, &Tells);
+    loop {
+        walker.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
+/// Kills a child once so many commits have been acknowledged; the hashes of what may be in the store then.
+fn killed(dir: &Path, scheme: Scheme, seed: u64, commits: u64) -> Vec<u64> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, format!("{}\n{}\n{seed}", dir.display(), scheme.as_str()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut states, mut known) = (BTreeMap::new(), 0);
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["commits", number, hash] => {
+                states.insert(number.parse::<u64>().unwrap(), hash.parse::<u64>().unwrap());
+            }
+            ["acknowledged", number] => {
+                known = number.parse().unwrap();
+                if known >= commits {
+                    child.kill().unwrap();
+                }
+            }
+            _ => {}
+        }
+    }
+    child.wait().unwrap();
+    assert!(known >= commits, "seed {seed}, {scheme:?}: the child ended by itself");
+    states.range(known..).map(|(_, hash)| *hash).collect()
+}
+
+/// Fills a store with ten times the smallest cache, and makes a backup of it.
+fn prepare(dir: &Path, scheme: Scheme) {
+    let store = Store::open(dir.join("store"), with_archive(dir, scheme)).unwrap();
+    let table = store.table(BULK).unwrap();
+    for first in (0..data::ROWS).step_by(100) {
+        let rows = (first..first + 100).map(|n| (n.to_be_bytes(), value(0, ROW_BYTES)));
+        store.run(|tx| tx.put_all(&table, rows.clone())).unwrap();
+    }
+    store.backup(dir.join("backup")).unwrap();
+}
+
+/// Kills of one store, and at the end its backup is brought to what the store has come to; how many commits were acknowledged.
+fn kills(scheme: Scheme, rounds: u64, seed: u64) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir, mut random) = (dir.path(), fastrand::Rng::with_seed(seed));
+    prepare(dir, scheme);
+    let mut all = 0;
+    for round in 0..rounds {
+        let what = format!("{scheme:?}, seed {seed}, kill {round}");
+        let commits = random.u64(0..40);
+        let expected = killed(dir, scheme, random.u64(..), commits);
+        all += commits;
+        let options = with_archive(dir, scheme).create(false);
+        let store = Store::open(dir.join("store"), options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        store.verify().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let found = content(&store).unwrap();
+        assert!(expected.contains(&hash(&found)), "{what}: it is none of {}", expected.len());
+        if round + 1 == rounds {
+            store.checkpoint().unwrap();
+            let (target, archive) = (dir.join("restored"), Backups::archive(dir));
+            let backup = dir.join("backup");
+            Store::restore(&backup, Some(&archive), &target, RestoreTo::End, smallest(scheme))
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            let restored = Store::open(&target, smallest(scheme)).unwrap();
+            restored.verify().unwrap();
+            assert!(content(&restored).unwrap() == found, "{what}: restored it is something else");
+        }
+    }
+    all
+}
+
+/// Real processes, at ten times the smallest cache, with an archive through all kills; `STORE_KILLS` of them.
+#[test]
+fn inv30_kills_leave_what_the_model_says() {
+    let begun = Instant::now();
+    let seed = number("STORE_MODEL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let rounds = number("STORE_KILLS").map_or(2, |kills| kills.div_ceil(schemes().len() as u64));
+    println!("STORE_MODEL_SEED={seed} repeats");
+    let seeds = (0..).map(|nth| seed.wrapping_add(nth));
+    let all: u64 = schemes().into_iter().zip(seeds).map(|(scheme, seed)| kills(scheme, rounds, seed)).sum();
+    println!(
+        "| store | deaths of processes that walk through the whole interface, at ten times the smallest cache | {} killed, {all} \
+         commits acknowledged, all as the model says, and so is each backup brought to the end | {} |",
+        rounds * schemes().len() as u64,
         begun.elapsed().as_secs()
     );
 }
