@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::crash::{OnRig, Rig};
-use common::{options, schemes};
-use duralite_store::{Error, Options, Scheme, Store, Table};
+use common::{options, schemes, value};
+use duralite_store::{Error, Options, Scheme, Store, Table, Transaction};
 
 fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).cache_bytes(4 << 20).page_bytes(4096)
@@ -170,4 +170,33 @@ fn inv41_nor_recovery_from_taking_it_back() {
     let table = again.table("t").unwrap();
     assert_eq!(again.run(|tx| tx.get(&table, &key(3000))).unwrap().unwrap(), [1; 900]);
     again.verify().unwrap();
+}
+
+/// What was taken back needs no room any more, in the log or in the page file, however often a transaction does that.
+#[test]
+fn inv38_steps_that_were_taken_back_to_a_savepoint_keep_no_room() {
+    for scheme in schemes() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = options(scheme).log_bytes(4 << 20);
+        let store = Store::open(dir.path().join("s"), options).unwrap();
+        let table = store.table("t").unwrap();
+        let put = |tx: &mut Transaction, round: u32| {
+            (0..100_u32).try_for_each(|n| tx.put(&table, &n.to_be_bytes(), &value(round, 600)))
+        };
+        let mut tx = store.begin();
+        let empty = tx.savepoint();
+        put(&mut tx, 1).unwrap();
+        let savepoint = tx.savepoint();
+        for round in 2..100 {
+            put(&mut tx, round).unwrap_or_else(|error| panic!("{scheme:?}, round {round}: {error}"));
+            tx.rollback_to(savepoint).unwrap();
+        }
+        // What was before the savepoint can still be taken back.
+        tx.rollback_to(empty).unwrap();
+        assert_eq!(tx.first(&table).unwrap(), None);
+        put(&mut tx, 100).unwrap();
+        tx.commit().unwrap();
+        assert_eq!(store.begin().get(&table, &7_u32.to_be_bytes()).unwrap(), Some(value(100, 600)));
+        store.verify().unwrap();
+    }
 }

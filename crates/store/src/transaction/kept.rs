@@ -67,15 +67,32 @@ impl Kept {
         Ok(())
     }
 
+    /// Gives up the room in the log for what came after so many steps, which has been taken back; of pages only where there are
+    /// none before.
+    pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
+        engine.admission.give_back(Room {
+            bytes: self.room.bytes - room.bytes,
+            objects: self.room.objects - room.objects,
+        });
+        self.room = room;
+        if steps == 0 {
+            self.give_up_pages(engine);
+        }
+    }
+
+    fn give_up_pages(&mut self, engine: &Engine) {
+        if self.pages > 0 {
+            engine.space.give_up(std::mem::take(&mut self.pages));
+        }
+        self.leaves.clear();
+    }
+
     /// Gives up everything: nothing is to be taken back any more.
     pub(super) fn give_up(&mut self, engine: &Engine) {
         // Who has changed nothing changes no word that others count in.
         if self.room != Room::default() {
             engine.admission.give_back(std::mem::take(&mut self.room));
         }
-        if self.pages > 0 {
-            engine.space.give_up(std::mem::take(&mut self.pages));
-        }
-        self.leaves.clear();
+        self.give_up_pages(engine);
     }
 }

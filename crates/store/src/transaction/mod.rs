@@ -24,6 +24,7 @@ use self::kept::{Kept, Renamed};
 pub use self::long::ValueReader;
 pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
+use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::locks::{Held, Key, Mode, Refused, TableId, Target};
@@ -76,8 +77,8 @@ pub struct Transaction {
     last: Lsn,
     /// The row that was read last to be changed, and where it was.
     found: RefCell<Option<(TableId, Key, Found)>>,
-    /// Those that one can go back to, by number, with the steps before each.
-    savepoints: Vec<(u64, usize)>,
+    /// Those that one can go back to, by number, with the steps before each, and what is kept in the log for them.
+    savepoints: Vec<(u64, usize, Room)>,
     next_savepoint: u64,
     /// What it has done to tables that handles have to be told of.
     renamed: Vec<Renamed>,
@@ -157,7 +158,7 @@ impl Transaction {
     /// ```
     pub fn savepoint(&mut self) -> Savepoint {
         self.next_savepoint += 1;
-        self.savepoints.push((self.next_savepoint, self.step_count()));
+        self.savepoints.push((self.next_savepoint, self.step_count(), self.kept.room));
         Savepoint { tx: self.id, number: self.next_savepoint }
     }
 
@@ -180,10 +181,11 @@ impl Transaction {
     /// # Errors
     /// [`Error::Foreign`] for a savepoint of another transaction or one that was rolled back over, [`Error::Poisoned`].
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
-        let known = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
+        let known = self.savepoints.iter().position(|(number, ..)| *number == savepoint.number);
         let at = known.filter(|_| savepoint.tx == self.id).ok_or(Error::Foreign { what: "the savepoint" })?;
-        let (_, steps) = self.savepoints[at];
+        let (_, steps, room) = self.savepoints[at];
         self.take_back(steps)?;
+        self.kept.back_to(&self.running.engine, steps, room);
         self.tables_back(steps);
         self.savepoints.truncate(at + 1);
         self.state.set(State::Open);

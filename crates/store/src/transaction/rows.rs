@@ -257,7 +257,13 @@ impl Transaction {
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;
-            self.keep(Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 })?;
+            let room = Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 };
+            self.keep(room)?;
+            // Also where one goes back to what was before.
+            for (.., kept) in &mut self.savepoints {
+                kept.bytes += room.bytes;
+                kept.objects += room.objects;
+            }
             self.is_active = true;
             let engine = &self.running.engine;
             let undoable = self.undoable.get_or_insert_default();
