@@ -1,14 +1,15 @@
 //! A file on a file system, written directly where that is possible and pays.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffer::AlignedBuf;
@@ -92,6 +93,8 @@ fn is_unknown(errno: Errno) -> bool {
 /// A read of this many bytes is one of a whole log, as recovery makes it. Past the page cache it takes a
 /// third of the time.
 const LARGE_READ: usize = 64 << 10;
+/// Most buffers that one call fills.
+const MOST_PARTS: usize = 1024;
 
 /// Writes everything through `write(blocks, at)`, which may be interrupted or do less than asked. Each
 /// further write begins at a multiple of `unit` bytes.
@@ -430,6 +433,36 @@ impl Block for FileBlock {
         }
         // Through the page cache, which direct writes keep coherent.
         self.file.read_exact_at(buf, at).map_err(failed("pread"))
+    }
+
+    fn read_parts(&self, mut at: u64, parts: &mut [&mut [u8]]) -> Result<(), MediumError> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        checked_end(at, len, self.len())?;
+        self.read_bytes.fetch_add(len, Ordering::Relaxed);
+        // Through the page cache, as pages are that are read one by one: the kernel reads on behind them meanwhile.
+        let mut slices: Vec<IoSliceMut<'_>> = parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
+        let mut left = &mut slices[..];
+        while !left.is_empty() {
+            let now = left.len().min(MOST_PARTS);
+            match rustix::io::preadv(&self.file, &mut left[..now], at) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(MediumError::from_errno("preadv", errno)),
+                Ok(0) => return Err(MediumError::from_errno("preadv", Errno::IO)),
+                Ok(count) => {
+                    at += count as u64;
+                    IoSliceMut::advance_slices(&mut left, count);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn will_read(&self, at: u64, len: u64) {
+        // No bytes would mean all of them.
+        if let Some(len) = NonZeroU64::new(len) {
+            // It is read later where the file system does not know that.
+            let _ = rustix::fs::fadvise(&self.file, at, Some(len), Advice::WillNeed);
+        }
     }
 
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {

@@ -133,6 +133,23 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
+    /// Fills several buffers, one after the other, from any position on: in as few calls of the system as the medium can.
+    ///
+    /// # Errors
+    /// As [`read`](Block::read); nothing is sure of the buffers then.
+    fn read_parts(&self, at: u64, parts: &mut [&mut [u8]]) -> Result<(), MediumError> {
+        let mut at = at;
+        for part in parts {
+            self.read(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Says that so many bytes will be read soon: a medium that can begins to fetch them, and does not wait for that. What
+    /// fails then fails when they are read.
+    fn will_read(&self, _at: u64, _len: u64) {}
+
     /// The first range from `at` on that may hold something other than zeros, up to the next bytes that
     /// cannot. So looking through a sparse file takes no longer than its data needs. An empty range at
     /// [`len`](Block::len) if there is no such range; everything from `at` on where the medium cannot tell.

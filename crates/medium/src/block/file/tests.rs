@@ -255,6 +255,37 @@ fn direct_writes_are_seen_by_buffered_reads_and_after_them() {
 }
 
 #[test]
+fn parts_are_read_one_after_the_other_and_what_was_written_directly_too() {
+    let dir = temporary();
+    for access in [Access::Auto, Access::Buffered] {
+        let path = dir.path().join(format!("{access:?}"));
+        let block = FileBlock::open(create(&path), &path, &of(4096, access)).unwrap();
+        block.preallocate(2048 * 4096).unwrap();
+        let mut written = AlignedBuf::default();
+        written.resize(2048 * 4096);
+        for (at, word) in (0_u64..).zip(written.as_mut_slice().chunks_mut(8)) {
+            word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+        }
+        block.commit(0, written.as_slice(), Durability::Full).unwrap();
+        block.will_read(0, 0);
+        block.will_read(4096, 1 << 20);
+        block.will_read(1 << 40, 4096);
+        // More than one call of the system fills.
+        for (from, len, count) in [(0, 4096, 1), (4096, 8192, 3), (4000, 100, 40), (4096, 4096, 1500)] {
+            let mut found = vec![0; len * count];
+            let mut parts: Vec<&mut [u8]> = found.chunks_mut(len).collect();
+            let before = block.counters().read_bytes;
+            block.read_parts(from as u64, &mut parts).unwrap();
+            assert_eq!(block.counters().read_bytes - before, (len * count) as u64);
+            assert!(found == written.as_slice()[from..from + len * count], "{access:?}: {count} of {len}");
+        }
+        let (mut last, mut behind) = ([0; 4096], [0; 4096]);
+        let beyond = block.read_parts(2047 * 4096, &mut [&mut last, &mut behind]);
+        assert!(matches!(beyond, Err(MediumError::OutOfBounds { .. })), "{beyond:?}");
+    }
+}
+
+#[test]
 fn small_direct_writes_leave_their_neighbours_alone() {
     let dir = temporary();
     let block = match open(dir.path(), &of(512, Access::Direct)) {
