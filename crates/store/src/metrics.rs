@@ -47,6 +47,12 @@ pub struct Metrics {
     pub pages: u64,
     /// Pages read from it.
     pub pages_read: u64,
+    /// Calls that read them: neighbours that are read ahead are read by one.
+    pub page_reads: u64,
+    /// Pages that were read before somebody needed them, for scans; a use of one is no miss.
+    pub pages_read_ahead: u64,
+    /// Those of them that left the cache before anybody did.
+    pub pages_read_in_vain: u64,
     /// Pages written home.
     pub pages_written: u64,
     /// Pages in the cache that are not home as they are.

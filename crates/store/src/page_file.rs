@@ -4,6 +4,8 @@
 //! that names it, and the area is written again only once what it holds is durable at home. So a page that a
 //! power loss tears is put right from there.
 
+mod ahead;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +17,7 @@ use duralite_logfmt::store::{
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use self::ahead::runs;
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
 
@@ -33,6 +36,8 @@ pub(crate) struct PageFile {
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
+    /// Calls that have read them.
+    pub(crate) reads: AtomicU64,
     pub(crate) written: AtomicU64,
 }
 
@@ -73,6 +78,7 @@ impl PageFile {
             area: Mutex::default(),
             controls: Arc::new(controls),
             read: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             written: AtomicU64::new(0),
         }
     }
@@ -168,6 +174,7 @@ impl PageFile {
             return Ok(());
         }
         self.read.fetch_add(1, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.block
             .read(id * self.page_bytes as u64, into)
             .map_err(|error| Error::medium("reading a page", error))?;

@@ -10,6 +10,7 @@ use duralite_logfmt::store::{
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::tree::Ahead;
 
 /// What [`Store::verify`](crate::Store::verify) has looked at.
 ///
@@ -42,6 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Walk {
     reached: HashSet<PageId>,
     rows: u64,
+    ahead: Ahead,
 }
 
 fn wrong(page: PageId, what: &str) -> Error {
@@ -112,6 +114,13 @@ impl Walk {
             let to = if place == cell_count(&bytes) { high } else { Some(key(place).map_err(damaged)?) };
             let child = child_at(&bytes, place).map_err(damaged)?;
             self.page(engine, child, Some(below), from, to)?;
+            if below == 0 {
+                let next = place + 1..=cell_count(&bytes);
+                let coming =
+                    next.take(self.ahead.most()).map(|place| child_at(&bytes, place).map_err(damaged));
+                let coming: Vec<PageId> = coming.collect::<Result<_, _>>()?;
+                self.ahead.come_to(&engine.pager.pool, child, &coming);
+            }
         }
         Ok(())
     }

@@ -33,6 +33,8 @@ pub(crate) struct Frame {
     pub(super) pins: AtomicU32,
     /// Whether it was used since it came in, or since it was last looked at as one that could leave.
     pub(super) is_used: AtomicBool,
+    /// Whether its page has come in ahead, and nobody has used it yet.
+    pub(super) is_ahead: AtomicBool,
     /// As the how-manieth its page came into the cache.
     pub(super) came_at: AtomicU32,
     /// Whether it has an inner page of a tree. Whoever comes by needs that, so it goes last.
@@ -81,9 +83,26 @@ impl Frame {
         self.is_used.store(false, Ordering::Relaxed);
     }
 
+    /// A page is coming in before somebody needs it; that is counted already.
+    pub(super) fn comes_ahead(&self) {
+        self.is_ahead.store(true, Ordering::Relaxed);
+    }
+
+    /// Its page is used for the first time, or leaves; whether it had come in ahead.
+    pub(super) fn ends_ahead(&self, tallies: &Tallies) -> bool {
+        let was_ahead = self.is_ahead.load(Ordering::Relaxed) && self.is_ahead.swap(false, Ordering::Relaxed);
+        if was_ahead {
+            tallies.ahead.fetch_sub(1, Ordering::Relaxed);
+        }
+        was_ahead
+    }
+
     /// It is used, after so many pages have come in. What comes within a `moment` belongs to the use that it came in for.
-    pub(super) fn touched(&self, now: u32, moment: u32) {
-        if now.wrapping_sub(self.came_at.load(Ordering::Relaxed)) > moment {
+    pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
+        if self.ends_ahead(tallies) {
+            tallies.needed();
+            self.came_at.store(now, Ordering::Relaxed);
+        } else if now.wrapping_sub(self.came_at.load(Ordering::Relaxed)) > moment {
             self.used();
         }
     }
@@ -122,6 +141,29 @@ pub(super) struct Tallies {
     pub(super) dirty: AtomicUsize,
     /// Have an inner page of a tree.
     pub(super) inner: AtomicUsize,
+    /// Have a page that has come in ahead and nobody has used, or are about to get one.
+    pub(super) ahead: AtomicUsize,
+    /// How many pages have to be needed before as much as ever is read ahead: [`VAIN_COSTS`] for each one in vain.
+    pub(super) owed: AtomicUsize,
+}
+
+/// So many pages have to be needed for each that was read in vain.
+const VAIN_COSTS: usize = 4;
+
+impl Tallies {
+    /// A page was needed that was read ahead, or that was not in the cache.
+    pub(super) fn needed(&self) {
+        if self.owed.load(Ordering::Relaxed) > 0 {
+            let one_less = |owed: usize| owed.checked_sub(1);
+            // There is no more to be paid back if it fails.
+            let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        }
+    }
+
+    /// A page was read ahead in vain.
+    pub(super) fn was_in_vain(&self) {
+        self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Pinned<'_> {

@@ -6,6 +6,7 @@
 //! A page is *pinned* while it is used and *latched* while it is looked at or changed. Latches are taken from parents
 //! to children, and of space maps last; whoever holds one waits for no lock and for no other latch out of that order.
 
+mod ahead;
 mod clean;
 mod frame;
 mod queues;
@@ -20,6 +21,7 @@ use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+pub(crate) use self::ahead::MOST_AHEAD;
 use self::frame::{Content, Frame, Pinned, Tallies};
 pub(crate) use self::frame::{Latched, Reading, Writing};
 use self::queues::Queues;
@@ -82,6 +84,9 @@ pub(crate) struct Pool {
     pub(crate) waits: AtomicU64,
     /// Inner pages that have left.
     pub(crate) inner_left: AtomicU64,
+    /// Pages that have come in ahead, and those of them that left before anybody used them.
+    pub(crate) came_ahead: AtomicU64,
+    pub(crate) came_in_vain: AtomicU64,
 }
 
 impl Pool {
@@ -107,6 +112,8 @@ impl Pool {
             misses: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             inner_left: AtomicU64::new(0),
+            came_ahead: AtomicU64::new(0),
+            came_in_vain: AtomicU64::new(0),
         }
     }
 
@@ -130,7 +137,7 @@ impl Pool {
     /// Under the lock of its part of the map.
     fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
         frame.pins.fetch_add(1, Ordering::Acquire);
-        frame.touched(self.came.load(Ordering::Relaxed), self.moment);
+        frame.touched(self.came.load(Ordering::Relaxed), self.moment, &self.tallies);
         Pinned { frame, tallies: &self.tallies }
     }
 
@@ -187,6 +194,7 @@ impl Pool {
             return Ok(found);
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
+        self.tallies.needed();
         let at = self.vacate()?;
         let frame = self.frame(at);
         // Nobody else knows the frame.
@@ -228,13 +236,18 @@ impl Pool {
         Some(self.pinned(frame))
     }
 
-    fn fill(&self, content: &mut Content, id: PageId, load: bool) -> Result<(), Error> {
+    /// A frame is to have another page, and has nothing of it yet.
+    fn empty(&self, content: &mut Content, id: PageId) {
         content.is_valid = false;
         content.id = id;
         content.snapshot.take();
         if content.bytes.len() != self.page_bytes() {
             content.bytes = vec![0; self.page_bytes()].into();
         }
+    }
+
+    fn fill(&self, content: &mut Content, id: PageId, load: bool) -> Result<(), Error> {
+        self.empty(content, id);
         if load {
             self.file.read_page(id, &mut content.bytes)?;
             if lsn(&content.bytes) >= self.log.next() {

@@ -149,12 +149,14 @@ impl Queues {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::frame::Tallies;
     use super::*;
 
     /// A cache without contents: pages come in where others leave.
     struct Cache {
         queues: Queues,
         frames: Vec<Frame>,
+        tallies: Tallies,
         at: BTreeMap<PageId, u32>,
         now: u32,
         misses: u64,
@@ -163,12 +165,13 @@ mod tests {
     impl Cache {
         fn new(frames: usize) -> Self {
             let (queues, frames) = (Queues::new(frames), (0..frames).map(|_| Frame::default()).collect());
-            Self { queues, frames, at: BTreeMap::new(), now: 0, misses: 0 }
+            let tallies = Tallies::default();
+            Self { queues, frames, tallies, at: BTreeMap::new(), now: 0, misses: 0 }
         }
 
         fn touch(&mut self, page: PageId, is_inner: bool) {
             if let Some(at) = self.at.get(&page) {
-                self.frames[*at as usize].touched(self.now, moment(self.frames.len()));
+                self.frames[*at as usize].touched(self.now, moment(self.frames.len()), &self.tallies);
                 return;
             }
             self.misses += 1;

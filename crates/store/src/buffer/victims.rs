@@ -57,7 +57,7 @@ impl Pool {
     }
 
     /// A frame that is free, or whose page can leave at once.
-    fn victim(&self) -> Option<u32> {
+    pub(super) fn victim(&self) -> Option<u32> {
         let mut queues = self.queues.lock();
         if let Some(at) = queues.free.pop() {
             self.frame(at).pins.store(1, Ordering::Release);
@@ -121,7 +121,12 @@ impl Pool {
         if frame.is_inner.load(Ordering::Relaxed) {
             self.inner_left.fetch_add(1, Ordering::Relaxed);
         }
-        queues.has_left(id, self.came.load(Ordering::Relaxed));
+        if frame.ends_ahead(&self.tallies) {
+            self.came_in_vain.fetch_add(1, Ordering::Relaxed);
+            self.tallies.was_in_vain();
+        } else {
+            queues.has_left(id, self.came.load(Ordering::Relaxed));
+        }
         true
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 
-use duralite_logfmt::store::{PageId, PageKind, Value, cell_key, leaf_value};
+use duralite_logfmt::store::{PageId, Value, leaf_value};
 
 use super::{Snapshot, damaged};
 use crate::controls::Rule;
@@ -12,7 +12,7 @@ use crate::locks::{Key, KeyRange, is_empty};
 use crate::range::{Edges, beside, edge, is_above, is_below, is_earlier, is_later};
 use crate::reader::Row;
 use crate::table::Table;
-use crate::tree::LeafCopy;
+use crate::tree::{Ahead, LeafCopy};
 use crate::versions::{Changed, End, Image};
 
 /// So many rows that were changed are looked at at once.
@@ -41,6 +41,8 @@ pub struct SnapshotScan {
     rest: Option<KeyRange>,
     front: VecDeque<Found>,
     back: VecDeque<Found>,
+    /// Leaves that are read ahead, from either end.
+    ahead: (Ahead, Ahead),
 }
 
 impl SnapshotScan {
@@ -53,6 +55,7 @@ impl SnapshotScan {
             rest: (!is_empty(&range)).then_some(range),
             front: VecDeque::new(),
             back: VecDeque::new(),
+            ahead: (Ahead::default(), Ahead::default()),
         }
     }
 
@@ -71,7 +74,7 @@ impl SnapshotScan {
     /// Reads the next rows from the front: those of a leaf, and then what they were.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
-        let leaf = tree.first_leaf(edge(&from))?;
+        let leaf = tree.first_leaf((edge(&from), edge(&to)), &mut self.ahead.0)?;
         let mut end = match &leaf.fence {
             Some(fence) if is_below(fence, edge(&to)) => Bound::Excluded(fence.as_slice().into()),
             _ => to.clone(),
@@ -97,7 +100,7 @@ impl SnapshotScan {
     /// The same from the back.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
-        let leaf = tree.last_leaf(edge(&to))?;
+        let leaf = tree.last_leaf((edge(&from), edge(&to)), &mut self.ahead.1)?;
         let mut begin = match &leaf.fence {
             Some(fence) if is_above(fence, edge(&from)) => Bound::Included(fence.as_slice().into()),
             _ => from.clone(),
@@ -185,12 +188,8 @@ impl DoubleEndedIterator for SnapshotScan {
 fn merge(leaf: &LeafCopy, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
     let mut changed = changed.rows.into_iter().peekable();
     let mut found = Vec::new();
-    for cell in leaf.cells() {
-        let cell = cell?;
-        let key = cell_key(PageKind::Leaf, cell).map_err(|_| damaged())?;
-        if !range.contains(key) {
-            continue;
-        }
+    for place in leaf.places(range)? {
+        let (key, cell) = (leaf.key(place)?, leaf.cell(place)?);
         while let Some((key, image)) = changed.next_if(|(other, _)| **other < *key) {
             found.extend(row(&key, &image)?);
         }

@@ -1,18 +1,15 @@
 //! Rows of a range, in order from either end.
 
-use std::collections::VecDeque;
-use std::ops::{Bound, RangeBounds};
-
-use duralite_logfmt::store::{PageKind, cell_key};
+use std::ops::{Bound, Range, RangeBounds};
 
 use super::{State, Transaction};
 use crate::controls::Rule;
 use crate::error::Error;
 use crate::locks::{Key, KeyRange, Mode, Target, is_empty};
-use crate::range::{beside, edge, is_above, is_below, is_earlier, is_later};
+use crate::range::{Edges, beside, edge, is_above, is_below, is_earlier, is_later};
 use crate::reader::Row;
 use crate::table::Table;
-use crate::tree::Want;
+use crate::tree::{Ahead, LeafCopy, Rows};
 
 /// Most rows that are locked ahead of whoever reads them.
 const MOST_AHEAD: usize = 512;
@@ -37,9 +34,12 @@ pub struct Scan<'t> {
     table: Table,
     /// What has not been read from either end; `None` when all has.
     rest: Option<KeyRange>,
-    front: VecDeque<Vec<u8>>,
-    back: VecDeque<Vec<u8>>,
-    ahead: usize,
+    front: Rows,
+    back: Rows,
+    /// Rows that are locked next.
+    most: usize,
+    /// Leaves that are read ahead, from either end.
+    ahead: (Ahead, Ahead),
     error: Option<Error>,
 }
 
@@ -73,9 +73,10 @@ impl Transaction {
             tx: self,
             table: table.clone(),
             rest: (!is_empty(&range)).then_some(range),
-            front: VecDeque::new(),
-            back: VecDeque::new(),
-            ahead: 1,
+            front: Rows::default(),
+            back: Rows::default(),
+            most: 1,
+            ahead: (Ahead::default(), Ahead::default()),
             error,
         }
     }
@@ -99,10 +100,7 @@ impl Scan<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&mut self, key: &[u8]) {
-        let is_before = |cell: &Vec<u8>| cell_key(PageKind::Leaf, cell).is_ok_and(|own| own < key);
-        while self.front.front().is_some_and(is_before) {
-            self.front.pop_front();
-        }
+        self.pass_over(true, key);
         if !self.front.is_empty() {
             return;
         }
@@ -112,9 +110,7 @@ impl Scan<'_> {
             self.rest = Some((from, to)).filter(|rest| !is_empty(rest));
         }
         if self.rest.is_none() {
-            while self.back.front().is_some_and(is_before) {
-                self.back.pop_front();
-            }
+            self.pass_over(false, key);
         }
     }
 
@@ -127,35 +123,59 @@ impl Scan<'_> {
         self.table.check_there()
     }
 
-    fn ahead(&mut self) -> usize {
-        let ahead = self.ahead;
-        self.ahead = (ahead * 4).min(MOST_AHEAD);
-        ahead
+    fn pass_over(&mut self, is_front: bool, key: &[u8]) {
+        let rows = if is_front { &mut self.front } else { &mut self.back };
+        if let Err(error) = rows.seek(key) {
+            self.error.get_or_insert(error);
+        }
     }
 
-    /// Reads the next rows from the front: first where they are, then they are locked, then they are read.
-    fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
-        let before = from.clone();
-        let ahead = self.ahead();
+    fn most(&mut self) -> usize {
+        let most = self.most;
+        self.most = (most * 4).min(MOST_AHEAD);
+        most
+    }
+
+    /// The first leaf once its rows are locked up to `end`, with the places of those: as it was, or as it is now.
+    fn locked_front(&mut self, leaf: LeafCopy, range: Edges<'_>) -> Result<(LeafCopy, Range<usize>), Error> {
         let tree = self.tx.engine().tree(self.table.root());
-        let seen = tree.first_piece(edge(&from), edge(&to), Want::End(ahead))?;
-        let end = match (&seen.fence, seen.is_cut, seen.cells.last()) {
-            (_, true, Some(last)) => Bound::Included(self.tx.row_key(last)?.as_slice().into()),
-            (Some(fence), _, _) if is_below(fence, edge(&to)) => Bound::Excluded(fence.as_slice().into()),
+        let leaf = if tree.is_current(&leaf) { leaf } else { tree.first_leaf(range, &mut self.ahead.0)? };
+        let places = leaf.places(range)?;
+        Ok((leaf, places))
+    }
+
+    /// The same from the back.
+    fn locked_back(&mut self, leaf: LeafCopy, range: Edges<'_>) -> Result<(LeafCopy, Range<usize>), Error> {
+        let tree = self.tx.engine().tree(self.table.root());
+        let leaf = if tree.is_current(&leaf) { leaf } else { tree.last_leaf(range, &mut self.ahead.1)? };
+        let places = leaf.places(range)?;
+        Ok((leaf, places))
+    }
+
+    /// Reads the next rows from the front: first where they are, then they are locked, then they are read, unless they are as
+    /// they were.
+    fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
+        let most = self.most();
+        let tree = self.tx.engine().tree(self.table.root());
+        let seen = tree.first_leaf((edge(&from), edge(&to)), &mut self.ahead.0)?;
+        let places = seen.places((edge(&from), edge(&to)))?;
+        let end = match &seen.fence {
+            _ if places.len() > most => Bound::Included(seen.key(places.start + most - 1)?.into()),
+            Some(fence) if is_below(fence, edge(&to)) => Bound::Excluded(fence.as_slice().into()),
             _ => to.clone(),
         };
         self.lock((from.clone(), end.clone()))?;
-        let piece = tree.first_piece(edge(&from), edge(&end), Want::Rows)?;
-        self.front.extend(piece.cells);
+        let (mut leaf, places) = self.locked_front(seen, (edge(&from), edge(&end)))?;
         // The leaf may have been split meanwhile: what is in the next one is read next.
-        let rest = match piece.fence {
+        let rest = match leaf.fence.take() {
             Some(fence) if is_below(&fence, edge(&end)) => {
                 Some((Bound::Included(fence.as_slice().into()), to))
             }
             _ if end == to => None,
             _ => Some((beside(end), to)),
         };
-        if rest.as_ref().is_some_and(|(now, _)| !is_later(edge(&before), edge(now))) {
+        self.front = leaf.rows(places);
+        if rest.as_ref().is_some_and(|(now, _)| !is_later(edge(&from), edge(now))) {
             return Err(self.table.out_of_order());
         }
         self.rest = rest.filter(|rest| !is_empty(rest));
@@ -164,28 +184,26 @@ impl Scan<'_> {
 
     /// The same from the back.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
-        let before = to.clone();
-        let ahead = self.ahead();
+        let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());
-        let seen = tree.last_piece(edge(&from), edge(&to), Want::End(ahead))?;
-        let begin = match (&seen.fence, seen.is_cut, seen.cells.first()) {
-            (_, true, Some(first)) => Bound::Included(self.tx.row_key(first)?.as_slice().into()),
-            (Some(fence), _, _) if is_above(fence, edge(&from)) => Bound::Included(fence.as_slice().into()),
+        let seen = tree.last_leaf((edge(&from), edge(&to)), &mut self.ahead.1)?;
+        let places = seen.places((edge(&from), edge(&to)))?;
+        let begin = match &seen.fence {
+            _ if places.len() > most => Bound::Included(seen.key(places.end - most)?.into()),
+            Some(fence) if is_above(fence, edge(&from)) => Bound::Included(fence.as_slice().into()),
             _ => from.clone(),
         };
         self.lock((begin.clone(), to.clone()))?;
-        let piece = tree.last_piece(edge(&begin), edge(&to), Want::Rows)?;
-        for cell in piece.cells.into_iter().rev() {
-            self.back.push_front(cell);
-        }
-        let rest = match piece.fence {
+        let (mut leaf, places) = self.locked_back(seen, (edge(&begin), edge(&to)))?;
+        let rest = match leaf.fence.take() {
             Some(fence) if is_above(&fence, edge(&begin)) => {
                 Some((from, Bound::Excluded(fence.as_slice().into())))
             }
             _ if begin == from => None,
             _ => Some((from, beside(begin))),
         };
-        if rest.as_ref().is_some_and(|(_, now)| !is_earlier(edge(now), edge(&before))) {
+        self.back = leaf.rows(places);
+        if rest.as_ref().is_some_and(|(_, now)| !is_earlier(edge(now), edge(&to))) {
             return Err(self.table.out_of_order());
         }
         self.rest = rest.filter(|rest| !is_empty(rest));
@@ -200,7 +218,7 @@ impl Scan<'_> {
         loop {
             let own = if is_front { self.front.pop_front() } else { self.back.pop_back() };
             if let Some(cell) = own {
-                return self.tx.row(&cell).map(Some);
+                return self.tx.row(cell?).map(Some);
             }
             match self.rest.take() {
                 Some(rest) if is_front => self.fill_front(rest)?,
@@ -208,7 +226,7 @@ impl Scan<'_> {
                 // What is left was read from the other end.
                 None => {
                     let other = if is_front { self.back.pop_front() } else { self.front.pop_back() };
-                    return other.map(|cell| self.tx.row(&cell)).transpose();
+                    return other.map(|cell| self.tx.row(cell?)).transpose();
                 }
             }
         }
@@ -218,8 +236,7 @@ impl Scan<'_> {
         let row = self.step(is_front);
         if let Err(error) = &row {
             self.rest = None;
-            self.front.clear();
-            self.back.clear();
+            (self.front, self.back) = (Rows::default(), Rows::default());
             if !matches!(error, Error::Finished | Error::Foreign { .. } | Error::NoTable { .. }) {
                 self.tx.state.set(State::Failed);
             }

@@ -1,25 +1,13 @@
 //! Rows in order, one leaf at a time: nothing is held between leaves, each is found from the root.
 
-use std::ops::{Bound, RangeBounds as _};
+use std::ops::{Bound, Range};
 
-use duralite_logfmt::store::{PageId, PageKind, cell, cell_count, cell_key, search};
+use duralite_logfmt::store::{PageId, PageKind, cell, cell_count, cell_key, level, lsn, search};
 
-use super::{Tree, damaged, place_for};
-use crate::buffer::Reading;
+use super::ahead::{Ahead, Coming};
+use super::{Tree, child_of, damaged, place_for};
 use crate::error::Error;
-use crate::range::{Edge, Edges, edge, is_below, is_later};
-
-/// What one leaf has of a range.
-#[derive(Debug, Default)]
-pub(crate) struct Piece {
-    /// The rows' cells in ascending order.
-    pub(crate) cells: Vec<Vec<u8>>,
-    /// Where the next leaf begins, if it was read forward, or where this one does, if backward; `None` at the
-    /// table's end.
-    pub(crate) fence: Option<Vec<u8>>,
-    /// Whether there are more rows of the range in this leaf.
-    pub(crate) is_cut: bool,
-}
+use crate::range::{Edges, edge, is_above, is_below, is_later};
 
 /// A leaf as it was at one moment: its latch is held for as long as copying a page takes.
 #[derive(Debug)]
@@ -30,106 +18,152 @@ pub(crate) struct LeafCopy {
     pub(crate) fence: Option<Vec<u8>>,
 }
 
-/// What is wanted of a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// Where a piece with so many rows ends: of its cells only the last one in the direction of reading.
-    End(usize),
-    /// All rows.
-    Rows,
+/// Rows of one leaf, from either end.
+#[derive(Debug, Default)]
+pub(crate) struct Rows(Option<LeafCopy>, Range<usize>);
+
+/// What the page above says about a leaf.
+#[derive(Debug, Default)]
+struct Beside {
+    fence: Option<Vec<u8>>,
+    coming: Coming,
 }
 
-impl Want {
-    fn most(self) -> usize {
-        match self {
-            Self::End(most) => most,
-            Self::Rows => usize::MAX,
+impl Beside {
+    /// Of the child that has a range's beginning; its place.
+    fn first(&mut self, page: &[u8], id: PageId, (from, to): Edges<'_>, most: usize) -> Result<usize, Error> {
+        let place = match from {
+            Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
+            Bound::Unbounded => 0,
+        };
+        let count = cell_count(page);
+        if place < count {
+            self.fence = Some(key_of(page, id, place)?.to_vec());
         }
+        if level(page) == 1 {
+            for index in (place..count).take(most) {
+                if !is_below(key_of(page, id, index)?, to) {
+                    break;
+                }
+                self.coming.push(child_of(page, id, index + 1)?);
+            }
+        }
+        Ok(place)
     }
-}
 
-/// The place of the child that has a range's beginning, with where the next one begins.
-fn first_child(page: &[u8], id: PageId, from: Edge<'_>, fence: &mut Option<Vec<u8>>) -> Result<usize, Error> {
-    let place = match from {
-        Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
-        Bound::Unbounded => 0,
-    };
-    if place < cell_count(page) {
-        *fence = Some(key_of(page, id, place)?.to_vec());
-    }
-    Ok(place)
-}
-
-/// The place of the child that has a range's end, with where that one begins.
-fn last_child(page: &[u8], id: PageId, to: Edge<'_>, fence: &mut Option<Vec<u8>>) -> Result<usize, Error> {
-    let place = match to {
-        Bound::Included(key) => place_for(page, id, key)?,
-        // The child with what is below the key.
-        Bound::Excluded(key) => position(page, id, key)?.0,
-        Bound::Unbounded => cell_count(page),
-    };
-    if let Some(index) = place.checked_sub(1) {
-        *fence = Some(key_of(page, id, index)?.to_vec());
-    }
-    Ok(place)
-}
-
-impl<'a> Tree<'a> {
-    /// Rows from the range's beginning on, of the leaf that has it.
-    pub(crate) fn first_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
-        let (page, fence) =
-            self.down(|id| self.pager.pool.read(id), |page, id, fence| first_child(page, id, from, fence))?;
-        let first = match from {
-            Bound::Included(key) => position(page.bytes(), page.id(), key)?.0,
-            Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.1,
-            Bound::Unbounded => 0,
+    /// Of the child that has a range's end; its place.
+    fn last(&mut self, page: &[u8], id: PageId, (from, to): Edges<'_>, most: usize) -> Result<usize, Error> {
+        let place = match to {
+            Bound::Included(key) => place_for(page, id, key)?,
+            // The child with what is below the key.
+            Bound::Excluded(key) => position(page, id, key)?.0,
+            Bound::Unbounded => cell_count(page),
         };
-        let end = end_of(&page, to)?.max(first);
-        let stop = end.min(first.saturating_add(want.most()));
-        let first = if want == Want::Rows { first } else { first.max(stop.saturating_sub(1)) };
-        Ok(Piece { cells: cells(&page, first, stop)?, fence, is_cut: stop < end })
-    }
-
-    /// Rows before the range's end, of the leaf that has it.
-    pub(crate) fn last_piece(&self, from: Edge<'_>, to: Edge<'_>, want: Want) -> Result<Piece, Error> {
-        let (page, fence) =
-            self.down(|id| self.pager.pool.read(id), |page, id, fence| last_child(page, id, to, fence))?;
-        let first = match from {
-            Bound::Included(key) => position(page.bytes(), page.id(), key)?.0,
-            Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.1,
-            Bound::Unbounded => 0,
-        };
-        let end = end_of(&page, to)?.max(first);
-        let begin = first.max(end.saturating_sub(want.most()));
-        let stop = if want == Want::Rows { end } else { end.min(begin + 1) };
-        Ok(Piece { cells: cells(&page, begin, stop)?, fence, is_cut: begin > first })
+        if let Some(index) = place.checked_sub(1) {
+            self.fence = Some(key_of(page, id, index)?.to_vec());
+        }
+        if level(page) == 1 {
+            for index in (0..place).rev().take(most) {
+                if !is_above(key_of(page, id, index)?, from) {
+                    break;
+                }
+                self.coming.push(child_of(page, id, index)?);
+            }
+        }
+        Ok(place)
     }
 }
 
 impl Tree<'_> {
     /// The leaf that has a range's beginning.
-    pub(crate) fn first_leaf(&self, from: Edge<'_>) -> Result<LeafCopy, Error> {
-        self.copied(|page, id, fence| first_child(page, id, from, fence))
+    pub(crate) fn first_leaf(&self, range: Edges<'_>, ahead: &mut Ahead) -> Result<LeafCopy, Error> {
+        let most = ahead.most();
+        self.copied(ahead, |page, id, beside: &mut Beside| beside.first(page, id, range, most))
     }
 
     /// The leaf that has a range's end.
-    pub(crate) fn last_leaf(&self, to: Edge<'_>) -> Result<LeafCopy, Error> {
-        self.copied(|page, id, fence| last_child(page, id, to, fence))
+    pub(crate) fn last_leaf(&self, range: Edges<'_>, ahead: &mut Ahead) -> Result<LeafCopy, Error> {
+        let most = ahead.most();
+        self.copied(ahead, |page, id, beside: &mut Beside| beside.last(page, id, range, most))
     }
 
     fn copied(
         &self,
-        choose: impl Fn(&[u8], PageId, &mut Option<Vec<u8>>) -> Result<usize, Error>,
+        ahead: &mut Ahead,
+        choose: impl Fn(&[u8], PageId, &mut Beside) -> Result<usize, Error>,
     ) -> Result<LeafCopy, Error> {
-        let (page, fence) = self.down(|id| self.pager.pool.read(id), choose)?;
-        Ok(LeafCopy { id: page.id(), bytes: page.bytes().into(), fence })
+        let (page, Beside { fence, coming }) = self.down(|id| self.pager.pool.read(id), choose)?;
+        let leaf = LeafCopy { id: page.id(), bytes: page.bytes().into(), fence };
+        drop(page);
+        ahead.come_to(&self.pager.pool, leaf.id, &coming);
+        Ok(leaf)
+    }
+
+    /// Whether a leaf is for certain as it was copied, and has all rows from there to where it ended: it had rows, and has no newer
+    /// change ([`Found`](super::Found)). What was beside it may have become a part of it.
+    pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
+        // Whoever goes down the tree is told what is wrong with it.
+        let now = self.pager.pool.read(leaf.id).ok();
+        cell_count(&leaf.bytes) > 0 && now.is_some_and(|now| lsn(now.bytes()) == lsn(&leaf.bytes))
     }
 }
 
 impl LeafCopy {
-    /// Its cells, in ascending order.
-    pub(crate) fn cells(&self) -> impl Iterator<Item = Result<&[u8], Error>> {
-        (0..cell_count(&self.bytes)).map(|index| cell(&self.bytes, index).map_err(damaged(self.id)))
+    /// The places of the rows that are in a range.
+    pub(crate) fn places(&self, (from, to): Edges<'_>) -> Result<Range<usize>, Error> {
+        let first = match from {
+            Bound::Included(key) => position(&self.bytes, self.id, key)?.0,
+            Bound::Excluded(key) => position(&self.bytes, self.id, key)?.1,
+            Bound::Unbounded => 0,
+        };
+        let end = match to {
+            Bound::Included(key) => position(&self.bytes, self.id, key)?.1,
+            Bound::Excluded(key) => position(&self.bytes, self.id, key)?.0,
+            Bound::Unbounded => cell_count(&self.bytes),
+        };
+        Ok(first..end.max(first))
+    }
+
+    /// The cell at a place.
+    pub(crate) fn cell(&self, place: usize) -> Result<&[u8], Error> {
+        cell(&self.bytes, place).map_err(damaged(self.id))
+    }
+
+    /// The key at a place.
+    pub(crate) fn key(&self, place: usize) -> Result<&[u8], Error> {
+        cell_key(PageKind::Leaf, self.cell(place)?).map_err(damaged(self.id))
+    }
+
+    /// The rows at some of its places.
+    pub(crate) fn rows(self, places: Range<usize>) -> Rows {
+        Rows(Some(self), places)
+    }
+}
+
+impl Rows {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.1.is_empty()
+    }
+
+    /// Takes the first row; its cell.
+    pub(crate) fn pop_front(&mut self) -> Option<Result<&[u8], Error>> {
+        let place = self.1.next()?;
+        self.0.as_ref().map(|leaf| leaf.cell(place))
+    }
+
+    /// Takes the last row; its cell.
+    pub(crate) fn pop_back(&mut self) -> Option<Result<&[u8], Error>> {
+        let place = self.1.next_back()?;
+        self.0.as_ref().map(|leaf| leaf.cell(place))
+    }
+
+    /// Passes over the rows whose keys are below this one.
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<(), Error> {
+        if let Some(leaf) = &self.0 {
+            let from = leaf.places((Bound::Included(key), Bound::Unbounded))?.start;
+            self.1.start = from.clamp(self.1.start, self.1.end);
+        }
+        Ok(())
     }
 }
 
@@ -178,15 +212,12 @@ impl Tree<'_> {
         mut give: impl FnMut(&[u8], &[u8]) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut from = from.map(<[u8]>::to_vec);
+        let mut ahead = Ahead::default();
         loop {
             let range = (edge(&from), to);
-            let leaf = self.first_leaf(range.0)?;
-            for cell in leaf.cells() {
-                let cell = cell?;
-                let key = cell_key(PageKind::Leaf, cell).map_err(damaged(leaf.id))?;
-                if range.contains(key) {
-                    give(key, cell)?;
-                }
+            let leaf = self.first_leaf(range, &mut ahead)?;
+            for place in leaf.places(range)? {
+                give(leaf.key(place)?, leaf.cell(place)?)?;
             }
             let next = leaf.fence.filter(|fence| is_below(fence, to)).map(Bound::Included);
             match next.filter(|next| is_later(range.0, edge(next))) {
@@ -208,18 +239,4 @@ fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error
         Ok(index) => (index, index + 1),
         Err(index) => (index, index),
     })
-}
-
-/// The first cell behind a range.
-fn end_of(page: &Reading<'_>, to: Edge<'_>) -> Result<usize, Error> {
-    Ok(match to {
-        Bound::Included(key) => position(page.bytes(), page.id(), key)?.1,
-        Bound::Excluded(key) => position(page.bytes(), page.id(), key)?.0,
-        Bound::Unbounded => cell_count(page.bytes()),
-    })
-}
-
-fn cells(page: &Reading<'_>, first: usize, end: usize) -> Result<Vec<Vec<u8>>, Error> {
-    let one = |index| Ok(cell(page.bytes(), index).map_err(damaged(page.id()))?.to_vec());
-    (first..end).map(one).collect()
 }

@@ -3,6 +3,7 @@
 //! empty one back, holds a page's latch until it has the child's, and does it by one object of its own, which no
 //! transaction takes back.
 
+mod ahead;
 mod cursor;
 mod grow;
 mod overflow;
@@ -21,7 +22,8 @@ use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{Purpose, Space};
 
-pub(crate) use self::cursor::{LeafCopy, Want};
+pub(crate) use self::ahead::Ahead;
+pub(crate) use self::cursor::{LeafCopy, Rows};
 pub(crate) use self::overflow::{
     ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
 };

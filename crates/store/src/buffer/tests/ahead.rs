@@ -1,0 +1,219 @@
+//! What scans read ahead, counted.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::snapshot::Snapshot;
+
+/// Rows of the table.
+const ROWS: u64 = FRAMES * 12 * ROWS_OF_A_LEAF;
+/// Pages that are read ahead at most, of a cache of so many frames.
+const MOST: u64 = FRAMES / 16;
+
+/// What was counted so far.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    misses: u64,
+    /// Calls of the page file, and pages.
+    reads: u64,
+    pages: u64,
+    ahead: u64,
+    in_vain: u64,
+}
+
+impl Tried {
+    fn counted(&self) -> Counted {
+        let pool = &self.running.engine.pager.pool;
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counted {
+            misses: get(&pool.misses),
+            reads: get(&pool.file().reads),
+            pages: get(&pool.file().read),
+            ahead: get(&pool.came_ahead),
+            in_vain: get(&pool.came_in_vain),
+        }
+    }
+
+    /// What some work counts.
+    fn count(&self, work: impl FnOnce(&Self)) -> Counted {
+        let before = self.counted();
+        work(self);
+        let after = self.counted();
+        Counted {
+            misses: after.misses - before.misses,
+            reads: after.reads - before.reads,
+            pages: after.pages - before.pages,
+            ahead: after.ahead - before.ahead,
+            in_vain: after.in_vain - before.in_vain,
+        }
+    }
+
+    /// Pages that have come in ahead and are not used, as the cache believes.
+    fn unused(&self) -> usize {
+        self.running.engine.pager.pool.tallies.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Reads so many rows from a row on, or before it if `is_reverse`, by a snapshot or a transaction.
+    fn read(&self, from: u64, rows: u64, is_reverse: bool, by_snapshot: bool) {
+        let key = from.to_be_bytes();
+        let range = match is_reverse {
+            false => (Bound::Included(&key[..]), Bound::Unbounded),
+            true => (Bound::Unbounded, Bound::Excluded(&key[..])),
+        };
+        let tx = Transaction::begin(&self.running);
+        let found: Box<dyn Iterator<Item = _>> = match (by_snapshot, is_reverse) {
+            (false, false) => Box::new(tx.scan(&self.table, range)),
+            (false, true) => Box::new(tx.scan(&self.table, range).rev()),
+            (true, false) => Box::new(Snapshot::open(&self.running).scan(&self.table, range)),
+            (true, true) => Box::new(Snapshot::open(&self.running).scan(&self.table, range).rev()),
+        };
+        let mut expected: Box<dyn Iterator<Item = u64>> =
+            if is_reverse { Box::new((0..from).rev()) } else { Box::new(from..ROWS) };
+        let mut count = 0;
+        for row in found.take(rows as usize) {
+            let (key, value) = row.unwrap();
+            assert_eq!(key, expected.next().unwrap().to_be_bytes());
+            assert_eq!(value, [7; ROW_BYTES]);
+            count += 1;
+            self.keep();
+        }
+        let all = if is_reverse { from } else { ROWS - from };
+        assert_eq!(count, rows.min(all));
+    }
+}
+
+const WAYS: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+
+#[test]
+fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
+    let tried = Tried::new(3);
+    let leaves = ROWS / ROWS_OF_A_LEAF;
+    for (is_reverse, by_snapshot) in WAYS {
+        let what = format!("reverse {is_reverse}, by a snapshot {by_snapshot}");
+        let from = if is_reverse { ROWS } else { 0 };
+        // What was read last is where the next one begins, in the cache: a scan the other way goes there first.
+        tried.read(ROWS - from, ROWS, !is_reverse, by_snapshot);
+        let counted = tried.count(|tried| tried.read(from, ROWS, is_reverse, by_snapshot));
+        assert!(counted.pages > leaves * 9 / 10, "{what}: {counted:?}: nothing was tried");
+        assert!(counted.pages < leaves * 11 / 10, "{what}: {counted:?} for {leaves} leaves");
+        assert!(counted.reads * MOST / 2 < counted.pages, "{what}: {counted:?}");
+        // The first leaves, and the first one below each other page above.
+        assert!(counted.misses < leaves / 20, "{what}: {counted:?}");
+        assert_eq!(counted.in_vain, 0, "{what}");
+        assert_eq!(tried.unused(), 0, "{what}");
+    }
+}
+
+#[test]
+fn inv54_a_scan_of_a_range_reads_nothing_beyond_it() {
+    let tried = Tried::new(4);
+    for (is_reverse, by_snapshot) in WAYS {
+        // Nothing of it is in the cache.
+        tried.read(ROWS / 2, ROWS, false, by_snapshot);
+        let (from, to) = (1000_u64, 1000 + 100 * ROWS_OF_A_LEAF);
+        let (from, to) = (from.to_be_bytes(), to.to_be_bytes());
+        let range = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
+        let counted = tried.count(|tried| {
+            let tx = Transaction::begin(&tried.running);
+            let rows = match (by_snapshot, is_reverse) {
+                (false, false) => tx.scan(&tried.table, range).count(),
+                (false, true) => tx.scan(&tried.table, range).rev().count(),
+                (true, false) => Snapshot::open(&tried.running).scan(&tried.table, range).count(),
+                (true, true) => Snapshot::open(&tried.running).scan(&tried.table, range).rev().count(),
+            };
+            assert_eq!(rows as u64, 100 * ROWS_OF_A_LEAF);
+        });
+        assert!((100..=103).contains(&counted.pages), "{counted:?}");
+        assert!(counted.ahead > 90, "{counted:?}");
+        assert_eq!(tried.unused(), 0);
+    }
+}
+
+#[test]
+fn inv54_who_looks_at_a_few_rows_reads_nothing_ahead_and_who_stops_in_the_middle_not_much() {
+    let tried = Tried::new(5);
+    let mut random = fastrand::Rng::with_seed(5);
+    for rows in [1, ROWS_OF_A_LEAF, 2 * ROWS_OF_A_LEAF - 3] {
+        for (is_reverse, by_snapshot) in WAYS {
+            let from = random.u64(100..ROWS - 100);
+            let counted = tried.count(|tried| tried.read(from, rows, is_reverse, by_snapshot));
+            assert_eq!(counted.ahead, 0, "{rows} rows: {counted:?}");
+        }
+    }
+    let counted = tried.count(|tried| {
+        for nth in 0..200 {
+            let (is_reverse, by_snapshot) = WAYS[nth % 4];
+            let leaves = random.u64(1..60);
+            tried.read(random.u64(0..ROWS), leaves * ROWS_OF_A_LEAF, is_reverse, by_snapshot);
+            assert!(tried.unused() as u64 <= MOST, "{} pages of {FRAMES} frames", tried.unused());
+        }
+    });
+    // What was read in vain has left by now, but for the last of it.
+    assert!(counted.in_vain > 0, "{counted:?}: nothing was tried");
+    assert!(counted.in_vain * 3 < counted.ahead, "{counted:?}");
+}
+
+/// Misses of reading the hot rows again, once others have been read so.
+fn hot_misses_after(read: impl FnOnce(&Tried)) -> u64 {
+    let mut tried = Tried::new(6);
+    for _ in 0..3 {
+        tried.read_hot();
+    }
+    assert_eq!(tried.read_hot(), 0);
+    read(&tried);
+    tried.read_hot()
+}
+
+#[test]
+fn inv54_a_scan_drives_out_no_more_of_what_is_used_than_one_that_reads_nothing_ahead() {
+    for is_reverse in [false, true] {
+        // All rows one by one.
+        let one_by_one = hot_misses_after(|tried| {
+            for nth in 0..ROWS {
+                let row = if is_reverse { ROWS - 1 - nth } else { nth };
+                let tx = Transaction::begin(&tried.running);
+                tx.get(&tried.table, &row.to_be_bytes()).unwrap().unwrap();
+                tried.keep();
+            }
+        });
+        for by_snapshot in [false, true] {
+            let after = hot_misses_after(|tried| {
+                let from = if is_reverse { ROWS } else { 0 };
+                let counted = tried.count(|tried| tried.read(from, ROWS, is_reverse, by_snapshot));
+                assert!(counted.ahead > ROWS / ROWS_OF_A_LEAF / 2, "{counted:?}");
+            });
+            let what = format!("reverse {is_reverse}, by a snapshot {by_snapshot}");
+            assert!(
+                after <= one_by_one + 2,
+                "{what}: {after} misses, and {one_by_one} without reading ahead"
+            );
+        }
+    }
+}
+
+#[test]
+fn inv54_many_scans_at_once_share_what_is_read_ahead() {
+    let tried = Tried::new(7);
+    let snapshot = Snapshot::open(&tried.running);
+    let mut scans: Vec<_> = (0..40)
+        .map(|nth: u64| {
+            let from = (nth * ROWS / 50).to_be_bytes();
+            snapshot.scan(&tried.table, &from[..]..)
+        })
+        .collect();
+    let counted = tried.count(|tried| {
+        for _ in 0..100 * ROWS_OF_A_LEAF {
+            for scan in &mut scans {
+                scan.next().unwrap().unwrap();
+                tried.keep();
+            }
+            assert!(tried.unused() as u64 <= MOST);
+        }
+    });
+    let leaves = 40 * 100;
+    // There is no room for what each of them would have next.
+    assert!(counted.in_vain > 0, "{counted:?}: nothing was tried");
+    assert!(counted.pages < leaves * 4 / 3, "{counted:?} for {leaves} leaves");
+    assert!(counted.in_vain < leaves / 4 + MOST, "{counted:?} for {leaves} leaves");
+}
