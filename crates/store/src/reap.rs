@@ -29,8 +29,10 @@ const DROPPED: &[u8] = b"\0dropped ";
 const OBJECT_BYTES: u64 = 128;
 /// For so long the reaper waits for those who look at a dropped table, before it looks at something else.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often it looks for what others have left.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often it tries again what it could not do.
+const TRY_EVERY: Duration = Duration::from_millis(200);
+/// As good as for ever: whoever drops a table wakes it, and so does a snapshot that ends.
+const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
 /// Whether a row of the table of tables is none of a program's.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
@@ -46,9 +48,11 @@ pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
 pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<JoinHandle<()>, Error> {
     let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
     let work = move || {
-        while !stop.sleep(LOOK_EVERY) {
+        while !stop.sleep(Duration::ZERO) {
             // What fails is tried again.
             let _ = reap(&engine, &stop);
+            let has_more = engine.tables.are_dropped.load(Ordering::SeqCst) && !engine.poison.is_set();
+            engine.tables.wait_for_dropped(if has_more { TRY_EVERY } else { UNTIL_WOKEN });
         }
     };
     std::thread::Builder::new()
@@ -69,7 +73,7 @@ fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
             while next == Next::More && !stop.sleep(Duration::ZERO) {
                 next = step(engine, root)?;
             }
-            all &= next == Next::Done;
+            all &= next != Next::More;
         }
         Ok(all)
     });
@@ -96,7 +100,7 @@ fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
 enum Next {
     /// There is more of it.
     More,
-    /// Snapshots still read it.
+    /// Snapshots still read it: the last one that does has it looked at again.
     Later,
     /// There is nothing left of it.
     Done,
@@ -179,3 +183,6 @@ fn remove_long_row(
     engine.admission.give_back(room);
     done
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,11 +25,6 @@ impl Stop {
         *is_over
     }
 
-    /// Wakes everybody for work.
-    pub(crate) fn wake(&self) {
-        self.changed.notify_all();
-    }
-
     fn stop(&self) {
         *self.is_over.lock() = true;
         self.changed.notify_all();
@@ -59,6 +54,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();
         self.engine.pager.pool.wake_keeper();
+        self.engine.tables.wake_reaper();
         self.engine.waiters.close();
         for thread in self.threads.get_mut().drain(..) {
             // A task that is dropped where it was to be woken may be the last one to let go of the store.

@@ -5,12 +5,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use duralite_logfmt::store::PageId;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::error::Error;
+use crate::sync::Parker;
 use crate::versions::Versions;
 
 /// A table of a store: rows ordered by the bytes of their keys. Cheap to clone, and borrows nothing. A table that has
@@ -129,8 +131,12 @@ pub(crate) struct Tables {
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
     /// By root; as long as it has pages.
     dropped: Mutex<FxHashMap<PageId, Dropped>>,
-    /// Whether there may be dropped tables whose pages are to be given back.
+    /// Whether there may be dropped tables whose pages can be given back.
     pub(crate) are_dropped: AtomicBool,
+    /// Whether snapshots keep some that were dropped.
+    are_kept: AtomicBool,
+    /// Where the reaper sleeps.
+    reaper: Parker,
 }
 
 impl Default for Tables {
@@ -143,6 +149,8 @@ impl Default for Tables {
             roots: Mutex::default(),
             dropped: Mutex::default(),
             are_dropped: AtomicBool::new(true),
+            are_kept: AtomicBool::new(false),
+            reaper: Parker::default(),
         }
     }
 }
@@ -214,6 +222,8 @@ impl Tables {
         let all = self.dropped.lock();
         // Dropped before the store was opened, when there were no snapshots of it.
         let Some(dropped) = all.get(&root) else { return true };
+        // Before it is looked for them: whichever of them ends after that says so.
+        self.are_kept.store(true, Ordering::SeqCst);
         if versions.has_snapshots_until(dropped.moment) {
             return false;
         }
@@ -221,8 +231,30 @@ impl Tables {
         true
     }
 
+    /// Snapshots have been closed or ended: tables that they kept may go.
+    pub(crate) fn snapshot_has_ended(&self) {
+        if self.are_kept.load(Ordering::SeqCst) && self.are_kept.swap(false, Ordering::SeqCst) {
+            self.are_dropped.store(true, Ordering::SeqCst);
+            self.reaper.wake();
+        }
+    }
+
+    /// Lets the reaper sleep until it is woken, or for so long.
+    pub(crate) fn wait_for_dropped(&self, limit: Duration) {
+        self.reaper.sleep(limit);
+    }
+
+    /// Ends that.
+    pub(crate) fn wake_reaper(&self) {
+        self.reaper.wake();
+    }
+
     /// All pages of a table have been given back.
     pub(crate) fn given_back(&self, root: PageId) {
-        self.dropped.lock().remove(&root);
+        let mut all = self.dropped.lock();
+        all.remove(&root);
+        if all.is_empty() {
+            self.are_kept.store(false, Ordering::SeqCst);
+        }
     }
 }

@@ -60,12 +60,12 @@ fn chosen(store: &Store, named: &[String]) -> Result<Vec<Table>> {
     names.iter().map(|name| Ok(store.table(name)?)).collect()
 }
 
-/// Writes all rows in one transaction: they are of one moment.
+/// Writes all rows of one moment, without a lock.
 fn write(store: &Store, tables: &[Table], out: &mut dyn Write, rows: &AtomicU64) -> Result<()> {
     writeln!(out, "{}", line::FIRST)?;
-    let tx = store.begin();
+    let snapshot = store.snapshot();
     for table in tables {
-        for row in tx.scan(table, ..) {
+        for row in snapshot.scan(table, ..) {
             let (key, value) = row?;
             out.write_all(&line::write(table.name(), &key, &value))?;
             rows.fetch_add(1, Ordering::Relaxed);

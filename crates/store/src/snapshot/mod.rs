@@ -70,7 +70,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.running.engine.versions.close(&self.seen);
+        let engine = &self.running.engine;
+        engine.versions.close(&self.seen);
+        engine.tables.snapshot_has_ended();
     }
 }
 

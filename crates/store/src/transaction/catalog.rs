@@ -192,7 +192,7 @@ impl Transaction {
             }
         }
         self.engine().tables.changed();
-        self.running.stop.wake();
+        self.engine().tables.wake_reaper();
     }
 
     /// An empty tree, which is given back if the transaction is.

@@ -98,7 +98,9 @@ impl Transaction {
         self.running.engine.admission.exchange(admitted, undo_room(changed.logged));
         self.remember(changed.logged, changed.undo);
         drop((noting, busy));
-        self.engine().versions.keep_to_limit();
+        if self.engine().versions.keep_to_limit() {
+            self.engine().tables.snapshot_has_ended();
+        }
         Ok(true)
     }
 }

@@ -43,7 +43,9 @@ impl Transaction {
     fn copy_long(&self, (root, key, cell): &Gone) {
         let engine = self.engine();
         let Ok(Value::Long { bytes, first }) = leaf_value(cell) else { return };
-        engine.versions.make_room(bytes);
+        if engine.versions.make_room(bytes) {
+            engine.tables.snapshot_has_ended();
+        }
         // The snapshots that need it may have been ended.
         if engine.versions.has(*root, key, cell) {
             let value = read_chain(&engine.pager, first, bytes);

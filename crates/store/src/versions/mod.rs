@@ -181,15 +181,15 @@ impl Versions {
     }
 
     /// Called by whoever has changed a row, without a latch: ends the oldest snapshots if what is noted takes too much, and
-    /// gives up a little of what was kept for them.
-    pub(crate) fn keep_to_limit(&self) {
+    /// gives up a little of what was kept for them. Whether it has ended some.
+    pub(crate) fn keep_to_limit(&self) -> bool {
         // Not while something is still to be given up.
-        if self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit {
-            self.end_oldest();
-        }
+        let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;
+        let has_ended = is_too_much && self.end_oldest();
         if self.is_due.load(Ordering::SeqCst) {
             self.give_up(AT_ONCE);
         }
+        has_ended
     }
 
     /// Looks at so many rows of which a version was kept for snapshots that have been ended; whether there were any.
@@ -215,12 +215,19 @@ impl Versions {
         ended > 0
     }
 
-    /// Makes room for so many bytes at once: what takes too much with them is given up, oldest snapshots first.
-    pub(crate) fn make_room(&self, bytes: u64) {
+    /// Makes room for so many bytes at once: what takes too much with them is given up, oldest snapshots first. Whether it has
+    /// ended some.
+    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+        let mut has_ended = false;
         while self.bytes().saturating_add(bytes) > self.limit {
-            if !self.give_up(AT_ONCE) && !self.end_oldest() {
+            if self.give_up(AT_ONCE) {
+                continue;
+            }
+            if !self.end_oldest() {
                 break;
             }
+            has_ended = true;
         }
+        has_ended
     }
 }
