@@ -4,6 +4,7 @@ use std::ops::{Bound, RangeBounds};
 
 use crate::error::Error;
 use crate::table::Table;
+use crate::value_reader::ValueReader;
 
 /// A row: its key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
@@ -37,6 +38,33 @@ pub trait Reader {
 
     /// The rows of a range of keys. Each may be an error, and the scan is over then.
     fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Self::Rows<'_>;
+
+    /// A row's value, to be read piece by piece.
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use duralite_store::{Error, Options, Reader, Store, Table};
+    /// fn sum(rows: &impl Reader, table: &Table, key: &[u8]) -> Result<u64, Box<dyn std::error::Error>> {
+    ///     let value = rows.get_stream(table, key)?.ok_or("no such row")?;
+    ///     value.bytes().try_fold(0, |sum, byte| Ok(sum + u64::from(byte?)))
+    /// }
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::open(dir.path().join("store"), Options::default())?;
+    /// let table = store.table("t")?;
+    /// store.run(|tx| tx.put_stream(&table, b"long", &mut std::io::repeat(2).take(1 << 20)))?;
+    /// assert_eq!(sum(&store.snapshot(), &table, b"long")?, 2 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); those of reading on are the source of an [`io::Error`](std::io::Error).
+    fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error>;
+
+    /// About how many rows a table has, from a few of its pages.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn approximate_len(&self, table: &Table) -> Result<u64, Error>;
 
     /// Whether there is a row.
     ///

@@ -127,6 +127,86 @@ fn values_of_all_lengths_are_streamed_as_they_are() {
     assert!(store.begin().get_stream(&table, b"nobody").unwrap().is_none());
 }
 
+/// Reads so many bytes on, in pieces of any size.
+fn read_on(from: &mut impl Read, bytes: usize, found: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let until = found.len() + bytes;
+    while found.len() < until {
+        let mut piece = vec![0; random.usize(1..9000).min(until - found.len())];
+        let count = from.read(&mut piece).unwrap();
+        if count == 0 {
+            return;
+        }
+        found.extend(&piece[..count]);
+    }
+}
+
+/// What becomes of a row while a snapshot streams it.
+const FATES: [&str; 5] = ["stays", "is deleted", "is changed", "is moved", "goes with its table"];
+
+#[test]
+fn inv56_a_snapshot_streams_a_value_whatever_becomes_of_the_row() {
+    for seed in 0..20 {
+        for fate in FATES {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(dir.path().join("s"), smallest(Options::default(), 4096)).unwrap();
+            let (before, table) = (store.table("before").unwrap(), store.table("t").unwrap());
+            let value = bytes(random.usize(0..100_000), seed);
+            store.run(|tx| tx.put(&before, b"gap", &vec![1; 300_000])).unwrap();
+            store.run(|tx| tx.put_stream(&table, b"k", &mut value.as_slice())).unwrap();
+            let snapshot = store.snapshot();
+            let mut stream = snapshot.get_stream(&table, b"k").unwrap().unwrap();
+            assert_eq!(stream.len(), value.len() as u64);
+            let mut found = Vec::new();
+            read_on(&mut stream, random.usize(0..=value.len()), &mut found, &mut random);
+            match fate {
+                "is deleted" => assert!(store.run(|tx| tx.delete(&table, b"k")).unwrap()),
+                "is changed" => {
+                    store.run(|tx| tx.put(&table, b"k", &vec![2; value.len()])).unwrap();
+                    read_on(&mut stream, random.usize(0..10_000), &mut found, &mut random);
+                    store.run(|tx| tx.put(&table, b"k", b"short")).unwrap();
+                }
+                "is moved" => {
+                    store.run(|tx| tx.delete(&before, b"gap")).unwrap();
+                    store.compact().unwrap();
+                }
+                "goes with its table" => assert!(store.drop_table("t").unwrap()),
+                _ => {}
+            }
+            // Whoever takes pages that were given back writes something else there.
+            let other = store.table("other").unwrap();
+            store.run(|tx| tx.put(&other, b"other", &vec![3; 200_000])).unwrap();
+            read_on(&mut stream, usize::MAX / 2, &mut found, &mut random);
+            assert!(found == value, "seed {seed}: {fate}: {} of {} bytes", found.len(), value.len());
+            drop(stream);
+            drop(snapshot);
+            store.verify().unwrap();
+        }
+    }
+}
+
+#[test]
+fn inv57_a_stream_of_a_snapshot_that_has_ended_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = smallest(Options::default(), 4096).snapshot_bytes(10_000);
+    let store = Store::open(dir.path().join("s"), options).unwrap();
+    let table = store.table("t").unwrap();
+    store.run(|tx| tx.put(&table, b"k", &[1; 100_000])).unwrap();
+    let snapshot = store.snapshot();
+    let mut stream = snapshot.get_stream(&table, b"k").unwrap().unwrap();
+    let mut piece = [0; 100];
+    stream.read_exact(&mut piece).unwrap();
+    store.run(|tx| tx.delete(&table, b"k")).unwrap();
+    for n in 0..100_u32 {
+        store.run(|tx| tx.put(&table, &n.to_be_bytes(), &[2; 500])).unwrap();
+    }
+    assert_eq!(store.metrics().snapshots_ended, 1);
+    let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
+    let source = error.get_ref().and_then(|source| source.downcast_ref::<Error>());
+    assert!(matches!(source, Some(Error::SnapshotTooOld)), "{error}");
+    assert!(matches!(snapshot.approximate_len(&table), Err(Error::SnapshotTooOld)));
+}
+
 #[test]
 fn a_source_that_breaks_off_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -114,6 +115,15 @@ fn compare(rows: &impl Reader, table: &Table, model: &BTreeMap<Vec<u8>, Vec<u8>>
     let owned = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
     assert_eq!(rows.contains(table, key).unwrap(), model.contains_key(key));
     assert_eq!(rows.get(table, key).unwrap().as_ref(), model.get(key));
+    let stream = rows.get_stream(table, key).unwrap().map(|mut value| {
+        let mut bytes = Vec::new();
+        value.read_to_end(&mut bytes).unwrap();
+        assert_eq!(value.len(), bytes.len() as u64);
+        bytes
+    });
+    assert_eq!(stream.as_ref(), model.get(key));
+    let about = rows.approximate_len(table).unwrap();
+    assert!(about.abs_diff(model.len() as u64) <= 2 + model.len() as u64 / 2, "{about} for {}", model.len());
     assert_eq!(rows.first(table).unwrap(), model.first_key_value().map(owned));
     assert_eq!(rows.last(table).unwrap(), model.last_key_value().map(owned));
     let expected: Vec<_> = model.iter().filter(|row| row.0.starts_with(key)).map(owned).collect();
@@ -144,5 +154,6 @@ fn the_number_of_rows_is_about_right() {
         let about = store.begin().approximate_len(&table).unwrap();
         let off = if rows < 1000 { 0 } else { rows / 4 };
         assert!(about.abs_diff(rows) <= off, "{name}: {about} for {rows}");
+        assert_eq!(Reader::approximate_len(&store.snapshot(), &table).unwrap(), about, "{name}");
     }
 }

@@ -4,6 +4,7 @@
 //! the page is looked at, then these (invariant 56).
 
 mod scan;
+mod stream;
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::reap::dropped_key;
 use crate::running::Running;
 use crate::table::{ForSnapshots, Table};
 use crate::tree::read_chain;
+use crate::value_reader::ValueReader;
 use crate::versions::{Image, Seen};
 
 /// All rows as they were at one moment: every transaction that had committed by then, and nothing of any other.
@@ -132,6 +134,29 @@ impl Snapshot {
         SnapshotScan::new(self.clone(), table, range)
     }
 
+    /// About how many rows a table has: exact for one of a few pages that nobody has changed since, otherwise from a few ways down
+    /// the tree. What others have changed since counts as it is now.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// store.run(|tx| tx.put_all(&table, [(b"a", b"1"), (b"b", b"2")]))?;
+    /// assert_eq!(store.snapshot().approximate_len(&table)?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
+        self.check(table)?;
+        let rows =
+            self.engine().tree(table.root()).approximate_len().map_err(|error| self.or_too_old(error))?;
+        // Otherwise the pages may have been another table's.
+        self.check_age()?;
+        Ok(rows)
+    }
+
     /// Whether it can be read.
     fn check(&self, table: &Table) -> Result<(), Error> {
         self.engine().poison.check()?;
@@ -220,6 +245,14 @@ impl Reader for Snapshot {
 
     fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> SnapshotScan {
         self.scan(table, range)
+    }
+
+    fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
+        self.get_stream(table, key)
+    }
+
+    fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
+        self.approximate_len(table)
     }
 }
 

@@ -11,64 +11,24 @@ use super::rows::inline_limit;
 use crate::admission::Room;
 use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::Mode;
-use crate::pager::{Logged, Pager};
+use crate::pager::Logged;
 use crate::table::Table;
-use crate::tree::{ChainPage, add_to_chain, chain_pages, chain_piece, end_chain};
+use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain};
+use crate::value_reader::ValueReader;
 
 /// Room in the log is kept for so many pages at a time: what was written before may go home and out of the log meanwhile.
 const PAGES_AHEAD: u64 = 16;
 
-/// A value that is read piece by piece, see [`Transaction::get_stream`].
-#[derive(Debug)]
-pub struct ValueReader<'t> {
+/// A value that is read as long as the transaction can be used.
+struct InTransaction<'t, R> {
     tx: &'t Transaction,
-    len: u64,
-    chain: Chain<'t>,
+    value: R,
 }
 
-impl ValueReader<'_> {
-    /// Bytes of the whole value.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether the value has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
-impl Read for ValueReader<'_> {
+impl<R: Read> Read for InTransaction<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.tx.check().map_err(io::Error::other)?;
-        self.chain.read(buffer)
-    }
-}
-
-/// The rest of a long value.
-#[derive(Debug)]
-struct Chain<'p> {
-    pager: &'p Pager,
-    /// Bytes that are in no piece yet.
-    left: u64,
-    next: PageId,
-    piece: Vec<u8>,
-    at: usize,
-}
-
-impl Read for Chain<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.piece.len() && self.left > 0 {
-            let (piece, next) = chain_piece(self.pager, self.next).map_err(io::Error::other)?;
-            let left = self.left.checked_sub(piece.len() as u64);
-            self.left = left.ok_or_else(|| io::Error::other(Error::corrupt("a long row")))?;
-            (self.piece, self.next, self.at) = (piece, next, 0);
-        }
-        let some = (&self.piece[self.at..]).read(buffer)?;
-        self.at += some;
-        Ok(some)
+        self.value.read(buffer)
     }
 }
 
@@ -100,13 +60,16 @@ impl Transaction {
     /// As [`get`](Self::get); those of reading on are the source of an [`io::Error`].
     pub fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
         let Some(cell) = self.cell(table, key, Mode::Shared)? else { return Ok(None) };
-        let (piece, left, next) = match leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? {
-            Value::Inline(value) => (value.to_vec(), 0, 0),
-            Value::Long { bytes, first } => (Vec::new(), bytes, first),
-        };
-        let len = piece.len() as u64 + left;
-        let chain = Chain { pager: &self.engine().pager, left, next, piece, at: 0 };
-        Ok(Some(ValueReader { tx: self, len, chain }))
+        Ok(Some(match leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? {
+            Value::Inline(value) => {
+                let (len, value) = (value.len() as u64, io::Cursor::new(value.to_vec()));
+                ValueReader::new(len, InTransaction { tx: self, value })
+            }
+            Value::Long { bytes, first } => {
+                let value = Chain::new(&self.engine().pager, first, bytes, 0);
+                ValueReader::new(bytes, InTransaction { tx: self, value })
+            }
+        }))
     }
 
     /// Sets a row to what is read to its end, and says how many bytes that was; of them never more than two pages are in
@@ -153,7 +116,7 @@ impl Transaction {
         if is_before {
             return Ok(());
         }
-        let mut old = Chain { pager, left: bytes, next: first, piece: Vec::new(), at: 0 };
+        let mut old = Chain::new(pager, first, bytes, 0);
         self.changing(|tx| {
             let (bytes, first) = tx.write_long(&mut old)?;
             tx.put_cell(table.root(), key, &leaf_cell(key, Value::Long { bytes, first }))

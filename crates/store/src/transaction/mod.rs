@@ -21,7 +21,6 @@ use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
 
 pub use self::commit::Ticket;
 use self::kept::{Kept, Renamed};
-pub use self::long::ValueReader;
 pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
 use crate::admission::Room;

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::locks::Mode;
 use crate::reader::{Reader, Row, after_prefix};
 use crate::table::Table;
+use crate::value_reader::ValueReader;
 
 impl Transaction {
     /// Whether there is a row, under a shared lock. Its value is not read.
@@ -116,5 +117,13 @@ impl Reader for Transaction {
 
     fn contains(&self, table: &Table, key: &[u8]) -> Result<bool, Error> {
         Self::contains(self, table, key)
+    }
+
+    fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
+        Self::get_stream(self, table, key)
+    }
+
+    fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
+        Self::approximate_len(self, table)
     }
 }

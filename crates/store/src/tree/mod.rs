@@ -25,7 +25,7 @@ use crate::space::{Purpose, Space};
 pub(crate) use self::ahead::Ahead;
 pub(crate) use self::cursor::{LeafCopy, Rows};
 pub(crate) use self::overflow::{
-    ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
+    Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
 };
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;

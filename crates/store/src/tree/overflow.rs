@@ -1,5 +1,7 @@
 //! Long values, in chains of pages.
 
+use std::io::{self, Read};
+
 use duralite_logfmt::store::{
     Change, Lsn, PAGE_HEADER_BYTES, PageId, PageKind, Undo, blank, extra, kind, payload, set_extra,
     set_payload,
@@ -76,6 +78,65 @@ pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageI
         return Err(Error::Corrupt { what: "a long row".to_owned(), page: Some(page.id()) });
     }
     Ok((piece.to_vec(), extra(page.bytes())))
+}
+
+/// What is still to be read of a long value, piece by piece.
+#[derive(Debug)]
+pub(crate) struct Chain<'p> {
+    pager: &'p Pager,
+    /// Bytes that are in no piece yet.
+    left: u64,
+    next: PageId,
+    /// Bytes that are passed over before the first piece.
+    over: u64,
+    piece: Vec<u8>,
+    at: usize,
+}
+
+impl<'p> Chain<'p> {
+    /// A value from its byte `over` on.
+    pub(crate) fn new(pager: &'p Pager, first: PageId, bytes: u64, over: u64) -> Self {
+        Self { pager, left: bytes, next: first, over, piece: Vec::new(), at: 0 }
+    }
+
+    /// Whether a piece has to be [got](Self::fill) before there is something to read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at == self.piece.len() && self.left > 0
+    }
+
+    /// Gets the next piece.
+    pub(crate) fn fill(&mut self) -> Result<(), Error> {
+        loop {
+            let (piece, next) = chain_piece(self.pager, self.next)?;
+            let bytes = piece.len() as u64;
+            let left = self.left.checked_sub(bytes).ok_or_else(|| Error::corrupt("a long row"))?;
+            (self.piece, self.next, self.left) = (piece, next, left);
+            if self.over < bytes || left == 0 {
+                self.at = self.over.min(bytes) as usize;
+                self.over = 0;
+                return Ok(());
+            }
+            self.over -= bytes;
+        }
+    }
+
+    /// What is left of the piece, as far as there is room.
+    pub(crate) fn read_piece(&mut self, buffer: &mut [u8]) -> usize {
+        let left = &self.piece[self.at..];
+        let some = left.len().min(buffer.len());
+        buffer[..some].copy_from_slice(&left[..some]);
+        self.at += some;
+        some
+    }
+}
+
+impl Read for Chain<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.is_empty() {
+            self.fill().map_err(io::Error::other)?;
+        }
+        Ok(self.read_piece(buffer))
+    }
 }
 
 /// The value in a chain.

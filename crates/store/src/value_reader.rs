@@ -1,0 +1,41 @@
+//! Values that are read piece by piece.
+
+use std::fmt;
+use std::io::{self, Read};
+
+/// A value that is read piece by piece: of a long one never more than a page is in memory. See
+/// [`Reader::get_stream`](crate::Reader::get_stream); what it cannot read is the source of an [`io::Error`].
+pub struct ValueReader<'r> {
+    len: u64,
+    from: Box<dyn Read + 'r>,
+}
+
+impl<'r> ValueReader<'r> {
+    pub(crate) fn new(len: u64, from: impl Read + 'r) -> Self {
+        Self { len, from: Box::new(from) }
+    }
+
+    /// Bytes of the whole value.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the value has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl fmt::Debug for ValueReader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValueReader").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Read for ValueReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.from.read(buffer)
+    }
+}
