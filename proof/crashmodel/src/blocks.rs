@@ -243,6 +243,26 @@ impl Block for RecordingBlock {
         Ok(())
     }
 
+    fn reserve(&self, len: u64) -> Result<(), MediumError> {
+        let mut state = self.lock();
+        if len <= state.visible.len() as u64 {
+            return Ok(());
+        }
+        self.before(&state);
+        if let Some(error) = state.due(BlockOp::Preallocate) {
+            return Err(error);
+        }
+        if state.limit.is_some_and(|limit| len > limit) {
+            return Err(MediumError::NoSpace);
+        }
+        // As in `write_later`, and nothing that was written before becomes durable by it.
+        let cut = state.visible.len();
+        state.durable.truncate(cut);
+        state.visible.resize(len as usize, 0);
+        state.durable.resize(len as usize, 0);
+        Ok(())
+    }
+
     fn write_later(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         let mut state = self.lock();
         let end = at as usize + blocks.len();
@@ -466,6 +486,18 @@ mod tests {
         assert!(matches!(block.read(8192, &mut byte), Err(MediumError::OutOfBounds { .. })));
         let counters = block.counters();
         assert_eq!((counters.preallocated_bytes, counters.read_bytes, counters.writes), (8192, 2, 0));
+    }
+
+    #[test]
+    fn reserving_makes_nothing_durable() {
+        let block = medium();
+        block.write(0, &[1; 512]).unwrap();
+        block.reserve(8192).unwrap();
+        assert_eq!((block.len(), block.uncertain_sectors()), (8192, vec![(0, 2)]));
+        block.write(4096, &[2; 512]).unwrap();
+        assert_eq!(block.crash(|_, _| 0), [0; 8192]);
+        block.set_limit(8192);
+        assert_eq!((block.reserve(4096), block.reserve(8704)), (Ok(()), Err(MediumError::NoSpace)));
     }
 
     #[test]

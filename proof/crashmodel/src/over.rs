@@ -49,6 +49,10 @@ impl<T: OverBlock> Block for Through<T> {
         self.0.below().preallocate(len)
     }
 
+    fn reserve(&self, len: u64) -> Result<(), MediumError> {
+        self.0.below().reserve(len)
+    }
+
     fn refresh_len(&self) -> Result<(), MediumError> {
         self.0.below().refresh_len()
     }

@@ -328,18 +328,23 @@ impl FileBlock {
         self.file.sync_all().map_err(failed("fsync"))
     }
 
+    /// Reserves space in the file system; `false` if the file system cannot, and then nothing has happened.
+    fn take_space(&self, flags: FallocateFlags, from: u64, to: u64) -> Result<bool, MediumError> {
+        loop {
+            match rustix::fs::fallocate(&self.file, flags, from, to - from) {
+                Ok(()) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(errno) if is_unknown(errno) => return Ok(false),
+                Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
+            }
+        }
+    }
+
     /// Initialises blocks behind the present end.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
         // Reserves the space in one piece if the file system can. It leaves the blocks uninitialised and the
         // length as it was, so the length never covers blocks that were not zeroed.
-        loop {
-            match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, from, to - from) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
-                Err(errno) if is_unknown(errno) => break,
-                Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
-            }
-        }
+        self.take_space(FallocateFlags::KEEP_SIZE, from, to)?;
         self.write_zeros(from, to, true)?;
         self.sync_metadata()?;
         if is_range_initialised(&self.file, from, to) == Some(false) {
@@ -391,6 +396,25 @@ impl Block for FileBlock {
         };
         extended?;
         self.refresh_len()
+    }
+
+    fn reserve(&self, len: u64) -> Result<(), MediumError> {
+        debug_assert!(len.is_multiple_of(self.block_bytes.into()));
+        let taken = {
+            let _one_at_a_time = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.check_writable()?;
+            let length = self.file_len()?;
+            if length >= len {
+                return self.refresh_len();
+            }
+            let taken = self.take_space(FallocateFlags::empty(), length, len);
+            if taken.is_err() {
+                // What it has got of it is not kept.
+                let _ = rustix::fs::ftruncate(&self.file, length);
+            }
+            taken?
+        };
+        if taken { self.refresh_len() } else { self.preallocate(len) }
     }
 
     fn write_later(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {

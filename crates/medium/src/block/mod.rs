@@ -97,6 +97,16 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// preallocated before stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
+    /// Makes the file `len` bytes long (a multiple of the block), for a caller that will write what it needs of the new part itself.
+    /// The new part reads as zeros, and its space is reserved, but nothing is written where the medium can do without.
+    /// Durable with the next [`flush`](Block::flush).
+    ///
+    /// # Errors
+    /// As [`preallocate`](Block::preallocate).
+    fn reserve(&self, len: u64) -> Result<(), MediumError> {
+        if self.len() < len { self.preallocate(len) } else { Ok(()) }
+    }
+
     /// Writes whole blocks at `at`, up to the end of the file or beyond it, without waiting for the device.
     /// They are durable after the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
     ///

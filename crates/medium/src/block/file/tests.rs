@@ -205,6 +205,36 @@ fn preallocation_zeroes_nothing_that_is_there() {
 }
 
 #[test]
+fn what_is_reserved_reads_as_zeros_and_is_not_written() {
+    for access in [Access::Direct, Access::Buffered] {
+        let dir = temporary();
+        let Ok(block) = open(dir.path(), &of(4096, access)) else { continue };
+        block.preallocate(8192).unwrap();
+        block.write(4096, &[1; 4096]).unwrap();
+        let before = block.counters();
+        block.reserve(1 << 20).unwrap();
+        block.reserve(4096).unwrap();
+        assert_eq!(block.len(), 1 << 20);
+        if before == block.counters() {
+            // Its space is taken all the same.
+            assert!(block.file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+        } else {
+            eprintln!("nothing can be reserved here without writing it");
+        }
+        block.write(65536, &[2; 8192]).unwrap();
+        block.flush().unwrap();
+        let mut back = vec![9; 1 << 20];
+        block.read(0, &mut back).unwrap();
+        let expected = |at: usize| match at {
+            4096..8192 => 1,
+            65536..73728 => 2,
+            _ => 0,
+        };
+        assert!(back.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+    }
+}
+
+#[test]
 fn what_a_crash_cut_short_is_preallocated_again() {
     let dir = temporary();
     // As after a crash: blocks reserved further than the length, and an odd length.
@@ -437,6 +467,7 @@ fn a_full_file_system_takes_nothing_and_keeps_what_was_there() {
     block.commit(0, &[7; 4096], Durability::Full).unwrap();
     for _ in 0..3 {
         assert_eq!(block.preallocate(4 << 20), Err(MediumError::NoSpace));
+        assert_eq!(block.reserve(4 << 20), Err(MediumError::NoSpace));
         assert_eq!(block.len(), 256 << 10);
         block.refresh_len().unwrap();
         assert_eq!(block.len(), 256 << 10);
