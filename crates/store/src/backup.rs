@@ -20,13 +20,16 @@ const SEGMENT_BYTES: usize = 16 << 20;
 /// Makes a backup in a directory that is not there or empty; the last log object that it has. Durable on return.
 pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
-    let begin = {
+    let (begin, start) = {
+        // No bulk load commits meanwhile: pages that are home and not in the log are there before the first of them is copied.
+        let mut backups = engine.backups.lock();
+        *backups += 1;
         let mut pinned = engine.pinned.lock();
         let begin = engine.pager.log.head();
         pinned.push(begin);
-        begin
+        (begin, engine.pager.log.next())
     };
-    let done = copy(engine, dir, begin);
+    let done = copy(engine, dir, (begin, start));
     let mut pinned = engine.pinned.lock();
     if let Some(at) = pinned.iter().position(|pin| *pin == begin) {
         pinned.swap_remove(at);
@@ -44,10 +47,19 @@ pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn copy(engine: &Engine, dir: &Path, begin: Lsn) -> Result<Lsn, Error> {
+fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, Error> {
     let writing = |error| Error::io("writing the backup", dir, error);
     let pages = File::create(dir.join(PAGES)).map_err(writing)?;
-    engine.pager.pool.file().copy_to(&mut |bytes| (&pages).write_all(bytes).map_err(writing))?;
+    let pool = &engine.pager.pool;
+    let mut write = |bytes: &[u8]| (&pages).write_all(bytes).map_err(writing);
+    pool.file().copy_to(&mut write, &|id| {
+        let is_whole = engine.space.is_whole(&engine.pager, id)?;
+        if is_whole {
+            // It may have been free, and is new in the cache only.
+            pool.clean_before(engine.pager.log.next(), &|| false)?;
+        }
+        Ok(is_whole)
+    })?;
     pages.sync_all().map_err(writing)?;
     // Whatever the pages have is below this, and durable before they had it.
     let log = &engine.pager.log;
@@ -72,7 +84,7 @@ fn copy(engine: &Engine, dir: &Path, begin: Lsn) -> Result<Lsn, Error> {
         write_segment(dir, &head(first, end, previous), &objects)?;
     }
     let mut mark = File::create(dir.join(MARK)).map_err(writing)?;
-    mark.write_all(format!("{begin} {end}\n").as_bytes()).map_err(writing)?;
+    mark.write_all(format!("{begin} {end} {start}\n").as_bytes()).map_err(writing)?;
     mark.sync_all().map_err(writing)?;
     sync_directory(dir).map_err(|error| Error::medium("writing the backup", error))?;
     Ok(end - 1)

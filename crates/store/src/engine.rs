@@ -55,6 +55,8 @@ pub(crate) struct Engine {
     pub(crate) next_tx: AtomicU64,
     /// Objects that a backup still needs; held while a checkpoint gives some up.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
+    /// How many backups have begun; held while one begins, and while a bulk load commits.
+    pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
     pub(crate) tables: Tables,

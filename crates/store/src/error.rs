@@ -84,6 +84,15 @@ pub enum Error {
     /// The row is there already.
     #[error("a row with this key exists already")]
     Exists,
+    /// A table that is to be loaded in bulk has rows, or had some when a snapshot was opened that still is.
+    #[error("the table {name:?} has rows, or an open snapshot shows some; load into one that has none")]
+    NotEmpty {
+        /// Its name.
+        name: String,
+    },
+    /// A row of a bulk load has a key that is not above the one before.
+    #[error("a row of a bulk load is out of order; sort the rows by their keys, each of which comes once")]
+    OutOfOrder,
     /// There is no table of this name, or not any more.
     #[error("there is no table {name:?}; it was dropped, or never made")]
     NoTable {

@@ -51,6 +51,7 @@ mod error;
 mod forward;
 mod free;
 mod keeper;
+mod load;
 mod locks;
 // Beside the module, which the schedule explorer takes without them.
 #[cfg(test)]
@@ -97,6 +98,7 @@ pub use compact::Compacted;
 #[doc(hidden)]
 pub use controls::Rule;
 pub use error::{Error, VALUE_LIMIT};
+pub use load::BulkLoad;
 pub use media::Media;
 pub use metrics::Metrics;
 pub use options::{Durability, LogMedium, Options, Scheme};

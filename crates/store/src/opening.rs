@@ -215,6 +215,7 @@ pub(crate) fn assemble(
         archive: None,
         next_tx: AtomicU64::new(head.last_tx + 1),
         pinned: Mutex::default(),
+        backups: Mutex::default(),
         store_id: head.store_id,
         versions: Versions::new(options.snapshot_bytes),
         tables: Tables::default(),

@@ -155,6 +155,34 @@ impl PageFile {
             .map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
+    /// As [`grow_to`](Self::grow_to), for whoever writes the pages himself: nothing is written where the medium can do without, and
+    /// it is durable with the next flush.
+    pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock();
+        if self.pages() >= pages {
+            return Ok(());
+        }
+        let reserved = self.block.reserve(pages * self.page_bytes as u64);
+        reserved.map_err(|error| Error::medium("the page file cannot grow", error))
+    }
+
+    /// Writes pages beside each other that nobody relies on yet, without the double-write area. Not durable on return.
+    pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
+        let size = self.page_bytes;
+        for (id, page) in (first..).zip(pages.chunks_mut(size)) {
+            seal(page, id, self.seed);
+        }
+        let written = self.block.write(first * size as u64, pages);
+        written.map_err(|error| Error::medium("writing pages", error))?;
+        self.written.fetch_add((pages.len() / size) as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
+        self.block.flush().map_err(|error| Error::medium("writing pages", error))
+    }
+
     /// Cuts pages off the end that nobody needs. After a power failure they may be back.
     pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
@@ -218,8 +246,12 @@ impl PageFile {
     }
 
     /// Shows the file from its beginning to its end as a copy may have it: pages that are not torn, and nothing to put
-    /// right.
-    pub(crate) fn copy_to(&self, write: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+    /// right. Asks of a page that is not whole whether it is to be: a page of no use is shown as zeros, and any other looked at again.
+    pub(crate) fn copy_to(
+        &self,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+        is_whole: &dyn Fn(PageId) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
         let mut head = vec![0; self.first_page() as usize * self.page_bytes];
         head[..SUPERBLOCK_BYTES].copy_from_slice(&self.head().encode());
         write(&head)?;
@@ -236,13 +268,31 @@ impl PageFile {
                 piece
             };
             let count = (piece.len() / self.page_bytes) as u64;
-            for (id, page) in (next..).zip(piece.chunks(self.page_bytes)) {
-                check(page, id, self.seed).map_err(|error| Error::page(id, error))?;
+            for (id, page) in (next..).zip(piece.chunks_mut(self.page_bytes)) {
+                if check(page, id, self.seed).is_err() {
+                    self.copy_again(id, page, is_whole)?;
+                }
             }
             write(piece)?;
             next += count;
         }
         Ok(())
+    }
+
+    fn copy_again(
+        &self,
+        id: PageId,
+        page: &mut [u8],
+        is_whole: &dyn Fn(PageId) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        if !is_whole(id)? {
+            page.fill(0);
+            return Ok(());
+        }
+        let _area = self.area.lock();
+        let read = self.block.read(id * self.page_bytes as u64, page);
+        read.map_err(|error| Error::medium("reading pages", error))?;
+        check(page, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
     /// Writes home what the last double write was of, where it is torn.

@@ -54,14 +54,26 @@ pub struct Restored {
     pub taken_back: u64,
 }
 
-/// Where a backup begins, and what comes after it.
-fn range_of(backup: &Path) -> Result<(Lsn, Lsn), Error> {
+/// What a backup has of its store's log.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begin: Lsn,
+    /// What comes after it.
+    end: Lsn,
+    /// Pages that a bulk load wrote home, and that the log does not have, are in the backup if it committed before this object.
+    start: Lsn,
+}
+
+fn span_of(backup: &Path) -> Result<Span, Error> {
     let not = |why: &str| Error::NotAStore { path: backup.to_owned(), why: why.to_owned() };
     let text = fs::read_to_string(backup.join(MARK))
         .map_err(|_| not("it is no backup, or one that was not finished"))?;
     let parse = || {
-        let (begin, end) = text.trim().split_once(' ')?;
-        Some((begin.parse().ok()?, end.parse().ok()?))
+        let mut numbers = text.split_whitespace().map(|number| number.parse::<Lsn>().ok());
+        let (begin, end) = (numbers.next()??, numbers.next()??);
+        // One that was made when there were no such loads does not say.
+        let start = numbers.next().unwrap_or(Some(begin))?;
+        Some(Span { begin, end, start })
     };
     parse().ok_or_else(|| not("its mark is damaged"))
 }
@@ -74,9 +86,9 @@ pub(crate) fn restore(
     options: &Options,
 ) -> Result<Restored, Error> {
     options.check()?;
-    let range = range_of(backup)?;
+    let span = span_of(backup)?;
     prepare(dir)?;
-    let done = restore_into((backup, range), archive, dir, to, options);
+    let done = restore_into((backup, span), archive, dir, to, options);
     if done.is_err() {
         // The directory was empty, and is so for the next attempt.
         for name in NAMES {
@@ -87,7 +99,7 @@ pub(crate) fn restore(
 }
 
 fn restore_into(
-    (backup, (begin, end)): (&Path, (Lsn, Lsn)),
+    (backup, span): (&Path, Span),
     archive: Option<&Path>,
     dir: &Path,
     to: RestoreTo,
@@ -99,12 +111,17 @@ fn restore_into(
     let file = Arc::new(open_made(&media, dir)?);
     options.check_cache(file.head().page_bytes)?;
     let history = History::of(backup, archive, file.head().store_id)?;
-    let after = last_wanted(&history, (begin, end), to)?;
+    let after = last_wanted(&history, span, to)?;
     let poison = Arc::new(Poison::default());
     let log = make_log(&media, &file, after, options, &poison)?;
     let engine = assemble(&file, log, &poison, options);
     let mut analysis = Analysis::default();
-    scan(&history.segments, begin, after, &mut |lsn, object| analysis.repeat(&engine, lsn, object))?;
+    scan(&history.segments, span.begin, after, &mut |lsn, object| {
+        if lsn >= span.start && object.leads_to_pages_at_home() {
+            return Err(not_in_log(lsn));
+        }
+        analysis.repeat(&engine, lsn, object)
+    })?;
     let report = analysis.finish(&engine)?;
     engine.checkpoint(&|| false)?;
     file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
@@ -112,8 +129,17 @@ fn restore_into(
     Ok(Restored { last: after - 1, taken_back: report.taken_back })
 }
 
+/// A bulk load is missing whose pages nothing has but the store.
+fn not_in_log(commit: Lsn) -> Error {
+    let what = format!(
+        "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was opened without \
+         the archive then"
+    );
+    Error::Gap { what, last: commit - 1 }
+}
+
 /// The object after the last one that is to be repeated.
-fn last_wanted(history: &History, (begin, end): (Lsn, Lsn), to: RestoreTo) -> Result<Lsn, Error> {
+fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
     let next = history.end_of_run(begin);
     let limit = match to {
         RestoreTo::End => match history.gap_at(next) {

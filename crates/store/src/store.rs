@@ -13,6 +13,7 @@ use crate::compact::{Compacted, cut, file_bytes, long_rows, relocate};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::keeper;
+use crate::load::BulkLoad;
 use crate::media::{Directory, Media};
 use crate::metrics::Metrics;
 use crate::opening;
@@ -325,6 +326,44 @@ impl Store {
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.engine().poison.check()?;
         self.engine().checkpoint(&|| false)
+    }
+
+    /// Begins a load of rows, in ascending order of their keys, into a table that has none. Each row is written once, past the
+    /// log and the cache, which is as fast as the disk writes in order; the log gets all of it only where there is an
+    /// [archive](method@Options::archive), or a backup is made meanwhile. Whoever else wants to use the table waits, and snapshots
+    /// that are older see no rows.
+    ///
+    /// See [`BulkLoad`] for an example.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`]; [`Error::NoTable`], [`Error::Foreign`], [`Error::Timeout`] if others use the table for too long,
+    /// [`Error::Poisoned`].
+    pub fn bulk_load(&self, table: &Table) -> Result<BulkLoad, Error> {
+        BulkLoad::begin(&self.running, table)
+    }
+
+    /// Loads rows, in ascending order of their keys, into a table that has none; how many they are. All of them are there and
+    /// durable on return, or none after an error or a crash. See [`bulk_load`](Self::bulk_load).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// let table = store.table("t")?;
+    /// let rows = (0..1000_u32).map(|n| (n.to_be_bytes(), format!("row {n}")));
+    /// assert_eq!(store.load(&table, rows)?, 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`bulk_load`](Self::bulk_load), [`BulkLoad::put`] and [`BulkLoad::finish`].
+    pub fn load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        rows: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<u64, Error> {
+        let mut load = self.bulk_load(table)?;
+        rows.into_iter().try_for_each(|(key, value)| load.put(key.as_ref(), value.as_ref()))?;
+        load.finish()
     }
 
     /// Looks at every page: checksums, the order of keys, that each page in use is reached once and no other, and that long

@@ -44,7 +44,12 @@ pub(crate) struct TreeOfTable {
     is_gone: AtomicBool,
     /// Its pages may be another one's.
     is_given_back: AtomicBool,
+    /// For snapshots of this moment and earlier ones it has no rows, whatever its pages say: they were loaded later.
+    loaded: AtomicU64,
 }
+
+/// In place of that moment: the load has not ended for snapshots, and there is none that shows it.
+const BEING_LOADED: u64 = u64::MAX;
 
 /// Whether a snapshot may look at a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,12 @@ impl Table {
         Ok(())
     }
 
+    /// Whether it has no rows for a snapshot of this moment, since they were loaded later. Asked once its pages have been looked at.
+    pub(crate) fn is_loaded_after(&self, moment: u64) -> bool {
+        let loaded = self.tree.loaded.load(Ordering::SeqCst);
+        loaded != 0 && moment <= loaded
+    }
+
     /// Asked without a lock; of a table that is dropped again once the table of tables was looked at.
     pub(crate) fn for_snapshots(&self) -> ForSnapshots {
         let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
@@ -131,6 +142,8 @@ pub(crate) struct Tables {
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
     /// By root; as long as it has pages.
     dropped: Mutex<FxHashMap<PageId, Dropped>>,
+    /// Those with rows that were loaded after some snapshot had been opened, with the moment before.
+    loaded: Mutex<Vec<(Table, u64)>>,
     /// Whether there may be dropped tables whose pages can be given back.
     pub(crate) are_dropped: AtomicBool,
     /// Whether snapshots keep some that were dropped.
@@ -148,6 +161,7 @@ impl Default for Tables {
             names: RwLock::default(),
             roots: Mutex::default(),
             dropped: Mutex::default(),
+            loaded: Mutex::default(),
             are_dropped: AtomicBool::new(true),
             are_kept: AtomicBool::new(false),
             reaper: Parker::default(),
@@ -173,6 +187,7 @@ impl Tables {
             is_new: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
             is_given_back: AtomicBool::new(false),
+            loaded: AtomicU64::new(0),
         });
         roots.insert(root, Arc::downgrade(&tree));
         tree
@@ -247,6 +262,33 @@ impl Tables {
     /// Ends that.
     pub(crate) fn wake_reaper(&self) {
         self.reaper.wake();
+    }
+
+    /// A table that is locked, and has no rows for any snapshot, is about to get some: no snapshot sees them.
+    pub(crate) fn begin_load(&self, table: &Table) {
+        let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
+        self.loaded.lock().push((table.clone(), before));
+    }
+
+    /// It did not get them.
+    pub(crate) fn load_failed(&self, table: &Table) {
+        let mut loaded = self.loaded.lock();
+        let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
+        if let Some((_, before)) = at.map(|at| loaded.remove(at)) {
+            table.tree.loaded.store(before, Ordering::SeqCst);
+        }
+    }
+
+    /// The load has committed: snapshots that are opened from now on see its rows. Others never do, and so one that has been told
+    /// that there are none is never told otherwise. Called before the table's lock is released.
+    pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
+        let mut loaded = self.loaded.lock();
+        versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
+        // As long as there is such a snapshot whoever asks for the table anew is to be told so too.
+        loaded.retain(|(table, _)| {
+            let moment = table.tree.loaded.load(Ordering::SeqCst);
+            moment == BEING_LOADED || versions.has_snapshots_until(moment)
+        });
     }
 
     /// All pages of a table have been given back.

@@ -34,6 +34,7 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
             }
             engine.space.give_back(&engine.pager, author, page)
         }
+        Undo::Pages { first, count } => engine.space.give_run_back(&engine.pager, author, first, count),
     }
 }
 

@@ -14,6 +14,7 @@ use common::options;
 use duralite_store::{Options, Scheme, Store};
 
 const PIECE: usize = 512;
+const LOADED: u64 = 250;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 
 fn path(version: u32, scheme: Scheme) -> PathBuf {
@@ -66,7 +67,8 @@ fn row(n: u64) -> ([u8; 8], Vec<u8>) {
     (n.to_be_bytes(), vec![n as u8; len])
 }
 
-/// Rows at home, rows in the log only, a row that went, and a transaction that had not committed.
+/// Rows at home, rows in the log only, a row that went, and a transaction that had not committed; a bulk load that has, and one that
+/// has not.
 fn make(scheme: Scheme) -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
@@ -78,13 +80,18 @@ fn make(scheme: Scheme) -> Images {
     store.run(|tx| tx.delete(&table, &row(50).0)).unwrap();
     let mut open = store.begin();
     open.put(&table, &row(60).0, b"never committed").unwrap();
+    let loaded = store.table("loaded").unwrap();
+    store.load(&loaded, (0..LOADED).map(row)).unwrap();
+    let unfinished = store.table("unfinished").unwrap();
+    let mut load = store.bulk_load(&unfinished).unwrap();
+    (0..LOADED).for_each(|n| load.put(&row(n).0, &row(n).1).unwrap());
     store.run(|tx| tx.put(&table, &row(130).0, &row(130).1)).unwrap();
     rig.death()
 }
 
 #[test]
 fn stores_of_each_version_are_opened() {
-    for (version, scheme) in (1..=2).flat_map(|version| SCHEMES.map(|scheme| (version, scheme))) {
+    for (version, scheme) in (1..=3).flat_map(|version| SCHEMES.map(|scheme| (version, scheme))) {
         let path = path(version, scheme);
         if std::env::var_os("STORE_GOLDEN").is_some() && !path.exists() {
             let images = make(scheme);
@@ -92,8 +99,12 @@ fn stores_of_each_version_are_opened() {
         }
         let images = decode(&fs::read(&path).unwrap());
         let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme)).unwrap();
-        assert_eq!(store.metrics().recovered_transactions, 1, "version {version}, {scheme:?}");
-        assert_eq!(store.verify().unwrap().rows, 130);
+        let (taken_back, loaded) = if version < 3 { (1, 0) } else { (2, LOADED) };
+        assert_eq!(store.metrics().recovered_transactions, taken_back, "version {version}, {scheme:?}");
+        assert_eq!(store.verify().unwrap().rows, 130 + loaded);
+        let table = store.table("loaded").unwrap();
+        let rows = store.begin().scan(&table, ..).map(Result::unwrap).collect::<Vec<_>>();
+        assert!(rows.into_iter().eq((0..loaded).map(|n| (row(n).0.to_vec(), row(n).1))), "{scheme:?}");
         let table = store.table("golden").unwrap();
         let rows = store.run(|tx| tx.scan(&table, ..).collect::<Result<Vec<_>, _>>()).unwrap();
         let expected = (0..131).filter(|n| *n != 50).map(|n| (row(n).0.to_vec(), row(n).1));

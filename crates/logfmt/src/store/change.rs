@@ -14,6 +14,8 @@ const CUT: u8 = 3;
 const IMAGE: u8 = 4;
 const MAP_SET: u8 = 5;
 const MAP_CLEAR: u8 = 6;
+const MAP_SET_RUN: u8 = 7;
+const MAP_CLEAR_RUN: u8 = 8;
 
 /// One change of one page. It never depends on more than what the page held after the change before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,20 @@ pub enum Change<'a> {
         /// Its place in the map.
         bit: u32,
     },
+    /// Pages beside each other are in use.
+    MapSetRun {
+        /// The first one's place in the map.
+        bit: u32,
+        /// How many they are.
+        count: u32,
+    },
+    /// Pages beside each other are free.
+    MapClearRun {
+        /// The first one's place in the map.
+        bit: u32,
+        /// How many they are.
+        count: u32,
+    },
 }
 
 impl<'a> Change<'a> {
@@ -77,6 +93,8 @@ impl<'a> Change<'a> {
             Self::Image { front, tail } => (IMAGE, front, tail),
             Self::MapSet { bit } => return map_change(MAP_SET, page, *bit, into),
             Self::MapClear { bit } => return map_change(MAP_CLEAR, page, *bit, into),
+            Self::MapSetRun { bit, count } => return map_run(MAP_SET_RUN, page, (*bit, *count), into),
+            Self::MapClearRun { bit, count } => return map_run(MAP_CLEAR_RUN, page, (*bit, *count), into),
         };
         let mut head = [kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         put(&mut head, 1, &page.to_le_bytes());
@@ -100,7 +118,8 @@ impl<'a> Change<'a> {
         let rest = rest.get(12..).ok_or(SHORT)?;
         let (one, rest) = rest.split_at_checked(first).ok_or(SHORT)?;
         let (two, rest) = rest.split_at_checked(second).ok_or(SHORT)?;
-        let bit = || Ok::<_, FormatError>(u32::from_le_bytes(array(one, 0).ok_or(SHORT)?));
+        let word = |at| Ok::<_, FormatError>(u32::from_le_bytes(array(one, at).ok_or(SHORT)?));
+        let bit = || word(0);
         let change = match *kind {
             PUT => Self::Put { cell: one },
             REMOVE => Self::Remove { key: one },
@@ -108,6 +127,8 @@ impl<'a> Change<'a> {
             IMAGE => Self::Image { front: one, tail: two },
             MAP_SET => Self::MapSet { bit: bit()? },
             MAP_CLEAR => Self::MapClear { bit: bit()? },
+            MAP_SET_RUN => Self::MapSetRun { bit: bit()?, count: word(4)? },
+            MAP_CLEAR_RUN => Self::MapClearRun { bit: bit()?, count: word(4)? },
             _ => return Err(DAMAGED),
         };
         *bytes = rest;
@@ -137,6 +158,8 @@ impl<'a> Change<'a> {
             }
             Self::MapSet { bit } => space_map::set(page, *bit, true),
             Self::MapClear { bit } => space_map::set(page, *bit, false),
+            Self::MapSetRun { bit, count } => space_map::set_run(page, *bit, *count, true),
+            Self::MapClearRun { bit, count } => space_map::set_run(page, *bit, *count, false),
         }
     }
 }
@@ -147,4 +170,13 @@ fn map_change(kind: u8, page: PageId, bit: u32, into: &mut Vec<u8>) {
     into.extend(4_u16.to_le_bytes());
     into.extend(0_u16.to_le_bytes());
     into.extend(bit.to_le_bytes());
+}
+
+fn map_run(kind: u8, page: PageId, (bit, count): (u32, u32), into: &mut Vec<u8>) {
+    into.push(kind);
+    into.extend(page.to_le_bytes());
+    into.extend(8_u16.to_le_bytes());
+    into.extend(0_u16.to_le_bytes());
+    into.extend(bit.to_le_bytes());
+    into.extend(count.to_le_bytes());
 }

@@ -20,7 +20,10 @@ pub use disk_log::{
 pub use nv_log::{
     EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, NvHead, OBJECT_ALIGNMENT, STATE_BIT, entry_of, object_of,
 };
-pub use object::{OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind, Undo, claim_durable, seal_object};
+pub use object::{
+    COMMIT_OF_PAGES_AT_HOME, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind, Undo, claim_durable,
+    seal_object,
+};
 pub use page::{
     LARGEST_PAGE, PAGE_HEADER_BYTES, PageKind, SMALLEST_PAGE, blank, check, extra, kind, level, lsn, page_id,
     payload, seal, set_extra, set_lsn, set_payload,

@@ -22,6 +22,10 @@ const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
+const UNDO_PAGES: u8 = 3;
+
+/// The byte behind a commit's time, where what it leads to was written home and is not in the log.
+pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };
 const SHORT: FormatError = FormatError::Short { what: "a log object" };
@@ -89,6 +93,13 @@ pub enum Undo<'a> {
         /// Its number.
         page: PageId,
     },
+    /// Pages beside each other, of one space map, are free again.
+    Pages {
+        /// The first one's number.
+        first: PageId,
+        /// How many they are.
+        count: u32,
+    },
 }
 
 impl<'a> Undo<'a> {
@@ -109,6 +120,11 @@ impl<'a> Undo<'a> {
                 into.push(UNDO_PAGE);
                 into.extend(page.to_le_bytes());
             }
+            Self::Pages { first, count } => {
+                into.push(UNDO_PAGES);
+                into.extend(first.to_le_bytes());
+                into.extend(count.to_le_bytes());
+            }
         }
     }
 
@@ -125,6 +141,10 @@ impl<'a> Undo<'a> {
                 Ok(Self::Row { root, key, old: (bytes[1] != 0).then_some(old) })
             }
             Some(&UNDO_PAGE) => Ok(Self::Page { page: u64::from_le_bytes(array(bytes, 1).ok_or(SHORT)?) }),
+            Some(&UNDO_PAGES) => Ok(Self::Pages {
+                first: u64::from_le_bytes(array(bytes, 1).ok_or(SHORT)?),
+                count: u32::from_le_bytes(array(bytes, 9).ok_or(SHORT)?),
+            }),
             _ => Err(DAMAGED),
         }
     }
@@ -247,6 +267,12 @@ impl<'a> Object<'a> {
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         if self.header.kind == ObjectKind::Commit { u64_le(self.undo, 0) } else { 0 }
+    }
+
+    /// Of a commit, whether it leads to pages that were written home, and that no object of the log has.
+    #[must_use]
+    pub fn leads_to_pages_at_home(&self) -> bool {
+        self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
     }
 
     /// Its changes in order, each with its page.

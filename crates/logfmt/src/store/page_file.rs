@@ -8,8 +8,8 @@ use crate::FormatError;
 use crate::bytes::{array, put, u32_le, u64_le};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-/// In version 1 there were no objects that move steps forward.
-const STORE_VERSION: u32 = 2;
+/// In version 1 there were no objects that move steps forward, and in version 2 none of bulk loads.
+const STORE_VERSION: u32 = 3;
 const STORE_CHECKED_BYTES: usize = 88;
 const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
 /// Bytes of a superblock.

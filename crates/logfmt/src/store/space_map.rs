@@ -47,3 +47,9 @@ pub(super) fn set(page: &mut [u8], bit: u32, to: bool) -> Result<(), FormatError
     }
     Ok(())
 }
+
+pub(super) fn set_run(page: &mut [u8], first: u32, count: u32, to: bool) -> Result<(), FormatError> {
+    let end = first.checked_add(count).filter(|end| u64::from(*end) <= bits_of(page.len()));
+    let end = end.ok_or(FormatError::Damaged { what: "a change of the space map" })?;
+    (first..end).try_for_each(|bit| set(page, bit, to))
+}

@@ -104,6 +104,28 @@ fn an_object_says_what_it_was_built_of() {
 }
 
 #[test]
+fn an_object_of_a_bulk_load_says_what_it_was_built_of() {
+    let undo = Undo::Pages { first: 700, count: 64 };
+    let mut body = Vec::new();
+    undo.encode(&mut body);
+    let changes =
+        [(9, Change::MapSetRun { bit: 3, count: 64 }), (10, Change::MapClearRun { bit: 70, count: 1 })];
+    let mut bytes = Object::build(ObjectKind::Update, 5, 4, &body, &changes);
+    seal_object(&mut bytes, 6, 2, 99);
+    let object = Object::decode(&bytes, 99).unwrap();
+    assert_eq!(object.undo().unwrap(), Some(undo));
+    assert_eq!(object.changes().collect::<Result<Vec<_>, _>>().unwrap(), changes);
+    assert!(Undo::decode(&body[..body.len() - 1]).is_err());
+    for (end, leads_home) in [(vec![], false), (vec![COMMIT_OF_PAGES_AT_HOME], true)] {
+        let body = [7_u64.to_le_bytes().to_vec(), end].concat();
+        let mut bytes = Object::build(ObjectKind::Commit, 5, 4, &body, &[]);
+        seal_object(&mut bytes, 6, 2, 99);
+        let object = Object::decode(&bytes, 99).unwrap();
+        assert_eq!((object.time_ns(), object.leads_to_pages_at_home()), (7, leads_home));
+    }
+}
+
+#[test]
 fn heads_are_found_again_and_damage_in_them_is() {
     let head = NvHead { seed: 1, entries: 8192, extent_bytes: 65536, extents: 9, first_lsn: 3 };
     assert_eq!(NvHead::decode(&head.encode()), Ok(head));
@@ -160,4 +182,18 @@ fn maps_find_the_first_free_page() {
     );
     assert!(!is_set(&map, 9) && is_set(&map, 10));
     assert!(Change::MapSet { bit: bits_of(SMALLEST_PAGE) as u32 }.apply(&mut map).is_err());
+}
+
+#[test]
+fn pages_beside_each_other_are_taken_and_given_back_at_once() {
+    let mut map = empty(PageKind::SpaceMap);
+    map[28..32].fill(0);
+    Change::MapSetRun { bit: 5, count: 40 }.apply(&mut map).unwrap();
+    assert_eq!((pages_in_use(&map), first_clear(&map, 5)), (40, Some(45)));
+    Change::MapClearRun { bit: 20, count: 25 }.apply(&mut map).unwrap();
+    assert_eq!((pages_in_use(&map), first_clear(&map, 5)), (15, Some(20)));
+    let bits = bits_of(SMALLEST_PAGE) as u32;
+    assert!(Change::MapSetRun { bit: bits - 1, count: 2 }.apply(&mut map).is_err());
+    assert!(Change::MapSetRun { bit: 1, count: u32::MAX }.apply(&mut map).is_err());
+    Change::MapSetRun { bit: bits - 1, count: 1 }.apply(&mut map).unwrap();
 }

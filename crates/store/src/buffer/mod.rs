@@ -9,6 +9,7 @@
 mod ahead;
 mod clean;
 mod frame;
+mod past;
 mod queues;
 mod snapshot;
 mod victims;

@@ -114,7 +114,8 @@ impl Snapshot {
         if key.len() > KEY_LIMIT {
             return Err(Error::KeyTooLong { len: key.len() });
         }
-        self.value(table.root(), key).map_err(|error| self.or_too_old(error))
+        let value = self.value(table.root(), key).map_err(|error| self.or_too_old(error))?;
+        Ok(value.filter(|_| !self.is_before_load(table)))
     }
 
     /// The rows of a range of keys, in key order or with `.rev()` backwards. Each may be an error, as of [`get`](Self::get);
@@ -182,6 +183,11 @@ impl Snapshot {
             }
         };
         if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
+    }
+
+    /// Whether the table was empty then, and its rows were loaded since. Asked once its pages have been looked at.
+    fn is_before_load(&self, table: &Table) -> bool {
+        table.is_loaded_after(self.0.seen.moment())
     }
 
     /// Called once pages and versions have been looked at: whether that was in time.

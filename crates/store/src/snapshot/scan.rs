@@ -81,6 +81,9 @@ impl SnapshotScan {
         };
         let changed = self.changed((edge(&from), edge(&end)), End::Front);
         self.snapshot.check_age()?;
+        if self.snapshot.is_before_load(&self.table) {
+            return Ok(());
+        }
         if let Some(cut) = &changed.cut {
             end = Bound::Included(cut.clone());
         }
@@ -107,6 +110,9 @@ impl SnapshotScan {
         };
         let changed = self.changed((edge(&begin), edge(&to)), End::Back);
         self.snapshot.check_age()?;
+        if self.snapshot.is_before_load(&self.table) {
+            return Ok(());
+        }
         if let Some(cut) = &changed.cut {
             begin = Bound::Included(cut.clone());
         }

@@ -20,6 +20,16 @@ impl Space {
         self.first_map + pages + pages.div_ceil(self.bits - 1)
     }
 
+    /// Whether no log object from `head` on speaks of a free page.
+    fn is_unspoken_of(&self, pager: &Pager, page: PageId, head: Lsn) -> Result<bool, Error> {
+        match pager.pool.read(page) {
+            Ok(page) => Ok(lsn(page.bytes()) < head),
+            // A load that did not come to its end has torn it.
+            Err(Error::Corrupt { .. }) => Ok(self.is_forgotten(page, head)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Cuts pages off the file's end that are free and that no log object from `head` on speaks of.
     ///
     /// # Errors
@@ -47,7 +57,7 @@ impl Space {
                 let is_free = if map.id() == id {
                     pages_in_use(map.bytes()) == 0 && map.lsn() < head
                 } else {
-                    !is_set(map.bytes(), bit) && lsn(pager.pool.read(id)?.bytes()) < head
+                    !is_set(map.bytes(), bit) && self.is_unspoken_of(pager, id, head)?
                 };
                 if !is_free {
                     break;

@@ -4,11 +4,15 @@
 //! others may fill the room meanwhile. So a rollback never fails for lack of room in the page file.
 
 mod cut;
+mod run;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_logfmt::store::{Change, PageId, bits_of, first_clear, is_set, pages_in_use};
+use duralite_logfmt::store::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
+use parking_lot::Mutex;
 
+pub(crate) use self::run::Run;
+use self::run::Runs;
 use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
@@ -38,6 +42,7 @@ pub(crate) struct Space {
     used: AtomicU64,
     /// Pages that taking back what is in progress may need.
     kept: AtomicU64,
+    runs: Mutex<Runs>,
 }
 
 /// A page that is about to be in use, and what its map is to say.
@@ -83,6 +88,7 @@ impl Space {
             hint: AtomicU64::new(0),
             used: AtomicU64::new(0),
             kept: AtomicU64::new(0),
+            runs: Mutex::default(),
         }
     }
 
@@ -105,6 +111,7 @@ impl Space {
             map += self.bits;
         }
         self.used.store(used, Ordering::SeqCst);
+        self.runs.lock().opened(end, pager.log.next() - 1);
         Ok(())
     }
 
@@ -214,15 +221,13 @@ impl Space {
             return Err(Error::corrupt("the space map, where a page is free twice,"));
         }
         let logged = pager.step(author, &[], &mut [&mut map], &[(0, Change::MapClear { bit })])?;
-        self.freed(page);
+        self.freed(page, logged.lsn);
         Ok(logged)
     }
 
-    /// A page has been given back by an object of somebody else's.
-    pub(crate) fn freed(&self, page: PageId) {
-        // Of a damaged store more may be given back than was in use.
-        let _ = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| used.checked_sub(1));
-        self.hint.fetch_min(page - self.first_map, Ordering::SeqCst);
+    /// A page has been given back by an object of somebody else's. Called with its map still latched.
+    pub(crate) fn freed(&self, page: PageId, lsn: Lsn) {
+        self.freed_run(page, 1, lsn);
     }
 }
 

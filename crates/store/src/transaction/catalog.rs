@@ -181,6 +181,9 @@ impl Transaction {
 
     /// The transaction has committed, and has ended for snapshots.
     pub(super) fn tables_committed(&mut self) {
+        if let Some(table) = self.loaded.take() {
+            self.engine().tables.loaded(&table, &self.engine().versions);
+        }
         if self.renamed.is_empty() {
             return;
         }

@@ -177,7 +177,7 @@ impl Transaction {
     }
 
     /// Ends after a commit with this number, or after nothing.
-    fn finish(&mut self, upto: Lsn) {
+    pub(super) fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over);
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {

@@ -7,13 +7,12 @@ use duralite_logfmt::store::{LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, Value, l
 
 use super::Transaction;
 use super::change::OBJECT_OVERHEAD;
-use super::rows::inline_limit;
 use crate::admission::Room;
 use crate::error::{Error, VALUE_LIMIT};
 use crate::locks::Mode;
 use crate::pager::Logged;
 use crate::table::Table;
-use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain};
+use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, inline_limit};
 use crate::value_reader::ValueReader;
 
 /// Room in the log is kept for so many pages at a time: what was written before may go home and out of the log meanwhile.

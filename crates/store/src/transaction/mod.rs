@@ -7,6 +7,7 @@ mod catalog;
 mod change;
 mod commit;
 mod kept;
+mod load;
 mod long;
 mod reads;
 mod rows;
@@ -21,6 +22,7 @@ use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
 
 pub use self::commit::Ticket;
 use self::kept::{Kept, Renamed};
+pub(crate) use self::load::{Backups, Loaded};
 pub(crate) use self::rows::chain_given_up;
 pub use self::scan::Scan;
 use crate::admission::Room;
@@ -81,6 +83,8 @@ pub struct Transaction {
     next_savepoint: u64,
     /// What it has done to tables that handles have to be told of.
     renamed: Vec<Renamed>,
+    /// The table whose rows its commit brings.
+    loaded: Option<Table>,
 }
 
 /// A moment in a transaction, to go back to.
@@ -125,6 +129,7 @@ impl Transaction {
             savepoints: Vec::new(),
             next_savepoint: 0,
             renamed: Vec::new(),
+            loaded: None,
         }
     }
 

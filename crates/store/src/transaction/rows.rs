@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use duralite_logfmt::store::{
-    LEAF_CELL_HEAD, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, Value, cell_key, leaf_cell,
-    leaf_value,
+    LEAF_CELL_HEAD, ObjectKind, PageId, PageKind, Undo, Value, cell_key, leaf_cell, leaf_value,
 };
 
 use super::change::{Intent, OBJECT_OVERHEAD, undo_room};
@@ -16,12 +15,7 @@ use crate::locks::{Key, Mode};
 use crate::pager::{Author, Logged};
 use crate::steps::Step;
 use crate::table::Table;
-use crate::tree::{Found, read_chain};
-
-/// The longest cell that stays in its leaf.
-pub(super) fn inline_limit(page_bytes: usize) -> usize {
-    (page_bytes - PAGE_HEADER_BYTES) / 4
-}
+use crate::tree::{Found, inline_limit, read_chain};
 
 impl Transaction {
     /// A row's value, under a shared lock.

@@ -163,7 +163,7 @@ fn middle(page: &Writing<'_>) -> Result<usize, Error> {
 }
 
 /// The shortest key above `left` that is not above `right`.
-fn shortest_between(left: &[u8], right: &[u8]) -> Vec<u8> {
+pub(crate) fn shortest_between(left: &[u8], right: &[u8]) -> Vec<u8> {
     let same = left.iter().zip(right).take_while(|(a, b)| a == b).count();
     right[..(same + 1).min(right.len())].to_vec()
 }

@@ -13,8 +13,8 @@ mod shrink;
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::store::{
-    Change, Lsn, ObjectKind, PageId, PageKind, Undo, cell, cell_count, child_at, child_for, free_bytes, kind,
-    level, lsn, search,
+    Change, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, cell, cell_count, child_at,
+    child_for, free_bytes, kind, level, lsn, search,
 };
 
 use crate::buffer::{Latched, Way, Writing};
@@ -24,6 +24,7 @@ use crate::space::{Purpose, Space};
 
 pub(crate) use self::ahead::Ahead;
 pub(crate) use self::cursor::{LeafCopy, Rows};
+pub(crate) use self::grow::shortest_between;
 pub(crate) use self::overflow::{
     Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
 };
@@ -34,6 +35,11 @@ pub(crate) use self::relocate::MOST_MOVES;
 const MOST_SPLITS: u32 = 1000;
 /// Bytes of a slot.
 const SLOT: usize = 2;
+
+/// The longest cell that stays in its leaf.
+pub(crate) fn inline_limit(page_bytes: usize) -> usize {
+    (page_bytes - PAGE_HEADER_BYTES) / 4
+}
 
 /// A tree, by its root.
 #[derive(Clone, Copy, Debug)]

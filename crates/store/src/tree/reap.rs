@@ -118,9 +118,7 @@ impl<'a> Tree<'a> {
             }
             gone.extend(path.iter().skip(1).map(Writing::id));
         }
-        self.replace(&mut path[at], &image, &gone)?;
-        gone.into_iter().for_each(|page| self.space.freed(page));
-        Ok(())
+        self.replace(&mut path[at], &image, &gone)
     }
 
     /// Takes a row out together with a page, by one object that nobody takes back.
@@ -132,8 +130,8 @@ impl<'a> Tree<'a> {
         let (map, bit) = self.space.place_of(page);
         let mut map = self.pager.pool.write(map)?;
         let changes = [(0, Change::Remove { key }), (1, Change::MapClear { bit })];
-        self.pager.step(Author::SYSTEM, &[], &mut [&mut leaf, &mut map], &changes)?;
-        self.space.freed(page);
+        let logged = self.pager.step(Author::SYSTEM, &[], &mut [&mut leaf, &mut map], &changes)?;
+        self.space.freed(page, logged.lsn);
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop((leaf, map));
         if is_empty {

@@ -96,9 +96,9 @@ impl<'a> Tree<'a> {
         ];
         let mut pages = vec![&mut given.maps[0], &mut new_page, parent, &mut old];
         pages.extend(&mut other_map);
-        self.pager.step(Author::SYSTEM, &[], &mut pages, &changes)?;
+        let logged = self.pager.step(Author::SYSTEM, &[], &mut pages, &changes)?;
         given.taken();
-        self.space.freed(id);
+        self.space.freed(id, logged.lsn);
         Ok(true)
     }
 }

@@ -46,9 +46,7 @@ impl<'a> Tree<'a> {
             without_child(&mut image, place).map_err(damaged(top.id()))?;
         }
         let gone: Vec<PageId> = path.iter().map(|(page, _)| page.id()).collect();
-        self.replace(&mut top, &image, &gone)?;
-        gone.into_iter().for_each(|page| self.space.freed(page));
-        Ok(())
+        self.replace(&mut top, &image, &gone)
     }
 
     /// Makes a page anew and gives others back, in one step.
@@ -67,7 +65,9 @@ impl<'a> Tree<'a> {
         }
         let mut pages: Vec<&mut Writing<'a>> = vec![page];
         pages.extend(latched.iter_mut());
-        self.pager.step(Author::SYSTEM, &[], &mut pages, &changes).map(|_| ())
+        let logged = self.pager.step(Author::SYSTEM, &[], &mut pages, &changes)?;
+        gone.iter().for_each(|page| self.space.freed(*page, logged.lsn));
+        Ok(())
     }
 }
 

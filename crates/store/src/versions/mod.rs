@@ -132,6 +132,11 @@ impl Versions {
         self.noted.has(table, key, cell)
     }
 
+    /// Whether it is noted of some row of a table what it was.
+    pub(crate) fn has_rows_of(&self, table: TableId) -> bool {
+        self.noted.has_rows_of(table)
+    }
+
     /// Puts something in the place of a cell in all versions of a row.
     pub(crate) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         self.noted.replace(table, key, cell, by);
@@ -158,6 +163,13 @@ impl Versions {
     /// A moment, such that each snapshot that is opened from now on is of a later one.
     pub(crate) fn pass(&self) -> u64 {
         self.moments.lock().pass()
+    }
+
+    /// As [`pass`](Self::pass), with something done before a snapshot of a later moment can be opened.
+    pub(crate) fn pass_and(&self, work: impl FnOnce(u64)) {
+        let mut moments = self.moments.lock();
+        let moment = moments.pass();
+        work(moment);
     }
 
     /// Whether a snapshot of this moment or an earlier one is open, and has not been ended.

@@ -205,6 +205,11 @@ impl Noted {
         self.find_place(&row(table, key)).is_some_and(|place| place.kept.lock().chain.has(cell))
     }
 
+    /// Whether there is a version of some row of a table.
+    pub(super) fn has_rows_of(&self, table: TableId) -> bool {
+        self.parts.iter().any(|part| part.0.lock().rows.keys().any(|row| row.0 == table))
+    }
+
     /// Puts something in the place of a cell in all versions of a row.
     pub(super) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         if let Some(place) = self.find_place(&row(table, key)) {

@@ -165,6 +165,9 @@ impl Block for Flushed {
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         self.1.step(|| self.0.preallocate(len))
     }
+    fn reserve(&self, len: u64) -> Result<(), MediumError> {
+        self.1.step(|| self.0.reserve(len))
+    }
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         self.1.step(|| self.0.shrink(len))
     }

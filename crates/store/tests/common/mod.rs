@@ -1,6 +1,9 @@
 //! What several tests use.
 #![allow(dead_code)] // not each of them everything
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use duralite_store::{LogMedium, Options, Scheme};
 
 /// Every scheme on a medium that it can be on.
@@ -18,6 +21,16 @@ pub fn options(scheme: Scheme) -> Options {
 /// Bytes that tell which row they are of.
 pub fn value(n: u32, len: usize) -> Vec<u8> {
     n.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+/// Set when it is dropped: also where a test fails, so that its other threads end.
+#[derive(Debug, Default)]
+pub struct SetAtEnd(pub Arc<AtomicBool>);
+
+impl Drop for SetAtEnd {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 pub mod backups;

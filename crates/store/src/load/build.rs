@@ -1,0 +1,154 @@
+//! The tree of sorted rows, from its leaves up: of each level the last page is in memory.
+
+use duralite_logfmt::store::{
+    Change, LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, PageKind, Value, blank, cell_count, extra, free_bytes,
+    inner_cell, leaf_cell, set_extra, set_payload,
+};
+
+use super::pages::Pages;
+use crate::error::Error;
+use crate::tree::{inline_limit, shortest_between};
+
+/// Bytes of a slot.
+const SLOT: usize = 2;
+
+/// The last page of a level.
+#[derive(Debug)]
+struct Level {
+    page: Vec<u8>,
+    /// What is in it is not below this key, and what is left of it is.
+    low: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Builder {
+    page_bytes: usize,
+    /// The leaf first.
+    levels: Vec<Level>,
+    last: Vec<u8>,
+    rows: u64,
+}
+
+impl Builder {
+    pub(super) fn new(page_bytes: usize) -> Self {
+        Self { page_bytes, levels: Vec::new(), last: Vec::new(), rows: 0 }
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Whether a key is above that of the last row.
+    pub(super) fn is_next(&self, key: &[u8]) -> bool {
+        self.rows == 0 || key > self.last.as_slice()
+    }
+
+    /// Adds a row whose key is the next one.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8], pages: &mut Pages) -> Result<(), Error> {
+        let cell = if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(self.page_bytes) {
+            leaf_cell(key, Value::Inline(value))
+        } else {
+            let first = self.chain(value, pages)?;
+            leaf_cell(key, Value::Long { bytes: value.len() as u64, first })
+        };
+        match self.levels.first() {
+            None => self.add_level(),
+            Some(leaf) if !has_room(&leaf.page, &cell) => {
+                let low = shortest_between(&self.last, key);
+                self.close(0, low, pages)?;
+            }
+            Some(_) => {}
+        }
+        self.add(0, &cell)?;
+        self.last.clear();
+        self.last.extend(key);
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// Ends all pages but the root, which is what comes back; `None` if there are no rows.
+    pub(super) fn finish(&mut self, pages: &mut Pages) -> Result<Option<Vec<u8>>, Error> {
+        let mut level = 0;
+        while level + 1 < self.levels.len() {
+            self.close(level, Vec::new(), pages)?;
+            level += 1;
+        }
+        Ok(self.levels.pop().map(|root| root.page))
+    }
+
+    /// Writes a long value; its first page, 0 if it has no bytes.
+    fn chain(&self, value: &[u8], pages: &mut Pages) -> Result<PageId, Error> {
+        if value.is_empty() {
+            return Ok(0);
+        }
+        let most = self.page_bytes - PAGE_HEADER_BYTES;
+        let first = pages.next_id()?;
+        let (mut id, mut rest) = (first, value);
+        let mut page = vec![0; self.page_bytes];
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(most));
+            let next = if after.is_empty() { 0 } else { pages.next_id()? };
+            blank(&mut page, PageKind::Overflow, 0);
+            set_extra(&mut page, next);
+            set_payload(&mut page, piece);
+            pages.write(id, &page)?;
+            (id, rest) = (next, after);
+        }
+        Ok(first)
+    }
+
+    fn add_level(&mut self) {
+        let mut page = vec![0; self.page_bytes];
+        make_blank(&mut page, self.levels.len());
+        self.levels.push(Level { page, low: Vec::new() });
+    }
+
+    fn add(&mut self, level: usize, cell: &[u8]) -> Result<(), Error> {
+        let page = &mut self.levels[level].page;
+        Change::Put { cell }.apply(page).map_err(|_| Error::corrupt("a page that is being built"))
+    }
+
+    /// Writes the page of a level, tells the level above, and begins the next page, whose keys are not below `low`.
+    fn close(&mut self, level: usize, low: Vec<u8>, pages: &mut Pages) -> Result<(), Error> {
+        let id = pages.next_id()?;
+        let it = &mut self.levels[level];
+        pages.write(id, &it.page)?;
+        make_blank(&mut it.page, level);
+        let low_of_it = std::mem::replace(&mut it.low, low);
+        self.add_child(level + 1, low_of_it, id, pages)
+    }
+
+    fn add_child(
+        &mut self,
+        level: usize,
+        low: Vec<u8>,
+        child: PageId,
+        pages: &mut Pages,
+    ) -> Result<(), Error> {
+        if level == self.levels.len() {
+            self.add_level();
+        }
+        let page = &mut self.levels[level].page;
+        if cell_count(page) == 0 && extra(page) == 0 {
+            // Of the first page of a level everything is left of what comes.
+            set_extra(page, child);
+            return Ok(());
+        }
+        let cell = inner_cell(&low, child);
+        if has_room(page, &cell) {
+            return self.add(level, &cell);
+        }
+        self.close(level, low, pages)?;
+        set_extra(&mut self.levels[level].page, child);
+        Ok(())
+    }
+}
+
+fn make_blank(page: &mut [u8], level: usize) {
+    let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
+    blank(page, kind, level as u8);
+}
+
+fn has_room(page: &[u8], cell: &[u8]) -> bool {
+    free_bytes(page) >= cell.len() + SLOT
+}

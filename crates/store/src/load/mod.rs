@@ -1,0 +1,85 @@
+//! Sorted rows become a table, each written once.
+//!
+//! Pages are built from the leaves up outside of the cache, and go home in long writes past it, to pages that nobody else has. When
+//! they are durable one object makes them the table's (invariant 53).
+
+mod build;
+mod pages;
+mod writer;
+
+use std::sync::Arc;
+
+use duralite_logfmt::store::KEY_LIMIT;
+
+use self::build::Builder;
+use self::pages::Pages;
+use crate::error::{Error, VALUE_LIMIT};
+use crate::running::Running;
+use crate::table::Table;
+
+/// A load of rows in ascending order of their keys into a table that has none, see [`Store::bulk_load`](crate::Store::bulk_load).
+/// Until [`finish`](Self::finish) has returned the table is empty for everybody, and it is again if the load is dropped. Whoever
+/// wants to use the table waits meanwhile. It takes a few megabytes of memory besides the cache.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// let squares = store.table("squares")?;
+/// let mut load = store.bulk_load(&squares)?;
+/// for n in 0..1000_u64 {
+///     load.put(&n.to_be_bytes(), &(n * n).to_le_bytes())?;
+/// }
+/// assert_eq!(load.finish()?, 1000);
+/// assert_eq!(store.begin().get(&squares, &30_u64.to_be_bytes())?, Some(900_u64.to_le_bytes().to_vec()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct BulkLoad {
+    builder: Builder,
+    pages: Pages,
+}
+
+impl BulkLoad {
+    pub(crate) fn begin(running: &Arc<Running>, table: &Table) -> Result<Self, Error> {
+        let pages = Pages::begin(running, table)?;
+        Ok(Self { builder: Builder::new(running.engine.pager.pool.page_bytes()), pages })
+    }
+
+    /// Adds a row. Nothing is durable on return.
+    ///
+    /// # Errors
+    /// [`Error::OutOfOrder`] unless its key is above that of the row before, [`Error::KeyTooLong`], [`Error::RowTooLong`]: the row is
+    /// not added, and the load goes on. [`Error::Full`], [`Error::Io`], [`Error::Timeout`]: the load has failed, and can only be
+    /// dropped; it says [`Error::Finished`] from then on. [`Error::Poisoned`].
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.pages.check()?;
+        if key.len() > KEY_LIMIT {
+            return Err(Error::KeyTooLong { len: key.len() });
+        }
+        if value.len() as u64 > VALUE_LIMIT {
+            return Err(Error::RowTooLong { len: value.len() as u64 });
+        }
+        if !self.builder.is_next(key) {
+            return Err(Error::OutOfOrder);
+        }
+        let put = self.builder.put(key, value, &mut self.pages);
+        put.inspect_err(|_| self.pages.fail())
+    }
+
+    /// Makes the rows those of the table, all at once; how many they are. Durable on return, also with
+    /// [`Durability::Eventual`](crate::Durability::Eventual).
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Io`], [`Error::Timeout`], [`Error::Corrupt`]: the table has no rows, as before.
+    /// [`Error::Finished`] if the load has failed before. [`Error::Poisoned`]: whether it has them is known when the store has been
+    /// opened again.
+    pub fn finish(self) -> Result<u64, Error> {
+        let Self { mut builder, mut pages } = self;
+        pages.check()?;
+        let rows = builder.rows();
+        if let Some(root) = builder.finish(&mut pages)? {
+            pages.commit(&root)?;
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,179 @@
+//! Pages beside each other, for whoever writes them home past the cache.
+//!
+//! Recovery repeats what the log says of a page whatever became of the page since, and cannot where such a write has torn it. So
+//! these are pages that no object of the log speaks of: none of them was given back since the log's head.
+
+use std::sync::atomic::Ordering;
+
+use duralite_logfmt::store::{Change, Lsn, PageId, Undo, first_clear, is_set};
+use rustc_hash::FxHashMap;
+
+use super::Space;
+use crate::error::Error;
+use crate::pager::{Author, Logged, Pager};
+
+/// Fewer pages beside each other are left to others, if more are wanted.
+const SHORTEST: u64 = 64;
+/// Of so many pages it is known when one of them was given back last.
+const GROUP: u64 = 256;
+
+/// Pages beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) first: PageId,
+    pub(crate) count: u64,
+    /// Where the log began: what the pages were before is older, and what is written to them may say that it is as new as this.
+    pub(crate) head: Lsn,
+}
+
+/// Which pages log objects may still speak of though they are free, and which are being written past the cache.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// By group, the newest object that gave one of its pages back since the store was opened.
+    freed: FxHashMap<u64, Lsn>,
+    /// Pages before this one the log may have spoken of when the store was opened, up to the object `opened`.
+    known: PageId,
+    opened: Lsn,
+    /// Of loads that have not committed: first pages, and how many.
+    being_written: Vec<(PageId, u64)>,
+}
+
+impl Runs {
+    pub(super) fn opened(&mut self, pages: PageId, newest: Lsn) {
+        (self.known, self.opened) = (pages, newest);
+    }
+
+    /// Whether no object from `head` on speaks of a page that is free.
+    fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
+        let opened = if page < self.known { self.opened } else { 0 };
+        self.freed.get(&(page / GROUP)).copied().unwrap_or(0).max(opened) < head
+    }
+}
+
+impl Space {
+    /// Takes some pages beside each other, `want` at most, for whoever writes them home himself; the object, and its undo.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the file cannot grow; as [`Pager::step`].
+    pub(crate) fn take_run(
+        &self,
+        pager: &Pager,
+        author: Author,
+        want: u64,
+    ) -> Result<(Run, Logged, Vec<u8>), Error> {
+        let head = pager.log.head();
+        let mut group = self.hint.load(Ordering::SeqCst) / self.bits;
+        loop {
+            let first_of_map = self.first_map + group * self.bits;
+            let mut map = pager.pool.write(first_of_map)?;
+            let Some((bit, count)) = self.find_run(map.bytes(), first_of_map, want, head) else {
+                group += 1;
+                continue;
+            };
+            let first = first_of_map + u64::from(bit);
+            self.used.fetch_add(u64::from(count), Ordering::SeqCst);
+            let mut undo = Vec::new();
+            Undo::Pages { first, count }.encode(&mut undo);
+            // What is kept for others is there besides.
+            let pages = self.pages_wanted().max(first + u64::from(count));
+            let set = [(0, Change::MapSetRun { bit, count })];
+            let taken = pager
+                .pool
+                .file()
+                .reserve(pages)
+                .and_then(|()| pager.step(author, &undo, &mut [&mut map], &set));
+            let logged = taken.inspect_err(|_| {
+                self.used.fetch_sub(u64::from(count), Ordering::SeqCst);
+            })?;
+            let run = Run { first, count: count.into(), head };
+            self.runs.lock().being_written.push((run.first, run.count));
+            return Ok((run, logged, undo));
+        }
+    }
+
+    /// The first pages of a map that are free, beside each other, and not spoken of from `head` on.
+    fn find_run(&self, map: &[u8], first_of_map: PageId, want: u64, head: Lsn) -> Option<(u32, u32)> {
+        let runs = self.runs.lock();
+        let mut from = 1;
+        while let Some(bit) = first_clear(map, from).filter(|bit| u64::from(*bit) < self.bits) {
+            let is_fit = |at: u64| {
+                at < self.bits
+                    && at < u64::from(bit) + want
+                    && !is_set(map, at as u32)
+                    && runs.is_forgotten(first_of_map + at, head)
+            };
+            let end = (u64::from(bit)..).find(|at| !is_fit(*at))?;
+            let count = end - u64::from(bit);
+            if count >= want.min(SHORTEST) {
+                return Some((bit, count as u32));
+            }
+            from = end as u32 + 1;
+        }
+        None
+    }
+
+    /// Gives pages beside each other back.
+    ///
+    /// # Errors
+    /// As [`give_back`](Self::give_back).
+    pub(crate) fn give_run_back(
+        &self,
+        pager: &Pager,
+        author: Author,
+        first: PageId,
+        count: u32,
+    ) -> Result<Logged, Error> {
+        let (map, bit) = self.place_of(first);
+        let mut map = pager.pool.write(map)?;
+        if (bit..bit.saturating_add(count)).any(|bit| !is_set(map.bytes(), bit)) {
+            return Err(Error::corrupt("the space map, where a page is free twice,"));
+        }
+        let clear = [(0, Change::MapClearRun { bit, count })];
+        let logged = pager.step(author, &[], &mut [&mut map], &clear)?;
+        self.runs.lock().being_written.retain(|(other, _)| *other != first);
+        self.freed_run(first, count.into(), logged.lsn);
+        Ok(logged)
+    }
+
+    /// A run is a table's from now on: all of it but the last pages, which its object has given back.
+    pub(crate) fn run_is_written(&self, run: Run, spare: u64, lsn: Lsn) {
+        self.runs.lock().being_written.retain(|(first, _)| *first != run.first);
+        if spare > 0 {
+            self.freed_run(run.first + run.count - spare, spare, lsn);
+        }
+    }
+
+    /// Pages have been given back by an object of somebody else's. Called with their map still latched.
+    pub(crate) fn freed_run(&self, first: PageId, count: u64, lsn: Lsn) {
+        {
+            let mut runs = self.runs.lock();
+            for group in first / GROUP..=(first + count - 1) / GROUP {
+                let newest = runs.freed.entry(group).or_default();
+                *newest = lsn.max(*newest);
+            }
+        }
+        // Of a damaged store more may be given back than was in use.
+        let less = |used: u64| Some(used.saturating_sub(count));
+        let _ = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        self.hint.fetch_min(first - self.first_map, Ordering::SeqCst);
+    }
+
+    /// Whether the log speaks of a free page no more from `head` on.
+    pub(super) fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
+        self.runs.lock().is_forgotten(page, head)
+    }
+
+    /// Whether a page has to be whole at home, unless it is newer in the cache: not if it is free, or is being written past the cache.
+    ///
+    /// # Errors
+    /// Of the map.
+    pub(crate) fn is_whole(&self, pager: &Pager, page: PageId) -> Result<bool, Error> {
+        let (map, bit) = self.place_of(page);
+        // A map speaks of itself nowhere.
+        if bit != 0 && !is_set(pager.pool.read(map)?.bytes(), bit) {
+            return Ok(false);
+        }
+        let runs = self.runs.lock();
+        Ok(!runs.being_written.iter().any(|(first, count)| (*first..first + count).contains(&page)))
+    }
+}
