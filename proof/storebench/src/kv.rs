@@ -87,7 +87,15 @@ pub(crate) trait Session {
 /// A store, with its tables made.
 pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
+
+    /// Loads sorted rows into a table that has none, if the store has a way of its own for that; whether it has.
+    fn load_sorted(&self, _table: usize, _rows: &mut dyn Iterator<Item = KeyValue>) -> Result<bool> {
+        Ok(false)
+    }
 }
+
+/// A key and its value.
+pub(crate) type KeyValue = (Vec<u8>, Vec<u8>);
 
 /// What a store may keep in memory when they are compared.
 #[derive(Clone, Copy, Debug)]

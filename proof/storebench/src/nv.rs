@@ -10,24 +10,37 @@ use duralite_medium::block::{Block, BlockCounters, BlockOptions, Durability, Fil
 use duralite_medium::{FileNvm, Guarantee, LINE_BYTES, Latency, MapOptions, MediumError, Nvm};
 use duralite_store::{Error, LogMedium, Media, Options, Scheme, Snapshot, Store, Table, Transaction};
 
-use crate::kv::{Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work, each};
+use crate::kv::{Db, Done, Fail, KeyValue, Schema, Session, Span, Tx, Visit, Work, each};
 
 /// A store, and the tables of a workload.
 pub(crate) struct NvDb {
     pub(crate) store: Store,
     tables: Vec<Table>,
+    loads_in_bulk: bool,
 }
 
 impl NvDb {
     pub(crate) fn new(store: Store, schema: Schema) -> Result<Self> {
         let tables = schema.iter().map(|name| store.table(name)).collect::<Result<_, _>>()?;
-        Ok(Self { store, tables })
+        Ok(Self { store, tables, loads_in_bulk: true })
+    }
+
+    /// Sorted rows are loaded by transactions too.
+    pub(crate) fn by_transactions(self) -> Self {
+        Self { loads_in_bulk: false, ..self }
     }
 }
 
 impl Db for NvDb {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         Ok(Box::new(NvSession(self)))
+    }
+
+    fn load_sorted(&self, table: usize, rows: &mut dyn Iterator<Item = KeyValue>) -> Result<bool> {
+        if self.loads_in_bulk {
+            self.store.load(&self.tables[table], rows)?;
+        }
+        Ok(self.loads_in_bulk)
     }
 }
 
@@ -100,7 +113,7 @@ impl Session for NvSession<'_> {
 
     // The store runs again by itself what has to give way, and lets it keep its age.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
-        let NvDb { store, tables } = self.0;
+        let NvDb { store, tables, .. } = self.0;
         let mut failure = None;
         let done = store.run(|tx| match work(&mut NvTx(tx, tables)) {
             Ok(()) => Ok(()),
@@ -246,6 +259,10 @@ impl Block for SlowBlock {
 
     fn preallocate(&self, len: u64) -> Result<(), MediumError> {
         self.block.preallocate(len)
+    }
+
+    fn reserve(&self, len: u64) -> Result<(), MediumError> {
+        self.block.reserve(len)
     }
 
     fn refresh_len(&self) -> Result<(), MediumError> {

@@ -159,10 +159,12 @@ impl Workload for Ycsb {
     }
 
     fn load(&self, db: &dyn Db) -> Result<()> {
-        let mut loader = Loader::new(db)?;
-        for key in 0..self.rows {
-            loader.put(0, key.to_be_bytes().to_vec(), self.row(key))?;
+        let mut rows = (0..self.rows).map(|key| (key.to_be_bytes().to_vec(), self.row(key)));
+        if db.load_sorted(0, &mut rows)? {
+            return Ok(());
         }
+        let mut loader = Loader::new(db)?;
+        rows.try_for_each(|(key, row)| loader.put(0, key, row))?;
         loader.finish()
     }
 

@@ -10,15 +10,18 @@ use crate::ycsb::{Mix, Ycsb};
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// By what the store has for sorted rows.
     Load,
+    LoadByTransactions,
     Scan,
     Ycsb(Mix),
     TpcB,
     TpcC,
 }
 
-const KINDS: [(&str, Kind); 11] = [
+const KINDS: [(&str, Kind); 12] = [
     ("load", Kind::Load),
+    ("load-by-transactions", Kind::LoadByTransactions),
     ("scan", Kind::Scan),
     ("ycsb-a", Kind::Ycsb(Mix::A)),
     ("ycsb-b", Kind::Ycsb(Mix::B)),
@@ -85,6 +88,11 @@ impl Case {
         Self::all().into_iter().filter(|case| USUAL.contains(&case.name().as_str())).collect()
     }
 
+    /// Whether it is about loading alone.
+    pub(super) fn is_load(self) -> bool {
+        matches!(self.kind, Kind::Load | Kind::LoadByTransactions)
+    }
+
     pub(super) fn title(self) -> &'static str {
         KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
     }
@@ -115,6 +123,9 @@ impl Case {
     pub(super) fn data(self) -> String {
         match self.kind {
             Kind::TpcB | Kind::TpcC => format!("{}-{}x", self.title(), self.multiple),
+            Kind::LoadByTransactions => {
+                format!("rows-by-transactions-{}x-{}b", self.multiple, self.row_bytes)
+            }
             _ => format!("rows-{}x-{}b", self.multiple, self.row_bytes),
         }
     }
@@ -125,7 +136,9 @@ impl Case {
             bail!("a cache of {cache_bytes} bytes is too small to measure with");
         }
         Ok(match self.kind {
-            Kind::Load | Kind::Scan => Box::new(Ycsb::new(Mix::Scan, rows, row_bytes, false)),
+            Kind::Load | Kind::LoadByTransactions | Kind::Scan => {
+                Box::new(Ycsb::new(Mix::Scan, rows, row_bytes, false))
+            }
             Kind::Ycsb(mix) => Box::new(Ycsb::new(mix, rows, row_bytes, self.is_zipf)),
             Kind::TpcB => {
                 // Of the rows nearly all are accounts, of 104 bytes.
@@ -143,7 +156,7 @@ impl Case {
     pub(super) fn user_bytes(self) -> Option<f64> {
         let row = (self.row_bytes + 8) as f64;
         match self.kind {
-            Kind::Load => Some(row),
+            Kind::Load | Kind::LoadByTransactions => Some(row),
             Kind::Ycsb(Mix::A | Mix::F) => Some(row / 2.0),
             Kind::Ycsb(Mix::B | Mix::D | Mix::E | Mix::BesideScan) => Some(row / 20.0),
             // Three rows of 100 bytes and one of 50, with their keys.

@@ -128,7 +128,9 @@ fn device_bytes() -> Result<(f64, f64)> {
 fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
     if task.store == STORE {
         let options = Options::default().cache_bytes(task.cache_bytes);
-        return Ok(Box::new(NvDb::new(Store::open(task.dir.join("store"), options)?, workload.schema())?));
+        let db = NvDb::new(Store::open(task.dir.join("store"), options)?, workload.schema())?;
+        let by_transactions = task.case.kind == Kind::LoadByTransactions;
+        return Ok(Box::new(if by_transactions { db.by_transactions() } else { db }));
     }
     let memory = Memory {
         cache_bytes: task.cache_bytes,

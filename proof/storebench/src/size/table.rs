@@ -126,7 +126,7 @@ impl Rig<'_> {
                 if score.failure.is_some() {
                     continue;
                 }
-                let found = if case.kind == Kind::Load {
+                let found = if case.is_load() {
                     // The first load is the one that the other rows go on with.
                     if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
                 } else {
@@ -159,7 +159,7 @@ fn finish(case: Case, cache_bytes: u64, score: &mut Score) {
     for found in &mut score.turns {
         let rows = case.data_bytes(cache_bytes) as f64 / (case.row_bytes + 8) as f64;
         match case.kind {
-            Kind::Load => {
+            Kind::Load | Kind::LoadByTransactions => {
                 found.insert("commits".to_owned(), rows);
                 found.insert("per_second".to_owned(), rows / found["seconds"]);
             }
@@ -253,7 +253,7 @@ fn note(sizes: &Sizes, disk: Disk, why_not: Option<String>) -> String {
         ),
     };
     format!(
-        "Cache {} MiB, {held}. {} s for a row and a store, in {} turns, medians; bytes are of all turns. `1x` is data of four fifths of the cache, so that they fit. Keys of 8 bytes, in ascending order at loading, in transactions of a thousand rows; `load` is over once the store is closed. `scan` counts rows of whole scans, for 5 s a turn at most; `mixed` is YCSB-B beside one thread that scans everything again and again. TPC-B has rows of its specification, TPC-C as well. All commits are durable: SQLite `synchronous=FULL` (its cache divided among its connections), redb `Durability::Immediate`, fjall `PersistMode::SyncData`, RocksDB synced, LMDB as it is; RocksDB and fjall have half of the fixed share for what waits to be written. Bytes written and read are those that the kernel had the device do for the process, until it was closed. The disk by itself: {} pages of 8 KiB a second anywhere by one thread, {} by 16, and {} MB/s in order. The bounds are what that allows with the bytes that were moved; both together are `the bound`, which says nothing about the time that the processors need. Rows of YCSB compress well, and RocksDB compresses. Of what the store writes when it is loaded, one part is the log, one zeros for the file as it grows, two are the pages (a double write), and the rest is what the log says besides the rows; who appends or copies on write has less of that. LMDB reads from its mapped file without a copy. {}",
+        "Cache {} MiB, {held}. {} s for a row and a store, in {} turns, medians; bytes are of all turns. `1x` is data of four fifths of the cache, so that they fit. Keys of 8 bytes, in ascending order at loading, in transactions of a thousand rows, but that Duralite's store has `Store::load` for them in `load`; a load is over once the store is closed. `scan` counts rows of whole scans, for 5 s a turn at most; `mixed` is YCSB-B beside one thread that scans everything again and again. TPC-B has rows of its specification, TPC-C as well. All commits are durable: SQLite `synchronous=FULL` (its cache divided among its connections), redb `Durability::Immediate`, fjall `PersistMode::SyncData`, RocksDB synced, LMDB as it is; RocksDB and fjall have half of the fixed share for what waits to be written. Bytes written and read are those that the kernel had the device do for the process, until it was closed. The disk by itself: {} pages of 8 KiB a second anywhere by one thread, {} by 16, and {} MB/s in order. The bounds are what that allows with the bytes that were moved; both together are `the bound`, which says nothing about the time that the processors need. Rows of YCSB compress well, and RocksDB compresses. Of what the store writes when it is loaded by transactions, one part is the log, one zeros for the file as it grows, two are the pages (a double write), and the rest is what the log says besides the rows; who appends or copies on write has less of that. LMDB reads from its mapped file without a copy. {}",
         mib(sizes.cache_bytes),
         number(sizes.seconds),
         sizes.turns,
