@@ -35,7 +35,8 @@ pub use rings_log::{RINGS_OFFSET, RingsHead};
 pub use space_map::{bits_of, first_clear, is_set, pages_in_use};
 pub use tree_page::{
     INNER_CELL_HEAD, KEY_LIMIT, LEAF_CELL_HEAD, Value, cell, cell_count, cell_key, child_at, child_for,
-    dead_bytes, free_bytes, inner_cell, leaf_cell, leaf_value, search, used_bytes, validate,
+    dead_bytes, free_bytes, inner_cell, leaf_cell, leaf_cell_head, leaf_value, push_cell, search, used_bytes,
+    validate,
 };
 
 /// The number of a log object: they are consecutive, and a later change of a page has a larger one. 0 is none.

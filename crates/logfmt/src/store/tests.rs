@@ -197,3 +197,20 @@ fn pages_beside_each_other_are_taken_and_given_back_at_once() {
     assert!(Change::MapSetRun { bit: 1, count: u32::MAX }.apply(&mut map).is_err());
     Change::MapSetRun { bit: bits - 1, count: 1 }.apply(&mut map).unwrap();
 }
+
+#[test]
+fn a_page_that_is_built_in_order_is_as_if_its_cells_had_been_put() {
+    let (mut put, mut built) = (empty(PageKind::Leaf), empty(PageKind::Leaf));
+    for n in 0.. {
+        let (key, value) = ([n], vec![n; usize::from(n) * 3]);
+        let cell = leaf_cell(&key, Value::Inline(&value));
+        let pushed = push_cell(&mut built, &[&leaf_cell_head(&key, &value), &key, &value]);
+        let done = Change::Put { cell: &cell }.apply(&mut put);
+        assert_eq!((pushed.is_ok(), &built), (done.is_ok(), &put), "{n}");
+        if done.is_err() {
+            assert!(free_bytes(&built) < cell.len() + 2 && n > 20);
+            break;
+        }
+    }
+    validate(&built).unwrap();
+}

@@ -265,6 +265,35 @@ fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatErro
     Ok(())
 }
 
+/// Adds a cell, in pieces, behind all others, for whoever builds a page in the order of its keys: that is not looked at.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if it does not fit: nothing has happened.
+pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
+    check_shape(page)?;
+    let (cells, bytes) = (count(page), pieces.iter().map(|piece| piece.len()).sum());
+    let at = heap(page).checked_sub(bytes).filter(|at| slot_at(cells + 1) <= *at);
+    let at = at.ok_or(FormatError::Damaged { what: "a cell that does not fit into its page" })?;
+    let mut next = at;
+    for piece in pieces {
+        put(page, next, piece);
+        next += piece.len();
+    }
+    put(page, slot_at(cells), &(at as u16).to_le_bytes());
+    set_heap(page, at as u16);
+    set_count(page, cells + 1);
+    Ok(())
+}
+
+/// What a leaf's cell has before the key, of a row whose value is in the leaf.
+#[must_use]
+pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
+    let mut head = [0; LEAF_CELL_HEAD];
+    put(&mut head, 0, &(key.len() as u16).to_le_bytes());
+    put(&mut head, 2, &(value.len() as u32).to_le_bytes());
+    head
+}
+
 /// Puts the cells back to back.
 fn compact(page: &mut [u8]) -> Result<(), FormatError> {
     check_shape(page)?;

@@ -1,8 +1,8 @@
 //! The tree of sorted rows, from its leaves up: of each level the last page is in memory.
 
 use duralite_logfmt::store::{
-    Change, LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, PageKind, Value, blank, cell_count, extra, free_bytes,
-    inner_cell, leaf_cell, set_extra, set_payload,
+    LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, PageKind, Value, blank, cell_count, extra, free_bytes,
+    inner_cell, leaf_cell, leaf_cell_head, push_cell, set_extra, set_payload,
 };
 
 use super::pages::Pages;
@@ -45,23 +45,28 @@ impl Builder {
 
     /// Adds a row whose key is the next one.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], pages: &mut Pages) -> Result<(), Error> {
-        let cell = if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(self.page_bytes) {
-            leaf_cell(key, Value::Inline(value))
+        if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(self.page_bytes) {
+            self.add_row(key, &[&leaf_cell_head(key, value), key, value], pages)
         } else {
             let first = self.chain(value, pages)?;
-            leaf_cell(key, Value::Long { bytes: value.len() as u64, first })
-        };
+            let cell = leaf_cell(key, Value::Long { bytes: value.len() as u64, first });
+            self.add_row(key, &[&cell], pages)
+        }
+    }
+
+    /// Adds a row's cell, in pieces.
+    fn add_row(&mut self, key: &[u8], cell: &[&[u8]], pages: &mut Pages) -> Result<(), Error> {
         match self.levels.first() {
             None => self.add_level(),
-            Some(leaf) if !has_room(&leaf.page, &cell) => {
+            Some(leaf) if !has_room(&leaf.page, cell.iter().map(|piece| piece.len()).sum()) => {
                 let low = shortest_between(&self.last, key);
                 self.close(0, low, pages)?;
             }
             Some(_) => {}
         }
-        self.add(0, &cell)?;
+        self.add(0, cell)?;
         self.last.clear();
-        self.last.extend(key);
+        self.last.extend_from_slice(key);
         self.rows += 1;
         Ok(())
     }
@@ -103,9 +108,9 @@ impl Builder {
         self.levels.push(Level { page, low: Vec::new() });
     }
 
-    fn add(&mut self, level: usize, cell: &[u8]) -> Result<(), Error> {
+    fn add(&mut self, level: usize, cell: &[&[u8]]) -> Result<(), Error> {
         let page = &mut self.levels[level].page;
-        Change::Put { cell }.apply(page).map_err(|_| Error::corrupt("a page that is being built"))
+        push_cell(page, cell).map_err(|_| Error::corrupt("a page that is being built"))
     }
 
     /// Writes the page of a level, tells the level above, and begins the next page, whose keys are not below `low`.
@@ -135,8 +140,8 @@ impl Builder {
             return Ok(());
         }
         let cell = inner_cell(&low, child);
-        if has_room(page, &cell) {
-            return self.add(level, &cell);
+        if has_room(page, cell.len()) {
+            return self.add(level, &[&cell]);
         }
         self.close(level, low, pages)?;
         set_extra(&mut self.levels[level].page, child);
@@ -149,6 +154,6 @@ fn make_blank(page: &mut [u8], level: usize) {
     blank(page, kind, level as u8);
 }
 
-fn has_room(page: &[u8], cell: &[u8]) -> bool {
-    free_bytes(page) >= cell.len() + SLOT
+fn has_room(page: &[u8], bytes: usize) -> bool {
+    free_bytes(page) >= bytes + SLOT
 }

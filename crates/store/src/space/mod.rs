@@ -5,14 +5,15 @@
 
 mod cut;
 mod run;
+mod runs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_logfmt::store::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use parking_lot::Mutex;
 
-pub(crate) use self::run::Run;
-use self::run::Runs;
+pub(crate) use self::runs::Run;
+use self::runs::Runs;
 use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
