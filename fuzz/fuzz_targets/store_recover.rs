@@ -16,6 +16,8 @@ use libfuzzer_sys::fuzz_target;
 const PAGE: usize = 4096;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 const LOG_BYTES: u64 = 4 << 20;
+/// Rows besides, which take ten times as many pages as the smallest cache has frames.
+const BULK: u32 = 5200;
 /// A damaged map may want a large file.
 const MOST_PAGES: u64 = 8 << 20;
 
@@ -60,7 +62,9 @@ impl Images {
 fuzz_target!(|data: &[u8]| {
     let Some((first, changes)) = data.split_first() else { return };
     let which = usize::from(first % 3);
-    let mut images = good(which).clone();
+    // At ten times the smallest cache pages leave it, and go home, in recovery and in what comes after it.
+    let is_large = first & 64 != 0;
+    let mut images = good(which, is_large).clone();
     for change in changes.chunks_exact(6) {
         apply(&mut images, which, change.try_into().unwrap());
     }
@@ -81,9 +85,9 @@ fn options(which: usize) -> Options {
 }
 
 /// Rows at home and in the log, long ones, one that went, and a transaction that did not commit.
-fn good(which: usize) -> &'static Images {
-    static GOOD: [OnceLock<Images>; 3] = [const { OnceLock::new() }; 3];
-    GOOD[which].get_or_init(|| {
+fn good(which: usize, is_large: bool) -> &'static Images {
+    static GOOD: [OnceLock<Images>; 6] = [const { OnceLock::new() }; 6];
+    GOOD[which * 2 + usize::from(is_large)].get_or_init(|| {
         let empty = Images { pages: vec![], log: vec![], memory: vec![] };
         let media = empty.media();
         let (pages, log, memory) = (media.pages.clone(), media.log.clone(), media.memory.clone());
@@ -94,11 +98,23 @@ fn good(which: usize) -> &'static Images {
             store.run(|tx| tx.put(&table, &[n], &vec![n; len])).unwrap();
         };
         (0..60).for_each(put);
+        let bulk = store.table("bulk").unwrap();
+        let rows = |first: u32, count: u32, by: u8| {
+            let most = if is_large { BULK } else { 0 };
+            (first..most.min(first + count)).map(move |n| (n.to_be_bytes(), [by; 500]))
+        };
+        for first in (0..BULK).step_by(100) {
+            store.run(|tx| tx.put_all(&bulk, rows(first, 100, 1))).unwrap();
+        }
         store.checkpoint().unwrap();
         (50..90).for_each(put);
         store.run(|tx| tx.delete(&table, &[7])).unwrap();
         let mut open = store.begin();
         open.put(&table, &[9], b"never committed").unwrap();
+        // All over the table: most of it has gone home before the end.
+        for first in (0..BULK).step_by(25) {
+            open.put_all(&bulk, rows(first, 1, 2)).unwrap();
+        }
         store.run(|tx| tx.put(&table, &[99], b"last")).unwrap();
         Images { pages: pages.to_bytes(), log: log.to_bytes(), memory: memory.to_bytes() }
     })
@@ -212,5 +228,10 @@ fn use_all(images: &Images, which: usize) {
         let _ = store.run(|tx| tx.delete(&table, &[n + 1]));
     }
     let _ = store.run(|tx| tx.put(&table, b"long", &[2; 9000]));
+    let Ok(bulk) = store.table("bulk") else { return };
+    for first in (0..BULK).step_by(600) {
+        let _ = store.run(|tx| tx.put_all(&bulk, (first..first + 3).map(|n| (n.to_be_bytes(), [3; 700]))));
+    }
+    let _ = store.run(|tx| tx.scan(&bulk, ..).try_fold(0, |count, row| row.map(|_| count + 1)));
     let _ = store.checkpoint();
 }
