@@ -86,6 +86,15 @@ impl Merged {
     }
 
     fn add(&mut self, mut from: Place, mut to: Place) {
+        // A scan that goes on makes the last one longer: none before it touches that.
+        if let Some((_, end)) =
+            self.0.range_mut(..=&to).next_back().filter(|(begin, end)| **begin <= from && **end >= from)
+        {
+            if *end < to {
+                *end = to;
+            }
+            return;
+        }
         // Each that goes is one that was added: over all calls they are as many as calls.
         while let Some((begin, end)) = self.0.range(..=&to).next_back().filter(|(_, end)| **end >= from) {
             from = from.min(begin.clone());
