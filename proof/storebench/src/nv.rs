@@ -107,7 +107,7 @@ fn too_old_is_retried(error: Error) -> Fail {
 
 impl Session for NvSession<'_> {
     fn view(&mut self, work: &mut Work<'_>) -> Done<()> {
-        let NvDb { store, tables } = self.0;
+        let NvDb { store, tables, .. } = self.0;
         work(&mut NvView(store.snapshot(), tables))
     }
 
