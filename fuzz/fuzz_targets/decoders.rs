@@ -10,7 +10,7 @@ mod scratchpad_log;
 mod sqlite;
 
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
-use duralite_logfmt::{GENERATION_LIMIT, LogId, PATH_LIMIT, diff, guard, nvwal, ppl, waldio};
+use duralite_logfmt::{GENERATION_LIMIT, LogHead, LogId, PATH_LIMIT, diff, guard, nvwal, ppl, waldio};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -96,10 +96,14 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
     let limit_blocks = input.arbitrary()?;
     let good_offset = nvwal::Superblock::blocks_offset_for(limit_blocks);
     let mut superblock = nvwal::Superblock {
-        page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
-        log_id: log_id(input)?,
-        db_inode: input.arbitrary()?,
-        db_birth_ns: input.arbitrary()?,
+        head: LogHead {
+            page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
+            log_id: log_id(input)?,
+            db_inode: input.arbitrary()?,
+            db_birth_ns: input.arbitrary()?,
+            path: path(input)?,
+            made_in: None,
+        },
         block_bytes: if input.ratio(7, 8)? {
             4096 * input.int_in_range(0..=(1 << 16) + 1)?
         } else {
@@ -107,15 +111,13 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
         },
         limit_blocks,
         blocks_offset: if input.ratio(7, 8)? { good_offset } else { input.arbitrary()? },
-        path: path(input)?,
-        file: None,
     };
     let mut bytes = superblock.encode();
     assert!(nvwal::Superblock::decode(&bytes).is_err(), "shorter than the area");
     bytes.resize(nvwal::SUPERBLOCK_BYTES as usize, 0);
-    superblock.path.truncate(PATH_LIMIT);
-    let may = guard::page_size_is_valid(superblock.page_bytes)
-        && nvwal::block_size_is_valid(superblock.block_bytes, superblock.page_bytes)
+    superblock.head.path.truncate(PATH_LIMIT);
+    let may = guard::page_size_is_valid(superblock.head.page_bytes)
+        && nvwal::block_size_is_valid(superblock.block_bytes, superblock.head.page_bytes)
         && (1..nvwal::NO_BLOCK).contains(&limit_blocks)
         && superblock.blocks_offset == good_offset;
     match nvwal::Superblock::decode(&bytes) {
@@ -134,10 +136,14 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
 
 fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
     let mut superblock = waldio::Superblock {
-        page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
-        log_id: log_id(input)?,
-        db_inode: input.arbitrary()?,
-        db_birth_ns: input.arbitrary()?,
+        head: LogHead {
+            page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
+            log_id: log_id(input)?,
+            db_inode: input.arbitrary()?,
+            db_birth_ns: input.arbitrary()?,
+            path: path(input)?,
+            made_in: None,
+        },
         block_bytes: if input.ratio(7, 8)? {
             256 << input.int_in_range(0..=5)?
         } else {
@@ -145,12 +151,10 @@ fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
         },
         layout: *input.choose(&waldio::Layout::ALL)?,
         limit_bytes: input.arbitrary()?,
-        path: path(input)?,
-        file: None,
     };
     let mut bytes = superblock.encode();
-    superblock.path.truncate(PATH_LIMIT);
-    let may = guard::page_size_is_valid(superblock.page_bytes)
+    superblock.head.path.truncate(PATH_LIMIT);
+    let may = guard::page_size_is_valid(superblock.head.page_bytes)
         && waldio::block_size_is_valid(superblock.block_bytes)
         && superblock.limit_bytes >= waldio::DATA_OFFSET;
     match waldio::Superblock::decode(&bytes) {

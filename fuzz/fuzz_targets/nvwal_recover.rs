@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = nvwal::walk(nvm.clone(), Path::new("fuzz"), &NoDatabase, |_| {});
     let options = NvwalOptions { cache_bytes: 0, ..NvwalOptions::default() };
     let Ok(mut engine) = Nvwal::open(nvm, Path::new("fuzz"), options) else { return };
-    let page_bytes = engine.superblock().page_bytes as usize;
+    let page_bytes = engine.superblock().head.page_bytes as usize;
     if engine.recover_heap().is_err() || engine.committed() > 5000 {
         return;
     }
@@ -140,7 +140,7 @@ fn repair_transactions(bytes: &mut [u8]) {
             3 => Order::Async,
             _ => return,
         };
-        let mut hash = TxHash::new(superblock.log_id, generation, sequence);
+        let mut hash = TxHash::new(superblock.head.log_id, generation, sequence);
         offset += 40;
         let mut jumps = 0;
         let mut records = u32_at(bytes, start + 28);

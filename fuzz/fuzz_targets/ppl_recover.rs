@@ -15,12 +15,12 @@ use duralite_journal::engine::{Commit, Engine as _};
 use duralite_journal::home::DatabaseFile;
 use duralite_journal::ppl::{Ppl, SHARED_BYTES};
 use duralite_journal::{JournalError, PplOptions};
-use duralite_logfmt::LogId;
 use duralite_logfmt::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, GROWN_OFFSET, Geometry, MERGED_AT, SLOT_HEADER_BYTES,
     SlotHeader, Superblock, TRANSACTION_BYTES, TRANSACTIONS, TransactionKind, TransactionRecord,
     read_record_word, record_check,
 };
+use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::LocalSegment;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64;
@@ -75,16 +75,18 @@ impl DatabaseFile for Database {
 
 fn superblock() -> Superblock {
     Superblock {
-        page_bytes: PAGE as u32,
-        log_id: ID,
-        db_inode: 1,
-        db_birth_ns: 2,
+        head: LogHead {
+            page_bytes: PAGE as u32,
+            log_id: ID,
+            db_inode: 1,
+            db_birth_ns: 2,
+            path: Vec::new(),
+            made_in: None,
+        },
         sector_bytes: 4096,
         limit_chunks: 2,
         slots: 8,
         buckets: 8,
-        path: Vec::new(),
-        file: None,
     }
 }
 
@@ -195,7 +197,7 @@ fn repair(bytes: &mut [u8], mode: u8) {
         bytes[1088..1096].copy_from_slice(&sum.to_le_bytes());
     }
     let Ok(superblock) = Superblock::decode(&bytes[..4096]) else { return };
-    let (geometry, id) = (superblock.geometry(), superblock.log_id);
+    let (geometry, id) = (superblock.geometry(), superblock.head.log_id);
     let grown = u32_at(bytes, GROWN_OFFSET as usize).min(2);
     for extent in (0..grown).flat_map(|chunk| geometry.extents_of(chunk)) {
         let at = geometry.extent_offset(extent) as usize;
@@ -252,7 +254,7 @@ fn repair_slots(bytes: &mut [u8], geometry: &Geometry, superblock: &Superblock) 
         let image = at + SLOT_HEADER_BYTES as usize..at + geometry.slot_bytes as usize;
         if image.end <= bytes.len() && u32_at(bytes, at) != 0 {
             let header = SlotHeader { page_number: u32_at(bytes, at), transaction: u64_at(bytes, at + 8) };
-            let head = header.encode(superblock.log_id, &bytes[image]);
+            let head = header.encode(superblock.head.log_id, &bytes[image]);
             bytes[at..at + head.len()].copy_from_slice(&head);
         }
     }

@@ -12,13 +12,13 @@ use duralite_journal::engine::prelude::*;
 use duralite_journal::home::NoDatabase;
 use duralite_journal::scratchpad::Scratchpad;
 use duralite_journal::stream::WalStream;
-use duralite_logfmt::LogId;
 use duralite_logfmt::scratchpad::{
     FOLLOW_AT, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_STATE_OFFSET, Kind, LAST_AT, LINK_AT, Owner,
     PAGE_BYTES, PageHeader, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock, UndoChain, UndoState,
     committed_mark, link_word,
 };
 use duralite_logfmt::sqlite_wal::make_wal_header;
+use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm};
 use libfuzzer_sys::fuzz_target;
 
@@ -62,15 +62,17 @@ fn good() -> (Arc<RecordingNvm>, Arc<RecordingNvm>) {
     let region = Arc::new(RecordingNvm::new(0, REGION));
     let id = RegionId([3; 16]);
     let superblock = Superblock {
-        page_bytes: PAGE as u32,
-        log_id: ID,
-        db_inode: 1,
-        db_birth_ns: 2,
+        head: LogHead {
+            page_bytes: PAGE as u32,
+            log_id: ID,
+            db_inode: 1,
+            db_birth_ns: 2,
+            path: Vec::new(),
+            made_in: None,
+        },
         region: id,
         limit_pages: 0,
         region_dir: Vec::new(),
-        path: Vec::new(),
-        file: None,
     };
     Scratchpad::format(log.as_ref(), &superblock).unwrap();
     Scratchpad::format_region(region.as_ref(), &RegionSuperblock::for_bytes(id, REGION)).unwrap();

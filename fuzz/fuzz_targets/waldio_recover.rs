@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = waldio::walk(block.clone(), superblock.clone(), Path::new("fuzz"), &NoDatabase, &mut |_| {});
     let options = WaldioOptions { cache_bytes: 0, layout: superblock.layout, ..WaldioOptions::default() };
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
-    let page_bytes = superblock.page_bytes as usize;
+    let page_bytes = superblock.head.page_bytes as usize;
     let Ok(engine) = Waldio::attach(block, superblock, Path::new("fuzz"), &options, segment, 0, true) else {
         return;
     };
@@ -90,7 +90,7 @@ fn repair_checksums(bytes: &mut [u8]) {
 /// Makes the hashes of groups check, so that transactions with any content are reached.
 fn repair_groups(bytes: &mut [u8]) {
     let Ok(superblock) = Superblock::decode(bytes) else { return };
-    let (id, unit) = (superblock.log_id, superblock.block_bytes as usize);
+    let (id, unit) = (superblock.head.log_id, superblock.block_bytes as usize);
     let generation = [4096, 8192].map(|slot| {
         let slot = bytes.get(slot..slot + 52);
         slot.map_or(0, |slot| u64::from(u32_at(slot, 0)) | u64::from(u32_at(slot, 48)) << 32)

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use duralite_logfmt::{FileIdentity, LogId};
+pub use duralite_logfmt::LogHead;
 use duralite_medium::FileSegment;
 use duralite_medium::process::OwnFile;
 
@@ -119,21 +119,6 @@ pub struct OpenFile<'a> {
     pub file: &'a OwnFile,
 }
 
-/// What ties a log to its database, whichever engine wrote it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogHead {
-    /// Identity of the log.
-    pub log_id: LogId,
-    /// Inode of the database's file.
-    pub db_inode: u64,
-    /// Birth time of the database's file in nanoseconds since the epoch, 0 where unknown.
-    pub db_birth_ns: u64,
-    /// Where the database was, as bytes of a path that may be cut.
-    pub path: Vec<u8>,
-    /// The file that the log was made in, where it is known.
-    pub made_in: Option<FileIdentity>,
-}
-
 /// A log that is being made.
 pub struct NewLog<'a> {
     /// Where.
@@ -144,8 +129,6 @@ pub struct NewLog<'a> {
     pub file: OpenFile<'a>,
     /// For whom.
     pub head: LogHead,
-    /// Page size of the database in bytes.
-    pub page_bytes: u32,
 }
 
 /// A log that is being attached.

@@ -18,8 +18,8 @@ use duralite_journal::nvwal::{Nvwal, open_read_only, walk};
 use duralite_journal::stream::WalStream;
 use duralite_journal::walk::WalkedTransaction;
 use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, NvwalOptions, SyncMode, nvwal};
-use duralite_logfmt::nvwal::{self as nvwal_format, Base, RecordHeader, Superblock};
-use duralite_logfmt::{FormatError, LogId};
+use duralite_logfmt::nvwal::{self as nvwal_format, Base, RecordHeader};
+use duralite_logfmt::{FormatError, LogHead, LogId};
 
 /// Where block 0 of the golden logs begins, and their first transaction.
 const BLOCKS: usize = 8192;
@@ -110,12 +110,9 @@ fn retired() -> Vec<u8> {
 
 /// A sound, empty log of another database.
 fn foreign() -> Vec<u8> {
-    let superblock = Superblock {
-        log_id: LogId([0xF0; 16]),
-        db_inode: 3,
-        path: b"/other.db".to_vec(),
-        ..common::superblock(&options(SyncMode::Lazy), 512)
-    };
+    let mut superblock = common::superblock(&options(SyncMode::Lazy), 512);
+    let LogHead { log_id, db_inode, path, .. } = &mut superblock.head;
+    (*log_id, *db_inode, *path) = (LogId([0xF0; 16]), 3, b"/other.db".to_vec());
     let nvm = RecordingNvm::new(0, superblock.file_bytes(superblock.limit_blocks));
     Nvwal::format(&nvm, &superblock).expect("format");
     nvm.to_bytes()

@@ -147,8 +147,7 @@ fn check(log: &mut Waldio, frames: u32) {
 #[test]
 fn inv10_a_transaction_of_more_than_four_gibibytes_is_one_transaction() {
     let frames = ((1_u64 << 32) / u64::from(PAGE)) as u32 + 300;
-    let superblock =
-        Superblock { page_bytes: PAGE, ..common::waldio_superblock(Layout::Delta, PAGE, u64::MAX) };
+    let superblock = common::waldio_superblock(Layout::Delta, PAGE, u64::MAX);
     let block = Arc::new(UniformBlock::default());
     Waldio::format(block.as_ref(), &superblock).expect("format");
     let mut log = attach(block.clone(), &superblock);

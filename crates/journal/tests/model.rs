@@ -102,7 +102,7 @@ fn recover_and_check(
     );
     let mut again = open(image, options).expect("second recovery");
     assert!(contents(&mut again) == first, "recovering twice differs");
-    let mut model = Model::new(again.engine().superblock().page_bytes as usize, 20);
+    let mut model = Model::new(again.engine().superblock().head.page_bytes as usize, 20);
     let (offset, data) = model.restart();
     again.write(&NoDatabase, offset, &data).expect("restart after recovery");
     let transaction = model.transaction(&mut Rng(seed | 1), true);

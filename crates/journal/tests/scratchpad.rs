@@ -143,7 +143,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let region = rig.region();
     region.grow(64 << 10).expect("grow");
     let left_by_the_dead = || {
-        let owner = Owner::of(rig::superblock(0).log_id);
+        let owner = Owner::of(rig::superblock(0).head.log_id);
         for page in 1..16 {
             let _ = region.compare_exchange_u64(page * PAGE_BYTES, 0, owner.word(7));
         }
@@ -187,7 +187,7 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let (rig, mut log, _, transaction) = small();
     let region = rig.region();
     region.grow(64 << 10).expect("grow");
-    let (id, generation) = (rig::superblock(0).log_id, 2);
+    let (id, generation) = (rig::superblock(0).head.log_id, 2);
     for page in 1..16_u32 {
         let header = PageHeader { kind: Kind::Redo, generation, transaction: 1, index: 0 };
         let at = u64::from(page) * PAGE_BYTES;

@@ -94,7 +94,7 @@ impl History {
         let block = Arc::new(RecordingBlock::from_bytes(image, BLOCK));
         block.crash_before(operations, seed);
         let world = World::new(block.clone(), superblock.clone(), options.clone());
-        let model = Model::of_seed(seed, superblock.page_bytes as usize, PAGES);
+        let model = Model::of_seed(seed, superblock.head.page_bytes as usize, PAGES);
         let processes = vec![world.process(true).expect("recovery"), world.process(false).expect("join")];
         Self { world, block, processes, model: model.clone(), possible: vec![model] }
     }

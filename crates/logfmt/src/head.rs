@@ -56,17 +56,24 @@ impl FileIdentity {
     }
 }
 
-/// The fields.
-pub(crate) struct Head {
-    pub(crate) page_bytes: u32,
-    pub(crate) log_id: LogId,
-    pub(crate) db_inode: u64,
-    pub(crate) db_birth_ns: u64,
-    pub(crate) path: Vec<u8>,
-    pub(crate) file: Option<FileIdentity>,
+/// What ties a log to its database, whichever engine wrote it; written once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogHead {
+    /// Page size of the database in bytes.
+    pub page_bytes: u32,
+    /// Identity of the log.
+    pub log_id: LogId,
+    /// Inode of the database's file.
+    pub db_inode: u64,
+    /// Birth time of the database's file in nanoseconds since the epoch, 0 where unknown.
+    pub db_birth_ns: u64,
+    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    pub path: Vec<u8>,
+    /// The file that the log was made in, where it is known.
+    pub made_in: Option<FileIdentity>,
 }
 
-impl Head {
+impl LogHead {
     /// Puts the fields where they belong, and the checksum over these and those put before.
     pub(crate) fn put(&self, out: &mut [u8], format: &Format) {
         let path = &self.path[..self.path.len().min(PATH_LIMIT)];
@@ -80,7 +87,7 @@ impl Head {
         put(out, 66, path);
         let checksum = xxh3_64(&out[..CHECKED_BYTES]);
         put(out, CHECKED_BYTES, &checksum.to_le_bytes());
-        if let Some(file) = self.file {
+        if let Some(file) = self.made_in {
             put(out, FILE_AT, &file.encode(self.log_id));
         }
     }
@@ -110,7 +117,7 @@ impl Head {
         Ok(Self {
             page_bytes,
             log_id,
-            file: FileIdentity::read(bytes, log_id),
+            made_in: FileIdentity::read(bytes, log_id),
             db_inode: u64_le(bytes, 32),
             db_birth_ns: u64_le(bytes, 40),
             path: bytes.get(66..66 + path_bytes).unwrap_or_default().to_vec(),

@@ -27,7 +27,7 @@ pub mod wal_index;
 pub mod waldio;
 
 pub use generation::GENERATION_LIMIT;
-pub use head::{FileIdentity, PATH_LIMIT};
+pub use head::{FileIdentity, LogHead, PATH_LIMIT};
 pub use id::LogId;
 pub use origin::{ORIGIN_BYTES, Origin};
 

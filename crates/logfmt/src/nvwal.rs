@@ -1,14 +1,14 @@
 //! Layouts of the `nvwal` log: see `docs/format/nvwal.md`, which these constants
 //! follow.
 
+use crate::FormatError;
 use crate::bytes::{put, u32_le, u64_le};
 use crate::generation::above;
-use crate::head::{self, FileIdentity, Format, HEAD_BYTES, Head};
+use crate::head::{self, Format, HEAD_BYTES, LogHead};
 pub use crate::heap::*;
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 pub use crate::slots::*;
 pub use crate::transaction::*;
-use crate::{FormatError, LogId};
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
@@ -26,24 +26,14 @@ const FORMAT: Format =
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Database page size.
-    pub page_bytes: u32,
-    /// Identity of the log.
-    pub log_id: LogId,
-    /// Inode of the database file.
-    pub db_inode: u64,
-    /// Birth time of the database file in nanoseconds, 0 if unknown.
-    pub db_birth_ns: u64,
+    /// What ties it to its database.
+    pub head: LogHead,
     /// Size of a block.
     pub block_bytes: u32,
     /// Most blocks the log may hold.
     pub limit_blocks: u32,
     /// Offset of block 0.
     pub blocks_offset: u64,
-    /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
-    pub path: Vec<u8>,
-    /// The file that the log was made in, where it is known.
-    pub file: Option<FileIdentity>,
 }
 
 impl Superblock {
@@ -60,9 +50,7 @@ impl Superblock {
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &self.limit_blocks.to_le_bytes());
         put(&mut out, 56, &self.blocks_offset.to_le_bytes());
-        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let (path, file) = (self.path.clone(), self.file);
-        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
+        self.head.put(&mut out, &FORMAT);
         out
     }
 
@@ -71,23 +59,18 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
+        let head = LogHead::read(bytes, &FORMAT)?;
         let it = Self {
-            page_bytes,
-            log_id,
-            db_inode,
-            db_birth_ns,
+            head,
             block_bytes: u32_le(bytes, 48),
             limit_blocks: u32_le(bytes, 52),
             blocks_offset: u64_le(bytes, 56),
-            path,
-            file,
         };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
 
     fn is_consistent(&self) -> bool {
-        block_size_is_valid(self.block_bytes, self.page_bytes)
+        block_size_is_valid(self.block_bytes, self.head.page_bytes)
             && (1..NO_BLOCK).contains(&self.limit_blocks)
             && self.blocks_offset == Self::blocks_offset_for(self.limit_blocks)
     }
@@ -149,18 +132,21 @@ pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LogId;
 
     fn superblock() -> Superblock {
         Superblock {
-            page_bytes: 4096,
-            log_id: LogId([3; 16]),
-            db_inode: 12,
-            db_birth_ns: 34,
+            head: LogHead {
+                page_bytes: 4096,
+                log_id: LogId([3; 16]),
+                db_inode: 12,
+                db_birth_ns: 34,
+                path: b"/data/app.db".to_vec(),
+                made_in: None,
+            },
             block_bytes: 65536,
             limit_blocks: 5000,
             blocks_offset: Superblock::blocks_offset_for(5000),
-            path: b"/data/app.db".to_vec(),
-            file: None,
         }
     }
 

@@ -5,7 +5,7 @@ use duralite_logfmt::ppl::{
     SLOT_HEADER_BYTES, SUPERBLOCK_BYTES, SlotHeader, Superblock, TRANSACTION_BYTES, TRANSACTIONS,
     TransactionKind, TransactionRecord, read_record_word, record_check, record_word, sector_size_is_valid,
 };
-use duralite_logfmt::{PATH_LIMIT, guard};
+use duralite_logfmt::{LogHead, PATH_LIMIT, guard};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use super::{flip, log_id, overlay, page, page_size, path};
@@ -13,22 +13,24 @@ use super::{flip, log_id, overlay, page, page_size, path};
 pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     let odd = |input: &mut Unstructured| input.ratio(1u8, 8u8);
     let mut superblock = Superblock {
-        page_bytes: if odd(input)? { input.arbitrary()? } else { page_size(input)? },
-        log_id: log_id(input)?,
-        db_inode: input.arbitrary()?,
-        db_birth_ns: input.arbitrary()?,
+        head: LogHead {
+            page_bytes: if odd(input)? { input.arbitrary()? } else { page_size(input)? },
+            log_id: log_id(input)?,
+            db_inode: input.arbitrary()?,
+            db_birth_ns: input.arbitrary()?,
+            path: path(input)?,
+            made_in: None,
+        },
         sector_bytes: if odd(input)? { input.arbitrary()? } else { 4096 * input.int_in_range(0..=4)? },
         limit_chunks: if odd(input)? { input.arbitrary()? } else { input.int_in_range(0..=1 << 24)? },
         slots: if odd(input)? { input.arbitrary()? } else { input.int_in_range(0..=MOST_SLOTS + 1)? },
         buckets: if odd(input)? { input.arbitrary()? } else { 1 << input.int_in_range(0..=29)? },
-        path: path(input)?,
-        file: None,
     };
     let mut bytes = superblock.encode();
     assert!(Superblock::decode(&bytes).is_err(), "shorter than the area");
     bytes.resize(SUPERBLOCK_BYTES as usize, 0);
-    superblock.path.truncate(PATH_LIMIT);
-    let may = guard::page_size_is_valid(superblock.page_bytes)
+    superblock.head.path.truncate(PATH_LIMIT);
+    let may = guard::page_size_is_valid(superblock.head.page_bytes)
         && sector_size_is_valid(superblock.sector_bytes)
         && (1..=1 << 24).contains(&superblock.limit_chunks)
         && (1..=MOST_SLOTS).contains(&superblock.slots)

@@ -6,22 +6,24 @@ use duralite_logfmt::scratchpad::{
     UndoState, change_word, committed_mark, committing_mark, entry_bytes, link_word, read_change_word,
     read_link,
 };
-use duralite_logfmt::{PATH_LIMIT, guard};
+use duralite_logfmt::{LogHead, PATH_LIMIT, guard};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use super::{flip, log_id, overlay, page_size, path};
 
 pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     let mut superblock = Superblock {
-        page_bytes: if input.ratio(1u8, 8u8)? { input.arbitrary()? } else { page_size(input)? },
-        log_id: log_id(input)?,
-        db_inode: input.arbitrary()?,
-        db_birth_ns: input.arbitrary()?,
+        head: LogHead {
+            page_bytes: if input.ratio(1u8, 8u8)? { input.arbitrary()? } else { page_size(input)? },
+            log_id: log_id(input)?,
+            db_inode: input.arbitrary()?,
+            db_birth_ns: input.arbitrary()?,
+            path: path(input)?,
+            made_in: None,
+        },
         region: RegionId(input.arbitrary()?),
         limit_pages: input.arbitrary()?,
         region_dir: path(input)?,
-        path: path(input)?,
-        file: None,
     };
     let (head, reference) = superblock.encode();
     let mut bytes = vec![0; SUPERBLOCK_BYTES as usize];
@@ -30,13 +32,13 @@ pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     assert!(Superblock::decode(&bytes).is_err(), "without the place of its region");
     bytes[at..at + reference.len()].copy_from_slice(&reference);
     assert!(Superblock::decode(&bytes[..bytes.len() - 1]).is_err(), "shorter than the file");
-    superblock.path.truncate(PATH_LIMIT);
+    superblock.head.path.truncate(PATH_LIMIT);
     if superblock.region_dir.len() > PATH_LIMIT {
         superblock.region_dir.clear();
     }
     match Superblock::decode(&bytes) {
-        Ok(back) => assert!(guard::page_size_is_valid(superblock.page_bytes) && back == superblock),
-        Err(_) => assert!(!guard::page_size_is_valid(superblock.page_bytes)),
+        Ok(back) => assert!(guard::page_size_is_valid(superblock.head.page_bytes) && back == superblock),
+        Err(_) => assert!(!guard::page_size_is_valid(superblock.head.page_bytes)),
     }
     if input.arbitrary()? {
         flip(input, &mut bytes[..1096])?

@@ -13,7 +13,7 @@ use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode, WaldioOptions};
 use duralite_logfmt::waldio::Layout;
-use duralite_logfmt::{LogId, nvwal, waldio};
+use duralite_logfmt::{LogHead, LogId, nvwal, waldio};
 use duralite_medium::block::{Block as _, Durability};
 use duralite_medium::{LocalSegment, MediumError, Nvm as _, Segment};
 use libfuzzer_sys::arbitrary::{self, Unstructured};
@@ -40,7 +40,8 @@ impl Rig {
     /// An empty log of any shape.
     pub fn arbitrary(input: &mut Unstructured) -> arbitrary::Result<Self> {
         let page_bytes = *input.choose(&[512, 512, 512, 1024, 4096, 65536])?;
-        let log_id = LogId([9; 16]);
+        let (log_id, path) = (LogId([9; 16]), b"/fuzz.db".to_vec());
+        let head = LogHead { page_bytes, log_id, db_inode: 1, db_birth_ns: 2, path, made_in: None };
         let limit_bytes = *input.choose(&[64 << 10, 256 << 10, 1 << 20, 64 << 20])?;
         let cache_bytes = *input.choose(&[0, 2048, 1 << 20])?;
         if input.arbitrary()? {
@@ -54,15 +55,10 @@ impl Rig {
             };
             let (block_bytes, limit_blocks) = Nvwal::shape(&options, page_bytes);
             let superblock = nvwal::Superblock {
-                page_bytes,
-                log_id,
-                db_inode: 1,
-                db_birth_ns: 2,
+                head,
                 block_bytes,
                 limit_blocks,
                 blocks_offset: nvwal::Superblock::blocks_offset_for(limit_blocks),
-                path: b"/fuzz.db".to_vec(),
-                file: None,
             };
             return Ok(Self::nvwal(superblock, options));
         }
@@ -77,15 +73,10 @@ impl Rig {
             ..WaldioOptions::default()
         };
         let superblock = waldio::Superblock {
-            page_bytes,
-            log_id,
-            db_inode: 1,
-            db_birth_ns: 2,
+            head,
             block_bytes: *input.choose(&[512, 512, 1024, 4096])?,
             layout: options.layout,
             limit_bytes,
-            path: b"/fuzz.db".to_vec(),
-            file: None,
         };
         Ok(Self::waldio(superblock, options))
     }
@@ -170,8 +161,8 @@ impl Rig {
 
     pub fn page_bytes(&self) -> usize {
         match self {
-            Self::Nvwal { superblock, .. } => superblock.page_bytes as usize,
-            Self::Waldio { superblock, .. } => superblock.page_bytes as usize,
+            Self::Nvwal { superblock, .. } => superblock.head.page_bytes as usize,
+            Self::Waldio { superblock, .. } => superblock.head.page_bytes as usize,
         }
     }
 

@@ -79,16 +79,16 @@ fn give_to(log: &Path, database: &Path) -> Result<()> {
     let bytes = fs::read(log)?;
     let file = fs::OpenOptions::new().write(true).open(log)?;
     if let Ok(mut superblock) = waldio::Superblock::decode(&bytes) {
-        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
+        (superblock.head.db_inode, superblock.head.db_birth_ns) = (identity.inode, identity.birth_ns);
         file.write_all_at(&superblock.encode(), 0)?;
     } else if let Ok(mut superblock) = nvwal::Superblock::decode(&bytes) {
-        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
+        (superblock.head.db_inode, superblock.head.db_birth_ns) = (identity.inode, identity.birth_ns);
         file.write_all_at(&superblock.encode(), 0)?;
     } else if let Ok(mut superblock) = scratchpad::Superblock::decode(&bytes) {
-        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
+        (superblock.head.db_inode, superblock.head.db_birth_ns) = (identity.inode, identity.birth_ns);
         file.write_all_at(&superblock.encode().0, 0)?;
     } else if let Ok(mut superblock) = ppl::Superblock::decode(&bytes) {
-        (superblock.db_inode, superblock.db_birth_ns) = (identity.inode, identity.birth_ns);
+        (superblock.head.db_inode, superblock.head.db_birth_ns) = (identity.inode, identity.birth_ns);
         file.write_all_at(&superblock.encode(), 0)?;
     }
     Ok(())

@@ -74,12 +74,12 @@ fn elsewhere(file: &OpenFile<'_>) -> JournalError {
 }
 
 fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
-    let LogHead { log_id, db_inode, db_birth_ns, path, .. } = &new.head;
+    let LogHead { page_bytes, log_id, db_inode, db_birth_ns, path, .. } = &new.head;
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&log_id.0);
     bytes.extend_from_slice(&db_inode.to_le_bytes());
     bytes.extend_from_slice(&db_birth_ns.to_le_bytes());
-    bytes.extend_from_slice(&new.page_bytes.to_le_bytes());
+    bytes.extend_from_slice(&page_bytes.to_le_bytes());
     bytes.extend_from_slice(path);
     let written = new.file.file.write_all_at(&bytes, 0);
     written.map_err(|error| JournalError::io("write", new.file.path, &error))?;
@@ -87,8 +87,8 @@ fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Page size and head, from a log's first bytes.
-fn decode(file: &OpenFile<'_>, bytes: &[u8]) -> Result<(u32, LogHead), JournalError> {
+/// What a log says about itself, from its first bytes.
+fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     let Some((fixed, path)) = bytes.split_at_checked(FIXED_BYTES) else {
         let source = FormatError::Short { what: "the log file" };
         return Err(JournalError::Format { log: file.path.to_path_buf(), source });
@@ -97,11 +97,7 @@ fn decode(file: &OpenFile<'_>, bytes: &[u8]) -> Result<(u32, LogHead), JournalEr
     let log_id = LogId(fixed[8..24].try_into().unwrap());
     let page_bytes = u32::from_le_bytes(fixed[40..].try_into().unwrap());
     let path = path.to_vec();
-    Ok((page_bytes, LogHead { log_id, db_inode: word(24), db_birth_ns: word(32), path, made_in: None }))
-}
-
-fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
-    decode(file, bytes).map(|(_, head)| head)
+    Ok(LogHead { page_bytes, log_id, db_inode: word(24), db_birth_ns: word(32), path, made_in: None })
 }
 
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
@@ -112,10 +108,10 @@ fn open(file: &OpenFile<'_>) -> Result<VecLog, JournalError> {
     let failed = |error| JournalError::io("read", file.path, &error);
     let mut bytes = vec![0; file.file.metadata().map_err(failed)?.len() as usize];
     file.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
-    let (page_bytes, head) = decode(file, &bytes)?;
-    let store = logs().get(&head.log_id).cloned().ok_or_else(|| elsewhere(file))?;
+    let LogHead { page_bytes, log_id, .. } = inspect(file, &bytes)?;
+    let store = logs().get(&log_id).cloned().ok_or_else(|| elsewhere(file))?;
     let mut log =
-        VecLog { id: head.log_id, page_bytes, store, generation: 0, header: None, staged: BTreeMap::new() };
+        VecLog { id: log_id, page_bytes, store, generation: 0, header: None, staged: BTreeMap::new() };
     log.refresh()?;
     Ok(log)
 }

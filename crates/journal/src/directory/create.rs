@@ -50,15 +50,9 @@ pub(crate) fn create(
         let shared = segment_files::create_segment(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| JournalError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
-        let head = head_of(db, id, identity::of_log(&file));
+        let head = head_of(db, page_bytes, id, identity::of_log(&file));
         let file_of_log = OpenFile { path: &path, file: &file };
-        (log_dir.engine.format)(&NewLog {
-            directory: log_dir,
-            options,
-            file: file_of_log,
-            head,
-            page_bytes,
-        })?;
+        (log_dir.engine.format)(&NewLog { directory: log_dir, options, file: file_of_log, head })?;
         let publish = if is_provisional { making::publish_provisionally } else { making::publish };
         publish(&path, &file).map_err(|error| JournalError::io("make", &path, &error))?;
         making::name(&segment_path, &named)
@@ -96,9 +90,9 @@ fn settle_header(database: &dyn DatabaseFile) -> Result<(), JournalError> {
 }
 
 /// What a new log says about itself.
-fn head_of(db: &DatabaseIdentity, log_id: LogId, made_in: Option<FileIdentity>) -> LogHead {
+fn head_of(db: &DatabaseIdentity, page_bytes: u32, log_id: LogId, made_in: Option<FileIdentity>) -> LogHead {
     let path = db.path_hint().to_vec();
-    LogHead { log_id, db_inode: db.inode, db_birth_ns: db.birth_ns, path, made_in }
+    LogHead { page_bytes, log_id, db_inode: db.inode, db_birth_ns: db.birth_ns, path, made_in }
 }
 
 fn draw_id(db: &DatabaseIdentity) -> Result<LogId, JournalError> {

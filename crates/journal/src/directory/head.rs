@@ -29,7 +29,7 @@ impl Head {
         let bytes = log_file::first_bytes(path, file, HEAD_BYTES)?;
         let unknown = || JournalError::Format { log: path.to_path_buf(), source: FormatError::Magic };
         let engine = engines::by_magic(&bytes).ok_or_else(unknown)?;
-        let LogHead { log_id, db_inode, db_birth_ns, path, made_in } =
+        let LogHead { log_id, db_inode, db_birth_ns, path, made_in, .. } =
             (engine.inspect)(&OpenFile { path, file }, &bytes)?;
         Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in })
     }

@@ -22,18 +22,12 @@ use crate::{JournalError, log_file};
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     let options = within_file_system(&NvwalOptions::of(new.options), new.file.file);
-    let (block_bytes, limit_blocks) = Nvwal::shape(&options, new.page_bytes);
-    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
+    let (block_bytes, limit_blocks) = Nvwal::shape(&options, new.head.page_bytes);
     let superblock = Superblock {
-        page_bytes: new.page_bytes,
-        log_id,
-        db_inode,
-        db_birth_ns,
+        head: new.head.clone(),
         block_bytes,
         limit_blocks,
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
-        path: path.clone(),
-        file: made_in,
     };
     let access = Access::Write { dax: new.directory.is_dax() };
     let nvm = hooked(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
@@ -84,9 +78,7 @@ pub(super) fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, JournalE
 
 /// What a log says about itself.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
-    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } =
-        check(log.path, log.file, bytes)?;
-    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+    Ok(check(log.path, log.file, bytes)?.head)
 }
 
 /// Whether the log holds no commits.
@@ -146,5 +138,5 @@ fn slot_of(file: &File, superblock: &Superblock) -> Option<Slot> {
     let generation = read_active_word(u64::from_le_bytes(word));
     let mut bytes = [0; SLOT_BYTES];
     file.read_exact_at(&mut bytes, slot_offset(generation)).ok()?;
-    Slot::decode(&bytes, superblock.log_id, generation).ok()
+    Slot::decode(&bytes, superblock.head.log_id, generation).ok()
 }

@@ -111,7 +111,7 @@ impl Nvwal {
             .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })?;
         nvm.store(0, &superblock.encode());
         nvm.store_u64(GROWN_OFFSET, checked_word(blocks));
-        InForce::first().write(nvm, superblock.log_id);
+        InForce::first().write(nvm, superblock.head.log_id);
         nvm.flush(0, SUPERBLOCK_BYTES);
         nvm.fence();
         Ok(())
@@ -154,7 +154,7 @@ impl Nvwal {
         let none = InForce::none();
         Ok(Self {
             heap,
-            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes),
+            chains: DeltaChains::new(superblock.head.page_bytes, options.cache_bytes),
             superblock,
             options,
             active: none.active,
@@ -221,11 +221,11 @@ impl Nvwal {
     }
 
     fn log_id(&self) -> LogId {
-        self.superblock.log_id
+        self.superblock.head.log_id
     }
 
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
-        let page_bytes = self.superblock.page_bytes;
+        let page_bytes = self.superblock.head.page_bytes;
         let found = InForce::read(self.heap.nvm.as_ref(), self.log_id(), page_bytes, active)?;
         if found.wal_header.is_some() {
             self.heap.check_block(found.slot.first_block, found.slot.generation)?;
@@ -364,7 +364,7 @@ impl LogFile for Nvwal {
     }
 
     fn page_bytes(&self) -> u32 {
-        self.superblock.page_bytes
+        self.superblock.head.page_bytes
     }
 
     fn guarantee(&self) -> Guarantee {

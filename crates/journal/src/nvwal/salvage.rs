@@ -56,7 +56,8 @@ impl Nvwal {
 
     /// Enters the generation that is in force, whatever the header of its first block says: transactions say themselves of which they are.
     fn enter_headless(&mut self, active: u64) -> bool {
-        let found = InForce::read(self.heap.nvm.as_ref(), self.log_id(), self.superblock.page_bytes, active);
+        let found =
+            InForce::read(self.heap.nvm.as_ref(), self.log_id(), self.superblock.head.page_bytes, active);
         let found = found
             .ok()
             .filter(|found| found.wal_header.is_some() && found.slot.first_block < self.heap.grown());
@@ -83,7 +84,7 @@ impl Nvwal {
                 continue;
             }
             let Some(first_block) = self.first_block_of(generation) else { continue };
-            let bytes = make_wal_header(self.superblock.page_bytes, 0, [0; 2]);
+            let bytes = make_wal_header(self.superblock.head.page_bytes, 0, [0; 2]);
             let header = WalHeader::parse(&bytes)
                 .map_err(|what| JournalError::Corrupt { offset: ACTIVE_OFFSET, what })?;
             let slot = Slot { generation, first_block, wal_header: bytes, retired: false };
@@ -125,7 +126,7 @@ impl Nvwal {
         damage: &mut Option<JournalError>,
         later: Later<'_>,
     ) -> Result<Option<u64>, JournalError> {
-        let mut images = Images::new(self.superblock.page_bytes);
+        let mut images = Images::new(self.superblock.head.page_bytes);
         let (mut until, mut before, nvm) = (None, self.sequence, Arc::clone(&self.heap.nvm));
         let marks = if self.wal_header.is_some() { self.marks_behind() } else { Vec::new() };
         let mut record = Vec::new();

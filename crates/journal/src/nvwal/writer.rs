@@ -223,7 +223,7 @@ impl Nvwal {
         let Some(header) = header else {
             return self.switch_generation(None, NO_BLOCK, false);
         };
-        if header.page_bytes != self.superblock.page_bytes {
+        if header.page_bytes != self.superblock.head.page_bytes {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         // As for a new block.

@@ -54,7 +54,7 @@ impl Area {
     pub(super) fn new(nvm: Arc<dyn Nvm>, superblock: &Superblock, path: &Path) -> Result<Self, JournalError> {
         let area = Self {
             nvm,
-            id: superblock.log_id,
+            id: superblock.head.log_id,
             geometry: superblock.geometry(),
             limit_chunks: superblock.limit_chunks,
             path: path.to_path_buf(),

@@ -31,19 +31,14 @@ const LIMIT_BYTES: u64 = 64 << 20;
 const SLOTS_BYTES: u32 = 512 << 10;
 
 /// The shape of a new log.
-pub(super) fn shape(options: &PplOptions, head: &LogHead, page_bytes: u32) -> Superblock {
-    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = *head;
+pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
+    let page_bytes = head.page_bytes;
     let mut superblock = Superblock {
-        page_bytes,
-        log_id,
-        db_inode,
-        db_birth_ns,
+        head: head.clone(),
         sector_bytes: options.sector_bytes,
         limit_chunks: 1,
         slots: (SLOTS_BYTES / page_bytes).clamp(8, SLOTS as u32),
         buckets: 1,
-        path: path.clone(),
-        file: made_in,
     };
     // Between two automatic checkpoints a thousand pages may be new.
     let limit_bytes = match options.limit_bytes {
@@ -59,7 +54,7 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead, page_bytes: u32) -> Su
 
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
-    let superblock = shape(&PplOptions::of(new.options), &new.head, new.page_bytes);
+    let superblock = shape(&PplOptions::of(new.options), &new.head);
     let access = Access::Write { dax: new.directory.is_dax() };
     let nvm = map_log(access, &new.options.media, &new.file, &superblock)?;
     Ppl::format(nvm.as_ref(), &superblock)
@@ -166,7 +161,7 @@ fn open_store(
     superblock: &Superblock,
     options: &PplOptions,
 ) -> Store {
-    let Superblock { page_bytes, sector_bytes, .. } = *superblock;
+    let (page_bytes, sector_bytes) = (superblock.head.page_bytes, superblock.sector_bytes);
     let full_bytes = u64::from(sector_bytes) - 64 + u64::from(options.overflow_bytes);
     Store {
         area,
@@ -201,7 +196,7 @@ pub(super) fn store_to_look(area: Area, superblock: &Superblock, words: Words) -
 /// The same for a log that is mapped.
 fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError> {
     let last = last_commit(&area)?;
-    let scanned = scan(&area, superblock.page_bytes, last.number, |_| false)?;
+    let scanned = scan(&area, superblock.head.page_bytes, last.number, |_| false)?;
     let chains: FxHashMap<_, _> =
         scanned.chains.into_iter().map(|(page, (chain, _))| (page, chain)).collect();
     let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
@@ -217,8 +212,7 @@ fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError>
 
 /// What a log says about itself.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
-    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = check(log, bytes)?;
-    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+    Ok(check(log, bytes)?.head)
 }
 
 /// Whether the log holds nothing that is not in the database file.

@@ -89,7 +89,7 @@ impl Ppl {
             store: Arc::new(store),
             frames: Frames::default(),
             staged: Staged::default(),
-            images: Images::new(superblock.page_bytes as usize, options.cache_bytes),
+            images: Images::new(superblock.head.page_bytes as usize, options.cache_bytes),
             superblock,
             clock: wall_clock,
             encoder: Encoder::default(),
@@ -118,7 +118,7 @@ impl Ppl {
         self.settle_open()?;
         self.refresh()?;
         self.staged.clear();
-        if header.is_some_and(|header| header.page_bytes != self.superblock.page_bytes) {
+        if header.is_some_and(|header| header.page_bytes != self.superblock.head.page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         // What is beyond the end comes back as a whole page if it does.
@@ -184,11 +184,11 @@ impl LogFile for Ppl {
     }
 
     fn id(&self) -> LogId {
-        self.superblock.log_id
+        self.superblock.head.log_id
     }
 
     fn page_bytes(&self) -> u32 {
-        self.superblock.page_bytes
+        self.superblock.head.page_bytes
     }
 
     fn guarantee(&self) -> Guarantee {

@@ -45,7 +45,7 @@ struct UpToDamage {
 impl UpToDamage {
     fn read(log: &OpenFile<'_>) -> Result<Self, JournalError> {
         let (area, superblock) = files::area_read_only(log)?;
-        let page_bytes = superblock.page_bytes;
+        let page_bytes = superblock.head.page_bytes;
         let (commits, mut damage) = commits(&area)?;
         let committed = commits.keys().next_back().copied().unwrap_or(0);
         let (Scanned { chains, .. }, damaged) = scan_damaged(&area, page_bytes, committed)?;

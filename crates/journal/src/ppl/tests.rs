@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_crashmodel::{Crashes as _, RecordingNvm};
-use duralite_logfmt::LogId;
 use duralite_logfmt::ppl::{Extent, SECTORS_PER_CHUNK, Superblock, TRANSACTIONS};
+use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm as _, Segment as _};
 
 use super::words::{OPEN, SEALED, SECTORS_USED};
@@ -75,16 +75,18 @@ struct Rig {
 impl Rig {
     fn new(chunks: u32) -> Self {
         let superblock = Superblock {
-            page_bytes: PAGE as u32,
-            log_id: LogId([3; 16]),
-            db_inode: 1,
-            db_birth_ns: 2,
+            head: LogHead {
+                page_bytes: PAGE as u32,
+                log_id: LogId([3; 16]),
+                db_inode: 1,
+                db_birth_ns: 2,
+                path: Vec::new(),
+                made_in: None,
+            },
             sector_bytes: 4096,
             limit_chunks: chunks,
             slots: 8,
             buckets: 8,
-            path: Vec::new(),
-            file: None,
         };
         let nvm = Arc::new(RecordingNvm::new(0, superblock.geometry().file_bytes(chunks)));
         Ppl::format(nvm.as_ref(), &superblock).unwrap();

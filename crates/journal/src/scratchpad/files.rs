@@ -30,18 +30,12 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     let options = ScratchpadOptions::of(new.options);
     let mapping = Mapping::of(new.directory, &new.options.media);
     let (region, found) = region_file::open_or_make(&new.file, &mapping, options.region_bytes)?;
-    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
     let pages = options.limit_bytes.div_ceil(PAGE_BYTES).min(u64::from(u32::MAX));
     let superblock = Superblock {
-        page_bytes: new.page_bytes,
-        log_id,
-        db_inode,
-        db_birth_ns,
+        head: new.head.clone(),
         region: found.id,
         limit_pages: pages as u32,
         region_dir: told_dir(&region),
-        path: path.clone(),
-        file: made_in,
     };
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
@@ -61,7 +55,8 @@ pub(super) fn release(log: &OpenFile<'_>) -> Result<(), JournalError> {
         Err(JournalError::NoRegion { .. }) => return Ok(()),
         opened => opened?,
     };
-    let is_original = superblock.file.is_some() && superblock.file == identity::of_log(log.file);
+    let made_in = superblock.head.made_in;
+    let is_original = made_in.is_some() && made_in == identity::of_log(log.file);
     let place = region.file.as_ref().filter(|_| is_original);
     if place.map_or(Ok(false), |place| place.hold_alone(region.owner))? {
         room::release(&region, nvm.as_ref());
@@ -80,7 +75,7 @@ impl Scratchpad {
         let (head, reference) = superblock.encode();
         nvm.store(0, &head);
         nvm.store(REFERENCE_OFFSET, &reference);
-        InForce::first().write(nvm, superblock.log_id);
+        InForce::first().write(nvm, superblock.head.log_id);
         nvm.flush(0, SUPERBLOCK_BYTES);
         nvm.fence();
         Ok(())
@@ -130,7 +125,7 @@ impl Scratchpad {
             });
         }
         let is_kept = segment.is_none();
-        let id = superblock.log_id;
+        let id = superblock.head.log_id;
         let region = Region::new(region, of_region, id, segment, path.to_path_buf(), is_kept);
         let role = if is_kept { Role::Looks } else { Role::of(alone) };
         Self::begin(superblock, nvm, region, options, role)
@@ -148,7 +143,7 @@ impl Scratchpad {
         let choice = Arc::new(if needs_flush { Choice::new(options.sync) } else { Choice::write_back() });
         let rollback = UndoLog::new(Arc::clone(&nvm), Arc::clone(&region), Arc::clone(&choice));
         let mut log = Self {
-            chains: DeltaChains::new(superblock.page_bytes, options.cache_bytes),
+            chains: DeltaChains::new(superblock.head.page_bytes, options.cache_bytes),
             superblock,
             nvm,
             region,
@@ -223,7 +218,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     }
     let memory = database.map(directory.home_kind())?;
     memory.set_latency(options.media.latency);
-    let home = MappedHome::new(memory, superblock.page_bytes, options.media.home_sync);
+    let home = MappedHome::new(memory, superblock.head.page_bytes, options.media.home_sync);
     let own = ScratchpadOptions::of(options);
     let home = home.sharing(segment, base).with_whole_pages(!own.home_diff);
     let mut log = Scratchpad::begin(superblock, nvm, region, &own, Role::of(alone))?;
@@ -276,11 +271,11 @@ impl Opening {
         let (place, found): (RegionFile, RegionSuperblock) =
             region_file::find(log, &superblock, !is_read_only)?;
         if !is_read_only {
-            place.hold(Owner::of(superblock.log_id))?;
+            place.hold(Owner::of(superblock.head.log_id))?;
         }
         let nvm = self.map(log, SUPERBLOCK_BYTES)?;
         let region_nvm = self.map(&OpenFile { path: &place.path, file: &place.file }, found.limit_bytes())?;
-        let id = superblock.log_id;
+        let id = superblock.head.log_id;
         let path = place.path.clone();
         let own = || log.file.try_clone().map_err(|error| JournalError::io("open", log.path, &error));
         let log_file = if is_read_only { None } else { Some(own()?) };
@@ -296,8 +291,7 @@ impl Opening {
 
 /// What a log says about itself.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
-    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = decode(log.path, bytes)?;
-    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+    Ok(decode(log.path, bytes)?.head)
 }
 
 /// Whether the log holds no commits and no rollback journal.

@@ -146,8 +146,8 @@ impl Scratchpad {
     }
 
     fn load_generation(&mut self, active: u64) -> Result<(), JournalError> {
-        let page_bytes = self.superblock.page_bytes;
-        let in_force = InForce::read(self.nvm.as_ref(), self.superblock.log_id, page_bytes, active)?;
+        let page_bytes = self.superblock.head.page_bytes;
+        let in_force = InForce::read(self.nvm.as_ref(), self.superblock.head.log_id, page_bytes, active)?;
         self.enter(in_force);
         self.doubtful_generation = true;
         if self.scan.is_some() {
@@ -207,7 +207,7 @@ impl Scratchpad {
             generation: self.in_force.slot.generation,
             sequence: self.sequence + 1,
             frames: self.chains.frames(),
-            page_bytes: self.superblock.page_bytes,
+            page_bytes: self.superblock.head.page_bytes,
         };
         if let Some(scan) = &self.scan {
             for head in scan.heads(expected.sequence) {
@@ -229,7 +229,7 @@ impl Scratchpad {
         if page == 0 {
             let generation = self.in_force.slot.generation;
             let word = self.nvm.load_u64(first_link_offset(generation));
-            return read_link(word, first_link_tag(self.superblock.log_id, generation), limit);
+            return read_link(word, first_link_tag(self.superblock.head.log_id, generation), limit);
         }
         read_link(self.region.nvm.load_u64(offset_of(page) + FOLLOW_AT), tag, limit)
     }
@@ -289,11 +289,11 @@ impl LogFile for Scratchpad {
     }
 
     fn id(&self) -> LogId {
-        self.superblock.log_id
+        self.superblock.head.log_id
     }
 
     fn page_bytes(&self) -> u32 {
-        self.superblock.page_bytes
+        self.superblock.head.page_bytes
     }
 
     /// A page that is home is no safer than the file that it is in.

@@ -48,7 +48,7 @@ impl Scratchpad {
     fn check_later(&self, scan: &Scan) -> Result<(), JournalError> {
         for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
             let generation = self.in_force.slot.generation;
-            let page_bytes = self.superblock.page_bytes;
+            let page_bytes = self.superblock.head.page_bytes;
             let expected = Expected { generation, sequence, frames: u32::MAX - 1, page_bytes };
             let is_whole = |head: &&u32| {
                 transaction::read(&self.region, **head, &expected).is_ok_and(|found| found.is_some())

@@ -142,7 +142,7 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
         if let Ok(superblock) = Superblock::decode(&bytes)
             && superblock.region == id
         {
-            owners.push(Owner::of(superblock.log_id));
+            owners.push(Owner::of(superblock.head.log_id));
         }
     }
     Ok(owners)

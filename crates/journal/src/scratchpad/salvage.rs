@@ -47,7 +47,7 @@ impl Scratchpad {
             return Ok(None);
         }
         let generation = self.in_force.slot.generation;
-        let page_bytes = self.superblock.page_bytes;
+        let page_bytes = self.superblock.head.page_bytes;
         let scan = Scan::of(&self.region, generation);
         let mut images = Images::new(page_bytes);
         let (mut until, mut before) = (None, self.transactions());

@@ -270,7 +270,7 @@ impl Scratchpad {
     pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
         // The generation in force may be another process's, many after the one known here.
         self.refresh()?;
-        if header.is_some_and(|header| header.page_bytes != self.superblock.page_bytes) {
+        if header.is_some_and(|header| header.page_bytes != self.superblock.head.page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         self.switch_generation(header, false);

@@ -20,17 +20,11 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     let options = WaldioOptions::of(new.options);
     let wanted = Some(options.block_bytes).filter(|bytes| *bytes != 0);
     let block = hooked(new.file.path, blocks(&options, &new.file, wanted, false)?)?;
-    let LogHead { log_id, db_inode, db_birth_ns, ref path, made_in } = new.head;
     let superblock = Superblock {
-        page_bytes: new.page_bytes,
-        log_id,
-        db_inode,
-        db_birth_ns,
+        head: new.head.clone(),
         block_bytes: block.block_bytes(),
         layout: options.layout,
         limit_bytes: options.limit().max(AREA_BYTES * 8),
-        path: path.clone(),
-        file: made_in,
     };
     Waldio::format(block.as_ref(), &superblock)
 }
@@ -98,8 +92,7 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, JournalError> {
 
 /// What a log says about itself.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
-    let Superblock { log_id, db_inode, db_birth_ns, path, file: made_in, .. } = decode(log.path, bytes)?;
-    Ok(LogHead { log_id, db_inode, db_birth_ns, path, made_in })
+    Ok(decode(log.path, bytes)?.head)
 }
 
 /// Opens the blocks of a log to look at them.

@@ -4,8 +4,8 @@
 
 use duralite_logfmt::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};
 use duralite_logfmt::waldio::{
-    GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, Layout, MARK_BYTES, Superblock, TX_HEADER_BYTES,
-    TX_TAKES_GROUP, TxHeader, decode_frame, frame_bytes, group_time,
+    GROUP_HEADER_BYTES, GROUP_MAGIC, GroupHeader, Layout, MARK_BYTES, TX_HEADER_BYTES, TX_TAKES_GROUP,
+    TxHeader, decode_frame, frame_bytes, group_time,
 };
 
 use super::ahead::Ahead;
@@ -131,7 +131,7 @@ impl Waldio {
         if header.sequence != self.sequence + 1 || end > sealed || header.first_frame > self.committed() + 1 {
             return Err(self.damaged(at, "the order of transactions"));
         }
-        let largest = largest_record(self.superblock().page_bytes);
+        let largest = largest_record(self.superblock().head.page_bytes);
         let mut place = at + u64::from(TX_HEADER_BYTES);
         for _ in 0..header.records {
             let head = window.within(self, place, RECORD_HEADER_BYTES, end)?.first_chunk();
@@ -175,7 +175,7 @@ impl Waldio {
 
     /// The next transaction of the `embedded` layout; returns where it ends.
     fn take_in_frames(&mut self, sealed: u64) -> Result<u64, JournalError> {
-        let Superblock { page_bytes, block_bytes, log_id, .. } = *self.superblock();
+        let (page_bytes, block_bytes) = (self.superblock.head.page_bytes, self.superblock.block_bytes);
         let longest = u64::from(frame_bytes(page_bytes, block_bytes, false));
         let mut page = vec![0; page_bytes as usize];
         let mut bytes = Vec::new();
@@ -188,7 +188,7 @@ impl Waldio {
             let found = if bytes.len() < page.len().max(MARK_BYTES) {
                 None
             } else {
-                decode_frame(&bytes, &mut page, block_bytes, log_id, self.generation, offset)
+                decode_frame(&bytes, &mut page, block_bytes, self.log_id(), self.generation, offset)
             };
             let Some((mark, taken)) = found else {
                 return Err(self.damaged(at, "a frame"));

@@ -84,12 +84,12 @@ pub(super) fn join(
     options: &WaldioOptions,
     recovered: Option<Recovered>,
 ) -> Result<Group, JournalError> {
-    let framing = WaldioFraming { id: superblock.log_id, layout: superblock.layout };
+    let framing = WaldioFraming { id: superblock.head.log_id, layout: superblock.layout };
     let geometry = Geometry {
         block_bytes: superblock.block_bytes,
         data_offset: DATA_OFFSET,
         limit_bytes: superblock.limit_bytes,
-        path: std::ffi::OsStr::from_bytes(&superblock.path).into(),
+        path: std::ffi::OsStr::from_bytes(&superblock.head.path).into(),
     };
     let options = GroupOptions {
         durability: options.durability,

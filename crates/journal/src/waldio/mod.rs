@@ -194,7 +194,7 @@ impl Waldio {
     }
 
     fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {
-        let chains = DeltaChains::new(superblock.page_bytes, options.cache_bytes);
+        let chains = DeltaChains::new(superblock.head.page_bytes, options.cache_bytes);
         Self {
             group: Arc::new(group),
             superblock,
@@ -249,7 +249,7 @@ impl Waldio {
     }
 
     fn log_id(&self) -> LogId {
-        self.superblock.log_id
+        self.superblock.head.log_id
     }
 
     fn failed(&self, source: MediumError) -> JournalError {
@@ -285,7 +285,7 @@ impl Waldio {
             }
             None => None,
         };
-        if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
+        if header.is_some_and(|header| header.page_bytes != self.superblock().head.page_bytes) {
             return Err(self.damaged(0, "the log's page size"));
         }
         self.drop_staged();
@@ -331,7 +331,7 @@ impl LogFile for Waldio {
     }
 
     fn page_bytes(&self) -> u32 {
-        self.superblock().page_bytes
+        self.superblock().head.page_bytes
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -407,7 +407,7 @@ impl LogFile for Waldio {
         header: Option<&WalHeader>,
     ) -> Result<(), JournalError> {
         self.refresh()?;
-        if header.is_some_and(|header| header.page_bytes != self.superblock().page_bytes) {
+        if header.is_some_and(|header| header.page_bytes != self.superblock().head.page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
         self.drop_staged();

@@ -83,7 +83,7 @@ fn read_slot(
         return Ok(None);
     }
     block.read(slot_offset(parity), &mut area).map_err(failed)?;
-    Ok(Slot::decode(&area, superblock.log_id).filter(|slot| slot.generation % 2 == parity))
+    Ok(Slot::decode(&area, superblock.head.log_id).filter(|slot| slot.generation % 2 == parity))
 }
 
 /// Reads the newest slot on the device.
@@ -157,7 +157,7 @@ impl<'a> Scan<'a> {
         };
         let unknown = |generation| Slot {
             generation,
-            wal_header: Some(make_wal_header(superblock.page_bytes, 0, [0; 2])),
+            wal_header: Some(make_wal_header(superblock.head.page_bytes, 0, [0; 2])),
             retired: false,
             file_bytes: DATA_OFFSET,
             position: 0,
@@ -252,7 +252,7 @@ impl Found {
             return Ok(());
         }
         // Where there are groups of its generation, it was durable before the first of them: one flush does for both.
-        block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.log_id))?;
+        block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.head.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
         let mut at = self.rewrite_from;
@@ -296,18 +296,19 @@ impl Scan<'_> {
         let length = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = vec![0; length.min(self.block.len().saturating_sub(DATA_OFFSET)) as usize];
         self.read(DATA_OFFSET, &mut bytes)?;
-        Ok((bytes, vec![0; self.superblock.page_bytes as usize]))
+        Ok((bytes, vec![0; self.superblock.head.page_bytes as usize]))
     }
 
     pub(super) fn longest_frame(&self) -> u64 {
-        let (page, unit) = (self.superblock.page_bytes, self.superblock.block_bytes);
+        let (page, unit) = (self.superblock.head.page_bytes, self.superblock.block_bytes);
         u64::from(frame_bytes(page, unit, false))
     }
 
     /// Whether a group starts at a place, and if so whether it was written after everything before
     /// it was durable. `page` is room for one.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
-        let Superblock { log_id, block_bytes, layout, .. } = *self.superblock;
+        let Superblock { block_bytes, layout, .. } = *self.superblock;
+        let log_id = self.superblock.head.log_id;
         match layout {
             Layout::Delta => GroupHeader::decode(bytes, log_id, generation, at).map(|group| group.ordered),
             Layout::Embedded => decode_frame(bytes, page, block_bytes, log_id, generation, at)
@@ -319,7 +320,7 @@ impl Scan<'_> {
     fn groups(&self, log: &mut Prefetch<'_, '_>, visit: Visit<'_>) -> Result<(u64, u64), JournalError> {
         let mut bytes = Vec::new();
         let (mut end, mut ordered_from, mut sequence) = (DATA_OFFSET, DATA_OFFSET, 0);
-        let (id, generation) = (self.superblock.log_id, self.slot.generation);
+        let (id, generation) = (self.superblock.head.log_id, self.slot.generation);
         loop {
             let at = end.next_multiple_of(self.unit());
             let room = self.block.len().saturating_sub(at);
@@ -364,9 +365,9 @@ impl Scan<'_> {
         head.copy_from_slice(log.get(from, TX_HEADER_BYTES as usize).map_err(self.failed)?);
         from += head.len() as u64;
         read.extend_from_slice(&head);
-        let mut hash = BodyHash::new(self.superblock.log_id, self.slot.generation, at);
+        let mut hash = BodyHash::new(self.superblock.head.log_id, self.slot.generation, at);
         // The most zeros in a row are those of a record that makes a page one of zeros.
-        let longest_hole = 2 * u64::from(self.superblock.page_bytes);
+        let longest_hole = 2 * u64::from(self.superblock.head.page_bytes);
         while from < end {
             let mut until = end;
             if end - from > longest_hole {
@@ -391,7 +392,7 @@ impl Scan<'_> {
     fn frames(&self) -> Result<(u64, u64), JournalError> {
         let (mut end, mut at, mut ordered_from) = (DATA_OFFSET, DATA_OFFSET, DATA_OFFSET);
         let mut transaction = None;
-        let mut page = vec![0; self.superblock.page_bytes as usize];
+        let mut page = vec![0; self.superblock.head.page_bytes as usize];
         let mut bytes = Vec::new();
         loop {
             let room = self.block.len().saturating_sub(at);
@@ -416,7 +417,7 @@ impl Scan<'_> {
     }
 
     pub(super) fn frame(&self, bytes: &[u8], page: &mut [u8], at: u64) -> Option<(Mark, u32)> {
-        let Superblock { log_id, block_bytes, .. } = *self.superblock;
+        let (log_id, block_bytes) = (self.superblock.head.log_id, self.superblock.block_bytes);
         if bytes.len() < page.len().max(MARK_BYTES) {
             return None;
         }
@@ -430,7 +431,7 @@ impl Scan<'_> {
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
-        let mut page = vec![0; self.superblock.page_bytes as usize];
+        let mut page = vec![0; self.superblock.head.page_bytes as usize];
         while at < self.block.len() {
             // A frame may begin with zeros.
             let data = self.block.next_data(at).map_err(self.failed)?;
@@ -472,6 +473,6 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
     };
     let mut head = superblock.encode().to_vec();
     head.resize(slot_offset(1) as usize, 0);
-    head.extend_from_slice(&slot.encode(superblock.log_id));
+    head.extend_from_slice(&slot.encode(superblock.head.log_id));
     block.write_later(0, &head)
 }

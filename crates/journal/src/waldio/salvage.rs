@@ -74,7 +74,7 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
     let scan = Scan::of_generation(block.as_ref(), &superblock, log.generation, &failed);
     let mut behind = Behind {
         scan,
-        images: Images::new(superblock.page_bytes),
+        images: Images::new(superblock.head.page_bytes),
         before: u64::from(log.transactions()),
         origin: has_slot.then_some(log.origin.position),
         until: None,
@@ -128,7 +128,7 @@ impl Behind<'_, '_> {
 
     /// The group that begins at a place, if it is whole; returns where it ends.
     fn group(&mut self, at: u64) -> Result<Option<u64>, JournalError> {
-        let Superblock { log_id, .. } = *self.scan.superblock;
+        let log_id = self.scan.superblock.head.log_id;
         let room = self.scan.block.len().saturating_sub(at);
         if room < GROUP_HEADER_BYTES + u64::from(TX_HEADER_BYTES) {
             return Ok(None);
@@ -178,7 +178,7 @@ impl Behind<'_, '_> {
         if number != self.before + 1 || self.until.is_none() {
             self.images.clear();
         }
-        let largest = u64::from(largest_record(self.scan.superblock.page_bytes));
+        let largest = u64::from(largest_record(self.scan.superblock.head.page_bytes));
         let mut place = at + u64::from(TX_HEADER_BYTES);
         let mut record = Vec::new();
         for _ in 0..header.records {
@@ -214,7 +214,7 @@ impl Behind<'_, '_> {
 
     /// The transaction of embedded frames that begins at a place, if it is whole; returns where it ends.
     fn frames(&mut self, from: u64) -> Result<Option<u64>, JournalError> {
-        let mut page = vec![0; self.scan.superblock.page_bytes as usize];
+        let mut page = vec![0; self.scan.superblock.head.page_bytes as usize];
         let mut bytes = Vec::new();
         let (mut at, mut transaction, mut first_frame) = (from, None, 0);
         self.images.clear();

@@ -111,7 +111,7 @@ impl Open {
         match superblock.layout {
             Layout::Delta => apply_record(page, bytes).map_err(corrupt),
             Layout::Embedded => {
-                let Superblock { log_id, block_bytes, .. } = *superblock;
+                let (log_id, block_bytes) = (superblock.head.log_id, superblock.block_bytes);
                 let offset = group.offset_of(generation, record.at);
                 let what = FormatError::Damaged { what: "a frame" };
                 decode_frame(bytes, page, block_bytes, log_id, generation, offset)

@@ -7,8 +7,8 @@
 use duralite_logfmt::LogId;
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
 use duralite_logfmt::waldio::{
-    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Mark, Superblock, TX_HEADER_BYTES, TX_TAKES_GROUP, TxHeader,
-    encode_frame, frame_bytes, has_room_for_mark, transaction_hash,
+    BodyHash, GROUP_HEADER_BYTES, GroupHeader, Mark, TX_HEADER_BYTES, TX_TAKES_GROUP, TxHeader, encode_frame,
+    frame_bytes, has_room_for_mark, transaction_hash,
 };
 use duralite_medium::block::Durability;
 
@@ -242,7 +242,7 @@ impl Waldio {
         }
         let Open { mut frames, .. } = std::mem::take(&mut self.open);
         frames.truncate((commit.last_frame + 1 - first) as usize);
-        let Superblock { page_bytes, block_bytes, .. } = *self.superblock();
+        let (page_bytes, block_bytes) = (self.superblock.head.page_bytes, self.superblock.block_bytes);
         let size = |(page_number, page): &(u32, Box<[u8]>)| {
             frame_bytes(page_bytes, block_bytes, has_room_for_mark(page, *page_number))
         };
@@ -307,7 +307,7 @@ impl Waldio {
     }
 
     fn encoder(&self, frames: &[(u32, Box<[u8]>)], commit: &Commit, starts_group: bool) -> FrameEncoder {
-        let Superblock { block_bytes, log_id, .. } = *self.superblock();
+        let (log_id, block_bytes) = (self.superblock.head.log_id, self.superblock.block_bytes);
         FrameEncoder {
             block_bytes,
             log_id,

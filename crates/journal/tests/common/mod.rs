@@ -15,10 +15,10 @@ use duralite_journal::media::MediaSet;
 use duralite_journal::nvwal::Nvwal;
 use duralite_journal::stream::WalStream;
 use duralite_journal::{Descriptor, JournalError, LogDirectory, NvwalOptions};
-use duralite_logfmt::LogId;
 use duralite_logfmt::nvwal::Superblock;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_logfmt::waldio;
+use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::Nvm;
 
 /// xorshift64*, so that a seed reproduces a run on any machine.
@@ -73,33 +73,23 @@ pub fn ticking_clock() -> fn() -> u64 {
     }
 }
 
+fn head(page_bytes: u32) -> LogHead {
+    let (log_id, path) = (LogId([9; 16]), b"/model.db".to_vec());
+    LogHead { page_bytes, log_id, db_inode: 1, db_birth_ns: 2, path, made_in: None }
+}
+
 /// One of `waldio`, with blocks of 512 bytes.
 pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u64) -> waldio::Superblock {
-    waldio::Superblock {
-        page_bytes,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
-        block_bytes: 512,
-        layout,
-        limit_bytes,
-        path: b"/model.db".to_vec(),
-        file: None,
-    }
+    waldio::Superblock { head: head(page_bytes), block_bytes: 512, layout, limit_bytes }
 }
 
 pub fn superblock(options: &NvwalOptions, page_bytes: u32) -> Superblock {
     let (block_bytes, limit_blocks) = Nvwal::shape(options, page_bytes);
     Superblock {
-        page_bytes,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
+        head: head(page_bytes),
         block_bytes,
         limit_blocks,
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
-        path: b"/model.db".to_vec(),
-        file: None,
     }
 }
 

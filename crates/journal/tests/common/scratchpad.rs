@@ -10,8 +10,8 @@ use duralite_journal::home::NoDatabase;
 use duralite_journal::scratchpad::Scratchpad;
 use duralite_journal::stream::WalStream;
 use duralite_journal::{JournalError, ScratchpadOptions};
-use duralite_logfmt::LogId;
 use duralite_logfmt::scratchpad::{PAGE_BYTES, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock};
+use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm};
 
 #[path = "part.rs"]
@@ -87,15 +87,17 @@ impl Rig {
 
 pub fn superblock(which: usize) -> Superblock {
     Superblock {
-        page_bytes: 512,
-        log_id: LogId([9 + which as u8; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
+        head: LogHead {
+            page_bytes: 512,
+            log_id: LogId([9 + which as u8; 16]),
+            db_inode: 1,
+            db_birth_ns: 2,
+            path: b"/model.db".to_vec(),
+            made_in: None,
+        },
         region: REGION,
         limit_pages: 0,
         region_dir: b"/region".to_vec(),
-        path: b"/model.db".to_vec(),
-        file: None,
     }
 }
 

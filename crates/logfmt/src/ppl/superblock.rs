@@ -4,9 +4,9 @@ use super::{
     MAGIC, MOST_SLOTS, PIECE_BYTES, SECTORS_PER_CHUNK, SLOT_HEADER_BYTES, SLOTS_OFFSET, STATE_BYTES,
     SUPERBLOCK_BYTES, VERSION,
 };
+use crate::FormatError;
 use crate::bytes::{put, u32_le};
-use crate::head::{self, FileIdentity, Format, HEAD_BYTES, Head};
-use crate::{FormatError, LogId};
+use crate::head::{self, Format, HEAD_BYTES, LogHead};
 
 const FORMAT: Format =
     Format { name: "ppl", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
@@ -22,14 +22,8 @@ pub fn sector_size_is_valid(bytes: u32) -> bool {
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Database page size.
-    pub page_bytes: u32,
-    /// Identity of the log.
-    pub log_id: LogId,
-    /// Inode of the database file.
-    pub db_inode: u64,
-    /// Birth time of the database file in nanoseconds, 0 if unknown.
-    pub db_birth_ns: u64,
+    /// What ties it to its database.
+    pub head: LogHead,
     /// Size of a log sector.
     pub sector_bytes: u32,
     /// Most chunks the log may hold.
@@ -38,10 +32,6 @@ pub struct Superblock {
     pub slots: u32,
     /// Heads of the page table's lists, a power of two.
     pub buckets: u32,
-    /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
-    pub path: Vec<u8>,
-    /// The file that the log was made in, where it is known.
-    pub file: Option<FileIdentity>,
 }
 
 impl Superblock {
@@ -53,9 +43,7 @@ impl Superblock {
         put(&mut out, 52, &self.limit_chunks.to_le_bytes());
         put(&mut out, 56, &self.slots.to_le_bytes());
         put(&mut out, 60, &self.buckets.to_le_bytes());
-        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let (path, file) = (self.path.clone(), self.file);
-        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
+        self.head.put(&mut out, &FORMAT);
         out
     }
 
@@ -64,21 +52,10 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
+        let head = LogHead::read(bytes, &FORMAT)?;
         let (sector_bytes, limit_chunks) = (u32_le(bytes, 48), u32_le(bytes, 52));
         let (slots, buckets) = (u32_le(bytes, 56), u32_le(bytes, 60));
-        let it = Self {
-            page_bytes,
-            log_id,
-            db_inode,
-            db_birth_ns,
-            sector_bytes,
-            limit_chunks,
-            slots,
-            buckets,
-            path,
-            file,
-        };
+        let it = Self { head, sector_bytes, limit_chunks, slots, buckets };
         if it.is_consistent() { Ok(it) } else { Err(head::damaged()) }
     }
 
@@ -93,7 +70,7 @@ impl Superblock {
     /// Where everything is.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        let slot_bytes = SLOT_HEADER_BYTES + u64::from(self.page_bytes);
+        let slot_bytes = SLOT_HEADER_BYTES + u64::from(self.head.page_bytes);
         let buckets_offset = SLOTS_OFFSET + u64::from(self.slots) * slot_bytes;
         let chunks_offset = (buckets_offset + 8 * u64::from(self.buckets)).next_multiple_of(SUPERBLOCK_BYTES);
         let pieces = SECTORS_PER_CHUNK * (self.sector_bytes / 4096);

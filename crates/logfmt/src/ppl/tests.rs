@@ -3,21 +3,24 @@
 use super::*;
 use crate::LogId;
 use crate::bytes::put;
+use crate::head::LogHead;
 
 const ID: LogId = LogId([7; 16]);
 
 fn superblock(sector_bytes: u32) -> Superblock {
     Superblock {
-        page_bytes: 4096,
-        log_id: ID,
-        db_inode: 5,
-        db_birth_ns: 6,
+        head: LogHead {
+            page_bytes: 4096,
+            log_id: ID,
+            db_inode: 5,
+            db_birth_ns: 6,
+            path: b"/tmp/app.db".to_vec(),
+            made_in: None,
+        },
         sector_bytes,
         limit_chunks: 300,
         slots: 64,
         buckets: 1024,
-        path: b"/tmp/app.db".to_vec(),
-        file: None,
     }
 }
 

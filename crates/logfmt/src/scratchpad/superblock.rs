@@ -4,8 +4,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{MAGIC, RegionId, SUPERBLOCK_BYTES, VERSION};
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
-use crate::head::{self, FileIdentity, Format, HEAD_BYTES, Head};
-use crate::{FormatError, LogId, PATH_LIMIT};
+use crate::head::{self, Format, HEAD_BYTES, LogHead};
+use crate::{FormatError, PATH_LIMIT};
 
 const FORMAT: Format =
     Format { name: "scratchpad", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
@@ -25,24 +25,14 @@ pub fn first_link_offset(generation: u64) -> u64 {
 /// The write-once part of a log's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Database page size.
-    pub page_bytes: u32,
-    /// Identity of the log.
-    pub log_id: LogId,
-    /// Inode of the database file.
-    pub db_inode: u64,
-    /// Birth time of the database file in nanoseconds, 0 if unknown.
-    pub db_birth_ns: u64,
+    /// What ties it to its database.
+    pub head: LogHead,
     /// The region that its pages are in.
     pub region: RegionId,
     /// Most pages of the region that the log may have; 0 for as many as there are.
     pub limit_pages: u32,
     /// The directory in which the region was, as bytes of a path; empty if it is longer than [`PATH_LIMIT`].
     pub region_dir: Vec<u8>,
-    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
-    pub path: Vec<u8>,
-    /// The file that the log was made in, where it is known.
-    pub file: Option<FileIdentity>,
 }
 
 impl Superblock {
@@ -51,15 +41,13 @@ impl Superblock {
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let mut out = vec![0; HEAD_BYTES];
         put(&mut out, 48, &self.region.0);
-        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let (path, file) = (self.path.clone(), self.file);
-        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
+        self.head.put(&mut out, &FORMAT);
         let mut reference = vec![0; REFERENCE_BYTES + 8];
         let dir = if self.region_dir.len() > PATH_LIMIT { &[] } else { &*self.region_dir };
         put(&mut reference, 0, &self.limit_pages.to_le_bytes());
         put(&mut reference, 4, &(dir.len() as u16).to_le_bytes());
         put(&mut reference, 8, dir);
-        let check = xxh3_64_with_seed(&reference[..REFERENCE_BYTES], log_id.seed());
+        let check = xxh3_64_with_seed(&reference[..REFERENCE_BYTES], self.head.log_id.seed());
         put(&mut reference, REFERENCE_BYTES, &check.to_le_bytes());
         (out, reference)
     }
@@ -69,22 +57,17 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
+        let head = LogHead::read(bytes, &FORMAT)?;
         let reference = bytes.get(REFERENCE_OFFSET as usize..).unwrap_or_default();
         let checked = reference.get(..REFERENCE_BYTES).ok_or_else(head::damaged)?;
         let dir_bytes = usize::from(u16_le(checked, 4));
-        let sound = xxh3_64_with_seed(checked, log_id.seed()) == u64_le(reference, REFERENCE_BYTES);
+        let sound = xxh3_64_with_seed(checked, head.log_id.seed()) == u64_le(reference, REFERENCE_BYTES);
         let region_dir = checked.get(8..8 + dir_bytes).filter(|_| sound).ok_or_else(head::damaged)?;
         Ok(Self {
-            page_bytes,
-            log_id,
-            db_inode,
-            db_birth_ns,
+            head,
             region: RegionId(array(bytes, 48).unwrap_or_default()),
             limit_pages: u32_le(checked, 0),
             region_dir: region_dir.to_vec(),
-            path,
-            file,
         })
     }
 }

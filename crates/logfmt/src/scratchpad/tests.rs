@@ -1,4 +1,5 @@
 use super::*;
+use crate::head::LogHead;
 use crate::record::{Base, RecordHeader};
 use crate::transaction::TxHash;
 use crate::{FormatError, LogId};
@@ -7,15 +8,17 @@ const ID: LogId = LogId([7; 16]);
 
 fn superblock() -> Superblock {
     Superblock {
-        page_bytes: 4096,
-        log_id: ID,
-        db_inode: 12,
-        db_birth_ns: 34,
+        head: LogHead {
+            page_bytes: 4096,
+            log_id: ID,
+            db_inode: 12,
+            db_birth_ns: 34,
+            path: b"/data/app.db".to_vec(),
+            made_in: None,
+        },
         region: RegionId([5; 16]),
         limit_pages: 9,
         region_dir: b"/dev/shm".to_vec(),
-        path: b"/data/app.db".to_vec(),
-        file: None,
     }
 }
 

@@ -7,7 +7,7 @@ mod tests;
 
 use crate::bytes::{array, put, u32_le, u64_le};
 use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
-use crate::head::{self, FileIdentity, Format, Head};
+use crate::head::{self, Format, LogHead};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId, ORIGIN_BYTES, Origin};
 pub use frame::{
@@ -64,24 +64,14 @@ impl std::str::FromStr for Layout {
 /// What a log file begins with; written once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Database page size.
-    pub page_bytes: u32,
-    /// Identity of the log.
-    pub log_id: LogId,
-    /// Inode of the database file.
-    pub db_inode: u64,
-    /// Birth time of the database file in nanoseconds, 0 if unknown.
-    pub db_birth_ns: u64,
+    /// What ties it to its database.
+    pub head: LogHead,
     /// Size of a block: every write is a multiple of it.
     pub block_bytes: u32,
     /// Layout of frames.
     pub layout: Layout,
     /// Most bytes the file may take.
     pub limit_bytes: u64,
-    /// Where the database was, as bytes of a path, cut at [`crate::PATH_LIMIT`].
-    pub path: Vec<u8>,
-    /// The file that the log was made in, where it is known.
-    pub file: Option<FileIdentity>,
 }
 
 impl Superblock {
@@ -92,9 +82,7 @@ impl Superblock {
         put(&mut out, 48, &self.block_bytes.to_le_bytes());
         put(&mut out, 52, &u32::from(self.layout == Layout::Embedded).to_le_bytes());
         put(&mut out, 56, &self.limit_bytes.to_le_bytes());
-        let Self { page_bytes, log_id, db_inode, db_birth_ns, .. } = *self;
-        let (path, file) = (self.path.clone(), self.file);
-        Head { page_bytes, log_id, db_inode, db_birth_ns, path, file }.put(&mut out, &FORMAT);
+        self.head.put(&mut out, &FORMAT);
         out
     }
 
@@ -103,18 +91,13 @@ impl Superblock {
     /// # Errors
     /// `Magic`, `Short`, `LogVersion` or `Damaged`, in this order of precedence.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let Head { page_bytes, log_id, db_inode, db_birth_ns, path, file } = Head::read(bytes, &FORMAT)?;
+        let head = LogHead::read(bytes, &FORMAT)?;
         let layout = u32_le(bytes, 52);
         let it = Self {
-            page_bytes,
-            log_id,
-            db_inode,
-            db_birth_ns,
+            head,
             block_bytes: u32_le(bytes, 48),
             layout: if layout == 0 { Layout::Delta } else { Layout::Embedded },
             limit_bytes: u64_le(bytes, 56),
-            path,
-            file,
         };
         let sound = layout <= 1 && block_size_is_valid(it.block_bytes) && it.limit_bytes >= DATA_OFFSET;
         if sound { Ok(it) } else { Err(head::damaged()) }

@@ -1,19 +1,22 @@
 use super::*;
+use crate::head::LogHead;
 use proptest::prelude::*;
 
 const ID: LogId = LogId([7; 16]);
 
 fn superblock() -> Superblock {
     Superblock {
-        page_bytes: 4096,
-        log_id: ID,
-        db_inode: 12,
-        db_birth_ns: 34,
+        head: LogHead {
+            page_bytes: 4096,
+            log_id: ID,
+            db_inode: 12,
+            db_birth_ns: 34,
+            path: b"/data/app.db".to_vec(),
+            made_in: None,
+        },
         block_bytes: 512,
         layout: Layout::Embedded,
         limit_bytes: 1 << 30,
-        path: b"/data/app.db".to_vec(),
-        file: None,
     }
 }
 

@@ -13,9 +13,9 @@ use duralite_journal::stream::WalStream;
 use duralite_journal::waldio::{SHARED_BYTES, Waldio};
 use duralite_journal::{ErrorKind, WaldioOptions};
 use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
-use duralite_logfmt::LogId;
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_logfmt::waldio::{Layout, Superblock};
+use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError, Segment};
 use duralite_schedules::{Memory, ProcessSlot, Sleep};
@@ -41,15 +41,17 @@ impl Rules {
 
 fn superblock(layout: Layout) -> Superblock {
     Superblock {
-        page_bytes: PAGE as u32,
-        log_id: LogId([9; 16]),
-        db_inode: 1,
-        db_birth_ns: 2,
+        head: LogHead {
+            page_bytes: PAGE as u32,
+            log_id: LogId([9; 16]),
+            db_inode: 1,
+            db_birth_ns: 2,
+            path: b"/model.db".to_vec(),
+            made_in: None,
+        },
         block_bytes: 512,
         layout,
         limit_bytes: 1 << 20,
-        path: b"/model.db".to_vec(),
-        file: None,
     }
 }
 
