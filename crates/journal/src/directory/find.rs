@@ -50,11 +50,14 @@ fn is_illegible(path: &Path) -> bool {
     matches!(read, Err(JournalError::Format { .. }))
 }
 
-/// Whether a file is the log of this id although its head says nothing: it is damaged, or of another version, all of which
-/// have the id in the same place. Whoever attaches it is told.
-fn is_illegible_log(path: &Path, engine: &Descriptor, id: LogId) -> bool {
-    let bytes = open_log(path, false).and_then(|file| log_file::first_bytes(path, &file, HEAD_BYTES));
-    bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
+/// Whether a file is the log of this id in another version of the engine's format: every version has the id in the same
+/// place. A caller that attaches the log is told which version it is. A log that is damaged is not found by its id: under
+/// a provisional guard a power loss may have left one, and no commit is missing then.
+fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
+    let Ok(file) = open_log(path, false) else { return false };
+    let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
+    let bytes = log_file::first_bytes(path, &file, HEAD_BYTES);
+    other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
 }
 
 /// The log of this id in a directory.
@@ -116,7 +119,7 @@ fn scan(
         let path = entry.path();
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
-            Ok(None) if is_illegible_log(&path, log_dir.engine, id) => return Ok(Some(path)),
+            Ok(None) if is_of_other_version(&path, log_dir.engine, id) => return Ok(Some(path)),
             // Others' logs may be others' secrets.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
