@@ -173,13 +173,13 @@ fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, JournalError
 /// SQLite's locks of it. So it is not asked: the log itself says whether it is a copy.
 ///
 /// # Errors
-/// `Io` where it cannot be opened, `Format` where it is damaged or of another version.
+/// `Io` where it cannot be opened, `Format` where it is of another version.
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, JournalError> {
     let opened = open_log(&log.path, false).and_then(|file| Ok((Head::read(&log.path, &file)?, file)));
     let (head, file) = match opened {
         Ok(opened) => opened,
-        // It has gone just now. Attaching it says so.
-        Err(error @ JournalError::Io { .. }) if error.says_none() => return Ok(Claim::Foreign),
+        // Attaching it says what it is; under a provisional guard nothing need be there.
+        Err(error) if error.says_none() && !error.is_other_version() => return Ok(Claim::Foreign),
         Err(error) => return Err(error),
     };
     if head.is_of(db) {
