@@ -114,6 +114,52 @@ fn pages_link_to_pages_only() {
     assert!(outside.is_empty(), "{outside:#?}");
 }
 
+/// The texts of all files in Rust and Python that tests are in.
+fn sources() -> String {
+    let mut directories: Vec<_> = ["crates", "proof", "python"].map(|name| root().join(name)).into();
+    let mut texts = String::new();
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
+                texts += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    texts
+}
+
+/// Whether a name is in a text, and not only as the beginning of a longer one.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| !text[at + word.len()..].starts_with(is_name))
+}
+
+/// The page on invariants: no number twice, and the code and the tests that it names are there.
+#[test]
+fn the_page_on_invariants_is_true() {
+    let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
+    let sources = sources();
+    let is_wrong = |word: &&str| {
+        let is_path =
+            word.starts_with("crates/") || word.starts_with("proof/") || word.starts_with("python/");
+        let is_test =
+            word.starts_with("inv") && word.contains('_') && !word.contains(' ') && !word.contains("...");
+        is_path && !root().join(word).exists() || is_test && !has_word(&sources, word)
+    };
+    let wrong: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_wrong).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let numbers: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("**")?.split_once(". ")).map(|(n, _)| n).collect();
+    assert!(numbers.len() > 40);
+    assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), numbers.len(), "{numbers:?}");
+    for at in page.split("\n**").skip(1) {
+        assert!(at.contains("- Kept by: ") && at.contains("- Attacked by: "), "{at}");
+    }
+}
+
 /// The page on compatibility: files that it names exist, no directory of golden files is left out, and the version
 /// that is written is that of the format's document.
 #[test]
