@@ -1,20 +1,19 @@
 //! Pages that go home past the cache.
 
-use duralite_logfmt::store::{Lsn, PageId, lsn};
+use duralite_logfmt::store::{PageId, lsn};
 
 use super::Pool;
 use crate::error::Error;
 
 impl Pool {
-    /// Writes pages beside each other home that nobody reads, none of which is newer than `upto`. Not durable on return, and torn
-    /// where a crash comes.
+    /// Writes pages beside each other home that nobody reads. Not durable on return, and torn where a crash comes. Their LSN has to
+    /// be that of an object of the log that is durable: a page that claims to be newer than what is left of the log after a crash
+    /// would be passed over when the log is redone.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is; any other has poisoned the store.
-    pub(crate) fn write_past(&self, first: PageId, upto: Lsn, pages: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
         self.poison.check()?;
-        // As for every page: what the log forgets in a crash no page has seen.
-        let _ = upto;
         self.file.write_past(first, pages).map_err(|error| match error {
             Error::Full { .. } => error,
             error => self.poison.set(&error),

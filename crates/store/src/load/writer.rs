@@ -19,8 +19,6 @@ const AT_WORK: usize = 2;
 #[derive(Debug, Default)]
 struct Job {
     first: PageId,
-    /// No page is newer.
-    upto: Lsn,
     count: usize,
     buffer: AlignedBuf,
 }
@@ -43,7 +41,7 @@ pub(super) struct Writer {
 
 fn carry_out(pool: &Pool, job: &mut Job) -> Result<(), Error> {
     let bytes = job.count * pool.page_bytes();
-    pool.write_past(job.first, job.upto, &mut job.buffer.as_mut_slice()[..bytes])
+    pool.write_past(job.first, &mut job.buffer.as_mut_slice()[..bytes])
 }
 
 impl Worker {
@@ -89,7 +87,7 @@ impl Writer {
         Self { pool, filling: Job::default(), worker: None }
     }
 
-    /// Writes a page, later, as one that is as new as the object `head`.
+    /// Writes a page, later, as one that is as new as the log's head, which is durable.
     pub(super) fn write(&mut self, id: PageId, head: Lsn, page: &[u8]) -> Result<(), Error> {
         let most = WRITE_BYTES / page.len();
         if self.filling.count > 0 && id != self.filling.first + self.filling.count as u64 {
@@ -104,7 +102,6 @@ impl Writer {
         let copy = &mut job.buffer.as_mut_slice()[at..at + page.len()];
         copy.copy_from_slice(page);
         set_lsn(copy, head);
-        job.upto = head;
         job.count += 1;
         if job.count == most { self.send() } else { Ok(()) }
     }
