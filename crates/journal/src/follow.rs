@@ -2,7 +2,7 @@
 //!
 //! A follower names what it has by a *position*: the number of transactions that were sealed in the log since
 //! it was made. It is given a transaction once it is durable and can no longer be replaced, which is when its
-//! commit was acknowledged, or when another one has been committed after it (invariant 7). The log keeps what
+//! commit was acknowledged, or when another one has been committed after it (invariant 16). The log keeps what
 //! a follower has *pinned*, and starts over no further than that, until it comes near its limit.
 //!
 //! A follower is a user of the database: its log is not deleted while it is followed, and the database keeps

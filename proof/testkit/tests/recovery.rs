@@ -38,7 +38,7 @@ fn frames(conn: &rusqlite::Connection) -> u64 {
 }
 
 #[test]
-fn inv5_the_first_connection_after_a_crash_puts_pages_home_and_empties_the_log() {
+fn inv05_the_first_connection_after_a_crash_puts_pages_home_and_empties_the_log() {
     let fixture = Fixture::new();
     let sum = crashed(&fixture);
     let conn = connect(&fixture.uri("r.db", "")).unwrap();
@@ -58,7 +58,7 @@ fn inv5_the_first_connection_after_a_crash_puts_pages_home_and_empties_the_log()
 }
 
 #[test]
-fn inv5_a_read_only_connection_leaves_recovery_to_sqlite() {
+fn inv05_a_read_only_connection_leaves_recovery_to_sqlite() {
     let fixture = Fixture::new();
     let sum = crashed(&fixture);
     let before = fs::read(fixture.path("r.db")).unwrap();
