@@ -328,10 +328,9 @@ impl Store {
         self.engine().checkpoint(&|| false)
     }
 
-    /// Begins a load of rows, in ascending order of their keys, into a table that has none. Each row is written once, past the
-    /// log and the cache, which is as fast as the disk writes in order; the log gets all of it only where there is an
-    /// [archive](method@Options::archive), or a backup is made meanwhile. Whoever else wants to use the table waits, and snapshots
-    /// that are older see no rows.
+    /// Begins a load of rows, in ascending order of their keys, into a table without rows. The load writes each row once, and
+    /// bypasses the log and the cache. Only if there is an [archive](method@Options::archive), or if a backup is made meanwhile, the
+    /// log gets an image of each page too. Transactions that want to use the table wait, and older snapshots see no rows.
     ///
     /// See [`BulkLoad`] for an example.
     ///
@@ -342,8 +341,8 @@ impl Store {
         BulkLoad::begin(&self.running, table)
     }
 
-    /// Loads rows, in ascending order of their keys, into a table that has none; how many they are. All of them are there and
-    /// durable on return, or none after an error or a crash. See [`bulk_load`](Self::bulk_load).
+    /// Loads rows, in ascending order of their keys, into a table without rows, and returns their number. On return all of them are
+    /// in the table and durable. After an error or a crash none of them is. See [`bulk_load`](Self::bulk_load).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

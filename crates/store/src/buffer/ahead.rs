@@ -1,11 +1,11 @@
-//! Pages that come in before somebody needs them.
+//! Reading pages into the cache before a scan needs them.
 //!
-//! Invariant 54: reading ahead waits for nothing but the reads themselves, and nobody for it but who needs one of its pages.
-//! It takes frames that are free or whose pages can leave at once, and has all of them before the first is mapped, so that it
-//! waits for no frame with a latch. The pages that have come in so and that nobody has used are at most one in
-//! [`AHEAD_PART`] of the cache, of all scans together, and in the long run one is read in vain for four that somebody needs. To come in ahead is no use of a page: its first use is the one that it
-//! came in for, and one that leaves without any is forgotten. What cannot be read ahead is not there: whoever needs it
-//! reads it, and is told.
+//! Invariant 54: a scan that reads ahead waits only for the reads themselves, and only a thread that needs one of these pages waits
+//! for the scan. The scan takes frames that are free, or whose pages can be evicted at once, and has all of them before it maps
+//! the first, so it never waits for a frame while it holds a latch. Pages that were read ahead and are not used yet have at most
+//! one frame in [`AHEAD_PART`], for all scans together. In the long run at most one page is read in vain for four that are needed.
+//! Reading a page ahead is no use of it: its first use is the one that it was read for, and a page that is evicted unused is
+//! forgotten. A page that cannot be read ahead is left out; a thread that needs it reads it, and gets the error.
 
 use std::sync::atomic::Ordering;
 
@@ -17,16 +17,16 @@ use super::Pool;
 use super::frame::{Content, Pinned};
 use crate::page_file::runs;
 
-/// The part of the frames whose pages have come in and are still to be used. Half of those on probation: they do not
-/// leave before that.
+/// The part of the frames that pages may have that were read ahead and are not used yet. It is half of the probation queue, so that
+/// such a page is not evicted before its use.
 const AHEAD_PART: usize = 16;
-/// Most pages of one call.
+/// The most pages that one call reads.
 pub(crate) const MOST_AHEAD: usize = 32;
 
-/// Pages of one call, which are in the frames of another list or are in the file.
+/// The pages of one call.
 type Pages = SmallVec<[PageId; MOST_AHEAD]>;
 
-/// A frame that is mapped for a page which is being read.
+/// A frame that is mapped for a page that is being read.
 struct Coming<'p> {
     id: PageId,
     at: u32,

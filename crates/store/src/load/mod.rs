@@ -1,7 +1,7 @@
-//! Sorted rows become a table, each written once.
+//! A load of sorted rows into an empty table, which writes each row once.
 //!
-//! Pages are built from the leaves up outside of the cache, and go home in long writes past it, to pages that nobody else has. When
-//! they are durable one object makes them the table's (invariant 53).
+//! The load builds pages from the leaves up, outside of the cache, and writes them home in long writes, to free pages that it has
+//! taken. When the pages are durable, one log object makes them the table's (invariant 53).
 
 mod build;
 mod pages;
@@ -17,9 +17,10 @@ use crate::error::{Error, VALUE_LIMIT};
 use crate::running::Running;
 use crate::table::Table;
 
-/// A load of rows in ascending order of their keys into a table that has none, see [`Store::bulk_load`](crate::Store::bulk_load).
-/// Until [`finish`](Self::finish) has returned the table is empty for everybody, and it is again if the load is dropped. Whoever
-/// wants to use the table waits meanwhile. It takes a few megabytes of memory besides the cache.
+/// A load of rows in ascending order of their keys into a table without rows, see [`Store::bulk_load`](crate::Store::bulk_load).
+/// Until [`finish`](Self::finish) has returned, no transaction and no snapshot sees a row of the table. A load that is dropped leaves
+/// the table empty. Transactions that want to use the table wait until the load has ended. A load takes a few megabytes of memory
+/// besides the cache.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -66,7 +67,7 @@ impl BulkLoad {
         put.inspect_err(|_| self.pages.fail())
     }
 
-    /// Makes the rows those of the table, all at once; how many they are. Durable on return, also with
+    /// Commits the load, and returns the number of rows. The rows appear all at once. They are durable on return, also with
     /// [`Durability::Eventual`](crate::Durability::Eventual).
     ///
     /// # Errors
