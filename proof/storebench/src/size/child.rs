@@ -135,7 +135,7 @@ fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
     let memory = Memory {
         cache_bytes: task.cache_bytes,
         connections: task.case.threads,
-        buffer_bytes: Some(SHARE_BYTES / 2),
+        buffer_bytes: Some(SHARE_BYTES / 4),
     };
     crate::peers::open(&task.store, &task.dir, &task.dir, workload.schema(), memory)
 }
