@@ -280,6 +280,10 @@ fn older_snapshots_see_no_rows_of_a_load() {
         let table = store.table("u").unwrap();
         for older in [&old, &during] {
             assert_eq!(older.get(&table, &key).unwrap(), None, "{scheme:?}");
+            for key in model.keys() {
+                assert!(older.get_stream(&table, key).unwrap().is_none(), "{scheme:?}");
+            }
+            assert_eq!(older.approximate_len(&table).unwrap(), 0, "{scheme:?}");
             assert_eq!(older.scan(&table, ..).count(), 0, "{scheme:?}");
             assert_eq!(older.scan(&table, ..).rev().count(), 0, "{scheme:?}");
         }

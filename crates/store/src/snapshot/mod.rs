@@ -114,8 +114,7 @@ impl Snapshot {
         if key.len() > KEY_LIMIT {
             return Err(Error::KeyTooLong { len: key.len() });
         }
-        let value = self.value(table.root(), key).map_err(|error| self.or_too_old(error))?;
-        Ok(value.filter(|_| !self.is_before_load(table)))
+        self.value(table, key).map_err(|error| self.or_too_old(error))
     }
 
     /// The rows of a range of keys, in key order or with `.rev()` backwards. Each may be an error, as of [`get`](Self::get);
@@ -155,7 +154,7 @@ impl Snapshot {
             self.engine().tree(table.root()).approximate_len().map_err(|error| self.or_too_old(error))?;
         // Otherwise the pages may have been another table's.
         self.check_age()?;
-        Ok(rows)
+        Ok(if self.is_before_load(table) { 0 } else { rows })
     }
 
     /// Whether it can be read.
@@ -207,7 +206,13 @@ impl Snapshot {
         looks.then(|| versions.find(&self.0.seen, root, key)).flatten()
     }
 
-    /// The row for this snapshot.
+    /// The row for this snapshot, which sees none of those that a bulk load has brought since (invariant 53).
+    fn image_in(&self, table: &Table, key: &[u8]) -> Result<Image, Error> {
+        let image = self.image(table.root(), key)?;
+        Ok(if self.is_before_load(table) { Image::Absent } else { image })
+    }
+
+    /// The row for this snapshot, in a table that no bulk load is for.
     fn image(&self, root: PageId, key: &[u8]) -> Result<Image, Error> {
         let page = self.engine().tree(root).get(key)?;
         let image = match self.version(root, key) {
@@ -218,8 +223,8 @@ impl Snapshot {
         Ok(image)
     }
 
-    fn value(&self, root: PageId, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let mut image = self.image(root, key)?;
+    fn value(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut image = self.image_in(table, key)?;
         loop {
             let cell = match &image {
                 Image::Absent => return Ok(None),
@@ -233,7 +238,7 @@ impl Snapshot {
             };
             // Its pages may be given back meanwhile; if so the row, or what is noted of it, is another one before that.
             let value = read_chain(&self.engine().pager, first, bytes);
-            let now = self.image(root, key)?;
+            let now = self.image_in(table, key)?;
             if now == image {
                 return value.map(Some);
             }

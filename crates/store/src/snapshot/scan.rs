@@ -161,7 +161,7 @@ impl SnapshotScan {
     /// A row with a long value, which is read when it is asked for.
     fn long(&self, key: Vec<u8>) -> Result<Row, Error> {
         self.snapshot.check(&self.table)?;
-        let value = self.snapshot.value(self.root(), &key)?;
+        let value = self.snapshot.value(&self.table, &key)?;
         value.map(|value| (key, value)).ok_or_else(damaged)
     }
 

@@ -41,7 +41,7 @@ impl Snapshot {
 
 /// Opens a row's value.
 fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'s>>, Error> {
-    let image = snapshot.image(table.root(), key)?;
+    let image = snapshot.image_in(table, key)?;
     let len = match &image {
         Image::Absent => return Ok(None),
         Image::Damaged => return Err(damaged()),
@@ -102,7 +102,7 @@ impl Long<'_> {
             self.snapshot.check(&self.table)?;
             let filled = chain.fill();
             // As for a value that is read whole: the pages may be given back meanwhile, and if so the row is another one before.
-            let now = self.snapshot.image(self.table.root(), &self.key)?;
+            let now = self.snapshot.image_in(&self.table, &self.key)?;
             if now == self.image {
                 return filled;
             }
