@@ -92,18 +92,22 @@ fn path(input: &mut Unstructured) -> Result<Vec<u8>> {
     Ok(vec![byte; input.int_in_range(0..=PATH_LIMIT + 2)?])
 }
 
+fn log_head(input: &mut Unstructured) -> Result<LogHead> {
+    Ok(LogHead {
+        page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
+        log_id: log_id(input)?,
+        db_inode: input.arbitrary()?,
+        db_birth_ns: input.arbitrary()?,
+        path: path(input)?,
+        made_in: None,
+    })
+}
+
 fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
     let limit_blocks = input.arbitrary()?;
     let good_offset = nvwal::Superblock::blocks_offset_for(limit_blocks);
     let mut superblock = nvwal::Superblock {
-        head: LogHead {
-            page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
-            log_id: log_id(input)?,
-            db_inode: input.arbitrary()?,
-            db_birth_ns: input.arbitrary()?,
-            path: path(input)?,
-            made_in: None,
-        },
+        head: log_head(input)?,
         block_bytes: if input.ratio(7, 8)? {
             4096 * input.int_in_range(0..=(1 << 16) + 1)?
         } else {
@@ -136,14 +140,7 @@ fn nvwal_superblocks(input: &mut Unstructured) -> Result<()> {
 
 fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
     let mut superblock = waldio::Superblock {
-        head: LogHead {
-            page_bytes: if input.ratio(7, 8)? { page_size(input)? } else { input.arbitrary()? },
-            log_id: log_id(input)?,
-            db_inode: input.arbitrary()?,
-            db_birth_ns: input.arbitrary()?,
-            path: path(input)?,
-            made_in: None,
-        },
+        head: log_head(input)?,
         block_bytes: if input.ratio(7, 8)? {
             256 << input.int_in_range(0..=5)?
         } else {
@@ -175,8 +172,13 @@ fn flip(input: &mut Unstructured, bytes: &mut [u8]) -> Result<()> {
 
 /// Any bytes whose checksum is right, so that the fields behind it are looked at.
 fn any_superblock_bytes(input: &mut Unstructured) -> Result<()> {
-    let magic = *input.choose(&[nvwal::MAGIC, waldio::MAGIC, ppl::MAGIC, [0; 8]])?;
-    let version = if input.ratio(7, 8)? { 1 } else { input.arbitrary::<u32>()? };
+    let (magic, newest) = *input.choose(&[
+        (nvwal::MAGIC, nvwal::VERSION),
+        (waldio::MAGIC, waldio::VERSION),
+        (ppl::MAGIC, ppl::VERSION),
+        ([0; 8], 0),
+    ])?;
+    let version = if input.ratio(7, 8)? { newest } else { input.arbitrary::<u32>()? };
     let sum_is_right = input.ratio(7, 8)?;
     let mut bytes = vec![0; input.int_in_range(0..=4097)?];
     let given = input.bytes(bytes.len().min(input.len()))?;

@@ -5,22 +5,15 @@ use duralite_logfmt::ppl::{
     SLOT_HEADER_BYTES, SUPERBLOCK_BYTES, SlotHeader, Superblock, TRANSACTION_BYTES, TRANSACTIONS,
     TransactionKind, TransactionRecord, read_record_word, record_check, record_word, sector_size_is_valid,
 };
-use duralite_logfmt::{LogHead, PATH_LIMIT, guard};
+use duralite_logfmt::{PATH_LIMIT, guard};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
-use super::{flip, log_id, overlay, page, page_size, path};
+use super::{flip, log_head, log_id, overlay, page, page_size};
 
 pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     let odd = |input: &mut Unstructured| input.ratio(1u8, 8u8);
     let mut superblock = Superblock {
-        head: LogHead {
-            page_bytes: if odd(input)? { input.arbitrary()? } else { page_size(input)? },
-            log_id: log_id(input)?,
-            db_inode: input.arbitrary()?,
-            db_birth_ns: input.arbitrary()?,
-            path: path(input)?,
-            made_in: None,
-        },
+        head: log_head(input)?,
         sector_bytes: if odd(input)? { input.arbitrary()? } else { 4096 * input.int_in_range(0..=4)? },
         limit_chunks: if odd(input)? { input.arbitrary()? } else { input.int_in_range(0..=1 << 24)? },
         slots: if odd(input)? { input.arbitrary()? } else { input.int_in_range(0..=MOST_SLOTS + 1)? },

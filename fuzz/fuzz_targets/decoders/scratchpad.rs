@@ -6,21 +6,14 @@ use duralite_logfmt::scratchpad::{
     UndoState, change_word, committed_mark, committing_mark, entry_bytes, link_word, read_change_word,
     read_link,
 };
-use duralite_logfmt::{LogHead, PATH_LIMIT, guard};
+use duralite_logfmt::{PATH_LIMIT, guard};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
-use super::{flip, log_id, overlay, page_size, path};
+use super::{flip, log_head, log_id, overlay, path};
 
 pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     let mut superblock = Superblock {
-        head: LogHead {
-            page_bytes: if input.ratio(1u8, 8u8)? { input.arbitrary()? } else { page_size(input)? },
-            log_id: log_id(input)?,
-            db_inode: input.arbitrary()?,
-            db_birth_ns: input.arbitrary()?,
-            path: path(input)?,
-            made_in: None,
-        },
+        head: log_head(input)?,
         region: RegionId(input.arbitrary()?),
         limit_pages: input.arbitrary()?,
         region_dir: path(input)?,
