@@ -4,8 +4,6 @@
 //! that names it, and the area is written again only once what it holds is durable at home. So a page that a
 //! power loss tears is put right from there.
 
-mod ahead;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +15,6 @@ use duralite_logfmt::store::{
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use parking_lot::{Mutex, MutexGuard};
 
-pub(crate) use self::ahead::runs;
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
 
@@ -183,6 +180,29 @@ impl PageFile {
         self.block.flush().map_err(|error| Error::medium("writing pages", error))
     }
 
+    /// Reads neighbouring pages by one call, from `first` on, without a look at what they are.
+    ///
+    /// # Errors
+    /// Of the medium, which may be for one of them only: nothing is sure of any then.
+    pub(crate) fn read_neighbours(&self, first: PageId, into: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let read = self.block.read_parts(first * self.page_bytes as u64, into);
+        read.map_err(|error| Error::medium("reading pages", error))
+    }
+
+    /// Whether a page is what was written.
+    pub(crate) fn is_whole(&self, id: PageId, bytes: &[u8]) -> bool {
+        check(bytes, id, self.seed).is_ok()
+    }
+
+    /// Says that pages, in the order of the file, will be read soon.
+    pub(crate) fn will_read(&self, pages: &[PageId]) {
+        for run in runs(pages) {
+            self.block.will_read(run[0] * self.page_bytes as u64, (run.len() * self.page_bytes) as u64);
+        }
+    }
+
     /// Cuts pages off the end that nobody needs. After a power failure they may be back.
     pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
@@ -269,7 +289,7 @@ impl PageFile {
             };
             let count = (piece.len() / self.page_bytes) as u64;
             for (id, page) in (next..).zip(piece.chunks_mut(self.page_bytes)) {
-                if check(page, id, self.seed).is_err() {
+                if !self.is_whole(id, page) {
                     self.copy_again(id, page, is_whole)?;
                 }
             }
@@ -374,4 +394,9 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
         }
     }
     newest.ok_or(FormatOrError::Format(first_error.unwrap_or(FormatError::Magic)))
+}
+
+/// Pages in the order of the file, by neighbours.
+pub(crate) fn runs(pages: &[PageId]) -> impl Iterator<Item = &[PageId]> {
+    pages.chunk_by(|one, next| one + 1 == *next)
 }
