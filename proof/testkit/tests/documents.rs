@@ -11,24 +11,32 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The documents that are kept: those beside the front page, all below `docs`, and those beside the code.
-fn documents() -> Vec<PathBuf> {
+/// The files below these directories whose names end so.
+fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut directories: Vec<_> = ["docs", "crates", "proof"].map(|name| root().join(name)).into();
-    let mut take = |path: PathBuf| {
-        if path.extension().is_some_and(|extension| extension == "md") {
-            found.push(path);
-        }
-    };
-    let entries = |directory: &Path| {
-        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
-    };
-    entries(&root()).into_iter().for_each(&mut take);
+    let mut directories: Vec<_> = directories.iter().map(|name| root().join(name)).collect();
     while let Some(directory) = directories.pop() {
-        for path in entries(&directory) {
-            if path.is_dir() { directories.push(path) } else { take(path) }
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if extensions
+                .iter()
+                .any(|extension| path.extension().is_some_and(|found| found == *extension))
+            {
+                found.push(path);
+            }
         }
     }
+    found
+}
+
+/// The documents that are kept: those beside the front page, all below `docs`, and those beside the code.
+fn documents() -> Vec<PathBuf> {
+    let beside = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> =
+        beside.filter(|path| path.extension().is_some_and(|found| found == "md")).collect();
+    found.extend(files_below(&["docs", "crates", "proof"], &["md"]));
     found
 }
 
@@ -116,19 +124,8 @@ fn pages_link_to_pages_only() {
 
 /// The texts of all files in Rust and Python that tests are in.
 fn sources() -> String {
-    let mut directories: Vec<_> = ["crates", "proof", "python"].map(|name| root().join(name)).into();
-    let mut texts = String::new();
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
-                texts += &std::fs::read_to_string(path).unwrap();
-            }
-        }
-    }
-    texts
+    let files = files_below(&["crates", "proof", "python"], &["rs", "py"]);
+    files.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
 /// Whether a name is in a text, and not only as the beginning of a longer one.
