@@ -53,7 +53,6 @@ const STEP: u64 = 1 << 20;
 ///
 /// Preallocation that fails gives back what it took. Space is reserved before the length grows, so other
 /// processes do not learn of a length that is then taken back, except on file systems that cannot reserve.
-/// that cannot reserve.
 #[derive(Debug)]
 pub struct FileBlock {
     file: OwnFile,
