@@ -17,9 +17,9 @@ use duralite_journal::engine::{Commit, Engine as _};
 use duralite_journal::home::DatabaseFile;
 use duralite_journal::ppl::{Ppl, SHARED_BYTES};
 use duralite_journal::{JournalError, PplOptions};
+use duralite_logfmt::FormatError;
 use duralite_logfmt::ppl::{STATE_BYTES, Superblock};
 use duralite_logfmt::sqlite_wal::{WalHeader, make_wal_header};
-use duralite_logfmt::{FormatError, LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm as _};
 
 const PAGE: usize = 512;
@@ -27,20 +27,7 @@ const PAGES: u32 = 6;
 const TRANSACTIONS: u64 = 40;
 
 fn superblock() -> Superblock {
-    Superblock {
-        head: LogHead {
-            page_bytes: PAGE as u32,
-            log_id: LogId([9; 16]),
-            db_inode: 1,
-            db_birth_ns: 2,
-            path: b"/model.db".to_vec(),
-            made_in: None,
-        },
-        sector_bytes: 4096,
-        limit_chunks: 1,
-        slots: 8,
-        buckets: 16,
-    }
+    Superblock { head: common::head(PAGE as u32), sector_bytes: 4096, limit_chunks: 1, slots: 8, buckets: 16 }
 }
 
 fn file_bytes() -> usize {

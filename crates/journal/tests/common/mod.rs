@@ -73,7 +73,8 @@ pub fn ticking_clock() -> fn() -> u64 {
     }
 }
 
-fn head(page_bytes: u32) -> LogHead {
+/// What ties a log of the tests to its database.
+pub fn head(page_bytes: u32) -> LogHead {
     let (log_id, path) = (LogId([9; 16]), b"/model.db".to_vec());
     LogHead { page_bytes, log_id, db_inode: 1, db_birth_ns: 2, path, made_in: None }
 }
