@@ -1,15 +1,15 @@
 //! Rows of a range, in order from either end.
 
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Bound, RangeBounds};
 
 use super::{State, Transaction};
 use crate::controls::Rule;
 use crate::error::Error;
 use crate::locks::{Key, KeyRange, Mode, Target, is_empty};
-use crate::range::{Edges, beside, edge, is_above, is_below, is_earlier, is_later};
+use crate::range::{beside, edge, is_above, is_below, is_earlier, is_later};
 use crate::reader::Row;
 use crate::table::Table;
-use crate::tree::{Ahead, LeafCopy, Rows};
+use crate::tree::{Ahead, Rows};
 
 /// Most rows that are locked ahead of whoever reads them.
 const MOST_AHEAD: usize = 512;
@@ -136,22 +136,6 @@ impl Scan<'_> {
         most
     }
 
-    /// The first leaf once its rows are locked up to `end`, with the places of those: as it was, or as it is now.
-    fn locked_front(&mut self, leaf: LeafCopy, range: Edges<'_>) -> Result<(LeafCopy, Range<usize>), Error> {
-        let tree = self.tx.engine().tree(self.table.root());
-        let leaf = if tree.is_current(&leaf) { leaf } else { tree.first_leaf(range, &mut self.ahead.0)? };
-        let places = leaf.places(range)?;
-        Ok((leaf, places))
-    }
-
-    /// The same from the back.
-    fn locked_back(&mut self, leaf: LeafCopy, range: Edges<'_>) -> Result<(LeafCopy, Range<usize>), Error> {
-        let tree = self.tx.engine().tree(self.table.root());
-        let leaf = if tree.is_current(&leaf) { leaf } else { tree.last_leaf(range, &mut self.ahead.1)? };
-        let places = leaf.places(range)?;
-        Ok((leaf, places))
-    }
-
     /// Reads the next rows from the front: first where they are, then they are locked, then they are read, unless they are as
     /// they were.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
@@ -165,7 +149,9 @@ impl Scan<'_> {
             _ => to.clone(),
         };
         self.lock((from.clone(), end.clone()))?;
-        let (mut leaf, places) = self.locked_front(seen, (edge(&from), edge(&end)))?;
+        let range = (edge(&from), edge(&end));
+        let mut leaf = if tree.is_current(&seen) { seen } else { tree.first_leaf(range, &mut self.ahead.0)? };
+        let places = leaf.places(range)?;
         // The leaf may have been split meanwhile: what is in the next one is read next.
         let rest = match leaf.fence.take() {
             Some(fence) if is_below(&fence, edge(&end)) => {
@@ -194,7 +180,9 @@ impl Scan<'_> {
             _ => from.clone(),
         };
         self.lock((begin.clone(), to.clone()))?;
-        let (mut leaf, places) = self.locked_back(seen, (edge(&begin), edge(&to)))?;
+        let range = (edge(&begin), edge(&to));
+        let mut leaf = if tree.is_current(&seen) { seen } else { tree.last_leaf(range, &mut self.ahead.1)? };
+        let places = leaf.places(range)?;
         let rest = match leaf.fence.take() {
             Some(fence) if is_above(&fence, edge(&begin)) => {
                 Some((from, Bound::Excluded(fence.as_slice().into())))
