@@ -12,20 +12,29 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// Two rounds: one with kills, and one in which nobody is killed or stopped.
+/// More rounds than this are not tried for the two to meet.
+const MOST_ROUNDS: u64 = 8;
+
+/// Two rounds: one with kills, and one in which nobody is killed or stopped. In one of a dozen rounds some connection of Duralite has
+/// the database open all the time, and stock SQLite commits nothing: another round like the second follows then.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
     let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };
-    let calm = Plan { kills: false, stops: false, seed: seed() + 1, ..all };
+    let calm = |round| Plan { kills: false, stops: false, seed: seed() + round, ..all.clone() };
     let mut total = Report::default();
-    for plan in [killed, calm] {
+    let is_mixed =
+        |total: &Report| total.stock > 0 && (engine.is_none() || (total.ours > 0 && total.refusals() > 0));
+    for plan in [killed].into_iter().chain((1..MOST_ROUNDS).map(calm)) {
+        let is_first = plan.kills;
         let report = run(&plan, &worker()).unwrap_or_else(|error| panic!("{error:#}"));
         eprintln!("{plan}: {report}");
         total.add(&report);
+        if !is_first && is_mixed(&total) {
+            break;
+        }
     }
-    assert!(total.kills > 0 && total.stops > 0 && total.stock > 0, "{total}");
-    let mixed = engine.is_none() || (total.ours > 0 && total.refusals() > 0);
-    assert!(mixed, "the two did not meet: {total}");
+    assert!(total.kills > 0 && total.stops > 0, "{total}");
+    assert!(is_mixed(&total), "the two did not meet: {total}");
 }
 
 #[test]
