@@ -38,8 +38,10 @@ impl RingsLog {
         }
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
-        let words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
-        if words.chain([head]).any(|word| word >= BEYOND) {
+        let mut words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
+        // Words are stored where objects begin.
+        let is_place = |word: u64| word < BEYOND && word.is_multiple_of(OBJECT_ALIGNMENT);
+        if head >= BEYOND || !words.all(is_place) {
             return Err(damaged());
         }
         let newest = nvm.load_u64(EPOCH_OFFSET) as u32;

@@ -129,6 +129,18 @@ fn words_that_are_out_of_all_reckoning_are_damage() {
     }
 }
 
+/// Objects begin at multiples of [`OBJECT_ALIGNMENT`], and so do words that are stored where they begin.
+#[test]
+fn a_rings_word_between_the_places_of_objects_is_damage() {
+    let (nvm, log) = create();
+    append(&log);
+    for by in [1, 6, 8] {
+        let mut bytes = nvm.to_bytes();
+        bytes[log_word() as usize] ^= by;
+        assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })), "{by}");
+    }
+}
+
 /// The word of the first ring.
 fn log_word() -> u64 {
     RingsLog::layout(BYTES, 4096, SEED, 1).word_at(0)
