@@ -167,6 +167,9 @@ fn inv26_a_transaction_that_is_open_in_a_deleted_log_is_not_in_what_is_saved() {
     std::fs::remove_file(fixture.log()).unwrap();
     let saved = salvage(&fixture, actor.pid());
     assert_has_rows(&stock(&saved.out), (ROWS, ROWS), "a spilled transaction");
+    // Else it would be acknowledged and not in what is saved.
+    let answer = actor.run("COMMIT");
+    assert!(answer.contains("I/O error"), "{answer}");
     actor.kill();
 }
 

@@ -276,7 +276,7 @@ fn a_log_that_is_gone_or_of_another_version_is_told_so() {
     let shared = format!("{}-shm", fixture.log().display());
     let shared = std::fs::OpenOptions::new().write(true).open(shared);
     let shared = shared.unwrap_or_else(|_| panic!("the shared memory of {}", fixture.log().display()));
-    std::os::unix::fs::FileExt::write_all_at(&shared, b"DURASEG7", 0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&shared, b"DURASEG8", 0).unwrap();
     let said = top(&fixture, &[]).output().unwrap();
     let why = String::from_utf8(said.stderr).unwrap();
     assert!(!said.status.success() && why.contains("another version of Duralite uses it"), "{why}");

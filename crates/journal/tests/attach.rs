@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use duralite_journal::directory::{FileStep, Hook, hook, pause_for};
+use duralite_journal::directory::{FileStep, Hook, LOG_DELETED, find_deleted, hook, pause_for};
 use duralite_journal::home::NoDatabase;
 use duralite_journal::media::{MediaSet, Memory, MemoryKind};
 use duralite_journal::{
@@ -267,5 +267,43 @@ fn the_shared_memory_of_a_log_that_somebody_has_deleted_goes_with_it() {
         std::fs::remove_file(log.path()).expect("remove");
         log.unlink().expect("unlink");
         assert!(!log.segment_path().exists(), "{engine:?}");
+    }
+}
+
+/// The word that every writer looks at before it acknowledges a commit.
+fn is_told(log: &Log) -> bool {
+    log.segment().load(LOG_DELETED) != 0
+}
+
+#[test]
+fn inv09_writers_whose_shared_memory_was_deleted_too_are_told_before_their_log_is_copied() {
+    for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {
+        for is_made_here in [true, false] {
+            let places = [Place::new(engine), Place::new(engine)];
+            let [log, other_log] = places.each_ref().map(|place| {
+                let log = place.create();
+                if is_made_here {
+                    return log;
+                }
+                // What was opened by its name is shown by its name.
+                let id = log.id();
+                drop(log);
+                place.attach(id).expect("attach")
+            });
+            for (place, log) in places.iter().zip([&log, &other_log]) {
+                let names = std::fs::read_dir(place.dir.path()).expect("directory");
+                let paths = names.map(|entry| entry.expect("entry").path());
+                paths.filter(|path| path.to_string_lossy().ends_with("-shm")).for_each(|path| {
+                    std::fs::remove_file(path).expect("remove the shared memory");
+                });
+                std::fs::remove_file(log.path()).expect("remove the log");
+            }
+            let deleted = find_deleted(log.id()).expect("look").expect("this process has it open");
+            let [Place { dir, identity, .. }, _] = &places;
+            assert!(!is_told(&log));
+            deleted.copy(&dir.path().join("saved"), identity, None).expect("copy");
+            assert!(is_told(&log), "{engine:?}, made here: {is_made_here}");
+            assert!(!is_told(&other_log), "{engine:?}: the writers of another log were told");
+        }
     }
 }

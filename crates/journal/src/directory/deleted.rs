@@ -16,7 +16,7 @@ use duralite_medium::process::OwnFile;
 
 use super::head::Head;
 use super::names::{self, Kind, is_log_name};
-use super::words::{LOG_DELETED, is_complete};
+use super::words::{LOG_DELETED, is_complete, is_segment_of};
 use crate::log_file::making::{make_file, publish};
 use crate::{DatabaseIdentity, JournalError};
 
@@ -26,8 +26,10 @@ const DELETED: &[u8] = b" (deleted)";
 const NAMELESS: &[u8] = b"#";
 /// A copy that was read while somebody wrote is made again, for so long.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two readings. Who could not be told sees within a tenth of a second that the log was deleted.
+/// Between two readings, once the writers have been told.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Between two readings where the writers could not be told. A writer looks for itself every tenth of a second.
+const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A log without a name, as a living process has it open.
@@ -49,24 +51,34 @@ pub struct DeletedLog {
 /// # Errors
 /// `Io` when there is no `/proc`.
 pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, JournalError> {
+    let log_at = |(process, descriptor): (u32, PathBuf)| {
+        let path = deleted_log_at(&descriptor, id)?;
+        Some(DeletedLog { process, descriptor, path, id })
+    };
+    Ok(open_files()?.find_map(log_at))
+}
+
+/// What every process has open, as far as this user may look: the process, and where its open file can be opened.
+fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, JournalError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| JournalError::io("read", proc, &error))?;
-    for process in processes.filter_map(Result::ok) {
+    Ok(processes.filter_map(Result::ok).flat_map(|process| {
         let number = process.file_name().to_str().and_then(|name| name.parse().ok());
-        let Some((number, open)) = number.zip(fs::read_dir(process.path().join("fd")).ok()) else { continue };
-        for descriptor in open.filter_map(Result::ok).map(|entry| entry.path()) {
-            if let Some(path) = deleted_log_at(&descriptor, id) {
-                return Ok(Some(DeletedLog { process: number, descriptor, path, id }));
-            }
-        }
-    }
-    Ok(None)
+        let open = number.zip(fs::read_dir(process.path().join("fd")).ok());
+        open.into_iter()
+            .flat_map(|(number, open)| open.filter_map(Result::ok).map(move |entry| (number, entry.path())))
+    }))
+}
+
+/// Where a deleted file was that a process has open here; `None` for a file that was not deleted.
+fn deleted_path(descriptor: &Path) -> Option<PathBuf> {
+    let link = fs::read_link(descriptor).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(link.as_os_str().as_bytes().strip_suffix(DELETED)?)))
 }
 
 /// Where the file was, if it is this log and was deleted. Nothing is opened that can be none, by its name.
 fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
-    let link = fs::read_link(descriptor).ok()?;
-    let path = PathBuf::from(OsStr::from_bytes(link.as_os_str().as_bytes().strip_suffix(DELETED)?));
+    let path = deleted_path(descriptor)?;
     let name = path.file_name()?;
     let may_be = match names::kind_of(name) {
         Some(Kind::Plain) => true,
@@ -84,15 +96,29 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
     Some(if was_named { path } else { names::with_id(path.parent()?, &head.database(), id) })
 }
 
+/// Opens the file for writing, if it is a segment of this log and was deleted.
+fn deleted_segment_at(descriptor: &Path, id: LogId) -> Option<OwnFile> {
+    let path = deleted_path(descriptor)?;
+    let name = path.file_name()?;
+    let may_be = names::kind_of(name) == Some(Kind::Segment(id)) || name.as_bytes().starts_with(NAMELESS);
+    let options = may_be.then(|| fs::OpenOptions::new().read(true).write(true).clone())?;
+    let file = OwnFile::open(|| options.open(descriptor)).ok()?;
+    (is_deleted(&file) && is_segment_of(&file, id)).then_some(file)
+}
+
 /// Whether an open file has no name any more.
 pub(crate) fn is_deleted(file: &File) -> bool {
     file.metadata().is_ok_and(|meta| meta.nlink() == 0)
 }
 
 impl DeletedLog {
-    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. Writers are told that the log was deleted,
-    /// by the memory that they share, if that has its name: they commit nothing more. The copy is read twice, and
-    /// counts when nothing has changed in between.
+    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. Writers are told first that the log was
+    /// deleted, by the memory that they share, which may have been deleted too. A writer looks whether it was told once its commit is in
+    /// the log, and acknowledges nothing then. So everything that a writer has acknowledged, or will, is in the copy. The copy is read
+    /// twice, and counts when nothing has changed in between.
+    ///
+    /// Where this user may not write that memory, writers find out for themselves. Then the copy can lack what a writer acknowledged that
+    /// was stopped for longer than the time between the two readings.
     ///
     /// Those who commit nothing more put pages into the database file, which some logs are of no use beside: `as_of` gets the database
     /// file as it was at the moment that the copy is of. It is not made durable.
@@ -115,12 +141,12 @@ impl DeletedLog {
             .map(|as_of| Ok((OwnFile::open(|| File::open(&db.path))?, as_of)))
             .transpose()
             .map_err(|error: io::Error| JournalError::io("open", &db.path, &error))?;
-        self.stop_writers();
+        let pause = if self.stop_writers()? { PAUSE } else { PAUSE_UNTOLD };
         let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let copy = make_file(dir, to, db)?;
         let mut files: Vec<(&File, &File)> = database.iter().map(|(from, to)| (&**from, *to)).collect();
         files.push((&from, &copy));
-        let copied = copy_settled(&files).map_err(failed).and_then(|settled| {
+        let copied = copy_settled(&files, pause).map_err(failed).and_then(|settled| {
             if settled {
                 publish(to, &copy).map_err(failed)
             } else {
@@ -148,21 +174,24 @@ impl DeletedLog {
         is_same(&from, &to).map_err(failed)
     }
 
-    /// Sets the word that every process looks at before it writes. Where the shared memory is not found, only the second reading of the
-    /// copy notices who writes.
-    fn stop_writers(&self) {
-        let segment = names::segment(&self.path, self.id);
-        let named = fs::OpenOptions::new().read(true).write(true).open(&segment).ok();
-        if let Some(file) = named.filter(is_complete) {
-            // Who could not be told is seen by what he writes.
-            drop(file.write_all_at(&1_u64.to_ne_bytes(), LOG_DELETED));
-        }
+    /// Sets the word that every process looks at before it writes, and before it acknowledges; whether there was one to set. Somebody may
+    /// have made new memory under the name of memory that was deleted, so that both may be there.
+    fn stop_writers(&self) -> Result<bool, JournalError> {
+        let path = names::segment(&self.path, self.id);
+        let named = OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(&path)).ok();
+        let named = named.filter(|file| is_complete(file));
+        let deleted = open_files()?.filter_map(|(_, descriptor)| deleted_segment_at(&descriptor, self.id));
+        let told = |file: OwnFile| file.write_all_at(&1_u64.to_ne_bytes(), LOG_DELETED).is_ok();
+        let told = named.into_iter().chain(deleted).map(told).fold(false, |any, told| any | told);
+        // Before anything is read.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        Ok(told)
     }
 }
 
 /// Copies files until two readings of all of them are the same; whether they were. Then each of them was as it was copied at a
 /// moment between the two.
-fn copy_settled(files: &[(&File, &File)]) -> io::Result<bool> {
+fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;
     while is_first || start.elapsed() < PATIENCE {
@@ -174,7 +203,7 @@ fn copy_settled(files: &[(&File, &File)]) -> io::Result<bool> {
             return Ok(true);
         }
         is_first = false;
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
     }
     Ok(false)
 }

@@ -14,7 +14,7 @@ use super::boot::boot;
 use super::outside::Outside;
 use super::waiting::Pause;
 use super::words::{
-    BEGUN, BOOT, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, READABLE, beginning_of, figures_of,
+    BEGUN, BOOT, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, READABLE, beginning_of, figures_of, set_log_id,
 };
 use super::{names, segment_files};
 use crate::descriptor::{Attaching, Descriptor, LogDirectory, OpenFile};
@@ -122,11 +122,12 @@ pub(super) struct Place<'a> {
     pub(super) log_dir: &'a LogDirectory,
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
+    id: LogId,
 }
 
 impl<'a> Place<'a> {
     pub(super) fn new(log_dir: &'a LogDirectory, path: &'a Path, id: LogId) -> Self {
-        Self { log_dir, path, segment_path: names::segment(path, id) }
+        Self { log_dir, path, segment_path: names::segment(path, id), id }
     }
 
     /// Joins those who use the log, as the first if `alone`.
@@ -145,6 +146,7 @@ impl<'a> Place<'a> {
         }
         if alone {
             segment.store(INCARNATION, begun);
+            set_log_id(&segment, self.id);
         } else {
             segment.fetch_add(INCARNATION, 1);
         }

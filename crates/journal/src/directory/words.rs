@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use duralite_logfmt::LogId;
+use duralite_medium::Segment;
+
 use super::boot::boot;
 use crate::figures::FIGURES_BYTES;
 use crate::pins::{PINS_BYTES, PINS_OFFSET};
@@ -15,7 +18,7 @@ pub const LOCKS_BYTES: u64 = 64 << 10;
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 
 /// First word of a segment that is in use: its layout's version.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG8");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG9");
 /// On which kinds of media the log is used, 0 where nobody has said.
 pub(super) const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to it
@@ -42,6 +45,9 @@ pub const HARDENED: u64 = 80;
 /// Not 0 once somebody has seen that the log was deleted while it was in use: nobody commits to it any more.
 pub const LOG_DELETED: u64 = 88;
 
+/// Which log the segment belongs to, in 16 bytes: a segment that was deleted may have lost its name in `/proc` too.
+const LOG_ID: u64 = 96;
+
 /// By which start of the system the words are ([`super::boot`]); 0 where it is not known.
 pub(super) const BOOT: u64 = 72;
 
@@ -67,6 +73,20 @@ pub(super) fn beginning_of(incarnation: u64) -> u64 {
 /// Whether the words in the file are of a segment that was completed.
 pub(super) fn is_complete(segment: &File) -> bool {
     layout_of(segment) == MAGIC
+}
+
+/// Says in a segment that is being made which log it belongs to.
+pub(super) fn set_log_id(segment: &dyn Segment, id: LogId) {
+    let (words, _) = id.0.as_chunks();
+    for (word, at) in words.iter().zip((LOG_ID..).step_by(8)) {
+        segment.store(at, u64::from_ne_bytes(*word));
+    }
+}
+
+/// Whether the file is a segment of this log.
+pub(super) fn is_segment_of(file: &File, id: LogId) -> bool {
+    let mut of = [0; 16];
+    is_complete(file) && file.read_exact_at(&mut of, LOG_ID).is_ok() && LogId(of) == id
 }
 
 /// The first `bytes` of an engine's part as the last process left them that used the segment; `None` where the system was started since,

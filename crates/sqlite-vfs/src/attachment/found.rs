@@ -2,11 +2,13 @@
 //!
 //! People delete files. A process that has a deleted log open goes on with it, and everything that it commits
 //! is lost when it dies. So each process looks now and then whether its log has a name. A process that finds
-//! none tells the others by a word of the segment, and every connection loads that word before a write. From
+//! none tells the others by a word of the segment, and so does whoever saves the log. Every connection loads
+//! that word before it writes a commit and before it acknowledges one. From
 //! then on nothing is committed or acknowledged (invariant 9). Readers, checkpoints and the last close go on,
 //! so that everything committed gets into the database file.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use duralite_journal::directory::LOG_DELETED;
 use duralite_journal::{DatabaseIdentity, JournalError};
@@ -50,6 +52,15 @@ impl Attachment {
     #[inline]
     pub fn check_found(&self) -> Result<(), JournalError> {
         if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
+    }
+
+    /// Refuses to acknowledge what is in a log that is known to have been deleted. Whoever saves the log says
+    /// that it was deleted and copies it then; a committer does the same the other way round, so that one of
+    /// the two sees what the other did. A commit that is refused here may have been saved.
+    #[inline]
+    pub fn check_found_after_commit(&self) -> Result<(), JournalError> {
+        fence(Ordering::SeqCst);
+        self.check_found()
     }
 
     #[cold]

@@ -541,20 +541,27 @@ impl Db {
             && (super_journal::is_open() || self.has_main_elsewhere.load(Ordering::Relaxed))
         {
             attachment.wait(ticket)?;
+            // SQLite ignores what is refused once the super-journal is gone.
+            attachment.check_found_after_commit()?;
         }
         *locked(&self.sealed) = Some(Sealed { ticket, commit, fill });
         Ok(())
     }
 
     /// Waits until the transaction that this connection sealed last is durable. By now SQLite has passed the
-    /// WRITE lock on, and it returns an error from here to the committer.
+    /// WRITE lock on, and it returns an error from here to the committer. A transaction with a rollback journal
+    /// is durable already.
     pub fn wait_durable(&self) -> Result<(), Failure> {
         let sealed = locked(&self.sealed).take();
-        let Some((sealed, attachment)) = sealed.zip(self.attached()) else { return Ok(()) };
+        let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
+            let found =
+                self.attached_for(Serving::Journal).map_or(Ok(()), |log| log.check_found_after_commit());
+            return found.map_err(|error| Failure::of(&error, During::Sync));
+        };
         if let Some(ticket) = sealed.ticket {
             attachment.wait(ticket).map_err(|error| Failure::of(&error, During::Sync))?;
         }
-        attachment.check_found().map_err(|error| Failure::of(&error, During::Sync))?;
+        attachment.check_found_after_commit().map_err(|error| Failure::of(&error, During::Sync))?;
         attachment.acknowledge(sealed.commit, self.commit_clock.committed(), sealed.fill);
         Ok(())
     }
