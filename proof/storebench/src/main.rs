@@ -69,7 +69,7 @@ struct Cli {
     /// MiB of cache in `sizes`
     #[arg(long, default_value_t = 32, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     cache: u64,
-    /// Rows of `sizes` whose name has TEXT in it, such as `ycsb-a-10x`; may be repeated
+    /// Rows of `sizes` whose name has TEXT in it, such as `ycsb-a-10x`, or is TEXT; may be repeated
     #[arg(long = "row", value_name = "TEXT")]
     rows: Vec<String>,
     /// All rows of `sizes`; most of a day

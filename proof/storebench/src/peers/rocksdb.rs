@@ -25,12 +25,16 @@ pub(super) fn open(dir: &Path, log_dir: &Path, schema: Schema, memory: Memory) -
     options.set_wal_dir(log_dir.join("rocksdb-log"));
     if let Some(bytes) = memory.buffer_bytes {
         options.set_db_write_buffer_size(bytes as usize);
-        // Of each family two are kept, also when they are written, for the transactions to find conflicts in.
         options.set_write_buffer_size(bytes as usize / 4);
+        // Else two of each family are kept when they have been written, for transactions that validate by them. These
+        // transactions lock their rows.
+        options.set_max_write_buffer_size_to_maintain(1);
     }
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(memory.cache_bytes as usize)?);
     blocks.set_bloom_filter(10.0, false);
+    // Else they are memory besides the cache, as much as there are tables.
+    blocks.set_cache_index_and_filter_blocks(true);
     options.set_block_based_table_factory(&blocks);
     let mut transactions = TransactionDBOptions::new();
     transactions.set_default_lock_timeout(1000);

@@ -57,6 +57,8 @@ impl Task {
         let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.env(CHILD, self.text()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // An arena of malloc for each thread takes memory that the group does not have.
+        command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;
         let mut begin = || -> Result<()> {
             if let Some(group) = &group {

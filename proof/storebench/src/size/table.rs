@@ -73,8 +73,15 @@ fn chosen(sizes: &Sizes) -> Result<Vec<Case>> {
         (true, _) => Case::all(),
         (false, true) => Case::usual(),
         (false, false) => {
-            let is_wanted = |case: &Case| sizes.rows.iter().any(|part| case.name().contains(part.as_str()));
-            Case::all().into_iter().filter(is_wanted).collect()
+            let all = Case::all();
+            let is_whole = |part: &str| all.iter().any(|case| case.name() == part);
+            let (whole, parts): (Vec<&String>, Vec<&String>) =
+                sizes.rows.iter().partition(|part| is_whole(part));
+            let is_wanted = |case: &&Case| {
+                let name = case.name();
+                whole.contains(&&name) || parts.iter().any(|part| name.contains(part.as_str()))
+            };
+            all.iter().filter(is_wanted).copied().collect()
         }
     };
     if found.is_empty() {
