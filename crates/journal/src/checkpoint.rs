@@ -1,4 +1,4 @@
-//! Every committed page of a log goes to the database file, by who has both to himself.
+//! Writes every committed page of a log to the database file. The caller has exclusive use of both.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,20 +10,21 @@ use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
 use crate::home::{DatabaseFile, Header, Homed};
 use crate::{JournalError, Log};
 
-/// What the header of a database that is open says.
+/// Reads the header of an open database file and classifies it.
 pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, JournalError> {
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;
     Ok(guard::inspect(&header[..length]))
 }
 
-/// Whether this log is named by a guard that says that nothing has been committed.
+/// Whether the database has a provisional guard that names this log. A provisional guard says that nothing has been
+/// committed.
 pub(crate) fn is_provisional(file: &dyn DatabaseFile, id: LogId) -> Result<bool, JournalError> {
     let found = inspect_file(file)?;
     Ok(matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
 }
 
-/// A database file, with the pages that are written to it.
+/// A database file that records which of its pages are written.
 struct Counted<'a> {
     file: &'a dyn DatabaseFile,
     page_bytes: u64,
@@ -54,19 +55,19 @@ impl DatabaseFile for Counted<'_> {
     }
 }
 
-/// Writes every committed page home, and has the home put all that it holds into the file; returns how many pages of the file
-/// were written. Durable on return. After an error or a crash on the way it can be done again: the log is as it was.
+/// Writes every committed page home and drains the home into the file. Returns how many pages of the file were written.
+/// Durable on return. After an error or a crash the caller can run it again: the log is unchanged.
 ///
 /// # Errors
-/// `NoFirstPage` when the database's first page is damaged and neither the log nor its home holds it; of the log, its
-/// home and the file.
+/// `NoFirstPage` when the database's first page is damaged and neither the log nor its home holds it; the errors of the
+/// log, its home and the file.
 pub(crate) fn write_home(
     log: &mut Log,
     file: &dyn DatabaseFile,
     database: &Path,
 ) -> Result<usize, JournalError> {
     let page_bytes = u64::from(log.page_bytes());
-    // Of a process that died it may be seen and not be durable (invariant 5).
+    // A transaction of a process that died may be visible without being durable (invariant 5).
     log.before_home_write()?;
     let pages = log.committed_pages()?;
     let in_log = pages.iter().any(|(page_number, _)| *page_number == 1);
@@ -79,7 +80,7 @@ pub(crate) fn write_home(
     for &(page_number, frame) in &pages {
         log.read_page(file, frame, &mut page)?;
         if page_number == 1 {
-            // The guard stays until everything is home.
+            // The guard stays until every page is home.
             guard::mask(0, &mut page, log.id());
         }
         home.write(&page, u64::from(page_number - 1) * page_bytes)?;
@@ -97,8 +98,8 @@ fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, JournalError> {
     Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
 }
 
-/// Whether a home that holds the header shows one: what became of it in the file, in a power loss while the home
-/// wrote it there, it puts right when it is drained.
+/// Whether the home holds the header and its copy is intact. A power loss while the home wrote the header to the file
+/// may have damaged the copy in the file; draining the home repairs that copy.
 fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, JournalError> {
     let Some(home) = log.home().filter(|home| home.header() == Header::Held) else { return Ok(false) };
     let mut header = [0; HEADER_BYTES];

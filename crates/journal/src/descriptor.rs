@@ -1,4 +1,4 @@
-//! What the rest of the product knows of an engine: its descriptor.
+//! An engine's descriptor: everything that the rest of the product knows about an engine.
 //!
 //! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`].
 
@@ -20,67 +20,72 @@ use crate::salvage::{Later, Salvaged};
 use crate::settings::{EngineOptions, EngineSetting};
 use crate::walk::{WalkSummary, WalkedTransaction};
 
-/// Bytes at the beginning of a log's file that tell what it is; an engine's superblock has at most so many.
+/// Length of a log's head in bytes: the first bytes of its file, which identify it. No engine's superblock is longer.
 pub const HEAD_BYTES: u64 = 4096;
 
-/// An engine, as the registry knows it.
+/// An engine, as the registry lists it.
 pub struct Descriptor {
-    /// Its name in settings.
+    /// The engine's name in settings.
     pub name: &'static str,
-    /// The first bytes of its logs.
+    /// The magic number: the first bytes of the engine's logs.
     pub magic: [u8; 8],
-    /// The media that it needs; the log's file, which begins with the magic number, is on the first.
+    /// The media that the engine needs. The log's file, which begins with the magic number, is on the first of them.
     pub needs: &'static [Medium],
-    /// Its settings, those that it shares with other engines too, in the order in which they are told.
+    /// The engine's settings, including those that it shares with other engines, in the order in which they are listed
+    /// to users.
     pub settings: &'static [&'static EngineSetting],
-    /// Whether it keeps rollback journals ([`crate::rollback`]): so that nobody looks for one where there is none.
+    /// Whether the engine stores rollback journals ([`crate::rollback`]). If not, nobody needs to look for one.
     pub rollback_journals: bool,
-    /// Whether the engine writes pages into the database file by itself, beside SQLite's checkpoint.
+    /// Whether the engine itself writes pages to the database file, in addition to SQLite's checkpoints.
     pub writes_home: bool,
-    /// What it keeps in memory that the log's users share.
+    /// The size of the engine's part of the segment, the memory that the log's users share.
     pub shared: SharedBytes,
-    /// Writes an empty log into a new file. What it stored is durable on return, as far as the medium is; the
-    /// file has no name yet.
+    /// Writes an empty log into a new file, which has no name yet. In memory the log is durable on return, as far as
+    /// the medium guarantees. On blocks it is durable once the file has been synced, or after
+    /// [`harden`](crate::engine::LogWriter::harden).
     pub format: fn(&NewLog<'_>) -> Result<(), JournalError>,
-    /// Opens a log; whoever is alone recovers it.
+    /// Opens a log. A process that attaches the log alone recovers it.
     pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, JournalError>,
-    /// Opens a log as a user who may only read it. Changes nothing.
+    /// Opens a log for a user who may only read it. Changes nothing.
     pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError>,
-    /// Opens a log to look at it, as recovery would find it. Changes nothing, and takes no lock.
+    /// Opens a log for inspection, in the state in which recovery would find it. Changes nothing, and takes no lock.
     pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, JournalError>,
-    /// Reads and checks what a log says about itself, from its first [`HEAD_BYTES`] or as many as there are.
+    /// Reads and checks the head of a log. It is given the first [`HEAD_BYTES`] of the file, or fewer if the file is
+    /// shorter.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, JournalError>,
-    /// Whether a log that nobody uses holds no commits, nor its home anything that is not in the database file;
-    /// `false` where that cannot be told.
+    /// Whether a log that nobody uses holds no commits, and its home nothing that is missing from the database file.
+    /// `false` where the engine cannot tell.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
-    /// Gives back what a log has outside of its file: nobody uses it, or needs what it holds, and its file is about to be
-    /// deleted.
+    /// Releases what a log owns outside of its file. Nobody uses the log or needs its contents, and its file is about
+    /// to be deleted.
     pub release: fn(&OpenFile<'_>) -> Result<(), JournalError>,
-    /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums: with the
-    /// help of the database file where pages need it. Changes nothing.
+    /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Reads the
+    /// database file where pages need it. Changes nothing.
     pub walk: Walk,
-    /// Reads a log that may be damaged: up to the damage, and what is whole behind it. Changes nothing.
+    /// Reads a log that may be damaged: everything before the damage, and the intact transactions after it. Changes
+    /// nothing.
     pub salvage: Salvage,
-    /// The longest that a commit which was acknowledged stays where it is not durable, to be made durable in the
-    /// background; `None` where nothing in the background is needed.
+    /// The longest time for which an acknowledged commit may stay non-durable before the background thread makes it
+    /// durable; `None` where the engine needs no background work.
     pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
 }
 
-/// How what a log holds is saved.
+/// The type of [`Descriptor::salvage`].
 pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Salvaged, JournalError>;
 
-/// How a log is walked.
+/// The type of [`Descriptor::walk`].
 pub type Walk = fn(
     &OpenFile<'_>,
     &dyn DatabaseFile,
     &mut dyn FnMut(&WalkedTransaction),
 ) -> Result<WalkSummary, JournalError>;
 
-/// A longer log of blocks is not kept at the last close.
+/// A log of blocks that is longer than this is not kept at the last close.
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
-    /// Whether who attaches such a log reads so much, for what may lie after its end, that a new log would cost less.
+    /// Whether a process that attaches this log would read so much of the file, to look for records after the log's
+    /// end, that making a new log is cheaper.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
@@ -102,18 +107,18 @@ impl PartialEq for Descriptor {
 
 impl Eq for Descriptor {}
 
-/// An engine's part of the memory that a log's users share.
+/// The size of an engine's part of the segment, the memory that a log's users share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBytes {
-    /// Those at its beginning that are zeros whenever it begins anew.
+    /// Bytes at the beginning of the part that are zeroed whenever the segment begins anew.
     pub zeroed: u64,
-    /// All.
+    /// All bytes of the part.
     pub all: u64,
 }
 
-/// The file of a log, open.
+/// An open log file.
 pub struct OpenFile<'a> {
-    /// What it is called.
+    /// The file's path.
     pub path: &'a Path,
     /// The open file.
     pub file: &'a OwnFile,
@@ -121,54 +126,58 @@ pub struct OpenFile<'a> {
 
 /// A log that is being made.
 pub struct NewLog<'a> {
-    /// Where.
+    /// The directory for the log.
     pub directory: &'a LogDirectory,
-    /// How.
+    /// The settings for the log.
     pub options: &'a EngineOptions,
-    /// Its file, empty.
+    /// The log's file, still empty.
     pub file: OpenFile<'a>,
-    /// For whom.
+    /// The log's head: its id, and the database for which it is made.
     pub head: LogHead,
 }
 
 /// A log that is being attached.
 pub struct Attaching<'a> {
-    /// Where.
+    /// The directory of the log.
     pub directory: &'a LogDirectory,
-    /// How.
+    /// The settings to use.
     pub options: &'a EngineOptions,
-    /// Its file.
+    /// The log's file.
     pub file: OpenFile<'a>,
-    /// The database's file, as it is: for an engine whose home has it mapped. It is the connection's own, and not kept.
+    /// The database file itself, for an engine whose home maps it. The connection owns the file; the engine does not
+    /// keep it.
     pub database: &'a dyn DatabaseFile,
-    /// The memory that its users share.
+    /// The segment, the memory that the log's users share.
     pub segment: Arc<FileSegment>,
-    /// Where the engine's part of that memory begins.
+    /// Offset of the engine's part of the segment in bytes.
     pub base: u64,
-    /// Whether nobody else has it: then the engine's part of that memory begins anew.
+    /// Whether no other process uses the log. The engine's part of the segment then begins anew.
     pub alone: bool,
-    /// Whether it is another database's log, to be put home into a copy: what that one may have in it stays.
+    /// Whether the log belongs to another database and is to be applied to a copy of it. The engine then leaves intact
+    /// what the log holds for that other database.
     pub of_another: bool,
-    /// Whether this process has just made it, durably: there is nothing to recover.
+    /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
     pub is_new: bool,
-    /// For whoever is alone: what begins with zeros of the engine's part of that memory, as the last process left it that used the
-    /// log. `None` where that is not known, or the system has been started since.
+    /// Only for a process that is alone: the [`SharedBytes::zeroed`] bytes of the engine's part of the segment, as the
+    /// last process that used the log left them. `None` where they are not known, or the system has been restarted
+    /// since.
     pub left: Option<Vec<u8>>,
 }
 
 /// A log that is being attached by a user who may only read it.
 pub struct AttachingOutside<'a> {
-    /// How.
+    /// The settings to use.
     pub options: &'a EngineOptions,
-    /// Its file.
+    /// The log's file.
     pub file: OpenFile<'a>,
-    /// The memory that its users share; `None` where there are none, and it is read as a crash has left it.
+    /// The segment, the memory that the log's users share. `None` when no process uses the log: the engine then reads
+    /// the log as a crash has left it.
     pub shared: Option<Arc<FileSegment>>,
-    /// Where the engine's part of that memory begins.
+    /// Offset of the engine's part of the segment in bytes.
     pub base: u64,
 }
 
-/// Where an engine keeps logs: the media that it takes, and with them the directory of the log's file.
+/// Where an engine keeps a log: the media that it uses, and the directory of the log's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogDirectory {
     /// The engine.
@@ -179,10 +188,10 @@ pub struct LogDirectory {
 }
 
 impl LogDirectory {
-    /// Where an engine keeps logs on these media.
+    /// The placement of an engine's logs on these media.
     ///
     /// # Errors
-    /// Which of those that it needs is not there, or cannot be used.
+    /// Names the medium that the engine needs and that is missing or unusable.
     pub fn of(engine: &'static Descriptor, media: &MediaSet) -> Result<Self, String> {
         engine.needs.iter().try_for_each(|medium| media.check(*medium))?;
         let first = engine.needs.first().and_then(|medium| media.directory(*medium));
@@ -190,8 +199,9 @@ impl LogDirectory {
         Ok(Self { engine, dir, media: media.only(engine.needs) })
     }
 
-    /// A directory in which there may be logs of an engine, memory being emulated; what else the engine needs is
-    /// taken from `media`, and memory for pages, if that has none, is emulated too, wherever the database is.
+    /// A directory that may hold logs of an engine, with memory taken as emulated. Every other medium that the engine
+    /// needs comes from `media`. If `media` has no memory for pages, that memory is emulated too, wherever the database
+    /// is.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);
@@ -203,7 +213,8 @@ impl LogDirectory {
         Self { engine, dir: dir.to_path_buf(), media }
     }
 
-    /// The same, with memory for what it is: a log in memory is the same on both kinds of it.
+    /// The same directory, with memory as the kind that it really is ([`MediaSet::as_found`]). A log in memory has the same
+    /// format on both kinds.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         self.media = self.media.as_found();
@@ -216,7 +227,7 @@ impl LogDirectory {
         &self.media
     }
 
-    /// What the database's pages are mapped as, where the engine has them in memory.
+    /// The kind of memory as which an engine that keeps pages in memory maps them.
     #[must_use]
     pub fn home_kind(&self) -> MemoryKind {
         self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
@@ -229,10 +240,10 @@ impl LogDirectory {
         memory.is_some_and(|memory| memory.kind == MemoryKind::Dax)
     }
 
-    /// Refuses a directory that could not hold a log, before an application relies on it.
+    /// Refuses a directory that cannot hold a log, before an application relies on it.
     ///
     /// # Errors
-    /// Why it cannot, and what to do.
+    /// Says why the directory cannot hold a log, and what to do.
     pub fn check(&self) -> Result<(), String> {
         let dir = self.dir.display();
         check_directory(&self.dir)?;

@@ -1,15 +1,15 @@
-//! What an engine does for the WAL stream: keep frames, and make transactions durable.
+//! What an engine does for the WAL stream: it stores frames, and makes transactions durable.
 //!
-//! Frames are numbered from 1 as in SQLite's wal-index. An engine knows nothing of byte offsets
-//! in the `-wal` file. It has three parts: [`LogWriter`] takes frames and seals transactions,
-//! [`LogReader`] reads and follows what is committed, and [`LogFile`] is the log as a file, with its
-//! generations. One writer at a time calls `stage`, `seal` and `begin_generation`
-//! (invariant 11); SQLite's WRITE lock sees to that, across processes too.
+//! Frames are numbered from 1 as in SQLite's wal-index. An engine knows nothing of byte offsets in the `-wal` file. It
+//! has three parts: [`LogWriter`] takes frames and seals transactions, [`LogReader`] reads committed frames and follows
+//! other processes' commits, and [`LogFile`] is the log as a file, with its generations. Only one writer at a time
+//! calls `stage`, `seal` and `begin_generation` (invariant 11); SQLite's WRITE lock ensures this, across processes too.
 //!
-//! A page may be kept as what makes it from the page in the database file. So whatever stores, reads or drops frames
-//! is given that `file`, as it is: no home is before it, and the guard shows. It is the connection's own, and never
-//! kept: inside SQLite another descriptor would take the locks of this one with it. It is read with the locks that
-//! a [`crate::home`] is read with, on any thread, while other processes may write other pages.
+//! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
+//! drops frames is given that `file`. It is the file itself: no home is in front of it, and the guard is visible in it.
+//! The file is the connection's own, and an engine never keeps it: inside SQLite, closing a second descriptor of the
+//! file would release the locks held through the first. The engine reads the file under the locks under which a
+//! [`crate::home`] is read, on any thread, while other processes may write other pages.
 
 use duralite_logfmt::sqlite_wal::{Checksum, WalHeader};
 
@@ -25,19 +25,19 @@ use crate::rollback::RollbackJournal;
 /// A committed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// Database page in it.
+    /// The database page in it.
     pub page_number: u32,
     /// Database size in pages if it is a commit frame, else 0.
     pub db_pages: u32,
-    /// SQLite's cumulative checksum after it, as SQLite believed it to be; kept for commit frames only. Zeros where
-    /// it has written none.
+    /// SQLite's cumulative checksum after this frame, as SQLite computed it. The log stores it for commit frames only.
+    /// Zeros where SQLite has written none.
     pub checksum: Option<Checksum>,
-    /// Size of its record in the log, with the record's header, in bytes; `None` where the log does not keep a record for
-    /// each frame.
+    /// Size of the frame's record in the log, including the record's header, in bytes; `None` where the log does not
+    /// store a record for each frame.
     pub record_bytes: Option<u32>,
 }
 
-/// A committed transaction that no later one has taken the place of.
+/// A committed transaction that no later one has replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transaction {
     /// Its number in the generation, from 1.
@@ -46,26 +46,26 @@ pub struct Transaction {
     pub first_frame: u32,
     /// Its commit frame.
     pub last_frame: u32,
-    /// Database size in pages after it.
+    /// Database size in pages after the transaction.
     pub db_pages: u32,
-    /// When it was sealed, in milliseconds since 1970; 0 if that is not known.
+    /// When the transaction was sealed, in milliseconds since 1970; 0 if unknown.
     pub time_ms: u64,
 }
 
 /// How much of a log is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
-    /// Bytes that the generation takes.
+    /// Bytes that the current generation occupies.
     pub used_bytes: u64,
-    /// Bytes that it may take.
+    /// Bytes that a generation may occupy.
     pub limit_bytes: u64,
 }
 
-/// Tells the time in milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub type Clock = fn() -> u64;
 
-/// The system's clock, as of its last tick, a few milliseconds ago: a commit takes two microseconds, and
-/// to ask exactly would take another twentieth of one.
+/// The system's clock as of its last tick, a few milliseconds ago. A commit takes two microseconds, and reading the
+/// exact time would add a twentieth of one.
 #[must_use]
 pub fn wall_clock() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
@@ -73,20 +73,20 @@ pub fn wall_clock() -> u64 {
     seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
 }
 
-/// What makes the staged frames a transaction.
+/// Describes the transaction into which staged frames are sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// The first frame.
     pub first_frame: u32,
-    /// The commit frame; staged frames above it are dropped.
+    /// The commit frame. Staged frames with higher numbers are dropped.
     pub last_frame: u32,
     /// Database size in pages after the commit.
     pub db_pages: u32,
-    /// SQLite's cumulative checksum after the commit frame; zeros where it has written none.
+    /// SQLite's cumulative checksum after the commit frame; zeros where SQLite has written none.
     pub checksum: Checksum,
 }
 
-/// What a sealed transaction's durability is waited for by.
+/// Identifies a sealed transaction to a [`DurabilityWaiter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -100,57 +100,58 @@ impl Ticket {
     }
 }
 
-/// What a process has made durable for itself and others, since it attached the log.
+/// How much this process has made durable, for itself and for other processes, since it attached the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Led {
-    /// Groups that it has written.
+    /// Groups that this process has written as leader.
     pub groups: u64,
-    /// Transactions in them.
+    /// Transactions in those groups.
     pub transactions: u64,
 }
 
-/// Makes sealed transactions durable, without the lock of the stream they came by.
+/// Makes sealed transactions durable, without the lock of the stream that sealed them.
 pub trait DurabilityWaiter: Send + Sync {
     /// Returns when the transaction is durable.
     ///
     /// # Errors
-    /// When it could not be made durable: then nothing sealed after it is either (invariant 9).
+    /// When the transaction could not be made durable: then no transaction sealed after it is durable either (invariant
+    /// 9).
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError>;
 
-    /// Returns when everything that is sealed now is durable.
+    /// Returns when everything sealed before the call is durable.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn wait_all(&self) -> Result<(), JournalError>;
 
-    /// Returns when a transaction of ordinary size can be sealed without waiting. Called by the
-    /// holder of the WRITE lock, who alone uses up what there is room for.
+    /// Returns when a transaction of ordinary size can be sealed without waiting. Only the holder of the WRITE lock
+    /// calls this, and only that holder consumes the free space.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn make_room(&self) -> Result<(), JournalError>;
 
-    /// Returns when everything that is sealed now survives a power loss, even where commits are
-    /// acknowledged before they do (invariant 5).
+    /// Returns when everything sealed before the call survives a power loss, even where commits are acknowledged
+    /// earlier than that (invariant 5).
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn force(&self) -> Result<(), JournalError>;
 
-    /// Prepares for the log to start over, which the holder of the WRITE lock may ask for; whether it
-    /// can. Not while a process is stopped in a write of its own that it may still do.
+    /// Prepares for the log to start over; the holder of the WRITE lock calls it. Returns whether the log may start
+    /// over. It may not while a stopped process may still complete a write that it has begun.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn settle(&self) -> Result<bool, JournalError>;
 
-    /// What this process has made durable; nothing where each transaction is so by itself.
+    /// What this process has made durable as leader. Zeros where each transaction is made durable by itself.
     fn led(&self) -> Led {
         Led::default()
     }
 }
 
-/// The log as a file: whose it is, what it is on, and its generations.
+/// The log as a file: its identity, its medium, and its generations.
 pub trait LogFile: Send {
     /// The engine's name in settings.
     fn name(&self) -> &'static str;
@@ -161,26 +162,26 @@ pub trait LogFile: Send {
     /// Page size in bytes.
     fn page_bytes(&self) -> u32;
 
-    /// What an acknowledged commit survives.
+    /// The survival guarantee of an acknowledged commit.
     fn guarantee(&self) -> Guarantee;
 
-    /// The medium, for people.
+    /// A description of the medium, for people.
     fn describe(&self) -> String;
 
-    /// Figures, by name. Those of work done are this process's since it attached.
+    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
     fn metrics(&self) -> Vec<(&'static str, String)>;
 
-    /// Takes settings that may change while a log is in use.
+    /// Applies those settings that may change while a log is in use.
     fn configure(&mut self, options: &crate::EngineOptions);
 
-    /// Takes the time of commits from another clock than the system's.
+    /// Takes the time of commits from this clock instead of the system's.
     fn set_clock(&mut self, clock: Clock);
 
-    /// How near the log is to its limit.
+    /// How full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
-    /// Whether the log is to start over before long, so that transactions go on finding room: the VFS then runs a checkpoint
-    /// before one begins.
+    /// Whether the log should start over soon, so that transactions go on finding space. The VFS then runs a checkpoint
+    /// before the next transaction begins.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes >= fill.limit_bytes / 2
@@ -189,81 +190,80 @@ pub trait LogFile: Send {
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
-    /// Starts the log over, with this header or empty. Durable when it returns. The caller has
-    /// synced everything committed so far into the database file (invariant 6).
+    /// Starts the log over, with this header or empty. The new generation is durable on return. The caller has synced
+    /// everything committed so far into the database file (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log; with
-    /// the old generation still in force.
+    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. The old generation is
+    /// then still in force.
     fn begin_generation(
         &mut self,
         file: &dyn DatabaseFile,
         header: Option<&WalHeader>,
     ) -> Result<(), JournalError>;
 
-    /// Starts the log over, empty, and gives back what its file has beyond so many bytes and more than a
-    /// new log's. The new generation is durable on return. The caller has synced everything
+    /// Starts the log over, empty. Returns to the file system the space that the file has beyond `keep_bytes` and
+    /// beyond the size of a new log. The new generation is durable on return. The caller has synced everything
     /// committed so far into the database file (invariant 6).
     ///
     /// # Errors
-    /// As [`LogFile::begin_generation`]. What cannot be given back stays, without an error.
+    /// As [`LogFile::begin_generation`]. Failing to shrink the file is not an error.
     fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError>;
 
-    /// Whether [`LogFile::clear`] would give something back.
+    /// Whether [`LogFile::clear`] would shrink the file.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
 
-    /// Declares that everything is in the database file and synced: what a home still holds may go. Durable on
-    /// return.
+    /// Declares that everything is in the database file and synced. A home may then discard what it still holds.
+    /// Durable on return.
     ///
     /// # Errors
     /// `Corrupt`, or an error of the medium.
     fn retire(&mut self) -> Result<(), JournalError>;
 }
 
-/// What reads committed frames, and follows what other processes commit.
+/// Reads committed frames, and follows what other processes commit.
 pub trait LogReader: Send {
-    /// Takes in what other processes have committed. Cheap when there is nothing new.
-    /// Drops staged frames if the log has moved on since they were staged.
+    /// Applies to this reader's index what other processes have committed. Cheap when there is nothing new. Drops
+    /// staged frames if the log has moved on since they were staged.
     ///
     /// # Errors
     /// `Corrupt` when the log contradicts itself.
     fn refresh(&mut self) -> Result<(), JournalError>;
 
-    /// A number that differs whenever the committed frames do.
+    /// A version number that changes whenever the set of committed frames does.
     fn version(&self) -> u64;
 
-    /// Number of committed frames known since the last refresh.
+    /// Number of committed frames, as of the last refresh.
     fn committed(&self) -> u32;
 
-    /// A committed frame, if there is one of this number.
+    /// The committed frame with this number, if there is one.
     fn frame(&self, number: u32) -> Option<Frame>;
 
-    /// The pages with committed frames, each with the number of its newest one; ascending.
+    /// Every page with committed frames, with the number of its newest frame, in ascending order of pages.
     fn newest_frames(&self) -> Vec<(u32, u32)>;
 
-    /// Where the generation that was read stands in the log's history.
+    /// Where the generation that was last read stands in the log's history.
     fn origin(&self) -> Origin;
 
-    /// Transactions sealed in this generation, known since the last refresh; those too that a later one
-    /// has taken the place of.
+    /// Transactions sealed in this generation, as of the last refresh, including those that a later one has replaced.
     fn transactions(&self) -> u32;
 
-    /// Transactions sealed in the log since it was made, known since the last refresh. It only grows.
+    /// Transactions sealed since the log was made, as of the last refresh. This number only grows.
     fn position(&self) -> u64 {
         self.origin().position.saturating_add(u64::from(self.transactions()))
     }
 
-    /// The first transaction of this generation with a number above `sequence`.
+    /// The first transaction of this generation whose number is above `sequence`.
     fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
 
     /// Whether a committed frame is durable.
     fn is_durable(&self, frame: u32) -> bool;
 
-    /// Whether the generation that was read is still the one in force: if not, what has been read of it
-    /// meanwhile may be of another.
+    /// Whether the generation that was last read is still in force. If it is not, frames read since then may belong to
+    /// another generation.
     fn is_current(&self) -> bool;
 
-    /// The page of a staged or committed frame, staged first.
+    /// Reads the page of a frame, staged or committed; a staged frame takes precedence.
     ///
     /// # Errors
     /// `Unexpected` for a frame that does not exist; `Corrupt`.
@@ -271,13 +271,13 @@ pub trait LogReader: Send {
     -> Result<(), JournalError>;
 }
 
-/// What takes the frames of a transaction and seals it.
+/// Takes the frames of a transaction and seals it.
 pub trait LogWriter: Send {
-    /// Stores a frame of the open transaction; nothing is durable or visible yet.
-    /// A frame staged again replaces the one before.
+    /// Stores a frame of the open transaction. The frame is neither durable nor visible to other processes yet. A frame
+    /// that is staged again replaces the one staged before.
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`: the frame is not staged, those before it still are.
+    /// `NoSpace`, `LimitReached`: the frame is not staged, and the frames before it still are.
     fn stage(
         &mut self,
         file: &dyn DatabaseFile,
@@ -289,24 +289,23 @@ pub trait LogWriter: Send {
     /// Whether frames are staged.
     fn has_staged(&self) -> bool;
 
-    /// Whether the staged transaction, with so many bytes more, may have to wait until everything
-    /// sealed is durable before it can go on.
+    /// Whether the staged transaction, extended by `bytes`, may have to wait until every sealed transaction is durable.
     fn outgrows(&self, bytes: usize) -> bool;
 
-    /// Forgets everything staged.
+    /// Drops everything staged.
     ///
     /// # Errors
     /// `Corrupt`.
     fn discard_staged(&mut self) -> Result<(), JournalError>;
 
-    /// Seals the staged frames. When it returns they are visible to every process; they are
-    /// durable too (but see [`crate::SyncMode::Async`]), unless it returns a ticket to wait for.
+    /// Seals the staged frames. On return every process can see them. They are durable too (but see
+    /// [`crate::SyncMode::Async`]), unless `seal` returns a ticket to wait for.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
 
-    /// Who makes sealed transactions durable; `None` where sealing does.
+    /// The waiter that makes sealed transactions durable; `None` where sealing does so itself.
     fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
 
     /// Makes every committed frame durable, where sealing alone does not (invariant 5).
@@ -315,8 +314,8 @@ pub trait LogWriter: Send {
     /// An error of the medium.
     fn force(&mut self) -> Result<(), JournalError>;
 
-    /// Makes a new log durable whose file has not been synced yet, with room for its first transactions. `false`: that is left
-    /// to a sync of the file.
+    /// Makes a new log durable whose file has not been synced yet, and allocates space for its first transactions.
+    /// `false`: the caller has to sync the file instead.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`; an error of the medium.
@@ -327,21 +326,20 @@ pub trait LogWriter: Send {
 
 /// A store of WAL frames: a log that is read and written.
 pub trait Engine: LogFile + LogReader + LogWriter {
-    /// What stands before the database file; `None` where SQLite reads and writes the file itself. Whether there
-    /// is one never changes for a log.
+    /// The layer in front of the database file; `None` where SQLite reads and writes the file itself. A log that has a
+    /// home always has one, and a log without never gets one.
     fn home(&self) -> Option<Arc<dyn Home>> {
         None
     }
 
-    /// What keeps the database's rollback journal; `None` where SQLite keeps it in a file. Whether there is one never
-    /// changes for an engine, which says so in its descriptor too
-    /// ([`rollback_journals`](crate::Descriptor::rollback_journals)).
+    /// The store of the database's rollback journal; `None` where SQLite stores it in a file. This never changes for an
+    /// engine, whose descriptor says the same ([`rollback_journals`](crate::Descriptor::rollback_journals)).
     fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         None
     }
 }
 
-/// The methods of an engine's parts, for who has one of a known type.
+/// The methods of an engine's parts, for callers that hold an engine of a known type.
 pub mod prelude {
     pub use super::{LogFile as _, LogReader as _, LogWriter as _};
 }

@@ -1,7 +1,7 @@
 //! The registry of engines.
 //!
-//! Whatever depends on which engine keeps a log asks here: by the name in settings, by the first bytes of a
-//! log's file, or by the media that there are.
+//! All code that depends on which engine keeps a log asks the registry: by the name in settings, by the first bytes of
+//! a log's file, or by the available media.
 
 use std::sync::OnceLock;
 
@@ -16,11 +16,11 @@ pub static ENGINES: &[&Descriptor] =
 
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
-/// Adds engines of a program that links this crate, after those of the product. To be called once, before the
-/// first database is opened: settings that were read before do not know them.
+/// Adds engines of a program that links this crate, after those of the product. To be called once, before the first
+/// database is opened: settings that were read earlier do not include those of the new engines.
 ///
 /// # Errors
-/// One of them has a name or a magic number that is taken, or engines have been added before.
+/// When one of them has a name or a magic number that is already used, or engines have been added before.
 pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> {
     for (position, engine) in engines.iter().enumerate() {
         let mut others = ENGINES.iter().chain(&engines[..position]);
@@ -38,22 +38,23 @@ pub fn all() -> impl Iterator<Item = &'static Descriptor> {
     ENGINES.iter().chain(ADDED.get().copied().unwrap_or_default()).copied()
 }
 
-/// The engine of this name.
+/// The engine with this name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Descriptor> {
     all().find(|engine| engine.name == name)
 }
 
-/// The engine whose logs begin like this.
+/// The engine whose magic number these bytes begin with.
 #[must_use]
 pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
     all().find(|engine| first_bytes.starts_with(&engine.magic))
 }
 
-/// Where the first engine keeps a log that has all it needs.
+/// The placement of a log on these media, for the first engine whose needs they meet.
 ///
 /// # Errors
-/// Why the first one cannot whose media the settings name, or the last one if they name none's.
+/// Says what the first engine lacks whose media are all named in the settings; if they name no engine's media, what the
+/// last engine lacks.
 pub fn choose(media: &MediaSet) -> Result<LogDirectory, String> {
     let (mut why, mut is_named) = (String::new(), false);
     for engine in all() {
@@ -69,7 +70,8 @@ pub fn choose(media: &MediaSet) -> Result<LogDirectory, String> {
     Err(why)
 }
 
-/// The settings of all engines and of the media that they need, each once, in the order in which they are told.
+/// The settings of all engines and of the media that they need, each once, in the order in which they are listed to
+/// users.
 #[must_use]
 pub fn settings() -> Vec<&'static EngineSetting> {
     let mut found: Vec<&'static EngineSetting> = Vec::new();
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(found.media().home_memory, Some(memory));
         assert_eq!(found.media().log_memory, None);
         assert!(!found.is_dax());
-        // A log of its own elsewhere is found there, and keeps its pages where they are.
+        // A log of its own in another directory is found there, and keeps its pages on the same medium.
         let elsewhere = LogDirectory::at(&TWO, "/elsewhere".as_ref(), &all);
         assert_eq!(elsewhere.dir, std::path::Path::new("/elsewhere"));
         assert_eq!(elsewhere.media().home_memory, found.media().home_memory);

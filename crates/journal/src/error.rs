@@ -1,4 +1,4 @@
-//! What can go wrong with a log, in words for the person who has to mend it.
+//! The errors of log operations, worded for the person who has to resolve them.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,16 @@ use duralite_logfmt::{FormatError, LogId};
 use duralite_medium::MediumError;
 use rustix::io::Errno;
 
-/// Everything a log operation can fail with.
+/// Any error of a log operation.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
     /// The log directory's file system is full.
     #[error("no space left for the log in {}; make room there, or checkpoint", dir.display())]
     NoSpace {
-        /// The log directory, or the log.
+        /// The log directory, or the log file.
         dir: PathBuf,
     },
-    /// The log has reached its stated limit (invariant 10).
+    /// The log has reached its configured limit (invariant 10).
     #[error(
         "the log has reached its limit of {limit_bytes} bytes: end the oldest read transaction so that a \
          checkpoint can recycle it, or set a larger log_limit for a new log"
@@ -25,7 +25,7 @@ pub enum JournalError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Logs that share a region have all of it (invariant 10), and some of them are not where they were.
+    /// Logs that share a region use all of it (invariant 10), and some of them are no longer beside it.
     #[error(
         "the logs in {} have all of its {limit_bytes} bytes, and {missing_bytes} of them are of logs that are not beside it any          more: open their databases, wherever they are now, or if they were deleted, run `duralite reclaim --discard DIRECTORY`",
         region.display()
@@ -33,12 +33,12 @@ pub enum JournalError {
     RegionFull {
         /// The region.
         region: PathBuf,
-        /// Its limit.
+        /// The region's limit in bytes.
         limit_bytes: u64,
-        /// Bytes of logs that are missing.
+        /// Bytes that belong to the missing logs.
         missing_bytes: u64,
     },
-    /// The log's bytes contradict themselves where no crash can have left them so.
+    /// The log's bytes contradict themselves in a way that no crash can have caused.
     #[error(
         "log damaged at offset {offset}: {what}; `duralite verify` shows what is before that, and `duralite salvage` saves it"
     )]
@@ -51,7 +51,7 @@ pub enum JournalError {
     /// SQLite wrote something to its log that this stream cannot hold.
     #[error("unexpected write to the log: {0}")]
     Unexpected(&'static str),
-    /// The database names a log that is nowhere to be found.
+    /// The database names a log that cannot be found.
     #[error(
         "the newest commits of {} are in log {id}, which is not in {}: point nvram or nvram_dir at the \
          directory that holds it; if it is lost for good, `duralite checkpoint --discard-log` opens the \
@@ -62,19 +62,19 @@ pub enum JournalError {
         database: PathBuf,
         /// Its log.
         id: LogId,
-        /// Where it was looked for.
+        /// Where Duralite looked for it.
         searched: PathBuf,
     },
     /// The database names no log.
     #[error("{} names no log: it is open in no program that uses Duralite", .0.display())]
     NoLog(PathBuf),
-    /// A follower asked for what the log no longer has.
+    /// A follower asked for transactions that the log no longer has.
     #[error(
         "the log no longer has what follows position {position}, it begins at {oldest}: copy the database \
          anew, and follow it from there"
     )]
     LostPlace {
-        /// What was asked for.
+        /// The position that the follower asked from.
         position: u64,
         /// The position before the first transaction in the log.
         oldest: u64,
@@ -90,10 +90,11 @@ pub enum JournalError {
         log: PathBuf,
         /// The database that was to use it.
         database: PathBuf,
-        /// Where its own database was.
+        /// Where the log's own database was.
         owner: PathBuf,
     },
-    /// A copy was to adopt a log that cannot be emptied into it and be kept for its own database as well.
+    /// The caller wanted a copy to adopt a log that cannot both be emptied into the copy and stay complete for its own
+    /// database.
     #[error(
         "log {} holds pages of its own database, and would hold them no more: copy it beside {} as {}-duralite, and \
          checkpoint that", log.display(), database.display(), database.display()
@@ -104,13 +105,13 @@ pub enum JournalError {
         /// The copy.
         database: PathBuf,
     },
-    /// The first page of a database was torn, and no copy of it is left.
+    /// The first page of a database is torn, and no other copy of the page exists.
     #[error(
         "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
          backup", .0.display()
     )]
     NoFirstPage(PathBuf),
-    /// The log is of a format this build does not read, or no log at all.
+    /// The log is of a format that this build does not read, or the file is no log at all.
     #[error("{}: {source}", log.display())]
     Format {
         /// The log.
@@ -118,7 +119,7 @@ pub enum JournalError {
         /// Why.
         source: FormatError,
     },
-    /// The region that a log's pages are in is nowhere to be found.
+    /// The region that holds a log's pages cannot be found.
     #[error(
         "the newest commits in {} are in region {region}, which is in none of {searched}: put it back where it was; if it is \
          lost for good, `duralite checkpoint --discard-log` opens the database as of its last checkpoint", log.display()
@@ -128,31 +129,31 @@ pub enum JournalError {
         log: PathBuf,
         /// The region.
         region: RegionId,
-        /// Where it was looked for.
+        /// Where Duralite looked for it.
         searched: String,
     },
-    /// Somebody else holds what is needed.
+    /// Another process or thread holds a file that the operation needs.
     #[error("{}: {what}", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
-        /// Who, and what to do.
+        /// Who holds it, and what to do.
         what: &'static str,
     },
-    /// Somebody has deleted the log while it was in use (invariant 9).
+    /// The log was deleted while it was in use (invariant 9).
     #[error(
         "log {} was deleted while it was in use: nothing more is committed, since nothing would be left of it; what was committed goes \
          into the database file: end all transactions and close every connection to the database, then open it again",
         .0.display()
     )]
     Deleted(PathBuf),
-    /// Other processes use the log with other settings.
+    /// Another process uses the log with different settings.
     #[error(
         "another process uses the log with another durability or group_synch, or as another kind of memory \
          (nvram=DIR, nvram=emulate): use the same settings, or close it there first"
     )]
     Settings,
-    /// Log file and database have different owners (invariant 13).
+    /// The log file belongs to neither the owner of the database nor this user (invariant 13).
     #[error("{} belongs to neither the owner of the database nor this user; refused", .0.display())]
     Owner(PathBuf),
     /// A file operation failed.
@@ -162,30 +163,31 @@ pub enum JournalError {
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error message.
         message: String,
         /// The kind of error.
         kind: std::io::ErrorKind,
     },
-    /// A file could not be opened because too many are open already.
+    /// A file could not be opened because too many files are open already.
     #[error("{op} {}: {message}", path.display())]
     NoDescriptors {
         /// The operation.
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// Whose limit it is.
+        /// The error message, which says whose limit was reached.
         message: String,
     },
-    /// SQLite's VFS below this library refused to read or write the database file. SQLite is told its code.
+    /// SQLite's VFS below this library refused to read or write the database file. SQLite is given the result code of
+    /// that VFS.
     #[error("SQLite's own VFS answers {code} to {op} of the database file")]
     BaseVfs {
         /// The operation.
         op: &'static str,
-        /// SQLite's result code, an extended one.
+        /// SQLite's extended result code.
         code: i32,
     },
-    /// The medium refused.
+    /// An operation of the medium failed.
     #[error("{}: {source}", path.display())]
     Medium {
         /// The log.
@@ -198,29 +200,29 @@ pub enum JournalError {
     Poisoned(String),
 }
 
-/// The classes of error a caller acts on.
+/// The classes of errors on which callers act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// No space, on the medium or below the limit: the statement fails, nothing is lost.
+    /// No space, on the medium or below the limit: the statement fails, and nothing is lost.
     Full,
-    /// Damaged or unreadable content.
+    /// The content is damaged or unreadable.
     Corrupt,
-    /// The log is not there.
+    /// The log does not exist.
     NotFound,
-    /// It may not be used: foreign, wrong version or medium.
+    /// The log may not be used: it is foreign, or of the wrong version or medium.
     CantOpen,
-    /// Not writable.
+    /// The file is not writable.
     ReadOnly,
-    /// In use.
+    /// The log is in use.
     Busy,
     /// A follower's place is lost.
     LostPlace,
-    /// Everything else the system refused.
+    /// Every other error that the system reported.
     Io,
 }
 
 impl JournalError {
-    /// Whether it says for certain that there is no such file, or that what is called like it is none of ours.
+    /// Whether the error says for certain that the file does not exist, or that the file with this name is not a log.
     pub(crate) fn says_none(&self) -> bool {
         let is_none = |kind: std::io::ErrorKind| {
             matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
@@ -228,7 +230,8 @@ impl JournalError {
         matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
     }
 
-    /// Whether a log or a region is of another version of its format: the build that wrote it reads it, so it is neither damaged nor lost.
+    /// Whether a log or a region is of another version of its format. The build that wrote it can read it, so it is
+    /// neither damaged nor lost.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         let Self::Format { source, .. } = self else { return false };
@@ -273,7 +276,7 @@ impl JournalError {
         }
     }
 
-    /// A file operation that failed.
+    /// The error of a file operation that failed.
     #[must_use]
     pub fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
         let (path, message) = (path.to_path_buf(), duralite_medium::in_words(error));

@@ -1,12 +1,12 @@
 //! Following a log from another process: every transaction in order, through all generations.
 //!
-//! A follower names what it has by a *position*: the number of transactions that were sealed in the log since
-//! it was made. It is given a transaction once it is durable and can no longer be replaced, which is when its
-//! commit was acknowledged, or when another one has been committed after it (invariant 16). The log keeps what
-//! a follower has *pinned*, and starts over no further than that, until it comes near its limit.
+//! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
+//! made. It is given a transaction only when that transaction is durable and can no longer be replaced: its commit was
+//! acknowledged, or another transaction has been committed after it (invariant 16). A follower *pins* a position. The
+//! log then does not start over past that position, until it comes near its limit.
 //!
-//! A follower is a user of the database: its log is not deleted while it is followed, and the database keeps
-//! its guard.
+//! A follower counts as a user of the database: its log is not deleted while it is followed, and the database keeps its
+//! guard.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,30 +22,30 @@ use crate::engine::Engine;
 use crate::home::{DatabaseAt, DatabaseFile};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log, checkpoint, pins};
 
-/// How long a follower sleeps before it looks again: what Group Synch makes durable wakes nobody.
+/// How long a follower sleeps before it looks again: Group Synch makes transactions durable without waking followers.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// A transaction, as a follower is given it.
+/// A transaction, as a follower reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedTransaction {
-    /// The position after it.
+    /// The position after the transaction.
     pub position: u64,
-    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after it.
+    /// Size of the database in pages after the transaction.
     pub db_pages: u32,
-    /// The pages that it has written, in the order of its frames. Of a page that is there more than once the
+    /// The pages that the transaction has written, in the order of its frames. Where a page occurs more than once, its
     /// last image counts.
     pub pages: Vec<u32>,
     first_frame: u32,
     generation: u64,
 }
 
-/// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15), and wakes followers.
+/// Records that a commit is acknowledged, named as [`Log::newest_commit`] names it (invariant 15), and wakes followers.
 pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     loop {
         let newest = segment.load(directory::ACKNOWLEDGED);
-        // Half of the generation is in it, which wraps.
+        // The word holds the low half of the generation number, which wraps.
         let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
         if later || segment.compare_exchange(directory::ACKNOWLEDGED, newest, commit).is_ok() {
             break;
@@ -54,7 +54,7 @@ pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     pins::notify(segment, pins::PINS_OFFSET);
 }
 
-/// Somebody who follows a log.
+/// A process's reader of all transactions of a log, in order.
 pub struct Follower {
     log: Log,
     database: Box<dyn DatabaseFile + Send>,
@@ -62,12 +62,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows the log that a database names. If nobody has it, it is recovered. Not for a process that has
-    /// SQLite connections to the database: their locks would go with the descriptor that this opens, and closes when it
-    /// is dropped ([`Follower::open_log`] opens none).
+    /// Follows the log that a database names. Recovers the log if no other process uses it. Not for a process that has
+    /// SQLite connections to the database: this opens a descriptor of the database and closes it when it is dropped,
+    /// which would release the locks of those connections ([`Follower::open_log`] opens none).
     ///
     /// # Errors
-    /// `NoLog` when the database names none, `Busy` when it is not in WAL mode; otherwise as [`Follower::open_log`].
+    /// `NoLog` when the database names no log, `Busy` when it is not in WAL mode; otherwise as [`Follower::open_log`].
     pub fn open(
         directory: &LogDirectory,
         options: &EngineOptions,
@@ -90,12 +90,11 @@ impl Follower {
         }
     }
 
-    /// Follows a log of a database, whose file is read where pages need it ([`crate::home::NoDatabase`] does for
-    /// engines whose pages are all in the log).
+    /// Follows a log of a database. Pages are rebuilt from the database `file` where the log stores differences from it
+    /// ([`crate::home::NoDatabase`] is enough for engines whose pages are all in the log).
     ///
     /// # Errors
-    /// `Busy` while the log is being deleted, or for somebody who may only read it; otherwise as
-    /// [`Log::attach`].
+    /// `Busy` while the log is being deleted, or for a user who may only read it; otherwise as [`Log::attach`].
     pub fn open_log(
         file: Box<dyn DatabaseFile + Send>,
         directory: &LogDirectory,
@@ -108,7 +107,7 @@ impl Follower {
         if log.outside().is_some() {
             return Err(busy("its log can be followed by those only who may write it"));
         }
-        // From here on nobody is alone with the log, and so nobody deletes it.
+        // From here on no process can be alone with the log, so none deletes it.
         let failed = |source| JournalError::Medium { path: log.segment_path().to_path_buf(), source };
         let used = |kind| log.segment().share_use(kind).map_err(failed);
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
@@ -117,7 +116,7 @@ impl Follower {
         Ok(Self { log, database: file, process: ProcessId::current() })
     }
 
-    /// Identity of the log. Positions in another one mean nothing in this.
+    /// Identity of the log. A position has no meaning in any other log.
     #[must_use]
     pub fn id(&self) -> LogId {
         self.log.id()
@@ -129,8 +128,8 @@ impl Follower {
         self.log.page_bytes()
     }
 
-    /// The position before the first transaction in the log. Whoever pins it, copies the database file after
-    /// that, and lays everything over the copy that is read from there on, has the database.
+    /// The position before the first transaction in the log. To obtain the database, a caller pins this position, then
+    /// copies the database file, and then applies to the copy every transaction that it reads from this position on.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -150,21 +149,22 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // The newest of all is never one that was replaced; those before it that were are never given.
+            // The newest transaction was not replaced by any other. Replaced transactions before it are never given to
+            // followers.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
             Ok(engine.position() - u64::from(open))
         })
     }
 
-    /// The first transaction after a position; `None` when there is none yet. Transactions that were sealed,
-    /// never acknowledged and replaced are not given: positions may leave numbers out.
+    /// The first transaction after a position; `None` when there is none yet. Positions may skip numbers: transactions
+    /// that were sealed, never acknowledged and then replaced are not given.
     ///
     /// # Errors
-    /// `LostPlace` when the log no longer has what follows the position: the database has to be copied anew;
-    /// `Corrupt`, `Poisoned`.
+    /// `LostPlace` when the log no longer has the transactions after the position: the caller has to copy the database
+    /// anew; `Corrupt`, `Poisoned`.
     pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, JournalError> {
-        // Before the log is read: what is acknowledged is in it.
+        // Load this word before reading the log: the log then holds every commit that the word acknowledges.
         let acknowledged = self.own_log()?.acknowledged();
         self.log.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -172,7 +172,8 @@ impl Follower {
         })?
     }
 
-    /// The image of a page of a transaction, by its place in [`FollowedTransaction::pages`]: as SQLite wrote it.
+    /// Reads the image of a page of a transaction, by the page's index in [`FollowedTransaction::pages`]: as SQLite
+    /// wrote it.
     ///
     /// # Errors
     /// `LostPlace` when the log has started over since the transaction was read; `Unexpected` for a page that
@@ -204,17 +205,17 @@ impl Follower {
         oldest.map_or(Ok(()), |oldest| Err(JournalError::LostPlace { position, oldest }))
     }
 
-    /// Has the log keep everything after a position, in the place of what was pinned before. It does so until
-    /// the log has three quarters of its limit, or a transaction finds no room. A pin goes with its follower, and
-    /// with its process. `false` when the log is about to start over, and the earlier pin still holds: then
-    /// it is to be read further first, as long as it is there.
+    /// Pins a position, instead of the position pinned before: the log keeps everything after it. The pin ends when the
+    /// log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its process
+    /// ends. Returns `false` when the log is about to start over, and the earlier pin still holds. The caller should
+    /// then read further before it pins again, as long as the log still has the transactions.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
     pub fn pin(&mut self, position: u64) -> Result<bool, JournalError> {
         let pins = self.own_log()?.pins().clone();
         let pinned = pins.pin(position);
-        // The log may have started over before the pin was there.
+        // The log may have started over before the pin was stored.
         let oldest = self.oldest()?;
         if position < oldest {
             pins.unpin();
@@ -223,14 +224,15 @@ impl Follower {
         Ok(pinned)
     }
 
-    /// Lets the log start over again.
+    /// Removes the pin, so that the log may start over.
     pub fn unpin(&mut self) {
         if let Ok(log) = self.own_log() {
             log.pins().unpin();
         }
     }
 
-    /// The log, in the process that follows it: what is shared is not there in a child (invariant 14).
+    /// The log, if this process opened the follower: a child cannot use what its parent shares with other processes
+    /// (invariant 14).
     fn own_log(&mut self) -> Result<&mut Log, JournalError> {
         if self.process.is_current() {
             return Ok(&mut self.log);
@@ -238,7 +240,7 @@ impl Follower {
         Err(JournalError::Poisoned("it is followed by the process that this one was forked from".to_owned()))
     }
 
-    /// Waits until there is a transaction after a position, for at most so long; whether there is.
+    /// Waits for at most `limit` until there is a transaction after a position. Returns whether there is one.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
@@ -264,11 +266,11 @@ impl Drop for Follower {
     }
 }
 
-/// Whether a transaction is durable and will not be replaced. `acknowledged` is what was before the log was read.
+/// Whether a transaction is durable and will not be replaced. The caller loaded `acknowledged` before it read the log.
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // Whoever has committed after it had it in its snapshot.
+    // A process that committed later had this transaction in its snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }

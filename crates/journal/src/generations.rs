@@ -1,4 +1,4 @@
-//! Which generation of a log is in force, and with what it began: the slots that logs in memory have.
+//! The generation of a log that is in force, and how it began. Logs in memory store generations in slots.
 
 use duralite_logfmt::slots::{
     ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
@@ -9,10 +9,10 @@ use duralite_medium::Nvm;
 
 use crate::JournalError;
 
-/// The generation in force, as it was read or begun.
+/// The generation in force, as this process read or began it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InForce {
-    /// The word that names it.
+    /// The word that names the generation.
     pub(crate) active: u64,
     pub(crate) slot: Slot,
     pub(crate) origin: Origin,
@@ -21,29 +21,29 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    /// Before any has been read.
+    /// The state before any generation has been read.
     pub(crate) fn none() -> Self {
         let slot =
             Slot { generation: 0, first_block: NO_BLOCK, wal_header: [0; WAL_HEADER_BYTES], retired: false };
         Self { active: 0, slot, origin: Origin::unknown(0), wal_header: None }
     }
 
-    /// What an empty log begins with.
+    /// The generation of an empty log.
     pub(crate) fn first() -> Self {
         let slot = Slot { generation: 1, ..Self::none().slot };
-        // Nothing is ever committed in it: no time is counted from its beginning.
+        // No transaction is ever committed in this generation, so no time is counted from its beginning.
         let origin = Origin { generation: 1, position: 0, time_ms: 0 };
         Self { active: active_word(1), slot, origin, wal_header: None }
     }
 
-    /// Where it is in the log.
+    /// The byte ranges in the log that hold the generation.
     pub(crate) fn extents(&self) -> [(u64, u64); 3] {
         let generation = self.slot.generation;
         [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
             .map(|(at, bytes)| (at, at + bytes as u64))
     }
 
-    /// Reads the generation that the word names.
+    /// Reads the generation that the `active` word names.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -71,7 +71,7 @@ impl InForce {
         Ok(Self { active, slot, origin: Origin::decode(&bytes, id, generation), wal_header })
     }
 
-    /// Stores the generation, and then the word that puts it in force. Durable on return.
+    /// Stores the generation, and then the word that puts it in force, with a fence between. Durable on return.
     pub(crate) fn store(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);
@@ -83,7 +83,7 @@ impl InForce {
         nvm.fence();
     }
 
-    /// Stores all of it for a new log, of which nobody knows yet. Not durable.
+    /// Stores everything for a new log, which no other process knows yet. Not durable.
     pub(crate) fn write(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);

@@ -1,10 +1,9 @@
-//! Where the pages of a log go home to: the database file, and what an engine may put before it.
+//! The home: the layer through which this library and SQLite read and write the pages of a database. It is the database
+//! file, or what an engine puts in front of that file.
 //!
-//! Most engines put nothing there: SQLite and this library then read and write the file itself. An engine that
-//! keeps something of its own beside the file (log sectors that it applies to pages as they are read, a mapping of
-//! the file in persistent memory) gives a [`Home`], and everything that concerns the pages goes by way of it
-//! ([`Homed`]):
-//!
+//! Most engines put nothing in front of it: SQLite and this library then read and write the file itself. An engine that
+//! stores pages or parts of them beside the file (log sectors that it applies to pages as they are read, a mapping of
+//! the file in persistent memory) supplies a [`Home`], and every access to pages goes through that home ([`Homed`]):
 //! | who | calls | holding |
 //! | --- | --- | --- |
 //! | SQLite, in a read transaction | `read`, `size` | SHARED |
@@ -15,35 +14,40 @@
 //! | [`crate::offline`] | all | the database and the log to itself |
 //!
 //! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
-//! EXCLUSIVE). So writers exclude each other across processes, but a `read` may run beside a `write` of other
-//! pages, and beside a `write` of the same page whose bytes SQLite does not use. A home is called on any thread,
-//! with and without the process's mutex of its log, and never takes that.
+//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages,
+//! and beside a `write` of the same page if SQLite does not use the bytes that this `read` returns. A home is called on
+//! any thread, by callers that hold their process's mutex of the log and by callers that do not, and never takes that
+//! mutex itself.
 //!
 //! # The header
 //!
-//! The guard (invariant 1) is always in the file itself, where everybody looks for it who has not attached the log: its
-//! own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], are never a home's. Of the rest of the first [`HEADER_BYTES`]
-//! each home says [where](Home::header) they are. In the file: [`Homed`] reads and writes them there,
-//! past the home. Shared with the file, which the home has mapped: everything goes by the home, the guard as it is in the
-//! file included, as for a database without a home. Held: the home is handed page 1 whole, as it is without a guard, and
-//! [`Homed`] lays the guard from the file over what it reads of it. The header in the file is then
+//! The guard (invariant 1) is always in the file itself, because every process that has not attached the log looks for
+//! it there. The guard's own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], never belong to a home. For the rest of
+//! the first [`HEADER_BYTES`] each home says [where](Home::header) they are:
 //!
-//! | when | header in the file |
+//! - In the file: [`Homed`] reads and writes the header there, and bypasses the home.
+//! - Shared with the file, which the home has mapped: every access goes through the home, including the guard as it is
+//!   in the file, as for a database without a home.
+//! - Held: the home is given the whole of page 1, without a guard. When [`Homed`] reads page 1 from the home, it copies
+//!   the guard from the file over it.
+//!
+//! In the last case the file has an older header:
 //! | --- | --- |
-//! | the guard goes on | that of the database, written anew, and synced before anything is committed: SQLite has made page 1 without a log |
-//! | under the guard | as the home wrote it last ([`write_past_guard`]), or as it was; with the guard |
-//! | SQLite changes page size or mode | what it writes, with the guard for that mode |
+//! | the guard is put on | that of the database, written anew and synced before the first commit: SQLite has made page 1 without a log |
+//! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
+//! | SQLite changes the page size or mode | what SQLite writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
 //!
-//! However old it is, magic number, page size and kind of guard are right in it; of the rest
-//! nobody makes use: SQLite reads what may be old (its size, the bytes reserved in pages) before it has opened the WAL,
-//! and looks again in page 1 when it has. A home keeps it whole: the file always has its first page. Should a power loss
-//! tear that while the home writes it, the log is found by its owner, and drained (`offline`) from what the home shows.
+//! However old that header is, its magic number, page size and kind of guard are correct. Nothing relies on the rest of
+//! it: SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) before it has opened
+//! the WAL, and reads them again from page 1 once it has. A home keeps the header in the file complete: the file always
+//! has its first page. If a power loss tears the header while the home writes it, the log is found by its owner, and
+//! `offline` drains it with the header that the home holds.
 //!
-//! What survives a crash of all this is the home's affair; a log is never recovered by its home's help. It keeps to
-//! the invariants as the file does: what is written came from durable log records (5), and the log starts over
-//! only after `sync` (6).
+//! The home itself is responsible for surviving a crash; a log is never recovered with the help of its home. A home
+//! obeys the same invariants as the file: what is written to it came from durable log records (5), and the log starts
+//! over only after `sync` (6).
 
 mod files;
 pub mod memory;
@@ -57,16 +61,16 @@ use crate::JournalError;
 pub use crate::media::MemoryKind as HomeKind;
 pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
 
-/// The page size, the guard, and how much of each page is not SQLite's: what is looked at in the file.
+/// The page size, the guard, and the reserved bytes of each page: the fields that readers look at in the file.
 const SHAPE: std::ops::Range<usize> = 16..21;
 
-/// An open database file, as it is: no home is before it.
+/// An open database file itself, with no home in front of it.
 ///
-/// Inside SQLite it is the file that the VFS below has open for one connection, whose locks would go with any other
-/// descriptor that is closed.
+/// Inside SQLite it is the file that the VFS below has opened for one connection. Closing any other descriptor of the
+/// file would release that connection's locks.
 pub trait DatabaseFile {
-    /// Fills `buf` from byte `offset` on, as far as the file reaches; returns how many bytes that were. What is
-    /// left of `buf` holds anything.
+    /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of
+    /// `buf` is unspecified.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
@@ -75,90 +79,91 @@ pub trait DatabaseFile {
     /// Writes all of `bytes` from byte `offset` on. Not durable.
     ///
     /// # Errors
-    /// `Io`, `BaseVfs`. Any part of it may have been written then.
+    /// `Io`, `BaseVfs`. Any part of `bytes` may have been written then.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError>;
 
-    /// Makes everything durable that has been written, by any descriptor. After an error nothing is known of what
-    /// was written before, whatever a second call answers.
+    /// Makes everything durable that was written through any descriptor. After an error nothing is known about earlier
+    /// writes, whatever a second call returns.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn sync(&self) -> Result<(), JournalError>;
 
-    /// Its size in bytes.
+    /// The file's size in bytes.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn size(&self) -> Result<u64, JournalError>;
 
-    /// Cuts it to so many bytes. Whether a shorter one is extended is up to the file. Not durable.
+    /// Truncates the file to `bytes`. A shorter file may or may not be extended. Not durable.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn truncate(&self, bytes: u64) -> Result<(), JournalError>;
 
-    /// The file as memory, which everybody in this process shares who maps it: what is stored there is in the file, and
-    /// the other way round. It is for reading only where this user may not write. The locks that SQLite has of
-    /// the file stay when it goes ([`memory`]).
+    /// Maps the file as memory. All threads of this process that map the file share one mapping: what they store in it
+    /// is in the file, and the other way round. The mapping is read-only where this user may not write. Dropping it
+    /// does not release the locks that SQLite holds on the file ([`memory`]).
     ///
     /// # Errors
-    /// `Medium`: the file system has no direct access, or not enough space for what the file has of holes; `Io`.
+    /// `Medium`: the file system has no direct access, or not enough space to fill the file's holes; `Io`.
     fn map(&self, _memory: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
         let source = MediumError::Unsupported { what: "mapping this database file" };
         Err(JournalError::Medium { path: "the database".into(), source })
     }
 }
 
-/// Where the header is of a database that has a home: see [this module](self).
+/// Where the header of a database with a home is: see [this module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// In the file, and never the home's.
+    /// In the file. It never belongs to the home.
     File,
-    /// The home's, like the pages; the file has an older one.
+    /// In the home, like the pages. The file has an older header.
     Held,
-    /// In the file, which is what the home reads and writes.
+    /// In the file, which the home reads and writes.
     Shared,
 }
 
-/// What an engine puts before the database file. The same for all connections of a process, each of which passes
-/// its own `file`; who calls what under which lock is said in [this module](self).
+/// The layer that an engine puts in front of the database file. All connections of a process share it, and each passes
+/// its own `file`. [This module](self) says which caller uses which method under which lock.
 ///
-/// Errors of `file` are passed on as they are: SQLite then gets the very code of its VFS. For an error of the home's
-/// own SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` or `drain`
-/// everything committed is written anew before the log starts over or the guard is lifted.
+/// Errors of `file` are passed on unchanged: SQLite then gets the result code of its own VFS. For an error of the home
+/// itself, SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` or
+/// `drain`, everything committed is written anew before the log starts over or the guard is lifted.
 ///
-/// With a home, SQLite maps nothing of the file: `xFetch` answers that there is no mapping, and it reads instead. Hints
-/// at how large the file will be are kept from it, and told the home.
+/// With a home, SQLite maps no part of the file: `xFetch` answers that there is no mapping, and SQLite reads instead.
+/// The VFS does not pass hints about the size of the file on to the file; it gives them to the home.
 pub trait Home: Send + Sync {
     /// Where the header is: see [this module](self). It never changes for a log.
     fn header(&self) -> Header;
 
-    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches; returns how
-    /// many bytes that were. Mostly whole pages; SQLite may ask for parts of one.
+    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches, and returns how
+    /// many bytes it read. Callers mostly read whole pages; SQLite may ask for part of a page.
     ///
     /// # Errors
-    /// Any; the statement that reads fails.
+    /// Any; the statement that reads then fails.
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, JournalError>;
 
-    /// Takes a page, which `read` gives back from now on, in every process; of the first one only what follows a
-    /// header that is in the file. Not durable.
+    /// Writes a page. From then on `read` returns it in every process. If the header is in the file, the first page
+    /// comes without its header. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
     fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), JournalError>;
 
-    /// Makes durable what was written, through this home in any process, and what is in `file`, where the header may
-    /// have been written past the home. On return `read` finds all of it after a power loss, without the log's help.
+    /// Makes durable what any process has written through this home, and what is in `file`, where [`Homed`] may have
+    /// written the header without the home. On return `read` finds all of it after a power loss, without the help of
+    /// the log.
     ///
     /// # Errors
     /// Any; the log keeps what it holds.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError>;
 
-    /// A checkpoint has written all that it will, which need not be all that is in the log; by whoever holds CHECKPOINT. Not
-    /// every checkpoint calls `sync` after it.
+    /// Tells the home that a checkpoint has written all the pages that it will write, which need not be all pages in
+    /// the log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
     ///
     /// # Errors
-    /// Any; nobody is told: it will show again.
+    /// Any; the caller ignores them, since a lasting problem shows again.
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), JournalError> {
         Ok(())
     }
@@ -169,47 +174,49 @@ pub trait Home: Send + Sync {
     /// Any.
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError>;
 
-    /// SQLite is about to make the database so large, or so it believes: it may end, or crash, before that.
+    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before it does.
     ///
     /// # Errors
-    /// Any; nobody is told: writing will show it.
+    /// Any; the caller ignores them, since writing will show the problem.
     fn hint(&self, _file: &dyn DatabaseFile, _bytes: u64) -> Result<(), JournalError> {
         Ok(())
     }
 
-    /// Cuts the database to so many bytes, at least a page: what was beyond is gone. Not durable.
+    /// Truncates the database to `bytes`, at least a page. What was beyond is discarded. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint, or the statement, fails.
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), JournalError>;
 
-    /// Puts everything into `file` that is not there as `read` shows it, and makes it durable: on return the file by
-    /// itself is the database, of the same size, as a program without this library reads it, and survives a power
-    /// loss. The guard stays as it is in `file`: a header that is held is put there by [`write_past_guard`]. The caller
-    /// has everybody else kept from the database. A crash on the way leaves what `read` shows as it was; a second call
-    /// changes nothing. What is in `file` then need not be held any more: so a log that stays another database's is not
-    /// drained into a copy of it ([`crate::offline`] refuses that).
+    /// Writes to `file` everything that `read` shows and that the file lacks, and makes it durable. On return the file
+    /// alone is the database, of the same size, as a program without this library reads it, and survives a power loss.
+    /// The guard stays as it is in `file`: a header that the home holds is written with [`write_past_guard`]. The
+    /// caller excludes all other users of the database. A crash during the call leaves what `read` shows unchanged, and
+    /// a second call changes nothing. The home may discard what is then in `file`. So a log that stays another
+    /// database's is never drained into a copy of that database ([`crate::offline`] refuses that).
     ///
     /// # Errors
-    /// Any; guard and log stay.
+    /// Any; the guard and the log stay.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError>;
 }
 
-/// The database as everybody sees it, under the guard as it is on disk: `file`, through the home of its log if that has one.
+/// The database as its users see it, with the guard as it is on disk: `file`, read and written through the home of its
+/// log if there is one.
 pub struct Homed<'a> {
     file: &'a dyn DatabaseFile,
     home: Option<Arc<dyn Home>>,
 }
 
 impl<'a> Homed<'a> {
-    /// The database in `file`; with no home the file itself.
+    /// The database in `file`. Without a home this is the file itself.
     #[must_use]
     pub fn new(file: &'a dyn DatabaseFile, home: Option<Arc<dyn Home>>) -> Self {
         Self { file, home }
     }
 
-    /// Where a home holds the header: puts that of a first page into the file if those who have not attached the log
-    /// would see a wrong one there. Outside of WAL mode SQLite changes the page size, and the mode.
+    /// Where the home holds the header: writes the header of a first page to the file as well, if processes that have
+    /// not attached the log would otherwise see a wrong one. Outside of WAL mode SQLite changes the page size, and the
+    /// mode.
     fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
         let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
         let mut old = [0; HEADER_BYTES];
@@ -220,7 +227,7 @@ impl<'a> Homed<'a> {
         Ok(())
     }
 
-    /// Has the home put everything into the file; see [`Home::drain`]. Without a home nothing is done: then the caller
+    /// Makes the home write everything to the file; see [`Home::drain`]. Does nothing without a home: then the caller
     /// has synced the file.
     ///
     /// # Errors
@@ -230,9 +237,9 @@ impl<'a> Homed<'a> {
     }
 }
 
-/// Writes what a home holds into the file from byte `offset` on, but for the guard's own bytes: those stay as they are
-/// there, on disk as well, whatever part of this a power loss leaves. For a caller who keeps the guard from being put
-/// on or lifted meanwhile, as whoever has SHARED. Not durable.
+/// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. Those stay as they are
+/// on disk, even if a power loss tears this write. The caller keeps others from putting the guard on or lifting it
+/// meanwhile, for example by holding SHARED. Not durable.
 ///
 /// # Errors
 /// As [`DatabaseFile::read`] and [`DatabaseFile::write`].
@@ -245,7 +252,7 @@ pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> R
     file.write(&bytes, offset)
 }
 
-/// Lays the guard, as it is in the file, over what belongs at `offset`.
+/// Copies the guard, as it is in the file, over the bytes that belong at `offset`.
 fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), JournalError> {
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;
@@ -253,7 +260,7 @@ fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<
     Ok(())
 }
 
-/// How many of `len` bytes from `offset` on are the header's.
+/// How many of `len` bytes from `offset` on belong to the header.
 fn of_header(len: usize, offset: u64) -> usize {
     let left = (HEADER_BYTES as u64).saturating_sub(offset);
     usize::try_from(left).map_or(len, |left| left.min(len))

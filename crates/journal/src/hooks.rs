@@ -1,7 +1,7 @@
-//! Where what a log does to its medium and its directory can be watched, or made to fail: for
-//! tests of durability, through the very code that users run.
+//! Fault-injection hooks: tests use them to record what a log does to its medium and its directory, or to make it fail.
+//! So the tests exercise the code that users run.
 //!
-//! A hook is looked for once, when a log is opened; without one nothing stands in between.
+//! A log looks for a hook once, when it is opened. Without a hook nothing stands between the log and its medium.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,55 +10,55 @@ use std::sync::{Arc, PoisonError, RwLock};
 use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
 
-/// A step of making, opening or deleting a log's files.
+/// A step of creating, opening or deleting a log's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileStep {
-    /// A file for a new log is made, without a name yet where the file system can do that.
+    /// A file for a new log is created, without a name where the file system supports that.
     Create,
     /// A new log's file is synced, before it gets its name.
     Sync,
-    /// It gets its name.
+    /// A new log gets its name.
     Publish,
-    /// The directory is synced, after which the name is durable.
+    /// The directory is synced, which makes the name durable.
     SyncDirectory,
     /// An existing log is opened.
     Open,
-    /// The file of the memory that processes share is opened.
+    /// The file of the segment, the memory that processes share, is opened.
     OpenShared,
-    /// That memory is mapped.
+    /// The segment is mapped.
     MapShared,
     /// A log's name is removed.
     Remove,
 }
 
-/// What stands between logs and their media.
+/// The layer between logs and their media.
 pub trait Hook: Send + Sync {
-    /// Called before a step, which is left undone on an error.
+    /// Called before a step. An error prevents the step.
     ///
     /// # Errors
-    /// The one that the step is to fail with.
+    /// The error that the step is to fail with.
     fn step(&self, step: FileStep, log: &Path) -> io::Result<()>;
 
-    /// Stands before the memory of a log that is being mapped.
+    /// Wraps the memory of a log that is being mapped.
     ///
     /// # Errors
-    /// The one that mapping is to fail with.
+    /// The error that mapping is to fail with.
     fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         Ok(nvm)
     }
 
-    /// Stands before a database file that is mapped as the home of a log.
+    /// Wraps a database file that is being mapped as the home of a log.
     ///
     /// # Errors
-    /// The one that mapping is to fail with.
+    /// The error that mapping is to fail with.
     fn home(&self, _database: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         Ok(nvm)
     }
 
-    /// Stands before the blocks of a log that is being opened.
+    /// Wraps the blocks of a log that is being opened.
     ///
     /// # Errors
-    /// The one that opening is to fail with.
+    /// The error that opening is to fail with.
     fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
         Ok(block)
     }
@@ -66,12 +66,13 @@ pub trait Hook: Send + Sync {
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// A hook in force until this is dropped. Logs that are open stay hooked.
+/// Keeps a hook in force until it is dropped. Logs that were opened meanwhile stay hooked.
 pub struct Hooked {
     dir: PathBuf,
 }
 
-/// Puts a hook before every log in a directory, and every database there that is mapped, that is opened from now on.
+/// Installs a hook for every log in a directory, and for every database there that is mapped, if they are opened from
+/// now on.
 #[must_use]
 pub fn hook(dir: &Path, hook: Arc<dyn Hook>) -> Hooked {
     let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);
@@ -93,15 +94,15 @@ fn of(log: &Path) -> Option<Arc<dyn Hook>> {
     hooks.iter().find(|(hooked, _)| hooked == dir).map(|(_, hook)| Arc::clone(hook))
 }
 
-/// Announces a step.
+/// Calls the hook before a step, if there is one.
 pub(crate) fn step(step: FileStep, log: &Path) -> io::Result<()> {
     of(log).map_or(Ok(()), |hook| hook.step(step, log))
 }
 
-/// Puts the hook before the memory of a log that is there when an engine maps it, if any is.
+/// Wraps the memory of a log that an engine maps, if a hook is installed.
 ///
 /// # Errors
-/// The one that mapping is to fail with.
+/// The error that mapping is to fail with.
 pub fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
     match of(log) {
         None => Ok(nvm),

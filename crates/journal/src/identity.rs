@@ -1,4 +1,4 @@
-//! What ties a log to one database file (invariant 3), and whose a log's files may be (invariant 13).
+//! What ties a log to one database file (invariant 3), and which users may own a log's files (invariant 13).
 
 use std::fs::Metadata;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
 use crate::JournalError;
 
-/// What ties a log to one database file.
+/// The identity of one database file, which ties a log to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseIdentity {
     /// Canonical path.
@@ -29,7 +29,7 @@ pub struct DatabaseIdentity {
     pub gid: u32,
 }
 
-/// Which file a log is in; `None` when the kernel does not tell.
+/// The identity of the file that a log is in; `None` when the kernel does not report it.
 pub(crate) fn of_log(file: impl AsFd) -> Option<FileIdentity> {
     let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED).ok()?;
     Some(FileIdentity { inode: stat.stx_ino, birth_ns: birth_ns(&stat) })
@@ -49,7 +49,7 @@ impl DatabaseIdentity {
     /// The identity of an existing file.
     ///
     /// # Errors
-    /// `Io` when it cannot be examined.
+    /// `Io` when the file cannot be examined.
     pub fn of(path: &Path) -> Result<Self, JournalError> {
         let canonical = path.canonicalize().map_err(|error| JournalError::io("find", path, &error))?;
         let stat = statx(CWD, &canonical, AtFlags::empty(), WANTED)
@@ -57,10 +57,10 @@ impl DatabaseIdentity {
         Ok(Self::from_stat(canonical, &stat))
     }
 
-    /// The identity of a file that was opened by this path, whatever the path leads to now.
+    /// The identity of a file that was opened by this path, even if the path leads elsewhere now.
     ///
     /// # Errors
-    /// `Io` when it cannot be examined.
+    /// `Io` when the file cannot be examined.
     pub fn of_open(file: impl AsFd, path: &Path) -> Result<Self, JournalError> {
         let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED)
             .map_err(|errno| JournalError::io("examine", path, &io::Error::from(errno)))?;
@@ -79,7 +79,7 @@ impl DatabaseIdentity {
         }
     }
 
-    /// Whether its path leads to it.
+    /// Whether the path still leads to this file.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         Self::of(&self.path).is_ok_and(|named| (named.inode, named.birth_ns) == (self.inode, self.birth_ns))
@@ -90,9 +90,9 @@ impl DatabaseIdentity {
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
 
-    /// Whether a log's file may be what it seems to be: made by somebody who may write the database. Who owns
-    /// the database may, and this user, and the superuser; and where the database's group may write it, who
-    /// could give the file to that group.
+    /// Whether a log's file was made by a user who may write the database, and so may be what it claims to be. The
+    /// database's owner, this user and the superuser are such users. Where the database's group may write it, so is
+    /// every user who could give the log's file to that group; where everybody may write the database, so is everybody.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid

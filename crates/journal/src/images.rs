@@ -1,16 +1,16 @@
-//! Page images as of each page's newest record, in a bounded cache: what the next difference
-//! is taken against. A page that is not here is rebuilt from the log. An image says by a number, of a record or of a
-//! transaction, which version of its page it is.
+//! A bounded cache of page images, each as of its page's newest record. The engine computes the next difference of a
+//! page against its image. A page that is not in the cache is rebuilt from the log. Each image has the number of a
+//! record or of a transaction as its version.
 
 use rustc_hash::FxHashMap;
 
-/// At least this many pages are kept, whatever the byte limit.
+/// The cache holds at least this many pages, whatever the byte limit.
 const LEAST_PAGES: usize = 8;
 
 struct Slot<V> {
     page_number: u32,
     version: V,
-    /// Used since the clock hand last passed.
+    /// Whether the image was used since the clock hand last passed it.
     used: bool,
     image: Box<[u8]>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Images<V> {
     by_page: FxHashMap<u32, usize>,
     page_bytes: usize,
     limit_pages: usize,
-    /// What it is again once all images have been forgotten.
+    /// The limit to which [`Images::clear`] returns.
     own_limit_pages: usize,
     hand: usize,
 }
@@ -39,12 +39,12 @@ impl<V: Copy + PartialEq> Images<V> {
         }
     }
 
-    /// Raises the limit to so many bytes, until all images are forgotten.
+    /// Raises the limit to this many bytes, until [`Images::clear`].
     pub(crate) fn widen(&mut self, limit_bytes: usize) {
         self.limit_pages = self.limit_pages.max(limit_bytes / self.page_bytes);
     }
 
-    /// The image of a page if it is of `version`.
+    /// The image of a page, if the image has this version.
     pub(crate) fn get(&mut self, page_number: u32, version: V) -> Option<&mut [u8]> {
         let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
         if slot.version != version {
@@ -61,7 +61,8 @@ impl<V: Copy + PartialEq> Images<V> {
         Some((slot.version, &slot.image))
     }
 
-    /// Makes the page's image that of version `to`, if it is that of `from` and `change` can; forgets it otherwise.
+    /// Applies `change` to the image of a page and sets its version to `to`. Drops the image instead if its version is
+    /// not `from`, or `change` returns `false`.
     pub(crate) fn renew(
         &mut self,
         page_number: u32,
@@ -78,7 +79,7 @@ impl<V: Copy + PartialEq> Images<V> {
         }
     }
 
-    /// Keeps a copy of the page's image of `version`.
+    /// Caches a copy of the image as the page's `version`.
     pub(crate) fn put(&mut self, page_number: u32, version: V, image: &[u8]) {
         let index = match self.by_page.get(&page_number) {
             Some(&index) => index,
@@ -91,7 +92,7 @@ impl<V: Copy + PartialEq> Images<V> {
         }
     }
 
-    /// Forgets a page.
+    /// Drops the image of a page.
     pub(crate) fn remove(&mut self, page_number: u32) {
         if let Some(slot) = self.by_page.remove(&page_number).and_then(|i| self.slots.get_mut(i)) {
             slot.page_number = 0;
@@ -106,7 +107,7 @@ impl<V: Copy + PartialEq> Images<V> {
         self.hand = 0;
     }
 
-    /// A slot for a page: a new one below the limit, else one that has not been used lately.
+    /// Allocates a slot for a page: a new slot below the limit, else one whose image was not used recently.
     fn take_slot(&mut self, page_number: u32, version: V) -> usize {
         let index = if self.slots.len() < self.limit_pages {
             let image = vec![0; self.page_bytes].into_boxed_slice();

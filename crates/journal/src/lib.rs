@@ -1,10 +1,11 @@
-//! Duralite's engines: where SQLite's write-ahead log really goes.
+//! Duralite's engines: they store SQLite's write-ahead log.
 //!
-//! [`Log`] is what a VFS uses: one attached log, addressed by the byte offsets of the `-wal`
-//! file that SQLite believes in. Below it [`stream`] turns bytes into frames and decides when
-//! a transaction is sealed, and an [`engine::Engine`] keeps the frames. [`engines`] is the registry of them,
-//! each by its [`descriptor`], and [`media`] what they keep logs in. [`directory`] finds, makes and identifies log
-//! files; [`home`] is what stands between pages and the database file, [`rollback`] what keeps its rollback journals; [`offline`] works on them without SQLite.
+//! A VFS uses [`Log`]: one attached log, addressed by the byte offsets of the `-wal` file that SQLite believes it
+//! writes. Below the log, [`stream`] turns bytes into frames and decides when a transaction is sealed, and an
+//! [`engine::Engine`] stores the frames. [`engines`] is the registry of engines, each with its [`descriptor`].
+//! [`media`] describes the media on which engines keep logs. [`directory`] finds, creates and identifies log files.
+//! [`home`] is the layer between pages and the database file, [`rollback`] stores rollback journals, and [`offline`]
+//! works on logs and databases without SQLite.
 //!
 //! The numbered invariants are those of `docs/invariants.md`.
 

@@ -1,4 +1,4 @@
-//! The transactions in a log that is in use, as one of its users sees them at one moment. Nothing of it is stored.
+//! Lists the transactions in a log that is in use, as one user of the log sees them at one moment. Stores nothing.
 
 use crate::engine::{Engine, Transaction};
 use crate::{JournalError, Log};
@@ -6,29 +6,30 @@ use crate::{JournalError, Log};
 /// A transaction in a [`Listing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTransaction {
-    /// Where its frames are.
+    /// The transaction, with its frame numbers.
     pub transaction: Transaction,
-    /// The position after it, as a [`Follower`](crate::Follower) counts.
+    /// The position after the transaction, as a [`Follower`](crate::Follower) counts.
     pub position: u64,
-    /// Size of its records in the log in bytes; `None` where the log does not keep a record for each frame.
+    /// Size of the transaction's records in the log in bytes; `None` where the log does not store a record for each
+    /// frame.
     pub bytes: Option<u64>,
-    /// Whether it would survive what the log's guarantee says that a commit survives.
+    /// Whether the transaction would now survive what the log's guarantee says that a commit survives.
     pub durable: bool,
 }
 
-/// The transactions that the log's generation holds and that no later one has taken the place of, oldest first: those of all
-/// processes, up to the newest one that was sealed at that moment. A checkpoint may have written them to the database file
-/// since; they stay until the log starts over.
+/// The transactions that the log's generation holds and that no later one has replaced, oldest first. They are those of
+/// all processes, up to the newest transaction that was sealed at that moment. A checkpoint may have written them to
+/// the database file already; they stay in the log until it starts over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// In order.
+    /// The transactions, oldest first.
     pub transactions: Vec<ListedTransaction>,
     /// The page of each frame.
     pages: Vec<u32>,
 }
 
 impl Listing {
-    /// The pages that a transaction has written, in the order of its frames: one may be there more than once.
+    /// The pages that a transaction has written, in the order of its frames. A page may occur more than once.
     #[must_use]
     pub fn pages_of(&self, listed: &ListedTransaction) -> &[u32] {
         let Transaction { first_frame, last_frame, .. } = listed.transaction;
@@ -38,11 +39,12 @@ impl Listing {
 }
 
 impl Log {
-    /// What is in the log now. It takes time and memory for each frame, and nothing of what is listed is held back from
-    /// the log's starting over.
+    /// Lists what is in the log now. This takes time and memory for each frame, and does not keep the log from starting
+    /// over.
     ///
     /// # Errors
-    /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if it has been recovered meanwhile.
+    /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if another process has recovered it
+    /// meanwhile.
     pub fn list(&mut self) -> Result<Listing, JournalError> {
         let listing = self.guarded(|stream| {
             stream.engine_mut().refresh()?;

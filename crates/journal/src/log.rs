@@ -20,8 +20,8 @@ use crate::settings::common::ON_CLOSE;
 use crate::stream::WalStream;
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError};
 
-/// The log of one database, attached by this process. `file`, where a method takes one, is the database file, as
-/// [`crate::engine`] says.
+/// The log of one database, attached by this process. Where a method takes a `file`, it is the database file, as described in
+/// [`crate::engine`].
 pub struct Log {
     kind: &'static Descriptor,
     stream: WalStream<Box<dyn Engine>>,
@@ -32,28 +32,27 @@ pub struct Log {
     segment_path: PathBuf,
     /// Its `flock` tells other processes that the log is in use.
     file: OwnFile,
-    /// Logs that had to make way for this one: from where, and to where.
+    /// Logs of earlier databases that were renamed to make way for this one: the old and the new path of each.
     moved: Vec<(PathBuf, PathBuf)>,
-    /// It was made by this process, and is not durable yet.
+    /// Whether this process made the log and has not made it durable yet.
     is_provisional: bool,
-    /// Why what was synced does not survive a power loss; `None` where nothing is known against it.
+    /// Why a sync does not make data survive a power loss; `None` if no reason is known.
     unsynced: Option<String>,
-    /// For a user who may only read it.
+    /// Set for a user who may only read the log.
     outside: Option<Arc<Outside>>,
     pub(crate) on_close: OnClose,
-    /// Why nothing more is acknowledged (invariant 9).
+    /// Why this process acknowledges no more commits (invariant 9).
     poisoned: Option<String>,
-    /// An operation is under way. One that panicked never ends: its callers catch the panic, and what it
-    /// left is in doubt.
+    /// Whether an operation is running. An operation that panicked never ends: its callers catch the panic, and the state that it left is
+    /// in doubt.
     unfinished: bool,
 }
 
-/// As long as it is there, nobody else attaches the log.
+/// A lock: while it is held, no other process attaches the log.
 pub(crate) struct Attaching(#[expect(dead_code, reason = "closing it is what it is for")] Option<OwnFile>);
 
 impl Log {
-    /// Makes a log for a database, whose file is `file`. Durable on return, its directory entry included, unless
-    /// [`Log::is_provisional`].
+    /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless [`Log::is_provisional`].
     ///
     /// # Errors
     /// `NoSpace`, `Io` (log directory missing or read-only), `Medium` (not DAX).
@@ -68,12 +67,11 @@ impl Log {
         Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
     }
 
-    /// Attaches the log that a guarded database names, recovering it if nobody else has it. Other processes are
-    /// waited for as long as `pause` has patience.
+    /// Attaches the log that a guarded database names, and recovers it if no other process uses it. Waits for other processes as long as
+    /// `pause` permits.
     ///
     /// # Errors
-    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when patience
-    /// has ended.
+    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when `pause` permits no more waiting.
     pub fn attach(
         file: &dyn DatabaseFile,
         log_dir: &LogDirectory,
@@ -94,7 +92,7 @@ impl Log {
         Ok(log)
     }
 
-    /// The log as it was found, and if nobody else has it what others wait for who attach it meanwhile.
+    /// The log as it was found. If no other process uses it, also the lock that makes other processes wait that attach it meanwhile.
     pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
         let figures = open.figures().map(Arc::new);
         let OpenLog {
@@ -134,8 +132,8 @@ impl Log {
         (log, alone.then_some(Attaching(attaching)))
     }
 
-    /// Looks whether SQLite will believe every frame that was recovered, which it takes in then: nothing of it is
-    /// replaced any more.
+    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, and no transaction may replace any
+    /// of them.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -150,46 +148,45 @@ impl Log {
         Ok(())
     }
 
-    /// Identity.
+    /// Identity of the log.
     #[must_use]
     pub fn id(&self) -> LogId {
         self.stream.engine().id()
     }
 
-    /// The log's file, as it was called when it was attached.
+    /// The path of the log's file when it was attached.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file of the memory that the log's users share.
+    /// The file of the segment, the memory that the log's users share.
     #[must_use]
     pub fn segment_path(&self) -> &Path {
         &self.segment_path
     }
 
-    /// Logs of earlier databases that had to make way for this new one: from where, and to where. They are
-    /// kept.
+    /// Logs of earlier databases that were renamed to make way for this new one: the old and the new path of each. They are kept.
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
     }
 
-    /// Whether it was made just now and is not durable yet: the guard that names it has to be provisional.
+    /// Whether the log was made just now and is not durable yet. The guard that names it then has to be provisional.
     #[must_use]
     pub fn is_provisional(&self) -> bool {
         self.is_provisional
     }
 
-    /// Makes the log durable that a provisional guard names, with its name and with room for its first transactions: by whoever
-    /// is about to write the first of them. The guard can be put on for good then.
+    /// Makes a log that a provisional guard names durable, with its name and with space for its first transactions. Called before the first
+    /// transaction is written. The guard can be made permanent afterwards.
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`: it can be tried again. `Io`, `Medium`.
+    /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
     pub fn harden(&mut self) -> Result<(), JournalError> {
         let (path, file) = (self.path.clone(), self.file.try_clone());
         let file = file.map_err(|error| JournalError::io("open the log", &path, &error))?;
-        // A second sync would prove nothing after one that has failed: the log is poisoned then.
+        // A second sync after a failed one would prove nothing, so a failure poisons the log.
         self.guarded(|stream| {
             if !stream.engine_mut().harden()? {
                 making::sync(&path, &file).map_err(|error| JournalError::io("sync", &path, &error))?;
@@ -200,72 +197,72 @@ impl Log {
         Ok(())
     }
 
-    /// What a commit survives.
+    /// The survival guarantee of a commit.
     #[must_use]
     pub fn guarantee(&self) -> Guarantee {
         if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
     }
 
-    /// Why that is less than the medium could give; `None` where it is all.
+    /// Why the guarantee is weaker than the medium's own; `None` where it is not.
     #[must_use]
     pub fn why_unsynced(&self) -> Option<&str> {
         self.unsynced.as_deref()
     }
 
-    /// The medium, for people.
+    /// A description of the medium, for people.
     #[must_use]
     pub fn describe(&self) -> String {
         self.stream.engine().describe()
     }
 
-    /// The engine that keeps it.
+    /// The engine that keeps the log.
     #[must_use]
     pub fn engine(&self) -> &'static Descriptor {
         self.kind
     }
 
-    /// What the engine has put before the database file; `None` where nothing is.
+    /// The home that the engine puts in front of the database file; `None` where there is none.
     #[must_use]
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.stream.engine().home()
     }
 
-    /// What keeps the database's rollback journal; `None` where SQLite keeps it in a file.
+    /// The store of the database's rollback journal; `None` where SQLite keeps the journal in a file.
     #[must_use]
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.stream.engine().rollback_journal()
     }
 
-    /// Memory shared with the other processes that use the log.
+    /// The segment, the memory shared with the other processes that use the log.
     #[must_use]
     pub fn segment(&self) -> &Arc<FileSegment> {
         &self.segment
     }
 
-    /// Who makes sealed transactions durable; `None` where a write that seals one does.
+    /// The waiter that makes sealed transactions durable; `None` where the write that seals a transaction also makes it durable.
     #[must_use]
     pub fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         self.stream.engine().durability_waiter()
     }
 
-    /// What the transaction sealed by the last write is waited for by; `None` when it is durable.
+    /// The ticket of the transaction that the last write sealed; `None` when that transaction is durable.
     pub fn take_ticket(&mut self) -> Option<Ticket> {
         self.stream.take_ticket()
     }
 
-    /// A number that differs whenever another transaction is the newest one.
+    /// A number that changes whenever the newest transaction does.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.stream.engine().version()
     }
 
-    /// Number of committed frames known since the last operation.
+    /// Number of committed frames, as of the last operation.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.stream.engine().committed()
     }
 
-    /// Whether a transaction may have been written since it was made or cut: SQLite begins a WAL with a header.
+    /// Whether a transaction may have been written since the log was made or truncated: SQLite begins a WAL with a header.
     #[must_use]
     pub fn was_begun(&self) -> bool {
         self.stream.engine().wal_header().is_some()
@@ -286,7 +283,7 @@ impl Log {
         read
     }
 
-    /// Refuses what a user who may only read it has read of a log that others have recovered meanwhile.
+    /// Discards what a user who may only read the log has read from it, if other processes have recovered the log meanwhile.
     pub(crate) fn check_outside(&self) -> Result<(), JournalError> {
         let engine = self.stream.engine();
         let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
@@ -297,17 +294,17 @@ impl Log {
         Ok(())
     }
 
-    /// How a user has it who may only read it; `None` for all others.
+    /// The log's attachment by a user who may only read it; `None` for all others.
     #[must_use]
     pub fn outside(&self) -> Option<&Arc<Outside>> {
         self.outside.as_ref()
     }
 
-    /// For a user who may only read it: takes in what other processes have become of it, and says whether it is
-    /// in use by them.
+    /// For a user who may only read the log: attaches it anew if other processes have begun to use it, or have used it, since this process
+    /// last looked. Returns whether other processes use the log.
     ///
     /// # Errors
-    /// `Busy` while somebody attaches it; as [`Log::attach`].
+    /// `Busy` while a process attaches the log; as [`Log::attach`].
     pub fn look_again(&mut self, pause: Pause<'_>) -> Result<bool, JournalError> {
         let Some(outside) = &self.outside else { return Ok(true) };
         if let Some(engine) = outside.look_again(pause)? {
@@ -317,8 +314,8 @@ impl Log {
         Ok(outside.is_live())
     }
 
-    /// Takes a write of SQLite's. If it completes a commit frame, the transaction is sealed on
-    /// return, and durable unless there is a ticket to wait for. At offset 0 the caller has synced the database file first (invariant 6).
+    /// Processes a write by SQLite. If the write completes a commit frame, the transaction is sealed on return, and durable unless there is
+    /// a ticket to wait for. Before a write at offset 0 the caller has synced the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
@@ -332,31 +329,31 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Better that a follower loses its place than that nobody can commit.
+            // It is better that a follower loses its place than that no process can commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
     }
 
-    /// The commit that was acknowledged last, in any process, as [`Log::newest_commit`] names it.
+    /// The commit that any process acknowledged last, named as by [`Log::newest_commit`].
     pub(crate) fn acknowledged(&self) -> u64 {
         self.segment.load(directory::ACKNOWLEDGED)
     }
 
-    /// Where this process counts what it does with it; `None` for a user who may only read it.
+    /// The metrics block of this process, which counts its use of the log; `None` for a user who may only read the log.
     #[must_use]
     pub fn figures(&self) -> Option<Arc<Figures>> {
         self.figures.clone()
     }
 
-    /// Where followers say what is to be kept for them.
+    /// The words in which followers pin positions of the log.
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// Whether no follower is in the way of starting the log over, asked by the holder of the WRITE lock. If so, none
-    /// will be. It is asked before SQLite decides; when a write or a cut starts the log over it is asked again.
+    /// Whether the followers permit the log to start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
+    /// position that would prevent it. The VFS asks before SQLite decides; a write or truncation that starts the log over asks again.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
@@ -380,12 +377,12 @@ impl Log {
         Err(JournalError::Busy { path: self.path.clone(), what })
     }
 
-    /// Takes the time of commits from another clock than the system's.
+    /// Takes the time of commits from this clock instead of the system's.
     pub fn set_clock(&mut self, clock: Clock) {
         self.stream.engine_mut().set_clock(clock);
     }
 
-    /// Names the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
+    /// The name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
     #[must_use]
     pub fn newest_commit(&self) -> u64 {
         (self.version() >> 32) << 32 | u64::from(self.frames())
@@ -399,7 +396,7 @@ impl Log {
         self.guarded(WalStream::size)
     }
 
-    /// Cuts the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
+    /// Truncates the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -410,14 +407,13 @@ impl Log {
         self.guarded(|stream| stream.truncate(file, size))
     }
 
-    /// Lets the log's file shrink to so many bytes whenever it starts over.
+    /// Lets the log's file shrink to this many bytes whenever the log starts over.
     pub fn limit_size(&mut self, bytes: Option<u64>) {
         self.stream.limit_size(bytes);
     }
 
-    /// Called where SQLite syncs its log. Nothing is left to do: what is committed was sealed by
-    /// the write of its commit frame. (In `sync=async` it is durable only after
-    /// [`Log::before_home_write`], as in the paper.)
+    /// Called where SQLite syncs its log. Usually there is nothing left to do: the write of a commit frame sealed its transaction. (In
+    /// `sync=async` the transaction becomes durable only with [`Log::before_home_write`], as in the paper.)
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -425,23 +421,22 @@ impl Log {
         self.guarded(|stream| stream.sync(file))
     }
 
-    /// Called when SQLite lets go of the WRITE lock: gives back the room of a transaction that was rolled back.
+    /// Called when SQLite releases the WRITE lock: frees the space of a transaction that was rolled back.
     pub fn end_write(&mut self) {
         if self.stream.engine().has_staged() {
-            // What fails here fails again for whoever writes next.
+            // An error here occurs again in the next writer's operation.
             let _ = self.guarded(WalStream::end_write);
         }
     }
 
-    /// Whether a write of so many bytes may make the transaction too large to be sealed like others:
-    /// then everything sealed before has to be durable first, and is waited for within the write
-    /// unless [`DurabilityWaiter::wait_all`] has been.
+    /// Whether a write of `bytes` may make the transaction too large to be sealed like others. Every transaction sealed before it then has
+    /// to be durable first. The write waits for that itself, unless the caller has called [`DurabilityWaiter::wait_all`].
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
     }
 
-    /// Refuses to go on with a log that has been poisoned by a failed operation of this process.
+    /// Refuses to use a log that a failed operation of this process has poisoned.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -455,8 +450,8 @@ impl Log {
         }
     }
 
-    /// To be called before a page is written to the database file (invariant 5). It may wait for other
-    /// processes: [`DurabilityWaiter::force`] does so without the log, where there is one.
+    /// Called before a page is written to the database file (invariant 5). It may wait for other processes; [`DurabilityWaiter::force`],
+    /// where there is one, waits without holding the log.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -467,8 +462,8 @@ impl Log {
         })
     }
 
-    /// The pages with committed frames that are within the database's size, each with the number
-    /// of its newest frame; ascending.
+    /// Every page with committed frames that is within the database's size, with the number of its newest frame, in ascending order of
+    /// pages.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -497,7 +492,7 @@ impl Log {
         self.stream.engine().page_bytes()
     }
 
-    /// The page in a committed frame.
+    /// Reads the page in a committed frame.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -518,30 +513,29 @@ impl Log {
         self.guarded(|stream| stream.engine_mut().retire())
     }
 
-    /// Deletes the log's files, wherever the log is called by now, and what is left of them should somebody have
-    /// deleted the log already. It holds nothing any more: a power loss may bring it back, to be deleted when the database is
-    /// opened next.
+    /// Deletes the log's files, wherever the log has been moved; if somebody has deleted the log already, deletes what is left of them. The
+    /// log holds nothing any more: a power loss may bring it back, and it is then deleted when the database is opened next.
     ///
     /// # Errors
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), JournalError> {
         let Some(path) = self.path_now()? else {
-            // The name has the log's id: nothing else is called so.
+            // The segment's name contains the log's id, so no other file has that name.
             drop(std::fs::remove_file(&self.segment_path));
             return Ok(());
         };
         making::remove(&path, &directory::segment_path(&path, self.id()))
             .map_err(|error| JournalError::io("delete", &path, &error))?;
-        // What it had of a region is others' by now.
+        // Other logs may already use the space that this log had in a region.
         if self.rollback_journal().is_some() { directory::sync_names(&path) } else { Ok(()) }
     }
 
-    /// Deletes the log's files once nobody uses them: its database has no name any more.
+    /// Deletes the files of a log whose database has no name any more, if no process uses the log.
     pub fn remove_unused(path: &Path, id: LogId) {
         directory::remove_unused(path, id);
     }
 
-    /// Where the log's file is by now; `None` when somebody has deleted it.
+    /// The path of the log's file now; `None` when somebody has deleted it.
     ///
     /// # Errors
     /// `Io`.
@@ -549,13 +543,13 @@ impl Log {
         directory::where_now(&self.path, &self.file, self.id())
     }
 
-    /// Whether somebody has deleted it while it is in use here.
+    /// Whether somebody has deleted the log's file while this process uses it.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         directory::is_deleted(&self.file)
     }
 
-    /// How much of it is in use, as of the last operation, and whether it is to start over before long.
+    /// How much of the log is in use, as of the last operation, and whether it should start over soon.
     #[must_use]
     pub fn fill(&self) -> (Fill, bool) {
         let engine = self.stream.engine();
@@ -569,20 +563,19 @@ impl Log {
         may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
     }
 
-    /// Takes settings that may change while the log is in use, from the next transaction on.
+    /// Applies those settings that may change while the log is in use, from the next transaction on.
     pub fn configure(&mut self, options: &EngineOptions) {
         self.on_close = options.on_close;
         self.stream.engine_mut().configure(options);
     }
 
-    /// Figures, by name. Those of work done are this process's since it attached.
+    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
     #[must_use]
     pub fn metrics(&self) -> Vec<(&'static str, String)> {
         self.stream.engine().metrics()
     }
 
-    /// Runs an operation unless the log is poisoned, and poisons it on failures that leave doubt, a
-    /// panic among them.
+    /// Runs an operation unless the log is poisoned. Poisons the log after a failure that leaves its state in doubt, including a panic.
     pub(crate) fn guarded<T>(
         &mut self,
         operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, JournalError>,

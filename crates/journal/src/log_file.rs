@@ -1,10 +1,10 @@
-//! The file of one log: opening it, and what it begins with.
+//! The file of one log: opening it, and reading its first bytes.
 //!
-//! A file that is called like a log may be anything, also a database that this process has open through
-//! whatever SQLite and VFS: its name may end like a log's. Closing any descriptor of such a file gives back all
-//! POSIX locks that the process holds of it, and SQLite goes on as if it held them. So what turns out to be no
-//! log stays open until the process ends, at most one descriptor for each such file, and is looked at through
-//! that one from then on.
+//! A file whose name is that of a log may be any file, even a database that this process has open through any SQLite
+//! and VFS: a database's name may end like a log's. Closing any descriptor of such a file releases all POSIX locks that
+//! the process holds on it, while SQLite goes on as if it held them. So a file that turns out to be no log stays open
+//! until the process ends. This costs at most one descriptor for each such file, and later checks read the file through
+//! that descriptor.
 
 pub(crate) mod making;
 
@@ -22,36 +22,38 @@ use rustix::fs::OFlags;
 use crate::JournalError;
 use crate::hooks::{self, FileStep};
 
-/// Bytes of an engine's magic number.
+/// Length of an engine's magic number in bytes.
 const MAGIC_BYTES: u64 = 8;
 
-/// So far reaches what a log says about itself before it has transactions.
+/// Length of what a log stores about itself before it has transactions, in bytes.
 const BEGINNING: u64 = 12 << 10;
-/// Bytes that it has at most after that: a table of blocks, and the first of them.
+/// The greatest length of what follows that before the log has been used, in bytes: a table of blocks, and the first
+/// blocks.
 const SHORT: u64 = 4 << 20;
 
-/// Device and inode: what is open cannot pass them on to another file.
+/// Device and inode: while a file is open, no other file can get the same pair.
 type FileNumber = (u64, u64);
 
-/// Files that are called like logs and are none, never closed. A child looks at them anew.
+/// Files that have the name of a log and are none. They are never closed. A child process begins with an empty list.
 static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new();
 
-/// Opens an existing log; `is_log` judges it by its first eight bytes, or as many as there are.
+/// Opens an existing log. `is_log` judges the file by its first eight bytes, or as many as there are.
 ///
 /// # Errors
-/// `Io`; `Format` when the file is no log of any engine, by its first bytes.
+/// `Io`; `Format` when the first bytes are those of no engine's log.
 pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the log", path, &error);
     hooks::step(FileStep::Open, path).map_err(failed)?;
     let meta = path.symlink_metadata().map_err(failed)?;
-    // Opening a pipe may wait for ever. A link is refused below.
+    // Opening a pipe may block for ever. Symbolic links are refused below.
     if !meta.is_file() && !meta.is_symlink() {
         return Err(JournalError::Format { log: path.to_path_buf(), source: FormatError::Magic });
     }
     check_kept(path, (meta.dev(), meta.ino()), is_log)?;
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    // What got the number of a standard stream would be moved off it, and the first descriptor closed.
+    // A descriptor with the number of a standard stream would be duplicated to a higher number, and the first
+    // descriptor closed.
     let fillers = fill_standard_streams().map_err(failed)?;
     let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
     drop(fillers);
@@ -64,7 +66,7 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     }
 }
 
-/// Refuses a file that was no log when it was opened, unless it has become one.
+/// Refuses a file that was no log when this process first opened it, unless it has become one.
 fn check_kept(path: &Path, number: FileNumber, is_log: fn(&[u8]) -> bool) -> Result<(), JournalError> {
     let kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let found = kept.iter().find(|(other, _)| *other == number);
@@ -78,7 +80,7 @@ fn check_magic(path: &Path, file: &File, is_log: fn(&[u8]) -> bool) -> Result<()
     Err(JournalError::Format { log: path.to_path_buf(), source: FormatError::Magic })
 }
 
-/// Opens something else under those numbers of standard streams that are free.
+/// Opens `/dev/null` under each number of a standard stream that is free.
 fn fill_standard_streams() -> io::Result<Vec<File>> {
     let mut fillers = Vec::new();
     loop {
@@ -90,22 +92,23 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
     }
 }
 
-/// Deletes a file that has turned out to be no log, if it is what a power loss leaves of one that had no transactions and was not
-/// durable. It is closed then: nobody keeps locks of such a file. Whether it `is_own` is asked first, and `make_sure` before it goes.
+/// Deletes a file that turned out to be no log, if it is what a power loss leaves of a log that had no transactions and
+/// was not durable. The file is closed then: no connection holds locks on such a file. `is_own` is asked first whether
+/// the file belongs to the database, and `make_sure` last, before the deletion.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
     let Ok(meta) = path.symlink_metadata() else { return };
     let found = (meta.dev(), meta.ino());
     let kept = || NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let looks_torn = || kept().iter().any(|(number, file)| *number == found && is_torn(file));
-    // That may take a sync, for which nobody else is to wait.
+    // `make_sure` may sync, and other threads should not wait for that under the mutex.
     if !is_own(&meta) || !looks_torn() || !make_sure() {
         return;
     }
     let mut kept = kept();
     let Some(at) = kept.iter().position(|(number, _)| *number == found) else { return };
     let file = &kept[at].1;
-    // Whoever makes a log has it locked.
+    // A process that makes a log holds a lock on its file.
     if file.try_lock().is_err() {
         return;
     }
@@ -113,7 +116,7 @@ pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_
     if is_still && std::fs::remove_file(path).is_ok() {
         kept.remove(at);
     } else {
-        // It stays open.
+        // The file stays open in the list.
         drop(file.unlock());
     }
 }
@@ -125,7 +128,7 @@ fn is_torn(file: &File) -> bool {
     begins_with_zeros && has_only_zeros_from(file, BEGINNING)
 }
 
-/// Whether a file has nothing but zeros from an offset on, and is no longer than a log gets before it has been used.
+/// Whether a file has nothing but zeros from an offset on, and is no longer than a log that has not been used.
 pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let mut bytes = vec![0; meta.len().saturating_sub(at).min(SHORT) as usize];
@@ -136,7 +139,7 @@ pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // Of an open file, hardly possible. Whatever it is, it is not closed.
+        // This hardly ever fails for an open file. Whatever the file is, do not close it.
         std::mem::forget(file);
         return;
     };
@@ -165,8 +168,8 @@ mod tests {
         bytes == b"A LOG!!!"
     }
 
-    /// Whether this process holds a POSIX lock of a file, as another owner of locks sees it. One reading of several may pass
-    /// it over, as locks of others come and go.
+    /// Whether this process holds a POSIX lock on a file, as `/proc/locks` shows it. A single reading may miss the lock
+    /// while other locks come and go, so several are made.
     fn is_locked(path: &Path) -> bool {
         let number = format!(":{} ", std::fs::metadata(path).unwrap().ino());
         let read = || std::fs::read_to_string("/proc/locks").unwrap();
@@ -192,7 +195,7 @@ mod tests {
             assert!(is_locked(&path), "the locks were given back");
             assert_eq!(known(), 1);
         }
-        // It may become a log, as one does that is being made.
+        // The file may become a log, as the file of a log that is being made does.
         database.write_all_at(b"A LOG!!!", 0).unwrap();
         drop(open(&path, false, is_log).expect("a log by its first bytes"));
     }
@@ -223,7 +226,7 @@ mod tests {
             remove_torn(&path, &|_| is_own, &|| is_sure);
             assert!(path.exists());
             other.try_lock().unwrap();
-            // As whoever makes a log has it.
+            // Locked as by a process that makes a log.
             remove_torn(&path, &|_| true, &|| true);
             assert!(path.exists());
             other.unlock().unwrap();

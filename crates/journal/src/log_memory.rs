@@ -1,4 +1,4 @@
-//! Log files in memory: how they are mapped, and written back.
+//! Log files in memory: mapping them, and flushing them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use crate::{JournalError, hooks};
 /// How a log is mapped.
 #[derive(Clone, Copy)]
 pub(crate) enum Access {
-    /// To be changed.
+    /// For writing.
     Write { dax: bool },
-    /// To be looked at.
+    /// For reading only.
     Read,
 }
 
-/// Maps a log's file, with address space for so many bytes, or less where this process may not have so much.
+/// Maps a log's file. Reserves address space for `capacity` bytes, or less where this process may not reserve so much,
+/// but at least `least` bytes and the file's length.
 pub(crate) fn map(
     access: Access,
     media: &MediaOptions,
@@ -39,7 +40,7 @@ pub(crate) fn map(
     };
     loop {
         match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
-            // Only address space is reserved, but of that too a process may be given little.
+            // Only address space is reserved, but a process may have little of that too.
             Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
                 let less = options.capacity / 2;
                 if less < length.max(least) {
@@ -55,13 +56,13 @@ pub(crate) fn map(
     }
 }
 
-/// With what tests put before it.
+/// Wraps the memory with a test's hook, if there is one.
 pub(crate) fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, JournalError> {
     hooks::nvm(path, Arc::new(nvm))
         .map_err(|source| JournalError::Medium { path: path.to_path_buf(), source })
 }
 
-/// Starts writing back ranges, each from one offset up to another; durable after the next fence.
+/// Starts flushing ranges, each given as its first offset and its end. They are durable after the next fence.
 pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
     for &(from, to) in ranges {
         nvm.flush(from, to - from);

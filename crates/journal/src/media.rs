@@ -1,4 +1,4 @@
-//! What logs are kept in: the media that a process has been given, and those that an engine takes of them.
+//! The media for logs: those that the settings name for a process, and those of them that an engine uses.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use duralite_medium::{
     Latency, PersistenceDomain, Persistency, has_dax, in_words, is_dax, persistence_domain,
 };
 
-/// Where emulated NVRAM is kept when nothing else is said.
+/// The directory of emulated NVRAM when the settings name none.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
 /// A kind of medium.
@@ -23,12 +23,12 @@ pub enum Medium {
     Scratchpad,
 }
 
-/// What memory promises.
+/// What memory guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Persistent memory, on a DAX file system.
     Dax,
-    /// Memory that any file system backs; what it holds survives a process crash, not a power loss.
+    /// Memory that any file system backs; its contents survive a process crash, not a power loss.
     Emulated,
 }
 
@@ -44,14 +44,15 @@ impl MemoryKind {
 /// How home pages become durable, and logs that are in the same memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
-    /// Page by page, as is cheaper.
+    /// For each page, the way that is cheaper.
     #[default]
     Adaptive,
-    /// Page by page, by the paper's rule: past the cache if it is written less often than the average page.
+    /// For each page, by the paper's rule: a page that is written less often than the average page is written with
+    /// non-temporal stores.
     Average,
     /// Stored through the cache, and flushed at the sync.
     WriteBack,
-    /// Stored past the cache.
+    /// Written with non-temporal stores.
     WriteThrough,
 }
 
@@ -64,7 +65,7 @@ impl HomeSync {
         ("wt", Self::WriteThrough),
     ];
 
-    /// As settings name it.
+    /// The name in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -76,10 +77,10 @@ impl HomeSync {
     }
 }
 
-/// A directory of files that are mapped.
+/// A directory of files that are mapped as memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Memory {
-    /// What it promises.
+    /// What the memory guarantees.
     pub kind: MemoryKind,
     /// The directory.
     pub dir: PathBuf,
@@ -88,14 +89,14 @@ pub struct Memory {
 /// Memory for a region that the logs of several databases share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scratchpad {
-    /// Where it is, and what it promises.
+    /// The memory's directory, and what the memory guarantees.
     pub memory: Memory,
     /// Whether a store is durable there without a flush.
     pub durable_on_store: bool,
 }
 
 impl Scratchpad {
-    /// In a directory on a DAX file system; whether lines have to be flushed, the platform tells.
+    /// Memory in a directory on a DAX file system. The platform says whether lines have to be flushed.
     #[must_use]
     fn on_dax(dir: &Path) -> Self {
         let memory = Memory { kind: MemoryKind::Dax, dir: dir.to_path_buf() };
@@ -107,18 +108,18 @@ impl Scratchpad {
     }
 }
 
-/// What `scratchpad` names.
+/// The value of the setting `scratchpad`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScratchpadPlace {
     /// A mapped file on an ordinary file system, as if it were in memory that is durable on store.
     Emulate,
     /// A directory on a DAX file system.
     Directory(PathBuf),
-    /// None: the region is in the memory that `nvram` names, and flushed.
+    /// No memory of its own: the region is in the memory that `nvram` names, and is flushed.
     Off,
 }
 
-/// What `nvram` names.
+/// The value of the setting `nvram`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nvram {
     /// A mapped file on an ordinary file system.
@@ -127,7 +128,7 @@ pub enum Nvram {
     Directory(PathBuf),
 }
 
-/// Where media are, as the settings say, and how emulated memory works.
+/// Where the media are, as the settings say, and how emulated memory behaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MediaOptions {
     /// Memory for logs.
@@ -138,7 +139,8 @@ pub struct MediaOptions {
     pub nvram_dir: Option<PathBuf>,
     /// The directory of block files; the database's own if there is none.
     pub log_dir: Option<PathBuf>,
-    /// Whether a database on an ordinary file system is mapped like memory, where an engine has its pages there.
+    /// Whether an engine that maps the database's pages may map a database on an ordinary file system as if it were
+    /// memory.
     pub home_emulated: bool,
     /// When pages in memory become durable.
     pub home_sync: HomeSync,
@@ -149,10 +151,10 @@ pub struct MediaOptions {
 }
 
 impl MediaOptions {
-    /// Checks what no single value shows.
+    /// Checks combinations of settings.
     ///
     /// # Errors
-    /// What is missing, and how to name it.
+    /// Says what is missing, and how to name it.
     pub fn check(&self) -> Result<(), String> {
         let nowhere = self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir();
         let emulated = [
@@ -167,10 +169,10 @@ impl MediaOptions {
         Ok(())
     }
 
-    /// Checks that a medium has been named which `who` needs; one that needs no name has.
+    /// Checks that the settings name a medium that `who` needs. Media that need no name pass.
     ///
     /// # Errors
-    /// How to name it.
+    /// Says how to name the medium.
     pub fn check_named(&self, medium: Medium, who: &str) -> Result<(), String> {
         match medium {
             Medium::LogMemory if self.nvram.is_none() => Err(format!(
@@ -184,7 +186,7 @@ impl MediaOptions {
             Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
                 self.check_named(Medium::LogMemory, "scratchpad=off")
             }
-            // Pages are where the database is.
+            // Pages are always where the database is.
             Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks | Medium::Scratchpad => Ok(()),
         }
     }
@@ -197,18 +199,18 @@ impl MediaOptions {
 /// The media of one database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MediaSet {
-    /// Memory for its log.
+    /// Memory for the database's log.
     pub log_memory: Option<Memory>,
-    /// Memory for its pages.
+    /// Memory for the database's pages.
     pub home_memory: Option<Memory>,
-    /// The directory of block files for its log.
+    /// The directory of block files for the database's log.
     pub log_blocks: Option<PathBuf>,
     /// Memory for a region of logs.
     pub scratchpad: Option<Scratchpad>,
 }
 
 impl MediaSet {
-    /// All that the settings name for the database at this path.
+    /// All media that the settings name for the database at this path.
     #[must_use]
     pub fn named(options: &MediaOptions, database: &Path) -> Self {
         let log_memory = options.nvram.as_ref().map(|nvram| match nvram {
@@ -232,10 +234,10 @@ impl MediaSet {
         Self { log_memory, home_memory, log_blocks, scratchpad }
     }
 
-    /// Checks that a medium is among them and can be used.
+    /// Checks that the set has a medium, and that it can be used.
     ///
     /// # Errors
-    /// Why not.
+    /// Says why the medium cannot be used.
     pub fn check(&self, medium: Medium) -> Result<(), String> {
         match medium {
             Medium::LogMemory if self.log_memory.is_none() => {
@@ -256,7 +258,7 @@ impl MediaSet {
         }
     }
 
-    /// Whether the settings name a medium, wherever it is.
+    /// Whether the set has a medium, usable or not.
     #[must_use]
     pub fn has(&self, medium: Medium) -> bool {
         match medium {
@@ -267,7 +269,7 @@ impl MediaSet {
         }
     }
 
-    /// The memory that a log's file is in whose first medium is this one; `None` for blocks.
+    /// The memory of this medium; `None` for blocks.
     #[must_use]
     pub fn memory(&self, medium: Medium) -> Option<&Memory> {
         match medium {
@@ -278,7 +280,8 @@ impl MediaSet {
         }
     }
 
-    /// The same with memory for what it is: emulated memory in a directory on a DAX file system is persistent.
+    /// The same set with each memory as the kind that it really is: emulated memory in a directory on a DAX file system
+    /// is persistent, and memory for pages is emulated where the file system is not DAX.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         let is_more = |memory: &Memory| memory.kind == MemoryKind::Emulated && is_dax(&memory.dir);
@@ -301,7 +304,7 @@ impl MediaSet {
         self
     }
 
-    /// Those of these kinds.
+    /// The same set, restricted to these media.
     #[must_use]
     pub fn only(&self, kinds: &[Medium]) -> Self {
         let has = |medium| kinds.contains(&medium);
@@ -313,7 +316,7 @@ impl MediaSet {
         }
     }
 
-    /// The directory of one of them.
+    /// The directory of a medium.
     #[must_use]
     pub fn directory(&self, medium: Medium) -> Option<&Path> {
         match medium {
@@ -324,7 +327,7 @@ impl MediaSet {
         }
     }
 
-    /// The same with this medium in this directory, memory being emulated.
+    /// The same set with this medium in this directory. Memory is taken as emulated.
     #[must_use]
     pub fn with(mut self, medium: Medium, dir: &Path) -> Self {
         let memory = || Some(Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() });
@@ -339,8 +342,8 @@ impl MediaSet {
         self
     }
 
-    /// What tells sets apart that must not be used for one log at a time: what memory promises, and not where it
-    /// is. It stands in memory that processes share, and is never 0.
+    /// A number for the kinds of memory in the set, regardless of their directories. Processes whose sets differ in it
+    /// must not use a log at the same time. It is stored in the segment, and is never 0.
     pub(crate) fn word(&self) -> u64 {
         const BLOCKS: u64 = 3;
         const BOTH: u64 = 4;
@@ -355,7 +358,7 @@ impl MediaSet {
     }
 }
 
-/// Whether a database in this directory can be mapped as its log's home.
+/// Checks that a database in this directory can be mapped as its log's home.
 fn check_home(memory: &Memory) -> Result<(), String> {
     let dir = if memory.dir.as_os_str().is_empty() { Path::new(".") } else { &memory.dir };
     check_directory(dir)?;
@@ -373,17 +376,17 @@ fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
     format!("cannot use directory {}: {}", dir.display(), in_words(error))
 }
 
-/// Checks that a directory is there: where it is not, no other medium is the answer.
+/// Checks that a directory exists. If it does not, no engine may fall back on another medium.
 pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;
     if found.is_dir() { Ok(()) } else { Err(format!("{} is not a directory; name another", dir.display())) }
 }
 
-/// Checks that the directory of a file is there.
+/// Checks that the directory of a file exists.
 ///
 /// # Errors
-/// What the system says of it.
+/// The system's error.
 pub fn check_parent(path: &Path) -> Result<(), String> {
     path.parent().map_or(Ok(()), check_directory)
 }

@@ -1,4 +1,4 @@
-//! Work on a database and its log without SQLite: for tools, while nobody has them open.
+//! Work on a database and its log without SQLite: for tools, while no process has them open.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::rollback::play_back;
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError, Log};
 
-/// What checkpointing a log into its database did.
+/// The result of checkpointing a log into its database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpointed {
     /// Pages written to the database file.
     pub pages: usize,
     /// Size of the database in pages afterwards, if the log had a commit.
     pub db_pages: u32,
-    /// Where an adopted log was put aside.
+    /// The path to which an adopted log was renamed.
     pub kept: Option<PathBuf>,
 }
 
-/// Reads what a database file's header says. Not in a process that has the database open by SQLite: closing it here
-/// gives back all POSIX locks that the process holds of it.
+/// Reads and classifies a database file's header. Not for a process that has the database open through SQLite: closing
+/// the file here would release all POSIX locks that the process holds on it.
 ///
 /// # Errors
 /// `Io`.
@@ -35,22 +35,22 @@ pub fn inspect(database: &Path) -> Result<DatabaseHeader, JournalError> {
     inspect_file(&DatabaseAt::new(database))
 }
 
-/// What becomes of a log that has been checkpointed.
+/// What happens to a log that has been checkpointed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
-    /// It is deleted.
+    /// The log is deleted.
     Delete,
-    /// It was another database's too, and is put aside.
+    /// The log belongs to another database too, and is put aside.
     Keep,
 }
 
-/// Rolls back what a hot rollback journal in the log holds, writes everything else in the log home, lifts the guard and deletes the log: the file is then an
-/// ordinary SQLite database, synced, and a home of the log's holds nothing back. With `adopt` a copy of the
-/// original database may take the log over, which is then put aside instead of deleted. Nobody else may have the
-/// database open.
+/// Rolls back a hot rollback journal in the log, writes everything else in the log home, lifts the guard and deletes
+/// the log. The file is then an ordinary SQLite database, synced, and the log's home holds nothing that the file lacks.
+/// With `adopt`, a copy of the original database may use the log, which is then put aside instead of deleted. No other
+/// process may have the database open.
 ///
 /// # Errors
-/// `Busy` when a process has the database; otherwise as [`checkpoint_into`].
+/// `Busy` when a process has the database open; otherwise as [`checkpoint_into`].
 pub fn checkpoint(
     log_dir: &LogDirectory,
     database: &Path,
@@ -63,8 +63,8 @@ pub fn checkpoint(
     checkpoint_into(&file, log_dir, &db, id, adopt, afterwards, &pause())
 }
 
-/// As [`checkpoint`], for a database that was copied together with its log: nobody else can want the log, which is
-/// deleted.
+/// As [`checkpoint`], for a database that was copied together with its log: no other database needs this copy of the
+/// log, so it is deleted.
 ///
 /// # Errors
 /// As [`checkpoint`].
@@ -78,14 +78,14 @@ pub fn checkpoint_copy(
     checkpoint_into(&file, log_dir, &db, id, true, Afterwards::Delete, &pause())
 }
 
-/// As [`checkpoint`], into a database file that the caller has to itself. With `adopt` the log may be one that was
+/// As [`checkpoint`], into a database file that the caller has exclusively. With `adopt` the log may be one that was
 /// made for another file.
 ///
 /// # Errors
-/// `Busy` when a process has the log, `NoFirstPage` when the database's first page is damaged and neither the log nor
-/// its home holds it, `NotToAdopt` when another database's log that is to be kept has a home, which this would empty; otherwise
-/// as [`Log::attach`]. A crash or an error on the way leaves a database that can be
-/// checkpointed again.
+/// `Busy` when a process uses the log; `NoFirstPage` when the database's first page is damaged and neither the log nor
+/// its home holds it; `NotToAdopt` when the log belongs to another database, is to be kept, and has a home or a
+/// rollback journal that this would empty; otherwise as [`Log::attach`]. After a crash or an error on the way the
+/// database can be checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
     log_dir: &LogDirectory,
@@ -115,7 +115,8 @@ pub fn checkpoint_into(
     let mut log = Log::over(open, file)?;
     let journal = log.rollback_journal();
     if !own && afterwards == Afterwards::Keep {
-        // One that is the file itself holds nothing. A journal that was played back into the copy would be gone.
+        // A home that shares the file holds no pages of its own. A journal that is played back into the copy would be
+        // lost to its own database.
         let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
         let has_journal = journal.as_ref().map_or(Ok(None), |journal| journal.size())?.is_some();
         if holds_pages || has_journal {
@@ -131,8 +132,8 @@ pub fn checkpoint_into(
     };
     let pages = played + write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
-    // Another database's log that is put aside keeps what it holds: should this end before it has its new name,
-    // it is still the log of its own database, which then finds it as it was.
+    // Another database's log that is put aside keeps what it holds. If the process dies before the log has its new
+    // name, the log is still that of its own database, which then finds it unchanged.
     if own || afterwards == Afterwards::Delete {
         log.retire()?;
     }
@@ -141,7 +142,7 @@ pub fn checkpoint_into(
     Ok(Checkpointed { pages, db_pages, kept })
 }
 
-/// Whether no process has the database open just now.
+/// Whether no process has the database open at present.
 ///
 /// # Errors
 /// `Io`.
@@ -153,8 +154,8 @@ pub fn is_unused(database: &Path) -> Result<bool, JournalError> {
     }
 }
 
-/// Lifts the guard of a database whose log is lost: it is then what the last checkpoint left,
-/// without later commits, and possibly torn if that checkpoint was interrupted.
+/// Lifts the guard of a database whose log is lost. The database is then what the last checkpoint left, without later
+/// commits, and possibly torn if that checkpoint was interrupted.
 ///
 /// # Errors
 /// `Busy` when a process has the database open, `Io`.
@@ -162,7 +163,7 @@ pub fn discard_log(database: &Path) -> Result<(), JournalError> {
     lift_guard(&open_alone(database)?, database)
 }
 
-/// Deletes a log that has been checkpointed, or puts it aside; returns where.
+/// Deletes a log that has been checkpointed, or puts it aside and returns its new path.
 fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<PathBuf>, JournalError> {
     match afterwards {
         Afterwards::Keep => {
@@ -177,7 +178,7 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
         Afterwards::Delete => {
             let path = log.path_now()?;
             log.unlink()?;
-            // Should it come back, it would be another database's, which nobody collects.
+            // If a power loss brought it back, it would be another database's log, which nobody deletes.
             if let Some(path) = path.filter(|_| !own) {
                 directory::sync_names(&path)?;
             }
@@ -186,8 +187,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// What was attached; `None` where it could not be, of a log in which nothing has been committed: nobody has it, and what there is of it a
-/// power loss has left.
+/// The attached log. `None` for a log that could not be attached, and in which nothing has been committed: no process
+/// uses it, and it is the remains of a power loss.
 fn or_nothing(
     attached: Result<OpenLog, JournalError>,
     file: &dyn DatabaseFile,
@@ -199,8 +200,8 @@ fn or_nothing(
     }
 }
 
-/// Opens a database that nobody else has open, and keeps everybody from it: by a lock of the whole file, and
-/// so of the bytes that SQLite locks.
+/// Opens a database that no other process has open, and excludes others by a lock on the whole file, including the
+/// bytes that SQLite locks.
 fn open_alone(database: &Path) -> Result<OpenDatabase, JournalError> {
     let file = OpenOptions::new().read(true).write(true).open(database);
     let file = file.map_err(|error| JournalError::io("open", database, &error))?;
@@ -214,7 +215,8 @@ fn open_alone(database: &Path) -> Result<OpenDatabase, JournalError> {
     }
 }
 
-/// In the file itself, where the rest of the header is what it is to be: the guard is never a home's.
+/// Lifts the guard in the file itself, where the rest of the header is already correct: the guard never belongs to a
+/// home.
 fn lift_guard(file: &dyn DatabaseFile, database: &Path) -> Result<(), JournalError> {
     let mut header = [0; HEADER_BYTES];
     if file.read(&mut header, 0)? < HEADER_BYTES {

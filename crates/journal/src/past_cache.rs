@@ -1,8 +1,8 @@
-//! Whether lines are better stored past the cache than stored and flushed.
+//! Chooses between non-temporal stores and ordinary stores that are flushed.
 //!
-//! The paper takes it for known that going past the cache costs less where lines are written once (Xu et al., JCST
-//! 2016, section 5.2). That depends on the memory, and stands nowhere: so both ways are taken at intervals, and timed.
-//! Whatever is found, it changes the speed and not what is durable when.
+//! The paper assumes that a non-temporal store costs less where a line is written once (Xu et al., JCST 2016, section
+//! 5.2). That depends on the memory, and no documentation states it. So the process tries both ways at intervals, and
+//! measures them. The choice affects only speed, never what is durable at which point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,26 +10,27 @@ use std::time::{Duration, Instant};
 
 use crate::media::HomeSync;
 
-/// Units that each way is tried for.
+/// Units of work for which each way is tried.
 const TRIED: u32 = 16;
-/// Measurements that a price is made of, at most.
+/// The most measurements for one price.
 const MEASURED: usize = 1024;
-/// Units from the end of one trial to the beginning of the next: the dearer way is taken for one of 128.
+/// Units from the end of one trial to the beginning of the next. So the more expensive way is used for one unit of 128.
 const INTERVAL: u32 = 126 * TRIED;
 
-/// What a line costs: of many measurements, without the dearest, in which something else ran meanwhile.
+/// The measured cost of a line. The most expensive quarter of the measurements is ignored: something else ran during
+/// those.
 #[derive(Debug, Default)]
 pub(crate) struct Price(Vec<(u64, Duration)>);
 
 impl Price {
-    /// So many lines took so long.
+    /// Records that `lines` took this long.
     pub(crate) fn paid(&mut self, lines: u64, elapsed: Duration) {
         if lines > 0 && self.0.len() < MEASURED {
             self.0.push((lines, elapsed));
         }
     }
 
-    /// Nanoseconds for a line; `None` if there was none.
+    /// The cost in nanoseconds per line; `None` without measurements.
     pub(crate) fn per_line(&self) -> Option<f64> {
         let per_line = |(lines, elapsed): &(u64, Duration)| elapsed.as_nanos() as f64 / *lines as f64;
         let mut paid = self.0.clone();
@@ -41,10 +42,10 @@ impl Price {
     }
 }
 
-/// What is stored up to the next fence.
+/// The stores up to the next fence.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Whether past the cache.
+    /// Whether to use non-temporal stores.
     pub(crate) through: bool,
     timed: bool,
     lines: u64,
@@ -52,7 +53,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Does a part of it, of so many lines.
+    /// Runs a part of the work that stores `lines`, and measures it if this unit is timed.
     pub(crate) fn part<T>(&mut self, lines: u64, work: impl FnOnce() -> T) -> T {
         if !self.timed {
             return work();
@@ -65,10 +66,10 @@ impl Work {
     }
 }
 
-/// The choice for lines that are all written once, as those of a log are.
+/// The choice for lines that are all written once, such as those of a log.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// `None` where it was chosen once and for all.
+    /// `None` where the setting fixes the choice.
     trial: Option<Mutex<Trial>>,
     through: AtomicBool,
 }
@@ -81,14 +82,14 @@ struct Trial {
 }
 
 impl Choice {
-    /// As the setting says. A log's pages are all written less often than the average of all pages.
+    /// The choice that the setting asks for. A log's pages are all written less often than the average of all pages.
     pub(crate) fn new(sync: HomeSync) -> Self {
         let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
         let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);
         Self { trial, through: AtomicBool::new(through) }
     }
 
-    /// Through the cache, always.
+    /// Always ordinary stores that are flushed.
     pub(crate) fn write_back() -> Self {
         Self::new(HomeSync::WriteBack)
     }
@@ -97,13 +98,13 @@ impl Choice {
         self.trial.as_ref().map(|trial| trial.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The next unit of work.
+    /// Begins the next unit of work.
     pub(crate) fn begin(&self) -> Work {
         let timed = self.trial().is_some_and(|trial| trial.units < 2 * TRIED);
         Work { through: self.through.load(Ordering::Relaxed), timed, ..Work::default() }
     }
 
-    /// It is done: all of it is durable.
+    /// Ends a unit of work: all its lines are durable.
     pub(crate) fn end(&self, work: &Work) {
         let Some(mut trial) = self.trial() else { return };
         trial.units += 1;
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(Price::default().per_line(), None);
     }
 
-    /// Units of one line in turn, each of which costs what its way does.
+    /// Runs units of one line each, at the given cost of each way.
     fn run(choice: &Choice, units: u32, (back, through): (u64, u64)) -> Vec<bool> {
         let one = || {
             let mut work = choice.begin();

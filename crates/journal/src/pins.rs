@@ -1,20 +1,20 @@
-//! The words that followers of a log share with those who write it: up to where each follower has the log
-//! kept, and how it is woken.
+//! The words that followers of a log share with its writers: the position that each follower has pinned, and the word
+//! by which followers are woken.
 //!
-//! **Pins.** A process slot has one word: the position that its follower has reached, and 1 more, or 0.
-//! Whoever starts the log over holds SQLite's WRITE lock. It first announces in `RECYCLABLE` the position
-//! up to which the log goes, and then looks at the pins; whoever pins stores its word first, and then looks
-//! at what is announced. So at least one of them sees the other: the log stays, or the pin is refused. A pin of a
-//! process that is dead counts for nothing.
+//! **Pins.** Each process slot has one word: the position that its follower has pinned plus 1, or 0. A writer starts
+//! the log over under SQLite's WRITE lock. It first announces in `RECYCLABLE` the position up to which it would recycle
+//! the log, and then reads the pins. A follower stores its pin first, and then reads the announcement. So at least one
+//! of them sees the other: either the log stays, or the pin is refused. The pin of a dead process is ignored.
 //!
-//! The answer stands for the log as it is (`DECIDED`): SQLite asks before it starts its index over, and the log follows
-//! later, when a pin may just have been stored that is about to be refused.
+//! The writer's answer holds for the log's present end (`DECIDED`). SQLite asks before it resets the wal-index, and the
+//! log starts over later. By then a follower may have stored a pin that it is about to withdraw.
 //!
-//! A process that dies after its announcement leaves it. Then pins before it are refused though the log is
-//! there still, until somebody starts the log over or asks whether it can; nothing is lost by that.
+//! A writer that dies after its announcement leaves it in place. Then pins before the announced position are refused
+//! although the log still has those transactions, until a writer starts the log over or asks again. Nothing is lost by
+//! that.
 //!
-//! **Sleeping.** A follower that is about to sleep makes `WATCH` odd; whoever acknowledges a commit and
-//! finds it odd makes it even and wakes all. Without a follower that costs a load.
+//! **Sleeping.** A follower that is about to sleep makes `WATCH` odd. A process that acknowledges a commit and finds
+//! `WATCH` odd makes it even and wakes all followers. Without a follower this costs a load.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
 
 const RECYCLABLE: u64 = 0;
 const PRESSED: u64 = 8;
-/// A position up to which the log may be recycled for certain, and 1 more.
+/// A position up to which a writer has decided that the log may be recycled, plus 1.
 const DECIDED: u64 = 16;
 const WATCH: u64 = 64;
 const TABLE: u64 = 128;
 
-/// Where they are in the memory that the users of a log share.
+/// Offset of these words in the segment.
 pub const PINS_OFFSET: u64 = 1024;
-/// Bytes of it that they take; zeros at first.
+/// Bytes of the segment that these words occupy; initially zeros.
 pub const PINS_BYTES: u64 = TABLE + 8 * PROCESS_SLOTS as u64;
 
 /// The pins of a log, as one process slot sees them.
@@ -40,19 +40,19 @@ pub struct Pins {
     base: u64,
 }
 
-/// What whoever starts the log over would recycle.
+/// The transactions that a writer would recycle by starting the log over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recycling {
     /// The position before the first transaction in the log.
     pub oldest: u64,
-    /// That after the last one.
+    /// The position after the last one.
     pub end: u64,
-    /// Whether the log is so near its limit that it starts over whoever follows it.
+    /// Whether the log is so near its limit that it starts over regardless of followers.
     pub is_full: bool,
 }
 
 impl Pins {
-    /// Those at a place of the segment.
+    /// The pins at offset `base` of the segment.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
         Self { segment, base }
@@ -70,13 +70,13 @@ impl Pins {
         TABLE + 8 * self.segment.process_slot() as u64
     }
 
-    /// Gives up this process slot's pin, or that of a dead process which had the slot before.
+    /// Removes this process slot's pin, or that of a dead process which had the slot before.
     pub fn unpin(&self) {
         self.store(self.own(), 0);
     }
 
-    /// Has the log kept from a position on; whether it is. If not, an earlier pin still holds. One that
-    /// holds may always be moved forward.
+    /// Pins the log from a position on. Returns whether the pin holds; if not, the earlier pin, if any, still holds. A
+    /// pin that holds may always be moved forward.
     #[must_use]
     pub fn pin(&self, position: u64) -> bool {
         let held = self.load(self.own());
@@ -89,11 +89,11 @@ impl Pins {
         false
     }
 
-    /// Whether the log may start over, asked by the holder of the WRITE lock. If so, no transaction before
-    /// its end can be pinned any more.
+    /// Whether the log may start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
+    /// transaction before the log's end.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// When the kernel does not report which processes live.
     pub fn may_recycle(&self, recycling: &Recycling) -> Result<bool, MediumError> {
         let Recycling { oldest, end, is_full } = *recycling;
         let decided = end.saturating_add(1);
@@ -119,7 +119,7 @@ impl Pins {
     /// The lowest position that a living process has pinned.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// When the kernel does not report which processes live.
     pub fn oldest(&self) -> Result<Option<u64>, MediumError> {
         let mut oldest = None;
         for process in 0..PROCESS_SLOTS as u64 {
@@ -134,14 +134,14 @@ impl Pins {
         Ok(oldest)
     }
 
-    /// Notes that the log, whose first transaction is after `oldest`, has no room for another one: it may start
-    /// over whoever follows it.
+    /// Records that the log, whose first transaction is after `oldest`, has no space for another transaction: it may
+    /// start over regardless of followers.
     pub fn press(&self, oldest: u64) {
         self.store(PRESSED, oldest.saturating_add(1));
     }
 
-    /// Announces that this process is about to sleep; returns what [`Pins::sleep`] takes. What is to be
-    /// waited for is looked at in between.
+    /// Announces that this process is about to sleep. Returns the argument for [`Pins::sleep`]. The caller checks in
+    /// between whether it still has to wait.
     #[must_use]
     pub fn watch(&self) -> u64 {
         loop {
@@ -154,7 +154,7 @@ impl Pins {
     }
 
     /// Sleeps until a commit is acknowledged after [`Pins::watch`] returned `watched`, or for at most `limit`.
-    /// May return early for no reason.
+    /// May return early without a cause.
     pub fn sleep(&self, watched: u64, limit: Duration) {
         self.segment.wait(self.base + WATCH, (watched & 0xffff_ffff) as u32, limit);
     }

@@ -1,4 +1,4 @@
-//! Recovery by whoever finds a log that nobody uses, and may write the database.
+//! Recovery of a log that no process uses, by a process that may write the database.
 
 use duralite_logfmt::LogId;
 
@@ -9,19 +9,22 @@ use crate::home::DatabaseFile;
 use crate::settings::OnClose;
 use crate::{DatabaseIdentity, EngineOptions, JournalError, Log};
 
-/// A log of no more frames that is kept from one opening to the next is taken in by SQLite: that costs no flush, and less time than one.
-/// (It reads frame by frame, and for each the records that the page is made of.)
+/// SQLite itself recovers a log of at most this many frames that its last user kept: this needs no flush, and takes
+/// less time than one. (SQLite reads such a log frame by frame, and for each frame the engine reads the records that
+/// make up the page.)
 const KEPT_FRAMES: u32 = 16;
 
-/// Attaches the log that a guarded database names, as [`Log::attach`]; if nobody else has it, the newest image of each page goes
-/// to the database file, which is synced, and the log is empty then: SQLite finds no frame that it would have to sum.
-/// The work is that of the pages, not of the commits. Others who attach the log wait meanwhile.
+/// Attaches the log that a guarded database names, as [`Log::attach`]. If no other process uses the log, recovery
+/// writes the newest image of each page to the database file, syncs the file, and empties the log. SQLite then finds no
+/// frame to checksum. The work is proportional to the pages, not to the commits. Other processes that attach the log
+/// wait meanwhile.
 ///
-/// A log whose guard is provisional, and that a power loss may have left, is as if it were not there: nothing is in it, and a part of it may
-/// be lost.
+/// A log with a provisional guard from before a restart of the system is treated as missing: it holds no commits, and a
+/// power loss may have destroyed a part of it.
 ///
-/// A short log that its last user has kept for the next ([`OnClose::Keep`]) stays, and goes on. Where the file cannot be written, the log is left as it is, for SQLite to recover; so it is by an engine that
-/// keeps pages before the file, or rollback journals. The caller has SHARED on the database: nobody reads or writes it who does not have the log.
+/// A short log that its last user kept for the next one ([`OnClose::Keep`]) stays as it is. SQLite recovers the log
+/// itself where the database file cannot be written, or where the engine has a home or stores rollback journals. The
+/// caller holds SHARED on the database: no process without the log reads or writes the database meanwhile.
 ///
 /// # Errors
 /// As [`Log::attach`].
@@ -42,7 +45,8 @@ pub fn recover(
                 searched: log_dir.dir.clone(),
             });
         }
-        // As where another log is made; others who would change the header wait until this one has been checked.
+        // As before a new log is made. Other processes that would change the header wait until this process has checked
+        // the log.
         directory::collect_leftovers(file, log_dir, db);
     }
     let (mut log, recovered) = Log::unchecked(open);
@@ -59,14 +63,14 @@ pub fn recover(
     Ok(log)
 }
 
-/// Whether everything in the log has gone to the file. If not, the file takes no more space than before: on a full disk
-/// whatever else opening the database needs has to find some.
+/// Writes everything in the log to the file. Returns whether that succeeded. If not, the file takes no more space than
+/// before: on a full disk, opening the database may need that space for something else.
 fn put_home(log: &mut Log, file: &dyn DatabaseFile, db: &DatabaseIdentity) -> bool {
     let Ok(size) = file.size() else { return false };
     let is_home = write_home(log, file, &db.path).is_ok();
     if !is_home && file.size().is_ok_and(|now| now > size) {
-        // If that fails the file is longer than it needs to be. File systems with a journal give the space out again
-        // once the cut is in it: hence the sync.
+        // If the truncation fails, the file is only longer than it needs to be. A journaling file system reuses the
+        // space only once the truncation is in its journal: hence the sync.
         let _ = file.truncate(size).and_then(|()| file.sync());
     }
     is_home

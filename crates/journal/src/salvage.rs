@@ -1,8 +1,8 @@
-//! Saving what a damaged log holds: the database as of the last transaction before the damage, and what is whole behind
-//! it, apart. Nothing is written to the log, its region, or the database.
+//! Salvages the contents of a damaged log: the database as of the last transaction before the damage, and, separately,
+//! the intact transactions after it. Writes nothing to the log, its region, or the database.
 //!
-//! Recovery refuses a log that is damaged before its end, since acknowledged transactions are missing from it. What can
-//! be read of it is this module's; each engine knows where its transactions are (`salvage` of its descriptor).
+//! Recovery refuses a log that is damaged before its end, because acknowledged transactions are missing from it. This
+//! module reads what is still readable; each engine finds its own transactions (`salvage` of its descriptor).
 
 mod later;
 mod output;
@@ -22,58 +22,60 @@ pub use output::{Contents, Written, create, write_file_alone};
 /// Where a log is damaged.
 #[derive(Debug, Clone)]
 pub struct Damage {
-    /// What recovery says.
+    /// The error that recovery reports.
     pub error: JournalError,
-    /// Offset in the log's file of the first byte that is not part of a whole transaction.
+    /// Offset in the log's file of the first byte that is not part of an intact transaction.
     pub from: u64,
-    /// Offset of the first transaction behind it that is whole; `None` where there is none, or the log has no order of bytes.
+    /// Offset of the first intact transaction after the damage; `None` where there is none, or where the log's
+    /// transactions are not in byte order.
     pub until: Option<u64>,
 }
 
 /// The last transaction before the damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Point {
-    /// How many transactions the log holds up to it.
+    /// How many transactions the log holds up to this one.
     pub transactions: u64,
-    /// The position of the log after it; `None` where the log does not say.
+    /// The log's position after it; `None` where the log does not say.
     pub position: Option<u64>,
-    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after it; 0 if it is what the database file has.
+    /// Size of the database in pages after it; 0 if that is the size of the database file.
     pub db_pages: u32,
-    /// Its commit frame; 0 where frames are not numbered in the log.
+    /// The transaction's commit frame; 0 where the log does not number frames.
     pub last_frame: u32,
 }
 
 /// A page that a later transaction wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterPage {
-    /// Which one.
+    /// The page's number.
     pub page_number: u32,
-    /// The page after the transaction; `None` where the log has only what changed, of a page that is lost.
+    /// The page after the transaction; `None` where the log has only a difference from an image that is lost.
     pub image: Option<Box<[u8]>>,
 }
 
-/// A transaction behind the damage that is whole.
+/// An intact transaction after the damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterTransaction {
-    /// Its number, counted as [`Point::transactions`]; `None` where the log does not say (`waldio`, layout `embedded`).
+    /// The transaction's number, counted as [`Point::transactions`]; `None` where the log does not say (`waldio`,
+    /// layout `embedded`).
     pub number: Option<u64>,
-    /// The position of the log after it; `None` where the log does not say.
+    /// The log's position after it; `None` where the log does not say.
     pub position: Option<u64>,
-    /// When it was sealed, in milliseconds since 1970; 0 if the log does not say.
+    /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
     /// Size of the database in pages after it; 0 if the log does not say.
     pub db_pages: u32,
-    /// Its first frame; 0 where frames are not numbered in the log.
+    /// The transaction's first frame; 0 where the log does not number frames.
     pub first_frame: u32,
-    /// Where it begins in the log's file, or in its region.
+    /// Offset of the transaction in the log's file, or in its region.
     pub offset: u64,
-    /// Its pages, each once.
+    /// The transaction's pages, each once.
     pub pages: Vec<LaterPage>,
 }
 
-/// Is given the later transactions, in their order.
+/// The callback that is given the later transactions, in order.
 pub type Later<'a> = &'a mut dyn FnMut(&LaterTransaction) -> Result<(), JournalError>;
 
 /// Pages as of the last transaction before the damage.
@@ -90,39 +92,41 @@ pub trait Source {
     ) -> Result<(), JournalError>;
 }
 
-/// A log, as far as it can be read.
+/// The readable contents of a log.
 pub struct Salvaged {
     /// Page size in bytes.
     pub page_bytes: u32,
-    /// The last transaction before the damage; of a sound log its last.
+    /// The last transaction before the damage; for an undamaged log, its last transaction.
     pub point: Point,
-    /// `None` for a sound log.
+    /// The damage; `None` for an undamaged log.
     pub damage: Option<Damage>,
-    /// The pages that the log holds as of then; ascending.
+    /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
-    /// Pages that are in the database file newer than that, as far as it can be told, and of which the log has no older image.
+    /// Pages whose version in the database file is newer than `point`, as far as can be told, and of which the log has
+    /// no older image.
     pub newer: Vec<u32>,
-    /// Pages of which nothing is known but what the database file has, which may be older than that (`ppl`).
+    /// Pages known only from the database file, whose version there may be older than `point` (`ppl`).
     pub older: Vec<u32>,
-    /// The number of a later transaction that is in the database file already, at least in part.
+    /// The number of a later transaction of which at least a part is in the database file already.
     pub checkpointed: Option<u64>,
-    /// How many transactions are whole behind the damage.
+    /// How many transactions after the damage are intact.
     pub later: u64,
-    /// Whether the log is one sequence of transactions; if not (`ppl`), a later transaction may have pages of which nothing is known.
+    /// Whether the log is one sequence of transactions. If not (`ppl`), a later transaction may have pages of which
+    /// nothing is known.
     pub is_sequence: bool,
-    /// How many transactions are not whole between the two, as far as the log numbers them.
+    /// How many transactions between `point` and the last intact one are lost, as far as the log numbers them.
     pub missing: Option<u64>,
     source: Box<dyn Source>,
     journal: Option<Arc<dyn RollbackJournal>>,
 }
 
-/// The frames of an engine.
+/// Reads pages from the frames of an engine.
 struct Frames {
     engine: Box<dyn Engine>,
     newest: FxHashMap<u32, u32>,
 }
 
-/// What is known of a page that the log is asked for.
+/// Turns a missing page into an error.
 pub(crate) fn held<T>(page: Option<T>) -> Result<T, JournalError> {
     page.ok_or(JournalError::Unexpected("a page that the log does not hold"))
 }
@@ -140,7 +144,7 @@ impl Source for Frames {
 }
 
 impl Salvaged {
-    /// What an engine has taken in before it came to the damage.
+    /// The transactions that an engine has applied before the damage.
     #[must_use]
     pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
         let newest = engine.newest_frames();
@@ -187,7 +191,8 @@ impl Salvaged {
     }
 }
 
-/// Reads a log by `read`, and tells besides which pages of the database file are newer than the damage, and what is missing.
+/// Reads a log with `read`, and also determines which pages of the database file are newer than the damage, and how
+/// many transactions are missing.
 pub(crate) fn read(
     read: &dyn Fn(Later<'_>) -> Result<Salvaged, JournalError>,
     database: &dyn DatabaseFile,
@@ -202,13 +207,13 @@ pub(crate) fn read(
     Ok(salvaged)
 }
 
-/// What is to be told of all later transactions.
+/// What is known of all later transactions together.
 #[derive(Default)]
 struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// Pages that the database file has as a later transaction left them, and which one.
+    /// Pages that the database file has as a later transaction left them, with that transaction's number.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }
@@ -260,7 +265,7 @@ impl Seen {
     }
 }
 
-/// Reads a page of the database file as SQLite wrote it; whether the file has it.
+/// Reads a page of the database file as SQLite wrote it. Returns whether the file has the page.
 fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> Result<bool, JournalError> {
     let offset = u64::from(page_number.saturating_sub(1)) * page.len() as u64;
     let read = database.read(page, offset)?;
@@ -270,7 +275,7 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
     Ok(read == page.len())
 }
 
-/// Splits what ends at damage from what cannot be read at all.
+/// Returns the error that marks the end of the readable part, or fails if the log cannot be read at all.
 pub(crate) fn damage_of(error: JournalError) -> Result<JournalError, JournalError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }

@@ -1,20 +1,17 @@
 //! The `-wal` file that SQLite believes in, served from an engine's frames.
 //!
-//! SQLite writes the log as a byte stream: a 32-byte header, then per frame 24 bytes and a page.
-//! This module recognises frames in those writes, decides when a transaction is sealed, and
-//! rebuilds the bytes on the way back, checksums included, so that SQLite's own recovery accepts
-//! them. Of its state nothing survives a crash or needs to.
+//! SQLite writes the log as a byte stream: a 32-byte header, then for each frame 24 bytes and a page. This module recognises frames in
+//! those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included, so that SQLite's own recovery
+//! accepts them. None of this module's state survives a crash or needs to.
 //!
-//! **What SQLite's checksums are worth.** They say nothing of the log's integrity, which the engine answers for. SQLite
-//! before 3.41 loses track of them: pages of spilled frames are overwritten in place, `ROLLBACK TO` cuts those
-//! frames, and the commit then has zeros for its checksum, or one summed up from bytes that were cut. All later ones
-//! chain from that, until the wal-index is made anew. So a stored checksum is what SQLite believed; what its recovery
-//! reads from the first frame on is computed.
+//! **SQLite's checksums.** They do not protect the log, whose integrity is the engine's task. SQLite before 3.41 may compute wrong ones: it
+//! overwrites pages of spilled frames in place, and `ROLLBACK TO` truncates those frames. The commit frame then has zeros as its checksum,
+//! or a sum over bytes that were truncated. All later checksums continue from that one, until the wal-index is rebuilt. So a stored
+//! checksum is only what SQLite computed; the checksums that SQLite's recovery reads, from the first frame on, are computed here.
 //!
-//! **When a transaction is sealed.** With its commit frame (the one whose size field is not 0),
-//! at every setting of `PRAGMA synchronous` (invariant 4). If SQLite overwrote pages of frames that it had
-//! spilled earlier, it next rewrites the checksums in the frame headers from there on; then
-//! sealing waits for the commit frame's rewritten header.
+//! **When a transaction is sealed.** With its commit frame (the one whose size field is not 0), at every setting of `PRAGMA synchronous`
+//! (invariant 4). If SQLite has overwritten pages of frames that it spilled earlier, it next rewrites the checksums in the headers of the
+//! frames from there on. Sealing then waits for the rewritten header of the commit frame.
 
 use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
 
@@ -24,24 +21,24 @@ use crate::home::DatabaseFile;
 
 /// The checksum of a frame for which SQLite has written none.
 const UNKNOWN: Checksum = [0, 0];
-/// Where the checksum is in a frame's header, and its length.
+/// Offset and length of the checksum in a frame's header.
 const CHECKSUM: (usize, usize) = (16, 8);
 
 /// A byte-addressed view of an engine.
 pub struct WalStream<E> {
     engine: E,
     open: OpenTransaction,
-    /// The header of a frame whose page has not come yet.
+    /// The header of a frame whose page SQLite has not written yet.
     pending: Option<(u32, FrameHeader)>,
-    /// A frame that arrives in pieces.
+    /// A frame that SQLite is writing in pieces.
     pieces: Pieces,
-    /// The checksum served last: that of the next frame follows from it.
+    /// The checksum that was computed last; the next frame's checksum continues from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
-    /// Of the transaction sealed last, until somebody takes it.
+    /// The ticket of the transaction sealed last, until [`WalStream::take_ticket`].
     ticket: Option<Ticket>,
     acknowledged: u64,
-    /// What the log's file keeps when it starts over.
+    /// The size that the log's file may keep when the log starts over.
     size_limit: Option<u64>,
 }
 
@@ -58,11 +55,11 @@ struct Cursor {
 struct OpenTransaction {
     first_frame: u32,
     headers: Vec<FrameHeader>,
-    /// The lowest frame whose page was overwritten in place: headers from it on are stale.
+    /// The lowest frame whose page was overwritten in place: the headers from this frame on are stale.
     rewritten_from: Option<u32>,
     /// The commit frame, once its page has been written.
     commit_frame: Option<u32>,
-    /// Whether headers have been rewritten.
+    /// Whether SQLite has rewritten headers.
     was_rewritten: bool,
 }
 
@@ -71,7 +68,7 @@ impl OpenTransaction {
         self.headers.get(frame.checked_sub(self.first_frame)? as usize)
     }
 
-    /// Whether SQLite has written the checksums of all frames up to this one, where it has rewritten any.
+    /// Whether SQLite has written the checksums of all frames up to `last`. True also if it has rewritten none.
     fn is_summed(&self, last: u32) -> bool {
         let count = (last - self.first_frame) as usize + 1;
         !self.was_rewritten || self.headers.iter().take(count).all(|header| header.checksum != UNKNOWN)
@@ -90,7 +87,7 @@ struct Pieces {
 }
 
 impl<E: Engine> WalStream<E> {
-    /// A stream over an engine that has recovered.
+    /// A stream over an engine that has recovered its log.
     pub fn new(engine: E) -> Self {
         Self {
             engine,
@@ -105,7 +102,7 @@ impl<E: Engine> WalStream<E> {
         }
     }
 
-    /// Says which commit was acknowledged last: generation and frame, as in [`crate::Log::newest_commit`].
+    /// Sets the commit that was acknowledged last: generation and frame, as in [`crate::Log::newest_commit`].
     pub fn set_acknowledged(&mut self, commit: u64) {
         self.acknowledged = commit;
     }
@@ -115,18 +112,17 @@ impl<E: Engine> WalStream<E> {
         &self.engine
     }
 
-    /// The engine, to be changed.
+    /// The engine, for changes.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
     }
 
-    /// What the transaction sealed last is waited for by, if nobody has taken it yet.
+    /// The ticket of the transaction sealed last, unless it was taken before.
     pub fn take_ticket(&mut self) -> Option<Ticket> {
         self.ticket.take()
     }
 
-    /// Lets the log's file shrink to so many bytes whenever it starts over, as `PRAGMA
-    /// journal_size_limit` asks for.
+    /// Lets the log's file shrink to this many bytes whenever the log starts over, as `PRAGMA journal_size_limit` asks for.
     pub fn limit_size(&mut self, bytes: Option<u64>) {
         self.size_limit = bytes;
     }
@@ -142,7 +138,7 @@ impl<E: Engine> WalStream<E> {
         }))
     }
 
-    /// Fills `buf` from `offset` on and returns how many bytes there were.
+    /// Fills `buf` from `offset` on and returns how many bytes it read.
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::read_page`].
@@ -162,7 +158,7 @@ impl<E: Engine> WalStream<E> {
             } else {
                 let (frame, within) = locate(&header, at);
                 if frame > self.last_frame() {
-                    // SQLite wants the checksum of a frame that it has cut itself: in a file it would find anything.
+                    // SQLite asks for the checksum of a frame that it has itself truncated. In a file it would find arbitrary bytes there.
                     if (within, buf.len()) == CHECKSUM {
                         buf.fill(0);
                         return Ok(buf.len());
@@ -176,9 +172,9 @@ impl<E: Engine> WalStream<E> {
         Ok(done)
     }
 
-    /// Takes what SQLite writes. A write that completes a commit frame seals the transaction: it
-    /// is durable when this returns, or once its ticket has been waited for. A write at offset 0 starts the log over: the caller has
-    /// synced the database file before (invariant 6).
+    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction: the transaction is durable on return, or
+    /// once the caller has waited for its ticket. A write at offset 0 starts the log over: the caller has synced the database file before
+    /// (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the write did not happen; others as the engine's.
@@ -187,7 +183,7 @@ impl<E: Engine> WalStream<E> {
             return self.write_wal_header(file, offset, data);
         }
         if !self.completes_frame(offset) {
-            // Between a frame's header and its page nobody else can have written (invariant 11).
+            // Between a frame's header and its page no other process can have written (invariant 11), so there is nothing to apply.
             self.refresh()?;
         }
         let header =
@@ -201,11 +197,11 @@ impl<E: Engine> WalStream<E> {
         }
     }
 
-    /// SQLite cuts its log: to nothing (the caller has synced the database file, invariant 6), upon
-    /// which the log's file shrinks to what a new one has, or behind the last frame, where there is nothing to do.
+    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log's; the caller has synced
+    /// the database file (invariant 6). A truncation behind the last frame does nothing.
     ///
     /// # Errors
-    /// `Unexpected` for a cut into committed frames; others as [`crate::engine::LogFile::begin_generation`].
+    /// `Unexpected` for a truncation into committed frames; others as [`crate::engine::LogFile::begin_generation`].
     pub fn truncate(&mut self, file: &dyn DatabaseFile, size: u64) -> Result<(), JournalError> {
         let current = self.size()?;
         if size >= current && (current > 0 || !self.engine.has_surplus(0)) {
@@ -218,8 +214,7 @@ impl<E: Engine> WalStream<E> {
         self.engine.clear(file, 0)
     }
 
-    /// Called when SQLite lets go of the WRITE lock: what it has written and not committed is rolled back, and others may have the
-    /// room.
+    /// Called when SQLite releases the WRITE lock. Rolls back what SQLite has written and not committed, so that others may use the space.
     ///
     /// # Errors
     /// As [`crate::engine::LogWriter::discard_staged`].
@@ -233,17 +228,17 @@ impl<E: Engine> WalStream<E> {
     /// As [`crate::engine::LogWriter::seal`].
     pub fn sync(&mut self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         if self.open.rewritten_from.is_some() && self.open.commit_frame.is_some() {
-            // Not by the writer, which rewrites them first, but by another connection's checkpoint. The
-            // rewritten header of the commit frame will seal.
+            // The writer rewrites the headers before it syncs, so this sync is part of another connection's checkpoint. The rewritten
+            // header of the commit frame will seal the transaction.
             return Ok(());
         }
         self.seal_if_complete(file)
     }
 
-    /// Recomputes SQLite's checksums over the whole stream and compares them with those stored
-    /// at the commit frames; returns the first commit frame that differs from what SQLite can have come to: a
-    /// page is not what it was then. A checksum may continue the true one of the frame before, or the one that was
-    /// stored there; behind one that is not known it may be any.
+    /// Recomputes SQLite's checksums over the whole stream and compares them with those stored at the commit frames. Returns the first
+    /// commit frame whose checksum SQLite cannot have computed: some page is then not what it was at the commit. A checksum may continue
+    /// the true checksum of the frame before, or the one that was stored there. After a commit frame whose checksum is unknown, any
+    /// checksum is accepted.
     ///
     /// # Errors
     /// As [`crate::engine::LogReader::read_page`].
@@ -251,7 +246,7 @@ impl<E: Engine> WalStream<E> {
         let Some(header) = self.engine.wal_header().copied() else { return Ok(None) };
         let mut page = vec![0; header.page_bytes as usize];
         let mut sum = header.checksum;
-        // What SQLite believed, where that is something else.
+        // The checksum that SQLite had computed, which may differ from the true one.
         let mut believed = Some(sum);
         for number in 1..=self.engine.committed() {
             let frame = self.engine.frame(number).ok_or(JournalError::Unexpected("a frame number"))?;
@@ -276,14 +271,14 @@ impl<E: Engine> WalStream<E> {
 
     fn refresh(&mut self) -> Result<(), JournalError> {
         self.engine.refresh()?;
-        // The engine may have dropped what was staged in a call that did not come through here.
+        // The engine may have dropped staged frames in a call that did not come through this stream.
         if !self.open.headers.is_empty() && !self.engine.has_staged() {
             self.open = OpenTransaction::default();
         }
         Ok(())
     }
 
-    /// Whether a write at `offset` is the page that a frame's header announced.
+    /// Whether a write at `offset` is the page of the frame whose header came last.
     fn completes_frame(&self, offset: u64) -> bool {
         let expected = self.engine.wal_header().zip(self.pending);
         expected.is_some_and(|(header, (frame, _))| locate(header, offset) == (frame, FRAME_HEADER_BYTES))
@@ -326,7 +321,7 @@ impl<E: Engine> WalStream<E> {
             && let Some(stale) = self.open.header_mut(frame)
             && (stale.page_number, stale.db_pages) == (header.page_number, header.db_pages)
         {
-            // SQLite rewrites checksums after in-place changes, in ascending order.
+            // SQLite rewrites the checksums after in-place changes, in ascending order of frames.
             *stale = header;
             self.open.was_rewritten = true;
             self.pending = Some((frame, header));
@@ -347,8 +342,7 @@ impl<E: Engine> WalStream<E> {
         }
     }
 
-    /// A frame that is appended, or written again after a rollback to a savepoint or to the
-    /// beginning of the transaction.
+    /// Stages a frame that SQLite appends, or writes again after a rollback to a savepoint or to the beginning of the transaction.
     fn write_new_frame(
         &mut self,
         file: &dyn DatabaseFile,
@@ -369,8 +363,7 @@ impl<E: Engine> WalStream<E> {
             if frame > self.engine.committed() + 1 {
                 return Err(JournalError::Unexpected("a frame behind the end of the log"));
             }
-            // A transaction may take the place of one whose process died before it was told of its commit, and
-            // of no other (invariant 15).
+            // A transaction may replace one whose process died before it learned that its commit was sealed, but no other (invariant 15).
             let (generation, last) = (self.acknowledged >> 32, self.acknowledged & 0xffff_ffff);
             if self.engine.version() >> 32 == generation && u64::from(frame) <= last {
                 return Err(JournalError::Unexpected("a frame that would replace an acknowledged one"));
@@ -389,7 +382,7 @@ impl<E: Engine> WalStream<E> {
         Ok(())
     }
 
-    /// A page of a spilled frame of the open transaction, written in place.
+    /// Stages a page of a spilled frame of the open transaction, which SQLite writes in place.
     fn overwrite_page(
         &mut self,
         file: &dyn DatabaseFile,
@@ -418,7 +411,7 @@ impl<E: Engine> WalStream<E> {
         match self.engine.seal(file, &commit) {
             Ok(ticket) => self.ticket = ticket,
             Err(error) => {
-                // SQLite rolls the transaction back: what it writes next must not complete this one.
+                // SQLite rolls the transaction back: its next writes must not complete this one.
                 self.reset_transaction()?;
                 return Err(error);
             }
@@ -447,7 +440,7 @@ impl<E: Engine> WalStream<E> {
     ) -> Result<(), JournalError> {
         let (_, within) = locate(header, offset);
         if offset != self.pieces.start + self.pieces.bytes.len() as u64 || self.pieces.bytes.is_empty() {
-            // The header of a frame may have come whole, and only its page in pieces.
+            // SQLite may have written the frame's header in one piece, and only the page in several.
             let starts = within == 0 || within == FRAME_HEADER_BYTES;
             if !starts {
                 return Err(JournalError::Unexpected("a part of a frame"));
@@ -475,7 +468,7 @@ impl<E: Engine> WalStream<E> {
         self.write_page(file, frame, &page)
     }
 
-    /// Fills `buf` with what frame `number` has from byte `within` on; returns how much that was.
+    /// Fills `buf` with the bytes of frame `number` from byte `within` on. Returns how many bytes it copied.
     fn read_frame(
         &mut self,
         file: &dyn DatabaseFile,
@@ -509,7 +502,7 @@ impl<E: Engine> WalStream<E> {
         result.map(|()| count)
     }
 
-    /// The header of a frame, whose page may be at hand.
+    /// The header of a frame. `page` is the frame's page, if the caller has read it.
     fn frame_header(
         &mut self,
         file: &dyn DatabaseFile,
@@ -536,7 +529,7 @@ impl<E: Engine> WalStream<E> {
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
-    /// What was served as the checksum of the frame before this one.
+    /// The checksum of the frame before this one, if it was the last one computed.
     fn sum_before(&self, header: &WalHeader, number: u32) -> Option<Checksum> {
         if number == 1 {
             return Some(header.checksum);
@@ -547,13 +540,13 @@ impl<E: Engine> WalStream<E> {
             .map(|cursor| cursor.sum)
     }
 
-    /// The nearest frame before this one whose checksum is known.
+    /// The nearest frame before this one whose checksum is stored, with that checksum.
     fn known_before(&self, header: &WalHeader, number: u32) -> (u32, Checksum) {
         let stored = |at: u32| self.engine.frame(at).as_ref().and_then(known).map(|sum| (at, sum));
         (1..number).rev().find_map(stored).unwrap_or((0, header.checksum))
     }
 
-    /// The cumulative checksum after a frame, from that after an earlier one.
+    /// Computes the cumulative checksum after frame `number` from that after frame `from`.
     fn compute_checksum(
         &mut self,
         file: &dyn DatabaseFile,
@@ -574,12 +567,12 @@ impl<E: Engine> WalStream<E> {
     }
 }
 
-/// The checksum that SQLite has written for a frame.
+/// The checksum that SQLite has written for a frame, if it has written one.
 fn known(frame: &Frame) -> Option<Checksum> {
     frame.checksum.filter(|sum| *sum != UNKNOWN)
 }
 
-/// Frame number (from 1) and offset within the frame of a stream offset behind the WAL header.
+/// Converts a stream offset after the WAL header to a frame number (from 1) and an offset within the frame.
 fn locate(header: &WalHeader, offset: u64) -> (u32, usize) {
     let offset = offset - WAL_HEADER_BYTES as u64;
     let number = u32::try_from(offset / header.frame_bytes() + 1).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! What walking a log transaction by transaction shows: see [`crate::directory::walk`].
+//! The results of walking a log transaction by transaction: see [`crate::directory::walk`].
 
 /// One record of a walked transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -7,20 +7,20 @@ pub struct WalkedRecord {
     pub offset: u64,
     /// WAL frame number.
     pub frame: u32,
-    /// Database page.
+    /// Database page number.
     pub page_number: u32,
-    /// Size with its header in bytes.
+    /// Size in bytes, including the record's header.
     pub record_bytes: u32,
-    /// Ranges of changed bytes; 0 where cells or bytes moved.
+    /// Number of ranges of changed bytes; 0 where the record moves cells or bytes.
     pub ranges: u16,
-    /// Whether it holds the page whole.
+    /// Whether the record holds the whole page.
     pub whole: bool,
 }
 
 /// One committed transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkedTransaction {
-    /// Number in the generation, from 1.
+    /// The transaction's number in the generation, from 1.
     pub sequence: u32,
     /// Offset of its header in the log file.
     pub offset: u64,
@@ -30,14 +30,14 @@ pub struct WalkedTransaction {
     pub last_frame: u32,
     /// Database size in pages afterwards.
     pub db_pages: u32,
-    /// How its commit was ordered behind the rest of it: for `nvwal` the kind of its mark, for `waldio`
+    /// What orders the commit after the rest of the transaction: for `nvwal` the kind of its commit mark, for `waldio`
     /// the layout.
     pub order: &'static str,
     /// Its records.
     pub records: Vec<WalkedRecord>,
 }
 
-/// What a walk came to.
+/// The totals of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkSummary {
     /// Generation in force.
@@ -46,7 +46,7 @@ pub struct WalkSummary {
     pub transactions: u32,
     /// Committed frames.
     pub frames: u32,
-    /// Everything is in the database file already.
+    /// Whether everything is in the database file already.
     pub retired: bool,
     /// The first commit frame at which SQLite's recovery would stop early, if any.
     pub mismatch: Option<u32>,

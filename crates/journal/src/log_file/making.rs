@@ -1,4 +1,4 @@
-//! Making the file of a log, giving it its name, and taking that away.
+//! Creating the file of a log, giving it its name, and deleting it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use crate::hooks::{self, FileStep};
 use crate::{DatabaseIdentity, JournalError};
 
-/// Where this process's open files have names.
+/// The directory through which this process can name its open files.
 const OWN_FILES: &str = "/proc/self/fd";
 
-/// A new log file with the owner and mode of the database (invariant 13).
+/// Creates a log file with the owner and mode of the database (invariant 13).
 pub(crate) fn make_file(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let file = hooks::step(FileStep::Create, path)
         .and_then(|()| OwnFile::open(|| open_new(dir, path, db.mode & 0o666)))
@@ -30,9 +30,9 @@ pub(crate) fn make_file(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Resul
     Ok(file)
 }
 
-/// Gives a file mode and owner of the database: the mode given to open is cut by the umask, and
-/// the owner is ours. Someone who may write the database but does not own it cannot give the file away,
-/// but to the group that both belong to.
+/// Gives a file the mode and owner of the database: the umask reduces the mode given to `open`, and the new file
+/// belongs to this user. A user who may write the database but does not own it cannot give the file to the owner, only
+/// to a group that both belong to.
 pub(crate) fn adjust(file: &File, mode: u32, db: &DatabaseIdentity) -> io::Result<()> {
     let meta = file.metadata()?;
     if (meta.uid(), meta.gid()) != (db.uid, db.gid) {
@@ -51,8 +51,8 @@ fn unless_denied(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A new file, without a name where the file system can do that: a process that dies while it
-/// makes a log then leaves nothing behind.
+/// Creates a file, without a name where the file system supports that: a process that dies while it makes a log then
+/// leaves nothing behind.
 pub(crate) fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(mode);
@@ -65,14 +65,15 @@ pub(crate) fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
     options.create_new(true).custom_flags(flag(OFlags::NOFOLLOW)).open(path)
 }
 
-/// Gives a complete log its name, if it has none yet, and makes both durable.
+/// Gives a complete log its name, if it has none yet, and makes the log and its name durable.
 pub(crate) fn publish(path: &Path, file: &File) -> io::Result<()> {
     sync(path, file)?;
     publish_provisionally(path, file)?;
     sync_names(path)
 }
 
-/// Gives a complete log its name, if it has none yet. A power loss may leave the name and nothing of what it stands for.
+/// Gives a complete log its name, if it has none yet. Makes nothing durable: a power loss may leave the name without
+/// the log's contents.
 pub(crate) fn publish_provisionally(path: &Path, file: &File) -> io::Result<()> {
     hooks::step(FileStep::Publish, path)?;
     name(path, file)
@@ -92,13 +93,13 @@ pub(crate) fn name(path: &Path, file: &File) -> io::Result<()> {
     Ok(linkat(CWD, own_name(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// The name by which this process can reach an open file, whatever else it is called.
+/// A path by which this process can reach an open file, whatever names the file has.
 pub(crate) fn own_name(file: &File) -> PathBuf {
     Path::new(OWN_FILES).join(file.as_raw_fd().to_string())
 }
 
-/// Makes the names in a file's directory durable. A directory that may be used and not be read is
-/// left alone, as by SQLite.
+/// Makes the names in a file's directory durable. Skips a directory that this user may use but not read, as SQLite
+/// does.
 pub(crate) fn sync_names(path: &Path) -> io::Result<()> {
     hooks::step(FileStep::SyncDirectory, path)?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -110,8 +111,9 @@ pub(crate) fn sync_names(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Deletes a log that holds nothing, and before it the memory that its users shared, which is of no use without it. A power
-/// loss may bring the log back, to be deleted when the database is opened next: no sync is spent on that.
+/// Deletes a log that holds nothing, and before it the segment of its users, which is useless without the log. Does not
+/// sync the directory: a power loss may bring the log's name back, and the log is deleted again when the database is
+/// opened next.
 pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     hooks::step(FileStep::Remove, path)?;
     drop(std::fs::remove_file(segment));
